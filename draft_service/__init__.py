@@ -1,0 +1,1 @@
+"""Hosts the draft model: keeps a line of guesses per session."""

@@ -1,0 +1,18 @@
+"""What a draft service can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outrider.rpc.run_model import ModelConfig
+from outrider.rpc.server import ServerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConfig:
+    """One draft process."""
+
+    server: ServerConfig
+    model: ModelConfig
+    support: int = 64  # entries of a sent distribution at most; about 300 bytes a token
+    tail: float = 0.005  # mass a sent distribution may drop; costs as much acceptance

@@ -1,0 +1,188 @@
+"""Keeps a session's line of guesses and extends it, token by token, to the ordered horizon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from outrider.distribution import Distribution, quantised
+from outrider.engine.cache import tokens_to_keep
+from outrider.engine.job import Lease, Step
+from outrider.engine.model import Model, Row
+from outrider.messages import Frame, Opening, Order, Rule, Span, check_room, compose
+from outrider.noise import Purpose, uniform
+
+FRAME_TOKENS = 4
+FRAME_SECONDS = 0.005
+"""A frame goes out with this many tokens, or this long after its first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A drafted token, how sure the draft is (one byte), and the row under `rejection`."""
+
+    token_id: int
+    confidence: int
+    row: Distribution | None = None
+
+
+class Guesser(Protocol):
+    """Picks the token at `position` of a line that started over at `base`."""
+
+    def __call__(self, row: Row, base: int, position: int) -> Guess: ...
+
+
+class Line:
+    """The committed text as last told, and the tokens drafted after it.
+
+    `base` is the committed length at which the line last started over; a new
+    stream has no line.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        self.token_ids: list[int] = []
+        self.base: int | None = None
+        self._rule = rule
+
+    def follow(self, committed: Span, held: Sequence[int]) -> None:
+        """Keep the line if it agrees with the committed text, else start over.
+
+        `held` stands for the text when there is no line yet. Raises
+        PositionPastCache when the span starts after what is known.
+        """
+        known = self.token_ids if self.base is not None else held
+        text = compose(known, committed)
+        if self.base is None or not self._stays(text):
+            self.token_ids = text
+            self.base = len(text)
+
+    def _stays(self, text: list[int]) -> bool:
+        # A rejection block is keyed by the position that it starts at, so it
+        # cannot serve as a part of another block.
+        if self._rule is Rule.REJECTION and self.base != len(text):
+            return False
+        return self.token_ids[: len(text)] == text
+
+
+class Drafter:
+    """Carries out orders on one session's line."""
+
+    def __init__(
+        self,
+        opening: Opening,
+        guess: Guesser,
+        end_token_ids: Sequence[int],
+        clock: Callable[[], float],
+    ) -> None:
+        self._line = Line(opening.rule)
+        self._guess = guess
+        # A block of the rejection rule has a fixed length, whatever is in it.
+        self._ends = () if opening.rule is Rule.REJECTION else frozenset(end_token_ids)
+        self._clock = clock
+
+    def draft(
+        self, lease: Lease, order: Order, emit: Callable[[Frame], None]
+    ) -> Generator[Step, list[Row], None]:
+        """Extend the line to the order's horizon; emit frames as it grows.
+
+        The last frame names the completed order and may be empty. Raises
+        PositionPastCache and ContextExhausted.
+        """
+        line = self._line
+        line.follow(order.committed, lease.held)
+        assert line.base is not None
+        check_room(order.committed.end, lease.capacity)
+        until = min(order.draft_until, lease.capacity)
+        frame = _FrameBuilder(line.base, len(line.token_ids), self._clock)
+        if until <= len(line.token_ids):
+            yield from _catch_up(lease, line.token_ids)
+        while len(line.token_ids) < until and not self._ended(line):
+            kept = tokens_to_keep(lease.held, line.token_ids, 1)
+            lease.keep(kept)
+            rows = yield Step(line.token_ids[kept:], 1)
+            guess = self._guess(rows[0], line.base, len(line.token_ids))
+            line.token_ids.append(guess.token_id)
+            frame.add(guess)
+            if frame.due() and len(line.token_ids) < until:
+                emit(frame.take())
+        emit(frame.take(order.number))
+
+    def _ended(self, line: Line) -> bool:
+        """Whether the line's own last token ends the text."""
+        assert line.base is not None
+        return len(line.token_ids) > line.base and line.token_ids[-1] in self._ends
+
+
+def _catch_up(lease: Lease, token_ids: list[int]) -> Generator[Step, list[Row], None]:
+    """Decode what is known but not held, so that the next order starts at once."""
+    kept = tokens_to_keep(lease.held, token_ids, 1)
+    if kept < len(token_ids) - 1:
+        lease.keep(kept)
+        yield Step(token_ids[kept:-1], 0)
+
+
+class _FrameBuilder:
+    """Collects guesses until a frame is due."""
+
+    def __init__(self, base: int, position: int, clock: Callable[[], float]) -> None:
+        self._base = base
+        self._position = position
+        self._clock = clock
+        self._guesses: list[Guess] = []
+        self._first_time = 0.0
+
+    def add(self, guess: Guess) -> None:
+        if not self._guesses:
+            self._first_time = self._clock()
+        self._guesses.append(guess)
+
+    def due(self) -> bool:
+        if len(self._guesses) >= FRAME_TOKENS:
+            return True
+        return bool(self._guesses) and self._clock() - self._first_time >= FRAME_SECONDS
+
+    def take(self, completed: int = 0) -> Frame:
+        """Return the frame and start the next one."""
+        guesses, position = self._guesses, self._position
+        self._guesses, self._position = [], position + len(guesses)
+        return Frame(
+            base=self._base,
+            position=position,
+            token_ids=[guess.token_id for guess in guesses],
+            confidences=bytes(guess.confidence for guess in guesses),
+            rows=[guess.row for guess in guesses if guess.row is not None],
+            completed=completed,
+        )
+
+
+def guesser(model: Model, opening: Opening, support: int, tail: float) -> Guesser:
+    """Return how the opening's rule wants tokens picked.
+
+    `support` and `tail` bound the rows sent under `rejection`. Ids beyond the
+    target's vocabulary are cut off before anything else.
+    """
+    sampler = model.sampler(opening.sampling)
+    size = opening.vocabulary
+
+    def greedy(row: Row, base: int, position: int) -> Guess:
+        row = row[:size]
+        best = int(row.argmax())
+        probability = 1.0 / float(np.exp(row - row[best]).sum())
+        return Guess(best, int(255 * probability))
+
+    def shared_noise(row: Row, base: int, position: int) -> Guess:
+        token_id, margin = sampler.law(row[:size]).race(opening.seed, opening.choice, position)
+        return Guess(token_id, int(min(255.0, 32.0 * margin)))
+
+    def rejection(row: Row, base: int, position: int) -> Guess:
+        law = quantised(sampler.law(row[:size]), support, tail)
+        u = uniform(opening.seed, opening.choice, Purpose.DRAFT, base, position)
+        token_id = law.draw(u)
+        return Guess(token_id, int(255 * law.probability(token_id)), law)
+
+    return {Rule.MATCH: greedy, Rule.SHARED_NOISE: shared_noise, Rule.REJECTION: rejection}[
+        opening.rule
+    ]

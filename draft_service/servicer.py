@@ -1,0 +1,170 @@
+"""The draft's gRPC edge: reads orders, has them drafted, writes frames."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from draft_service.line import Drafter, guesser
+from outrider import wire
+from outrider.engine.host import EngineHost, Loaded
+from outrider.engine.job import Lease, Ticket
+from outrider.engine.model import Model
+from outrider.errors import (
+    ContextExhausted,
+    EngineBusy,
+    InvalidRequest,
+    PositionPastCache,
+    RoundSuperseded,
+)
+from outrider.messages import VOCABULARY_SLACK, Frame, Opening, Order, Span
+from outrider.rpc.model_service import (
+    ModelService,
+    Ownership,
+    first_opening,
+    run_stream,
+    write_spent,
+)
+from outrider.v1 import draft_service_pb2 as messages
+from outrider.v1 import draft_service_pb2_grpc as stubs
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class DraftServicer(ModelService, stubs.DraftServiceServicer):
+    """DraftService over one engine."""
+
+    def __init__(self, host: EngineHost, alias: str, support: int, tail: float) -> None:
+        super().__init__(host, alias)
+        self._model: Model | None = None
+        self._support = support
+        self._tail = tail
+        self._ends: tuple[int, ...] = ()
+
+    def set_loaded(self, loaded: Loaded) -> None:
+        super().set_loaded(loaded)
+        self._model = loaded.model
+        self._ends = loaded.model.describe().vocabulary.end_token_ids
+
+    async def Draft(
+        self, request_iterator: AsyncIterator[messages.DraftRequest], context: Context
+    ) -> None:
+        self.require_loaded()
+        assert self._model is not None
+        opening = wire.read_opening(await first_opening(request_iterator))
+        guess = guesser(self._model, opening, self._support, self._tail)
+        drafter = Drafter(opening, guess, self._ends, time.perf_counter)
+        owner = self.take(opening.session_id, opening.attempt)
+        stream = _DraftStream(self.host, opening, owner, drafter, self.vocabulary_size)
+        try:
+            await run_stream(owner, stream.read(request_iterator), stream.answer(context))
+        finally:
+            stream.close()
+            self.release(opening.session_id, owner)
+
+
+class _DraftStream:
+    """One open stream: each order replaces the one before; frames go out as they come."""
+
+    def __init__(
+        self,
+        host: EngineHost,
+        opening: Opening,
+        owner: Ownership,
+        drafter: Drafter,
+        vocabulary_size: int,
+    ) -> None:
+        self._host = host
+        self._opening = opening
+        self._owner = owner
+        self._drafter = drafter
+        self._size = vocabulary_size
+        self._ticket: Ticket | None = None
+        self._outbox: asyncio.Queue[messages.DraftResponse | BaseException] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+
+    async def read(self, requests: AsyncIterator[messages.DraftRequest]) -> None:
+        """Start every order; end when the client does."""
+        async for request in requests:
+            if request.WhichOneof("request") != "order":
+                raise InvalidRequest("request", "the stream is open already")
+            order = wire.read_order(request.order, self._size + VOCABULARY_SLACK)
+            if order.number > self._owner.last:
+                self._start(order)
+
+    def _start(self, order: Order) -> None:
+        self._owner.last = order.number
+        self.close()
+        order = _with_known_ids(order, self._size)
+        wanted = order.committed.token_ids if order.committed.position == 0 else ()
+        try:
+            self._ticket = self._host.submit(
+                self._opening.session_id, lambda lease: self._run(lease, order), wanted
+            )
+        except EngineBusy as error:
+            self._post(_outcome(order.number, error))
+            return
+        self._ticket.future.add_done_callback(
+            lambda future: self._post(_outcome(order.number, future.exception()))
+        )
+
+    def _run(self, lease: Lease, order: Order) -> Any:
+        def emit(frame: Frame) -> None:
+            message = wire.write_frame(frame)
+            message.service_time.CopyFrom(write_spent(lease.take_spent()))
+            self._post(message)
+
+        return self._drafter.draft(lease, order, emit)
+
+    def _post(self, item: messages.DraftResponse | BaseException | None) -> None:
+        """Hand something over from the engine's thread."""
+        if item is not None:
+            self._loop.call_soon_threadsafe(self._outbox.put_nowait, item)
+
+    async def answer(self, context: Context) -> None:
+        """Write what the engine's thread hands over."""
+        while True:
+            item = await self._outbox.get()
+            if isinstance(item, BaseException):
+                raise item
+            await context.write(item)
+
+    def close(self) -> None:
+        """Stop what is under way."""
+        if self._ticket is not None:
+            self._host.cancel(self._ticket)
+
+
+def _outcome(
+    number: int, error: BaseException | None
+) -> messages.DraftResponse | BaseException | None:
+    """Return how an order ended: an answer for what can happen, else the error itself."""
+    if error is None or isinstance(error, RoundSuperseded):
+        return None
+    response = messages.DraftResponse(completed_order=number)
+    if isinstance(error, PositionPastCache):
+        response.missing.held_token_count = error.held
+    elif isinstance(error, ContextExhausted):
+        response.context_full.context_token_count = error.capacity
+    elif isinstance(error, EngineBusy):
+        response.busy.retry_delay_duration.FromMilliseconds(int(error.retry_seconds * 1000))
+    else:
+        return error
+    return response
+
+
+def _with_known_ids(order: Order, size: int) -> Order:
+    """Return the order with a stand-in for ids that only the target knows.
+
+    A draft is only a guess, so a stand-in in its history costs nothing but
+    acceptance.
+    """
+    span = order.committed
+    if all(token_id < size for token_id in span.token_ids):
+        return order
+    ids = [min(token_id, size - 1) for token_id in span.token_ids]
+    return Order(order.number, Span(span.position, ids), order.draft_until)

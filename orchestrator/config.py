@@ -1,0 +1,32 @@
+"""What an orchestrator can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outrider.errors import InvalidConfig
+from outrider.messages import MAX_DRAFT
+from outrider.rpc.server import ServerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrchestratorConfig:
+    """One orchestrator process. `draft` is empty to run without one."""
+
+    server: ServerConfig
+    target: str
+    draft: str = ""
+    draft_length: int = 4  # tokens a round, unless the request says otherwise
+    draft_seconds: float = 1.0  # wait for an order this long, then go on plainly
+    request_seconds: float = 600.0  # a generation's deadline when the client sets none
+    generations: int = 64  # at the same time; more get RESOURCE_EXHAUSTED
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.draft_length <= MAX_DRAFT:
+            raise InvalidConfig("n_draft", f"must be in [0, {MAX_DRAFT}], not {self.draft_length}")
+        for name, address in (("target", self.target), ("draft", self.draft)):
+            host, separator, port = address.rpartition(":")
+            if address and not (host and separator and port.isdigit()):
+                raise InvalidConfig(name, f"must be HOST:PORT, not {address!r}")
+        if not self.target:
+            raise InvalidConfig("target", "needs the address of a target service")

@@ -1,0 +1,35 @@
+"""How many tokens to draft, and whether to wait for them. Pure.
+
+So far serial drafting with a fixed length; the measured policy takes this
+place and answers the same questions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outrider.messages import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLength:
+    """Draft `draft_length` tokens a round and wait for all of them.
+
+    `plain_rounds` is how many rounds go without a draft after a block of the
+    rejection rule was dropped: a schedule that no token has a say in.
+    """
+
+    draft_length: int
+    plain_rounds: int = 4
+
+    def draft_count(self, remaining: int, room: int) -> int:
+        """Return the tokens to draft when `remaining` may still be generated.
+
+        A verify always adds one token of the target's own, so the last of
+        them need not be drafted. `room` is what the contexts leave.
+        """
+        return max(0, min(self.draft_length, remaining - 1, room))
+
+    def pause(self, rule: Rule) -> int:
+        """Return the rounds to go plainly after a late draft, even if it comes back."""
+        return self.plain_rounds if rule is Rule.REJECTION else 0

@@ -1,0 +1,377 @@
+"""Carries out what a generation asks: two streams, two deadlines, one queue of events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import grpc
+
+from orchestrator.generation import (
+    Action,
+    Commit,
+    DraftState,
+    End,
+    Generation,
+    RollBack,
+    SendOrder,
+    SendRound,
+)
+from orchestrator.peers import Pair, Stream, StreamLost
+from outrider import wire
+from outrider.errors import DecodeFailed, InvalidRequest, OutriderError, PeerUnavailable
+from outrider.messages import Opening, Round, Rows
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import draft_service_pb2, target_service_pb2
+
+_RETRY_SECONDS = 0.1
+_FATAL = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNIMPLEMENTED,
+}
+
+
+@dataclass(slots=True)
+class EngineSeconds:
+    """A model service's own time over a generation."""
+
+    queue: float = 0.0
+    decode: float = 0.0
+    sample: float = 0.0
+
+    def add(self, spent: common.ServiceTime) -> None:
+        """Add the time that came with one answer."""
+        self.queue += spent.queue_us / 1e6
+        self.decode += spent.decode_us / 1e6
+        self.sample += spent.sample_us / 1e6
+
+
+@dataclass(slots=True)
+class Timings:
+    """Where a generation's seconds went."""
+
+    begin: float
+    first_token: float = 0.0
+    last_token: float = 0.0
+    prompt: float = 0.0
+    draft_wait: float = 0.0
+    verify_wait: float = 0.0
+    target: EngineSeconds = field(default_factory=EngineSeconds)
+    draft: EngineSeconds = field(default_factory=EngineSeconds)
+
+
+class Driver:
+    """Runs one generation over a pair. `run` is used once."""
+
+    def __init__(
+        self, generation: Generation, pair: Pair, draft_seconds: float, deadline: float
+    ) -> None:
+        self.timings = Timings(time.perf_counter())
+        self._generation = generation
+        self._opening: Opening = generation.plan.opening
+        self._pair = pair
+        self._draft_seconds = draft_seconds
+        self._deadline = deadline
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._target: _Link | None = None
+        self._draft: _Link | None = None
+        self._failure: OutriderError | None = None
+        self._rows = _RowCollector()
+        self._round_time = 0.0
+        self._idle_time = 0.0
+        self._closed_bytes = 0
+
+    async def run(self) -> AsyncIterator[Commit | End]:
+        """Yield what is committed and, last, the end.
+
+        Raises PeerUnavailable when the target is away until the deadline.
+        """
+        self._after(self._deadline - time.monotonic(), self._note_deadline)
+        self._open_target()
+        self._open_draft()
+        try:
+            async for event in self._rounds():
+                yield event
+            self._tidy_up()
+        finally:
+            self._close()
+
+    async def _rounds(self) -> AsyncIterator[Commit | End]:
+        while True:
+            told: list[Commit | End] = []
+            for action in self._generation.next_actions():
+                if isinstance(action, Commit | End):
+                    # Work for the models goes out before text for the client.
+                    told.append(action)
+                else:
+                    await self._carry_out(action)
+            for event in told:
+                self._note_commit()
+                yield event
+                if isinstance(event, End):
+                    return
+            if self._generation.finished is None:
+                self._handle(await self._events.get())
+
+    def _handle(self, event: Callable[[], None]) -> None:
+        event()
+        while not self._events.empty():
+            self._events.get_nowait()()
+        if self._failure is not None:
+            raise self._failure
+
+    def _note_commit(self) -> None:
+        self.timings.last_token = time.perf_counter()
+        self.timings.first_token = self.timings.first_token or self.timings.last_token
+
+    # --- out ---
+
+    async def _carry_out(self, action: Action) -> None:
+        if isinstance(action, SendOrder):
+            await self._send_order(action)
+        elif isinstance(action, SendRound):
+            await self._send_round(action.round)
+        elif isinstance(action, RollBack):
+            await self._roll_back(action.token_count, action.round, action.order)
+
+    async def _send_order(self, action: SendOrder) -> None:
+        number = action.order.number
+        self._idle_time = time.perf_counter()
+        self._after(self._draft_seconds, lambda: self._note_late(number))
+        await self._write(self._draft, wire.write_order(action.order))
+
+    async def _send_round(self, round_: Round) -> None:
+        now = time.perf_counter()
+        if self._idle_time:
+            self.timings.draft_wait += now - self._idle_time if round_.number > 1 else 0.0
+            self._idle_time = 0.0
+        self._round_time = now
+        self._rows = _RowCollector(round_.row_count)
+        await self._write(self._target, wire.write_round(round_))
+
+    async def _write(self, link: _Link | None, message: Any) -> None:
+        """Write to a stream; that it is lost is told by its reader."""
+        if link is not None:
+            try:
+                await link.stream.write(message)
+            except StreamLost:
+                return
+
+    async def _roll_back(self, token_count: int, round_: int, order: int) -> None:
+        calls = [self._pair.target.roll_back(self._target_opening, token_count, round_)]
+        if self._draft is not None and self._pair.draft is not None:
+            calls.append(self._pair.draft.roll_back(self._draft.opening, token_count, order))
+        await asyncio.gather(*calls)
+
+    @property
+    def _target_opening(self) -> Opening:
+        return self._target.opening if self._target else self._opening
+
+    # --- streams ---
+
+    def _open_target(self) -> None:
+        """Open a stream to the target as soon as it is ready."""
+        if not self._pair.target.ready:
+            self._after(_RETRY_SECONDS, self._open_target)
+            return
+        opening = self._next_opening(self._target)
+        self._target = _Link(opening, self._pair.target.open(opening))
+        self._target.task = asyncio.create_task(
+            self._read(self._target, self._read_target, self._lose_target)
+        )
+        self._generation.target_opened()
+
+    def _open_draft(self) -> None:
+        """Open a stream to the draft as soon as it is usable."""
+        draft = self._pair.draft
+        if draft is None or self._generation.plan.control.draft_length == 0:
+            return
+        if not self._pair.draft_usable:
+            self._after(_RETRY_SECONDS, self._open_draft)
+            return
+        assert draft.model is not None
+        opening = self._next_opening(self._draft)
+        self._draft = _Link(opening, draft.open(opening))
+        self._draft.task = asyncio.create_task(
+            self._read(self._draft, self._read_draft, self._lose_draft)
+        )
+        self._generation.draft_opened(draft.model.context_token_count)
+
+    def _next_opening(self, before: _Link | None) -> Opening:
+        """Return what a new stream opens with, after the one before was lost."""
+        if before is None:
+            return replace(self._opening, attempt=1)
+        self._closed_bytes += before.stream.byte_count
+        return replace(self._opening, attempt=before.opening.attempt + 1)
+
+    async def _read(
+        self,
+        link: _Link,
+        receive: Callable[[Any], None],
+        lose: Callable[[_Link, StreamLost], None],
+    ) -> None:
+        """Turn a stream's messages, and its end, into events."""
+        try:
+            async for message in link.stream:
+                self._events.put_nowait(lambda message=message: receive(message))  # type: ignore[misc]
+        except StreamLost as lost:
+            reason = lost
+            self._events.put_nowait(lambda: lose(link, reason))
+
+    def _lose_target(self, link: _Link, lost: StreamLost) -> None:
+        if link is not self._target:
+            return
+        if lost.code in _FATAL:
+            self._failure = DecodeFailed(f"the target refused the session: {lost}")
+            return
+        self._generation.target_lost()
+        self._after(_RETRY_SECONDS, self._open_target)
+
+    def _lose_draft(self, link: _Link, lost: StreamLost) -> None:
+        if link is self._draft:
+            self._generation.draft_lost()
+            self._after(_RETRY_SECONDS, self._open_draft)
+
+    # --- in ---
+
+    def _read_target(self, message: target_service_pb2.VerifyResponse) -> None:
+        generation, number = self._generation, message.round
+        self.timings.target.add(message.service_time)
+        outcome = message.WhichOneof("outcome")
+        if outcome == "rows":
+            self._read_rows(message)
+        elif outcome == "missing":
+            generation.target_missing(number, message.missing.held_token_count)
+        elif outcome == "busy":
+            delay = message.busy.retry_delay_duration.ToMilliseconds() / 1e3
+            self._after(max(delay, 0.01), lambda: generation.target_busy(number))
+        elif outcome == "context_full":
+            generation.target_full(number)
+        else:
+            generation.target_busy(number)
+
+    def _read_rows(self, message: target_service_pb2.VerifyResponse) -> None:
+        """Collect a round's rows; a target that sends nonsense cannot be worked around."""
+        try:
+            size = self._opening.vocabulary
+            rows = self._rows.add(message.rows.first_row, wire.read_rows(message.rows, size))
+        except InvalidRequest as error:
+            self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
+            return
+        if rows is not None:
+            now = time.perf_counter()
+            self.timings.verify_wait += now - self._round_time
+            self.timings.prompt = self.timings.prompt or now - self._round_time
+            self._generation.target_rows(message.round, rows)
+
+    def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:
+        generation, order = self._generation, message.completed_order
+        self.timings.draft.add(message.service_time)
+        outcome = message.WhichOneof("outcome")
+        if outcome == "missing":
+            generation.draft_missing(order, message.missing.held_token_count)
+        elif outcome == "frame":
+            try:
+                generation.draft_frame(wire.read_frame(message, self._opening.vocabulary))
+            except InvalidRequest:
+                # A frame that cannot be read is no draft.
+                generation.draft_refused(order or generation.order)
+        else:
+            generation.draft_refused(order)
+
+    # --- time ---
+
+    def _after(self, seconds: float, event: Callable[[], None]) -> None:
+        """Make `event` happen later, in turn with all others."""
+
+        def fire() -> None:
+            self._timers.discard(handle)
+            self._events.put_nowait(event)
+
+        handle = self._loop.call_later(max(0.0, seconds), fire)
+        self._timers.add(handle)
+
+    def _note_late(self, order: int) -> None:
+        if order == self._generation.order:
+            self._generation.draft_late()
+
+    def _note_deadline(self) -> None:
+        target = self._pair.target
+        reason = target.detail or "it does not answer"
+        self._failure = PeerUnavailable(f"the target did not finish in time: {reason}")
+
+    # --- the end ---
+
+    def _tidy_up(self) -> None:
+        """Leave clean prefixes behind, so that the next turn of a chat can reuse them."""
+        generation = self._generation
+        count = len(generation.committed)
+        task = asyncio.create_task(self._roll_back(count, generation.round, generation.order))
+        _background.add(task)
+        task.add_done_callback(_background.discard)
+
+    def _close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        for link in self._links():
+            link.close()
+
+    def _links(self) -> list[_Link]:
+        return [link for link in (self._target, self._draft) if link is not None]
+
+    @property
+    def wire_bytes(self) -> int:
+        """Serialized bytes so far, both ways, both peers."""
+        return self._closed_bytes + sum(link.stream.byte_count for link in self._links())
+
+    @property
+    def draft_length(self) -> int:
+        """The draft length in force; 0 while there is no draft."""
+        absent = self._generation.draft_state is DraftState.ABSENT
+        return 0 if absent else self._generation.plan.control.draft_length
+
+
+_background: set[asyncio.Task[None]] = set()
+
+
+class _Link:
+    """A stream, what it was opened with, and the task that reads it."""
+
+    def __init__(self, opening: Opening, stream: Stream) -> None:
+        self.opening = opening
+        self.stream = stream
+        self.task: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        self.stream.cancel()
+        if self.task is not None:
+            self.task.cancel()
+
+
+class _RowCollector:
+    """Puts the rows of one round together; they may come in several messages."""
+
+    def __init__(self, expected: int = 0) -> None:
+        self._expected = expected
+        self._rows = Rows()
+
+    def add(self, first: int, rows: Rows) -> Rows | None:
+        """Return all rows once the last one came; ignore repeats of the first ones."""
+        if first == 0:
+            self._rows = Rows()
+        if first != len(self._rows):
+            raise InvalidRequest("rows", f"row {first} came after {len(self._rows)} rows")
+        self._rows = Rows(
+            [*self._rows.sampled, *rows.sampled],
+            [*self._rows.distributions, *rows.distributions],
+            [*self._rows.logits, *rows.logits],
+        )
+        if len(self._rows) > self._expected:
+            raise InvalidRequest("rows", f"more than the {self._expected} asked for")
+        return self._rows if len(self._rows) == self._expected else None

@@ -1,0 +1,274 @@
+"""The model services as seen from here: connected to, described, paired, watched."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+import outrider
+from outrider import handshake, logs, wire
+from outrider.errors import PeerUnavailable, VocabularyMismatch
+from outrider.messages import Opening
+from outrider.rpc.channel import open_channel
+from outrider.rpc.errors import describe
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import draft_service_pb2, target_service_pb2
+from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
+from outrider.v1.target_service_pb2_grpc import TargetServiceStub
+
+_CALL_SECONDS = 5.0
+_RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class State(Enum):
+    """Where a peer stands."""
+
+    CONNECTING = "connecting"
+    LOADING = "loading"
+    READY = "ready"
+    REFUSED = "refused"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A peer's token table: what each id adds to a text, and what it is named."""
+
+    texts: list[bytes]
+    names: list[bytes]
+
+
+class Peer:
+    """One model service. `watch` keeps its state true for the life of the process."""
+
+    def __init__(self, role: str, address: str) -> None:
+        self.role = role
+        self.address = address
+        self.state = State.CONNECTING
+        self.detail = f"waiting for the {role} at {address}"
+        self.model: common.GetModelResponse | None = None
+        self.vocabulary: Vocabulary | None = None
+        self.round_trip = 0.0
+        self._channel = open_channel(address)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+        stub = DraftServiceStub if role == "draft" else TargetServiceStub
+        self.stub: Any = stub(self._channel)
+        self._changed = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        """Whether generations may use it."""
+        return self.state is State.READY
+
+    async def wait_until_ready(self, seconds: float) -> bool:
+        """Return whether the peer was ready within the time."""
+        deadline = time.monotonic() + seconds
+        while not self.ready:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                return False
+        return True
+
+    async def watch(self, note_described: Callable[[], None]) -> None:
+        """Connect and describe; then watch the health, and start again when it ends."""
+        tries = 0
+        while True:
+            try:
+                await self._describe()
+                note_described()
+                self._set(State.READY, "")
+                tries = 0
+                await self._until_unhealthy()
+                self._set(State.LOST, f"the {self.role} at {self.address} stopped serving")
+            except VocabularyMismatch as error:
+                self._set(State.REFUSED, str(error))
+            except PeerUnavailable as error:
+                self._set(State.LOADING, str(error))
+            except grpc.aio.AioRpcError as error:
+                self._note_failure(error)
+            await asyncio.sleep(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
+            tries += 1
+
+    def _note_failure(self, error: grpc.aio.AioRpcError) -> None:
+        known = self.state in (State.READY, State.LOST)
+        state = State.LOST if known else State.CONNECTING
+        self._set(state, f"waiting for the {self.role} at {self.address} ({error.code().name})")
+
+    def _set(self, state: State, detail: str) -> None:
+        if (state, detail) != (self.state, self.detail):
+            log = logs.event if state is State.READY else logs.warning
+            log("outrider.orchestrator", f"{self.role} {state.value}", detail=detail)
+        self.state, self.detail = state, detail
+        self._changed.set()
+
+    async def _describe(self) -> None:
+        """Ask for the model and, if it is another one than before, its vocabulary."""
+        health = await self._health.Check(health_pb2.HealthCheckRequest(), timeout=_CALL_SECONDS)
+        if health.status != health_pb2.HealthCheckResponse.SERVING:
+            raise PeerUnavailable(f"the {self.role} at {self.address} is loading its model")
+        begin = time.perf_counter()
+        model = await self.stub.GetModel(common.GetModelRequest(), timeout=_CALL_SECONDS)
+        self.round_trip = time.perf_counter() - begin
+        if model.protocol_version != outrider.PROTOCOL_VERSION:
+            raise VocabularyMismatch(
+                f"protocol version differs: {self.role} {model.protocol_version}, "
+                f"orchestrator {outrider.PROTOCOL_VERSION}"
+            )
+        before = self.model.vocabulary.digest if self.model else b""
+        if self.vocabulary is None or model.vocabulary.digest != before:
+            self.vocabulary = await self._list_vocabulary()
+        self.model = model
+
+    async def _list_vocabulary(self) -> Vocabulary:
+        request = common.ListVocabularyRequest()
+        texts: list[bytes] = []
+        names: list[bytes] = []
+        async for part in self.stub.ListVocabulary(request, timeout=60.0):
+            texts += part.token_texts
+            names += part.token_names
+        return Vocabulary(texts, names)
+
+    async def _until_unhealthy(self) -> None:
+        """Return when the peer says that it stops; raise when it is gone."""
+        async for response in self._health.Watch(health_pb2.HealthCheckRequest()):
+            if response.status != health_pb2.HealthCheckResponse.SERVING:
+                return
+
+    async def roll_back(self, opening: Opening, token_count: int, round_: int) -> None:
+        """Call Rollback; a peer that is away has nothing to cut."""
+        request = common.RollbackRequest(
+            session_id=opening.session_id,
+            token_count=token_count,
+            attempt=opening.attempt,
+            round=round_,
+        )
+        try:
+            await self.stub.Rollback(request, timeout=_CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            logs.warning("outrider.orchestrator", "rollback failed", detail=describe(error))
+
+    def open(self, opening: Opening) -> Stream:
+        """Return a new stream of a session; it fails at its first use if the peer is away."""
+        if self.role == "draft":
+            request = draft_service_pb2.DraftRequest(open=wire.write_opening(opening))
+            return Stream(self.stub.Draft(), request)
+        return Stream(
+            self.stub.Verify(), target_service_pb2.VerifyRequest(open=wire.write_opening(opening))
+        )
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()
+
+
+class StreamLost(Exception):
+    """A stream ended. `code` and `detail` say how; a fault of the request is not retried."""
+
+    def __init__(self, code: grpc.StatusCode, detail: str) -> None:
+        super().__init__(f"{code.name}: {detail}")
+        self.code = code
+        self.detail = detail
+
+
+class Stream:
+    """One bidirectional stream of one session."""
+
+    def __init__(self, call: Any, opening: Any) -> None:
+        self._call = call
+        self._opening = opening
+        self.byte_count = 0
+
+    async def write(self, message: Any) -> None:
+        """Send a message, the opening before the first. Raises StreamLost."""
+        try:
+            if self._opening is not None:
+                opening, self._opening = self._opening, None
+                await self._call.write(opening)
+            self.byte_count += message.ByteSize()
+            await self._call.write(message)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise await self._lost() from error
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Yield messages until the stream is lost, then raise StreamLost."""
+        try:
+            while (message := await self._call.read()) is not grpc.aio.EOF:
+                self.byte_count += message.ByteSize()
+                yield message
+        except grpc.aio.AioRpcError:
+            pass
+        raise await self._lost()
+
+    async def _lost(self) -> StreamLost:
+        return StreamLost(await self._call.code(), await self._call.details() or "")
+
+    def cancel(self) -> None:
+        """End the stream; the service stops its work and keeps the cache as evictable."""
+        self._call.cancel()
+
+
+class Pair:
+    """The target, and the draft if there is one, and whether they fit."""
+
+    def __init__(self, target: Peer, draft: Peer | None) -> None:
+        self.target = target
+        self.draft = draft
+        self.mismatch: VocabularyMismatch | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def peers(self) -> list[Peer]:
+        """The configured peers, the target first."""
+        return [self.target] if self.draft is None else [self.target, self.draft]
+
+    def start(self) -> None:
+        """Start to watch the peers."""
+        self._tasks = [asyncio.create_task(peer.watch(self._check)) for peer in self.peers]
+
+    async def stop(self) -> None:
+        """Stop watching and close the channels."""
+        for task in self._tasks:
+            task.cancel()
+        for peer in self.peers:
+            await peer.close()
+
+    def _check(self) -> None:
+        """Compare the vocabularies; called whenever a peer has described itself."""
+        target, draft = self.target, self.draft
+        if draft is None or target.vocabulary is None or draft.vocabulary is None:
+            return
+        assert target.model is not None and draft.model is not None
+        before, self.mismatch = self.mismatch, None
+        try:
+            if handshake.check_vocabularies(target.model.vocabulary, draft.model.vocabulary):
+                handshake.check_names(target.vocabulary.names, draft.vocabulary.names)
+        except VocabularyMismatch as error:
+            self.mismatch = error
+            if str(before) != str(error):
+                logs.warning("outrider.orchestrator", "pair refused", detail=str(error))
+
+    @property
+    def draft_usable(self) -> bool:
+        """Whether generations may draft."""
+        return not self.obstacle()
+
+    def obstacle(self) -> str:
+        """Return why drafts are not used, in one line; empty when they are."""
+        if self.draft is None:
+            return "no draft is configured"
+        waiting = [peer.detail for peer in self.peers if not peer.ready]
+        if not waiting and self.mismatch is not None:
+            waiting = [str(self.mismatch)]
+        return "; ".join(waiting)

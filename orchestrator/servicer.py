@@ -1,0 +1,324 @@
+"""The orchestrator's gRPC edge: reads requests, drives generations, writes text."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+
+import outrider
+from orchestrator.config import OrchestratorConfig
+from orchestrator.control import FixedLength
+from orchestrator.driver import Driver, EngineSeconds
+from orchestrator.generation import Commit, End, Finish, Generation, Origin, Plan
+from orchestrator.peers import Pair, Peer, State
+from orchestrator.text import Piece, TextAssembler
+from outrider import wire
+from outrider.errors import EngineBusy, InvalidRequest, PeerUnavailable, PromptTooLong
+from outrider.messages import MAX_DRAFT, Form, Opening, Rule
+from outrider.rpc.errors import describe
+from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.v1 import target_service_pb2
+from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceServicer
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+DEFAULT_LIMIT = 128
+PROMPT_RESERVE = 4
+"""A prompt leaves at least this many tokens of the context free."""
+
+_MARGIN_SECONDS = 0.2
+_ORIGINS = {
+    Origin.DRAFTED: messages.TOKEN_ORIGIN_DRAFTED,
+    Origin.CORRECTED: messages.TOKEN_ORIGIN_CORRECTED,
+    Origin.BONUS: messages.TOKEN_ORIGIN_BONUS,
+    Origin.PLAIN: messages.TOKEN_ORIGIN_PLAIN,
+}
+_REASONS = {
+    Finish.END_OF_TEXT: messages.FINISH_REASON_END_OF_TEXT,
+    Finish.TOKEN_LIMIT: messages.FINISH_REASON_TOKEN_LIMIT,
+    Finish.STOP_SEQUENCE: messages.FINISH_REASON_STOP_SEQUENCE,
+    Finish.CONTEXT_FULL: messages.FINISH_REASON_CONTEXT_FULL,
+}
+_STATES = {
+    State.CONNECTING: messages.PEER_STATE_CONNECTING,
+    State.LOADING: messages.PEER_STATE_LOADING,
+    State.READY: messages.PEER_STATE_READY,
+    State.REFUSED: messages.PEER_STATE_REFUSED,
+    State.LOST: messages.PEER_STATE_LOST,
+}
+
+
+class OrchestratorServicer(OrchestratorServiceServicer):
+    """OrchestratorService over a pair of model services."""
+
+    def __init__(self, config: OrchestratorConfig, pair: Pair) -> None:
+        self._config = config
+        self._pair = pair
+        self._active = 0
+
+    async def Generate(
+        self, request: messages.GenerateRequest, context: Context
+    ) -> AsyncIterator[messages.GenerateResponse]:
+        if self._active >= self._config.generations:
+            raise EngineBusy(f"{self._active} generations are under way", 1.0)
+        self._active += 1
+        begin = time.perf_counter()
+        try:
+            deadline = self._deadline(context)
+            stops = _read_stops(request.stop_sequences)
+            plan = await self._plan(request, deadline)
+            yield messages.GenerateResponse(started=_started(plan))
+            generation = Generation(plan)
+            driver = Driver(generation, self._pair, self._config.draft_seconds, deadline)
+            driver.timings.begin = begin
+            async for response in self._stream(generation, driver, TextAssembler(stops)):
+                yield response
+        finally:
+            self._active -= 1
+
+    async def GetStatus(
+        self, request: messages.GetStatusRequest, context: Context
+    ) -> messages.GetStatusResponse:
+        obstacle = self._pair.obstacle()
+        return messages.GetStatusResponse(
+            service_version=outrider.__version__,
+            active_generation_count=self._active,
+            peers=[self._peer_status(peer) for peer in self._pair.peers],
+            speculating=not obstacle,
+            reason=obstacle,
+        )
+
+    def _peer_status(self, peer: Peer) -> messages.PeerStatus:
+        state, detail = _STATES[peer.state], peer.detail
+        if peer is self._pair.draft and peer.ready and self._pair.mismatch is not None:
+            state, detail = messages.PEER_STATE_REFUSED, str(self._pair.mismatch)
+        return messages.PeerStatus(
+            role=peer.role,
+            address=peer.address,
+            state=state,
+            detail=detail,
+            model=peer.model,
+            round_trip_duration=_duration(peer.round_trip),
+        )
+
+    def _deadline(self, context: Context) -> float:
+        """Return when to give up, a little before the client does."""
+        left = context.time_remaining()
+        seconds = self._config.request_seconds
+        if left is not None:
+            seconds = min(seconds, max(0.0, left - min(_MARGIN_SECONDS, 0.1 * left)))
+        return time.monotonic() + seconds
+
+    # --- from a request to a plan ---
+
+    async def _plan(self, request: messages.GenerateRequest, deadline: float) -> Plan:
+        sampling = wire.read_sampling(request.sampling)
+        rule, form = _read_rule_and_form(request.speculative, sampling.greedy)
+        target = self._pair.target
+        if not await target.wait_until_ready(deadline - time.monotonic()):
+            raise PeerUnavailable(target.detail)
+        assert target.model is not None
+        vocabulary = target.model.vocabulary
+        prompt = await self._prompt(request, vocabulary.token_count, deadline)
+        capacity = target.model.context_token_count
+        if len(prompt) > capacity - PROMPT_RESERVE:
+            raise PromptTooLong(len(prompt), capacity - PROMPT_RESERVE)
+        limit, reason = _read_limit(request, capacity - len(prompt))
+        return Plan(
+            opening=Opening(
+                session_id=secrets.token_bytes(wire.SESSION_ID_BYTES),
+                attempt=0,
+                rule=rule,
+                sampling=sampling,
+                seed=request.seed if request.HasField("seed") else secrets.randbits(31),
+                choice=0,
+                prompt_count=len(prompt),
+                token_limit=limit,
+                vocabulary=vocabulary.token_count,
+            ),
+            prompt=prompt,
+            control=FixedLength(self._draft_length(request.speculative)),
+            form=form,
+            rollback_calls=request.speculative.rollback == messages.ROLLBACK_MODE_RPC,
+            end_token_ids=frozenset(vocabulary.end_token_ids),
+            target_context=capacity,
+            limit_reason=reason,
+        )
+
+    def _draft_length(self, options: messages.SpeculativeOptions) -> int:
+        if self._pair.draft is None or (options.HasField("enabled") and not options.enabled):
+            return 0
+        length = options.n_max if options.HasField("n_max") else self._config.draft_length
+        if not 0 <= length <= MAX_DRAFT:
+            raise InvalidRequest("speculative.n_max", f"must be in [0, {MAX_DRAFT}], not {length}")
+        return length
+
+    async def _prompt(
+        self, request: messages.GenerateRequest, size: int, deadline: float
+    ) -> list[int]:
+        kind = request.WhichOneof("prompt")
+        if kind is None:
+            raise InvalidRequest("prompt", "is missing")
+        if kind == "prompt_tokens":
+            ids = wire.read_ids("prompt_tokens", request.prompt_tokens.token_ids, size)
+        else:
+            ids = await self._tokenize(request.prompt_text, deadline)
+        if not ids:
+            raise InvalidRequest("prompt", "is empty, and the model adds no BOS")
+        return ids
+
+    async def _tokenize(self, text: str, deadline: float) -> list[int]:
+        request = target_service_pb2.TokenizeRequest(text=text, add_special=True)
+        seconds = max(0.0, deadline - time.monotonic())
+        try:
+            response = await self._pair.target.stub.Tokenize(request, timeout=seconds)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                raise InvalidRequest("prompt", error.details() or "refused") from None
+            raise PeerUnavailable(f"the target cannot tokenize: {describe(error)}") from None
+        return list(response.token_ids)
+
+    # --- from commits to responses ---
+
+    async def _stream(
+        self,
+        generation: Generation,
+        driver: Driver,
+        text: TextAssembler[messages.TokenOrigin],
+    ) -> AsyncIterator[messages.GenerateResponse]:
+        assert self._pair.target.vocabulary is not None
+        texts = self._pair.target.vocabulary.texts
+        last = messages.TOKEN_ORIGIN_PLAIN
+        async for event in driver.run():
+            if isinstance(event, End):
+                rest = text.finish(last)
+                if rest:
+                    yield _delta([], [], rest)
+                break
+            delta = _delta_of(event, texts, text)
+            if text.stopped:
+                generation.stop()
+            last = delta.origins[-1]
+            yield messages.GenerateResponse(delta=delta)
+        assert generation.finished is not None
+        yield messages.GenerateResponse(
+            finished=messages.GenerationFinished(
+                reason=_REASONS[generation.finished],
+                statistics=statistics(generation, driver),
+            )
+        )
+
+
+def _delta_of(
+    event: Commit, texts: list[bytes], text: TextAssembler[messages.TokenOrigin]
+) -> messages.GenerationDelta:
+    """Return what a commit adds; tokens after a stop sequence are not part of it."""
+    ids, origins, pieces = [], [], []
+    for token_id, origin in zip(event.token_ids, event.origins, strict=True):
+        if text.stopped:
+            break
+        ids.append(token_id)
+        origins.append(_ORIGINS[origin])
+        pieces += text.add(texts[token_id], _ORIGINS[origin])
+    return _delta(ids, origins, pieces).delta
+
+
+def _delta(
+    ids: list[int],
+    origins: list[messages.TokenOrigin],
+    pieces: list[Piece[messages.TokenOrigin]],
+) -> messages.GenerateResponse:
+    return messages.GenerateResponse(
+        delta=messages.GenerationDelta(
+            token_ids=ids,
+            origins=origins,
+            pieces=[messages.TextPiece(text=piece.text, origin=piece.tag) for piece in pieces],
+        )
+    )
+
+
+def _started(plan: Plan) -> messages.GenerationStarted:
+    return messages.GenerationStarted(
+        prompt_token_ids=plan.prompt,
+        seed=plan.opening.seed,
+        acceptance_rule=wire.write_rule(plan.opening.rule),
+    )
+
+
+def _read_rule_and_form(options: messages.SpeculativeOptions, greedy: bool) -> tuple[Rule, Form]:
+    """Return the acceptance rule and the row form, refusing what does not go together."""
+    rule = Rule.MATCH if greedy else Rule.SHARED_NOISE
+    if options.acceptance:
+        rule = wire.read_rule(options.acceptance)
+    form = Form.DISTRIBUTIONS if rule is Rule.REJECTION else Form.SAMPLED
+    if options.row_form:
+        form = wire.read_form(options.row_form)
+    if (form is Form.SAMPLED) == (rule is Rule.REJECTION):
+        raise InvalidRequest(
+            "speculative.row_form", f"{form.value} does not go with acceptance {rule.value}"
+        )
+    return rule, form
+
+
+def _read_limit(request: messages.GenerateRequest, room: int) -> tuple[int, Finish]:
+    """Return the token limit, and what it means when it is reached."""
+    limit = request.token_limit if request.HasField("token_limit") else DEFAULT_LIMIT
+    if limit < -1:
+        raise InvalidRequest("token_limit", f"must be at least -1, not {limit}")
+    if limit == -1 or limit > room:
+        return room, Finish.CONTEXT_FULL
+    return limit, Finish.TOKEN_LIMIT
+
+
+def _read_stops(sequences: Any) -> list[str]:
+    stops = list(sequences)
+    if len(stops) > 16 or any(not 1 <= len(stop.encode()) <= 256 for stop in stops):
+        raise InvalidRequest("stop_sequences", "at most 16 texts of 1 to 256 bytes")
+    return stops
+
+
+def statistics(generation: Generation, driver: Driver) -> messages.GenerationStatistics:
+    """Return what a generation took so far."""
+    counts, timings = generation.counts, driver.timings
+    generated = len(generation.committed) - generation.plan.opening.prompt_count
+    first = timings.first_token or time.perf_counter()
+    return messages.GenerationStatistics(
+        prompt_token_count=generation.plan.opening.prompt_count,
+        generated_token_count=generated,
+        drafted_token_count=counts.drafted,
+        accepted_token_count=counts.accepted,
+        round_count=counts.rounds,
+        drafted_round_count=counts.drafted_rounds,
+        draft_length=driver.draft_length,
+        accepted_by_position=counts.accepted_by_position,
+        drafted_by_position=counts.drafted_by_position,
+        first_token_duration=_duration(first - timings.begin),
+        prompt_duration=_duration(timings.prompt),
+        generation_duration=_duration(max(0.0, timings.last_token - first)),
+        draft_wait_duration=_duration(timings.draft_wait),
+        verify_wait_duration=_duration(timings.verify_wait),
+        target_time=_engine_time(timings.target),
+        draft_time=_engine_time(timings.draft),
+        wire_byte_count=driver.wire_bytes,
+        draft_fault_count=counts.draft_faults,
+        target_fault_count=counts.target_faults,
+    )
+
+
+def _engine_time(seconds: EngineSeconds) -> messages.EngineTime:
+    return messages.EngineTime(
+        queue_duration=_duration(seconds.queue),
+        decode_duration=_duration(seconds.decode),
+        sample_duration=_duration(seconds.sample),
+    )
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromMicroseconds(round(seconds * 1e6))
+    return duration

@@ -1,0 +1,78 @@
+"""Token bytes to whole characters, and stop sequences that never leak. Pure."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Tag = TypeVar("Tag")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[Tag]):
+    """A run of whole characters and the tag of the token that completed it."""
+
+    text: str
+    tag: Tag
+
+
+class TextAssembler(Generic[Tag]):
+    """Turns tokens into text that may be shown.
+
+    Holds back the bytes of an unfinished character and every text that may
+    still become a stop sequence. After a stop sequence nothing more comes.
+    """
+
+    def __init__(self, stop_sequences: Sequence[str]) -> None:
+        self._stops = tuple(stop_sequences)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held: list[Piece[Tag]] = []
+        self.stopped = False
+
+    def add(self, token: bytes, tag: Tag) -> list[Piece[Tag]]:
+        """Return what can be shown after one more token."""
+        return self._show(self._decoder.decode(token), tag)
+
+    def finish(self, tag: Tag) -> list[Piece[Tag]]:
+        """Return the rest; an unfinished character becomes U+FFFD."""
+        pieces = self._show(self._decoder.decode(b"", True), tag)
+        if not self.stopped:
+            pieces += self._held
+            self._held = []
+        return pieces
+
+    def _show(self, text: str, tag: Tag) -> list[Piece[Tag]]:
+        if self.stopped or not text:
+            return []
+        self._held.append(Piece(text, tag))
+        pending = "".join(piece.text for piece in self._held)
+        found = [at for at in map(pending.find, self._stops) if at >= 0]
+        if found:
+            self.stopped = True
+            return self._release(min(found))
+        return self._release(len(pending) - _longest_start(pending, self._stops))
+
+    def _release(self, count: int) -> list[Piece[Tag]]:
+        """Return the first `count` held characters, tags kept."""
+        shown = []
+        while count > 0:
+            piece = self._held.pop(0)
+            if len(piece.text) > count:
+                self._held.insert(0, Piece(piece.text[count:], piece.tag))
+                piece = Piece(piece.text[:count], piece.tag)
+            shown.append(piece)
+            count -= len(piece.text)
+        return shown
+
+
+def _longest_start(text: str, stops: Sequence[str]) -> int:
+    """Return the length of the longest end of `text` that starts a stop sequence."""
+    longest = 0
+    for stop in stops:
+        for length in range(min(len(stop) - 1, len(text)), longest, -1):
+            if stop.startswith(text[-length:]):
+                longest = length
+                break
+    return longest

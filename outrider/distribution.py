@@ -1,0 +1,100 @@
+"""Sparse distributions over token ids: probabilities, draws, races, residuals and the integer form.
+
+Source of the formulas: Leviathan et al. 2211.17192 (residual), Daliri et al.
+2408.07978 (the Gumbel race as a coupling).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider import noise
+
+MAX_WEIGHT = 65535
+"""The largest integer weight of the form that goes over the wire."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distribution:
+    """A law on distinct token ids: probability = weight / sum of weights.
+
+    `token_ids` is int32[n] and `weights` float64[n], n >= 1, every weight
+    >= 0 and their sum > 0. Integer weights below 2**16 keep every sum exact.
+    """
+
+    token_ids: NDArray[np.int32]
+    weights: NDArray[np.float64]
+
+    @property
+    def total(self) -> float:
+        """The sum of the weights."""
+        return float(self.weights.sum())
+
+    def probability(self, token_id: int) -> float:
+        """Return the probability of one id, 0 for ids that are not listed."""
+        found = np.flatnonzero(self.token_ids == token_id)
+        return float(self.weights[found[0]]) / self.total if found.size else 0.0
+
+    def draw(self, u: float) -> int:
+        """Return the id that `u` in (0, 1) falls on, walking the ids as listed."""
+        sums = np.cumsum(self.weights)
+        index = int(np.searchsorted(sums, u * sums[-1], side="right"))
+        return int(self.token_ids[min(index, len(sums) - 1)])
+
+    def race(self, seed: int, stream: int, position: int) -> tuple[int, float]:
+        """Draw with shared noise: the winner's id and its margin over the second.
+
+        The winner maximises log weight + Gumbel noise, ties to the lowest id.
+        The margin is infinite when nobody else runs.
+        """
+        if len(self.token_ids) == 1:
+            return int(self.token_ids[0]), float("inf")
+        u = noise.uniforms(seed, stream, position, self.token_ids)
+        with np.errstate(divide="ignore"):
+            scores = np.log(self.weights) - np.log(-np.log(u))
+        best = scores.max()
+        winner = int(self.token_ids[scores == best].min())
+        second = scores[self.token_ids != winner].max()
+        return winner, float(best - second)
+
+
+def certain(token_id: int) -> Distribution:
+    """Return the law that always gives `token_id`."""
+    return Distribution(np.array([token_id], np.int32), np.ones(1))
+
+
+def from_logits(token_ids: NDArray[np.int32], logits: NDArray[np.float32]) -> Distribution:
+    """Return softmax(`logits`) in float64 on `token_ids`."""
+    shifted = logits.astype(np.float64)
+    shifted -= shifted.max()
+    return Distribution(token_ids, np.exp(shifted))
+
+
+def residual(p: Distribution, q: Distribution) -> Distribution:
+    """Return max(p - q, 0) normalised, or p when rounding left nothing of it."""
+    order = np.argsort(q.token_ids)
+    sorted_ids = q.token_ids[order]
+    slots = np.minimum(np.searchsorted(sorted_ids, p.token_ids), len(sorted_ids) - 1)
+    known = sorted_ids[slots] == p.token_ids
+    q_of_p = np.where(known, q.weights[order][slots] / q.total, 0.0)
+    left = np.maximum(p.weights / p.total - q_of_p, 0.0)
+    return Distribution(p.token_ids, left) if left.sum() > 0 else p
+
+
+def quantised(law: Distribution, support: int, tail: float) -> Distribution:
+    """Return the row that a draft samples from and sends: integer weights on few ids.
+
+    Keeps the most likely ids until at most `tail` of the mass is dropped, and
+    at most `support` of them. What is dropped costs acceptance, never
+    exactness, because the draft draws from this very row.
+    """
+    order = np.argsort(-law.weights, kind="stable")
+    weights = law.weights[order]
+    mass = np.cumsum(weights)
+    enough = int(np.searchsorted(mass, (1.0 - tail) * mass[-1])) + 1
+    count = min(enough, support, int(np.count_nonzero(weights)))
+    scaled = np.floor(weights[:count] / weights[0] * MAX_WEIGHT + 0.5)
+    return Distribution(law.token_ids[order[:count]], np.maximum(scaled, 1.0))

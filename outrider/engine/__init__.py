@@ -1,0 +1,1 @@
+"""Runs one model for many sessions on one thread."""

@@ -1,0 +1,139 @@
+"""Who owns which sequence and what it holds: sessions, reuse, eviction. Pure.
+
+A token history is the truth and a cache a hint: a session may lose its
+sequence whenever it is idle, and is then told everything again.
+
+Each sequence has room for a whole context of its own, so giving a session a
+sequence reserves its prompt and its token limit at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+SHARED_PREFIX_MINIMUM = 16
+"""Copying another session's cache is worth it from this many tokens on."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One session's place in the cache.
+
+    `token_ids` is what the sequence holds; empty while there is none.
+    `pinned` means that a stream is open, so it is not evicted.
+    """
+
+    session_id: bytes
+    used_time: float
+    sequence: int | None = None
+    token_ids: list[int] = field(default_factory=list)
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a session was put: first copy `count` tokens from `donor`, if there is one."""
+
+    sequence: int
+    donor: int | None
+    count: int
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return how many leading tokens are equal."""
+    limit = min(len(left), len(right))
+    # Compare big slices first: histories are long and mostly equal.
+    if left[:limit] == right[:limit]:
+        return limit
+    return next((i for i in range(limit) if left[i] != right[i]), limit)
+
+
+def tokens_to_keep(held: Sequence[int], wanted: Sequence[int], row_count: int) -> int:
+    """Return how many held tokens stay so that `wanted` can be decoded with its last rows.
+
+    Keeps what agrees, but never a position whose row is wanted, so that a
+    repeated request yields its rows again.
+    """
+    return min(common_prefix(held, wanted), len(wanted) - row_count)
+
+
+class SessionCache:
+    """All sessions of one engine. Times are seconds of any one clock."""
+
+    def __init__(self, sequence_count: int) -> None:
+        self._sessions: dict[bytes, Session] = {}
+        self._free = list(range(sequence_count))
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, session_id: bytes) -> Session | None:
+        """Return the session, if it is known."""
+        return self._sessions.get(session_id)
+
+    def enter(self, session_id: bytes, now: float) -> Session:
+        """Return the session, made if need be, and note that it was used."""
+        session = self._sessions.setdefault(session_id, Session(session_id, now))
+        session.used_time = now
+        return session
+
+    def forget(self, session_id: bytes) -> None:
+        """Drop the session and free its sequence."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None and session.sequence is not None:
+            self._free.append(session.sequence)
+
+    def place(
+        self, session: Session, wanted: Sequence[int], busy: Collection[bytes]
+    ) -> Placement | None:
+        """Give the session a sequence; return None when every one is in use.
+
+        `wanted` is what it is about to hold: the session with the longest
+        common start lends it. `busy` sessions are never evicted. Idle ones
+        go in the order of their last use; the one that is taken over may
+        itself be the donor, and then nothing is copied.
+        """
+        assert session.sequence is None
+        donor = self._donor(session, wanted)
+        count = common_prefix(donor.token_ids, wanted) if donor else 0
+        if self._free:
+            sequence = self._free.pop()
+        else:
+            victim = self._victim(busy, donor)
+            if victim is None:
+                return None
+            assert victim.sequence is not None
+            sequence = victim.sequence
+            del self._sessions[victim.session_id]
+        session.sequence = sequence
+        session.token_ids = list(wanted[:count])
+        return Placement(sequence, donor.sequence if donor else None, count)
+
+    def _donor(self, session: Session, wanted: Sequence[int]) -> Session | None:
+        """Return the session that shares the longest useful start."""
+        others = [s for s in self._sessions.values() if s.sequence is not None and s is not session]
+        best = max(others, key=lambda s: common_prefix(s.token_ids, wanted), default=None)
+        if best is None or common_prefix(best.token_ids, wanted) < SHARED_PREFIX_MINIMUM:
+            return None
+        return best
+
+    def _victim(self, busy: Collection[bytes], donor: Session | None) -> Session | None:
+        """Return the idle session to evict: the least recently used, the donor last."""
+        idle = [
+            s
+            for s in self._sessions.values()
+            if s.sequence is not None and not s.pinned and s.session_id not in busy
+        ]
+        return min(idle, key=lambda s: (s is donor, s.used_time), default=None)
+
+    def expire(self, before: float, busy: Collection[bytes]) -> int:
+        """Forget the idle sessions last used before a time; return how many."""
+        old = [
+            s.session_id
+            for s in self._sessions.values()
+            if not s.pinned and s.session_id not in busy and s.used_time < before
+        ]
+        for session_id in old:
+            self.forget(session_id)
+        return len(old)

@@ -1,0 +1,432 @@
+"""The one thread that owns the model: runs jobs of many sessions and shares their decodes.
+
+It starts jobs in order of arrival within a session, merges the steps of all
+sessions into decodes, and hands each its rows.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, TypeVar
+
+from outrider.engine.cache import Session, SessionCache
+from outrider.engine.calibrate import decode_costs, numerics
+from outrider.engine.job import Job, Lease, Ticket
+from outrider.engine.model import MAX_ROWS_OUT, Chunk, Model, NoRoom, Numerics, Row
+from outrider.engine.schedule import Awaited, CostTable, Limits, Pending, allot, wait_until
+from outrider.errors import (
+    ContextExhausted,
+    DecodeFailed,
+    Draining,
+    EngineBusy,
+    InvalidConfig,
+    RoundSuperseded,
+)
+
+T = TypeVar("T")
+
+_FIRST_TURNAROUND = 0.001
+_LONGEST_TURNAROUND = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOptions:
+    """Bounds of one engine."""
+
+    exact: bool  # pad so that bits do not depend on batching, where the hardware allows it
+    queue_limit: int = 64  # jobs that wait to start; more get Busy at once
+    room_seconds: float = 1.0  # a job waits this long for a sequence, then gets Busy
+    idle_seconds: float = 600.0  # an idle session is forgotten after this
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What is known once the model is loaded, warm and checked."""
+
+    model: Model
+    numerics: Numerics
+    costs: Sequence[tuple[int, float]]
+    """(rows, seconds) of one decode, rising rows."""
+    seconds: float
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the engine did since it was loaded; written by its thread, read by anyone."""
+
+    decodes: int = 0
+    steps: int = 0
+    tokens: int = 0
+    decode_seconds: float = 0.0
+
+
+class EngineHost:
+    """Owns the thread. Every public method may be called from any thread.
+
+    `loaded` resolves when the model is ready; `died` fails if the thread does.
+    """
+
+    def __init__(self, load: Callable[[], Model], options: HostOptions) -> None:
+        self._load = load
+        self._options = options
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lanes: dict[bytes, deque[Ticket]] = {}
+        self._active: OrderedDict[bytes, Ticket] = OrderedDict()
+        self._awaited: dict[bytes, Awaited] = {}
+        self._turnarounds: dict[bytes, float] = {}
+        self._waiting = 0
+        self._stopping = False
+        self.loaded: Future[Loaded] = Future()
+        self.died: Future[None] = Future()
+        self.counters = Counters()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> Future[Loaded]:
+        """Start to load the model. The future fails with what the loader raises."""
+        self._thread.start()
+        return self.loaded
+
+    def stop(self) -> None:
+        """Finish the decode under way, fail everything else, free the model."""
+        self._inbox.put(self._begin_stop)
+        self._thread.join()
+
+    # --- the door: actions that the thread carries out between two decodes ---
+
+    def submit(self, session_id: bytes, job: Job, wanted: Sequence[int] = ()) -> Ticket:
+        """Queue a job; jobs of one session run one after the other.
+
+        `wanted` is what the session is about to hold: it helps to choose
+        whose cache to copy. Raises EngineBusy when the queue is full.
+        """
+        if self._waiting >= self._options.queue_limit:
+            raise EngineBusy("the engine's queue is full", self._options.room_seconds)
+        self._waiting += 1
+        ticket = Ticket(session_id, job, wanted, perf_counter())
+        self._inbox.put(lambda: self._queue(ticket))
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """End a job before its next decode; its future fails with RoundSuperseded."""
+        self._inbox.put(lambda: self._cancel(ticket))
+
+    def pin(self, session_id: bytes, pinned: bool) -> None:
+        """Say whether a stream of the session is open: if so, it is not evicted."""
+        self._inbox.put(lambda: self._pin(session_id, pinned))
+
+    def truncate(self, session_id: bytes, token_count: int) -> Future[int]:
+        """Cancel the session's jobs and cut it; the result is the tokens it holds."""
+        return self._ask(lambda: self._truncate(session_id, token_count))
+
+    def held_count(self, session_id: bytes) -> Future[int]:
+        """Return the tokens that a session holds; 0 for an unknown one."""
+        return self._ask(lambda: self._held_count(session_id))
+
+    def forget(self, session_id: bytes) -> Future[None]:
+        """Cancel the session's jobs and drop it."""
+        return self._ask(lambda: self._forget(session_id))
+
+    def session_count(self) -> Future[int]:
+        """Return how many sessions are known."""
+        return self._ask(lambda: len(self._cache))
+
+    def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> Future[list[int]]:
+        """Return the ids of a text."""
+        return self._ask(lambda: self._model.tokenize(text, add_special, parse_special))
+
+    def _ask(self, action: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+
+        def answer() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(action())
+                except Exception as error:
+                    future.set_exception(error)
+
+        self._inbox.put(answer)
+        return future
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        try:
+            self._prepare()
+        except Exception as error:
+            self.loaded.set_exception(error)
+            return
+        try:
+            self._serve()
+        except BaseException as error:
+            # A bug: the process cannot go on, and must not look as if it could.
+            self.died.set_exception(error)
+            raise
+        self._model.close()
+
+    def _serve(self) -> None:
+        while not self._stopping:
+            self._receive(0.0)
+            self._start_jobs()
+            now = perf_counter()
+            wake = self._wake_time(now)
+            if wake > now:
+                self._receive(wake - now)
+            else:
+                self._decode(self._next_decode())
+
+    def _prepare(self) -> None:
+        """Load, warm up, measure and check the model."""
+        begin = perf_counter()
+        self._model = model = self._load()
+        description = model.describe()
+        if not description.can_truncate:
+            raise InvalidConfig("model", f"{description.name} cannot be rolled back (recurrent)")
+        profile = numerics(model)
+        costs = decode_costs(model, perf_counter)
+        if not (self._options.exact and profile is Numerics.EXACT):
+            # Bits may vary: pad only where four rows are cheaper than one.
+            profile = Numerics.LAW
+            model.pad_multiple = 1
+            costs = decode_costs(model, perf_counter)
+            model.pad_multiple = _cheaper_padding(costs)
+        self._cache = SessionCache(description.sequence_count)
+        self._capacity = description.context
+        self._limits = Limits(description.batch_rows, MAX_ROWS_OUT)
+        self._cost = CostTable(costs)
+        self.loaded.set_result(Loaded(model, profile, costs, perf_counter() - begin))
+
+    def _receive(self, seconds: float) -> None:
+        """Carry out what is in the inbox; wait at most `seconds` for the first."""
+        try:
+            action = self._inbox.get(timeout=seconds) if seconds > 0 else self._inbox.get_nowait()
+            while True:
+                action()
+                action = self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _wake_time(self, now: float) -> float:
+        """Return when to decode next, or to look for room or expired sessions again."""
+        if not self._active:
+            for lane in self._lanes.values():
+                return min(now + 0.01, lane[0].submit_time + self._options.room_seconds)
+            return now + self._expire(now)
+        rows = sum(self._model.padded(t.row_count) for t in self._active.values())
+        return wait_until(now, rows, list(self._awaited.values()), self._cost)
+
+    def _expire(self, now: float) -> float:
+        """Forget sessions that were idle for long; return when to look again."""
+        self._cache.expire(now - self._options.idle_seconds, self._busy())
+        return min(60.0, self._options.idle_seconds / 2)
+
+    def _busy(self) -> set[bytes]:
+        return self._lanes.keys() | self._active.keys()
+
+    # --- starting jobs ---
+
+    def _queue(self, ticket: Ticket) -> None:
+        if self._stopping:
+            self._fail(ticket, Draining("the engine is stopping"))
+            return
+        self._lanes.setdefault(ticket.session_id, deque()).append(ticket)
+
+    def _start_jobs(self) -> None:
+        for session_id in [s for s in self._lanes if s not in self._active]:
+            ticket = self._lanes[session_id][0]
+            session = self._cache.enter(session_id, perf_counter())
+            if session.sequence is None and not self._place(session, ticket):
+                continue
+            self._leave_lane(ticket)
+            self._start(ticket, session)
+
+    def _place(self, session: Session, ticket: Ticket) -> bool:
+        """Give the session a sequence; fail the ticket when it waited too long for one."""
+        placement = self._cache.place(session, ticket.wanted, self._busy())
+        if placement is None:
+            if perf_counter() - ticket.submit_time > self._options.room_seconds:
+                self._leave_lane(ticket)
+                message = "every sequence is in use"
+                self._fail(ticket, EngineBusy(message, self._options.room_seconds))
+            return False
+        if placement.donor not in (None, placement.sequence):
+            self._model.copy_prefix(placement.donor, placement.sequence, placement.count)
+        else:
+            self._model.truncate(placement.sequence, placement.count)
+        return True
+
+    def _leave_lane(self, ticket: Ticket) -> None:
+        lane = self._lanes[ticket.session_id]
+        lane.remove(ticket)
+        if not lane:
+            del self._lanes[ticket.session_id]
+        self._waiting -= 1
+
+    def _start(self, ticket: Ticket, session: Session) -> None:
+        now = perf_counter()
+        self._note_turnaround(ticket.session_id, now)
+        ticket.lease = Lease(session, self._model, self._capacity)
+        ticket.lease.spent.queue = now - ticket.submit_time
+        ticket.generator = ticket.job(ticket.lease)
+        self._active[ticket.session_id] = ticket
+        self._advance(ticket, None)
+
+    def _note_turnaround(self, session_id: bytes, now: float) -> None:
+        """Learn how long a session takes to come back after an answer."""
+        awaited = self._awaited.pop(session_id, None)
+        if awaited is not None and now - awaited.answer_time < _LONGEST_TURNAROUND:
+            before = self._turnarounds.get(session_id, _FIRST_TURNAROUND)
+            self._turnarounds[session_id] = 0.7 * before + 0.3 * (now - awaited.answer_time)
+
+    # --- running jobs ---
+
+    def _advance(self, ticket: Ticket, rows: list[Row] | None) -> None:
+        """Run a job up to its next step or its end."""
+        assert ticket.generator is not None and ticket.lease is not None
+        begin = perf_counter()
+        try:
+            # A generator that has not started takes nothing but None.
+            step = ticket.generator.send(rows)  # type: ignore[arg-type]
+            assert len(step.token_ids) >= max(1, step.row_count)
+            needed = len(ticket.lease.held) + len(step.token_ids)
+            if needed > self._capacity:
+                raise ContextExhausted(needed, self._capacity)
+            ticket.tokens, ticket.row_count = step.token_ids, step.row_count
+            ticket.ready_time = perf_counter()
+            ticket.lease.spent.sample += ticket.ready_time - begin
+            self._active.move_to_end(ticket.session_id)
+        except StopIteration as end:
+            self._finish(ticket, end.value)
+        except Exception as error:
+            self._end(ticket)
+            self._fail(ticket, error)
+
+    def _finish(self, ticket: Ticket, result: Any) -> None:
+        self._end(ticket)
+        session = self._cache.get(ticket.session_id)
+        if session is not None and session.pinned:
+            turnaround = self._turnarounds.get(ticket.session_id, _FIRST_TURNAROUND)
+            rows = self._model.padded(max(1, ticket.row_count))
+            self._awaited[ticket.session_id] = Awaited(perf_counter(), turnaround, rows)
+        if ticket.future.set_running_or_notify_cancel():
+            ticket.future.set_result(result)
+
+    def _end(self, ticket: Ticket) -> None:
+        self._active.pop(ticket.session_id, None)
+        self._cache.enter(ticket.session_id, perf_counter())
+
+    def _fail(self, ticket: Ticket, error: Exception) -> None:
+        if ticket.future.set_running_or_notify_cancel():
+            ticket.future.set_exception(error)
+
+    # --- decoding ---
+
+    def _next_decode(self) -> list[tuple[Ticket, Chunk]]:
+        tickets = list(self._active.values())
+        pending = [Pending(len(t.tokens), t.row_count) for t in tickets]
+        takes = allot(pending, self._limits, self._model.padded)
+        return [(t, _chunk(t, take)) for t, take in zip(tickets, takes, strict=True) if take]
+
+    def _decode(self, entries: list[tuple[Ticket, Chunk]]) -> None:
+        """Decode the chunks at once, or apart where that fails: one must not fail the others."""
+        begin = perf_counter()
+        try:
+            rows = self._model.decode([chunk for _, chunk in entries])
+        except (NoRoom, DecodeFailed) as error:
+            self._decode_apart(entries, error)
+            return
+        spent = perf_counter() - begin
+        self.counters.decodes += 1
+        self.counters.decode_seconds += spent
+        for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
+            self._deliver(ticket, chunk, its_rows, begin, spent)
+
+    def _decode_apart(self, entries: list[tuple[Ticket, Chunk]], error: Exception) -> None:
+        if len(entries) > 1:
+            half = len(entries) // 2
+            self._decode(entries[:half])
+            self._decode(entries[half:])
+            return
+        ticket = entries[0][0]
+        self._end(ticket)
+        if isinstance(error, NoRoom):
+            error = EngineBusy("llama.cpp found no room", self._options.room_seconds)
+        self._fail(ticket, error)
+
+    def _deliver(
+        self, ticket: Ticket, chunk: Chunk, rows: list[Row], begin: float, spent: float
+    ) -> None:
+        assert ticket.lease is not None
+        ticket.lease.session.token_ids.extend(chunk.token_ids)
+        ticket.lease.spent.queue += max(0.0, begin - ticket.ready_time)
+        ticket.lease.spent.decode += spent
+        self.counters.steps += 1
+        self.counters.tokens += len(chunk.token_ids)
+        ticket.tokens = ticket.tokens[len(chunk.token_ids) :]
+        ticket.ready_time = begin + spent
+        if not ticket.tokens:
+            self._advance(ticket, rows)
+
+    # --- actions ---
+
+    def _cancel(self, ticket: Ticket) -> None:
+        if self._active.get(ticket.session_id) is ticket:
+            assert ticket.generator is not None
+            ticket.generator.close()
+            self._end(ticket)
+        elif ticket in self._lanes.get(ticket.session_id, ()):
+            self._leave_lane(ticket)
+        else:
+            return
+        self._fail(ticket, RoundSuperseded("cancelled"))
+
+    def _cancel_all(self, session_id: bytes) -> None:
+        for ticket in list(self._lanes.get(session_id, ())):
+            self._cancel(ticket)
+        if active := self._active.get(session_id):
+            self._cancel(active)
+
+    def _pin(self, session_id: bytes, pinned: bool) -> None:
+        if pinned:
+            self._cache.enter(session_id, perf_counter()).pinned = True
+        elif session := self._cache.get(session_id):
+            session.pinned = False
+            self._awaited.pop(session_id, None)
+            self._turnarounds.pop(session_id, None)
+
+    def _truncate(self, session_id: bytes, token_count: int) -> int:
+        self._cancel_all(session_id)
+        if session := self._cache.get(session_id):
+            Lease(session, self._model, self._capacity).keep(token_count)
+        return self._held_count(session_id)
+
+    def _held_count(self, session_id: bytes) -> int:
+        session = self._cache.get(session_id)
+        return len(session.token_ids) if session else 0
+
+    def _forget(self, session_id: bytes) -> None:
+        self._cancel_all(session_id)
+        self._pin(session_id, False)
+        self._cache.forget(session_id)
+
+    def _begin_stop(self) -> None:
+        self._stopping = True
+        for session_id in self._busy():
+            self._cancel_all(session_id)
+
+
+def _chunk(ticket: Ticket, take: int) -> Chunk:
+    assert ticket.lease is not None and ticket.lease.session.sequence is not None
+    rows = ticket.row_count if take == len(ticket.tokens) else 0
+    held = len(ticket.lease.held)
+    return Chunk(ticket.lease.session.sequence, held, ticket.tokens[:take], rows)
+
+
+def _cheaper_padding(costs: Sequence[tuple[int, float]]) -> int:
+    table = dict(costs)
+    return 4 if 4 in table and table[4] < table[1] else 1

@@ -1,0 +1,82 @@
+"""What a job is: a generator over steps, its hold on a session, the ticket that stands for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from outrider.engine.cache import Session
+from outrider.engine.model import Model, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Tokens, at least one, to append to the session; the last `row_count` rows are wanted."""
+
+    token_ids: Sequence[int]
+    row_count: int
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds of the engine's own time."""
+
+    queue: float = 0.0
+    decode: float = 0.0
+    sample: float = 0.0
+
+
+class Lease:
+    """A running job's hold on its session: what the cache has, and how to cut it."""
+
+    def __init__(self, session: Session, model: Model, capacity: int) -> None:
+        self.session = session
+        self.capacity = capacity
+        self.spent = Spent()
+        self._model = model
+
+    @property
+    def held(self) -> Sequence[int]:
+        """The tokens that the cache holds."""
+        return self.session.token_ids
+
+    def keep(self, token_count: int) -> None:
+        """Cut the session to its first `token_count` tokens."""
+        if token_count < len(self.session.token_ids):
+            assert self.session.sequence is not None
+            self._model.truncate(self.session.sequence, token_count)
+            del self.session.token_ids[token_count:]
+
+    def take_spent(self) -> Spent:
+        """Return the time spent since the last call."""
+        spent, self.spent = self.spent, Spent()
+        return spent
+
+
+Job = Callable[[Lease], Generator[Step, list[Row], Any]]
+"""Called when the job starts, so that it reconciles with what is held then.
+
+The generator's return value is the result. Rows are valid until its next step.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One submitted job. `future` resolves on the engine's thread.
+
+    While the job runs, `tokens` is what its current step has left to decode.
+    """
+
+    session_id: bytes
+    job: Job
+    wanted: Sequence[int]
+    submit_time: float
+    future: Future[Any] = field(default_factory=Future)
+    cancelled: bool = False
+    lease: Lease | None = None
+    generator: Generator[Step, list[Row], Any] | None = None
+    tokens: Sequence[int] = ()
+    row_count: int = 0
+    ready_time: float = 0.0

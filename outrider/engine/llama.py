@@ -1,0 +1,386 @@
+"""Hosts a GGUF model with llama.cpp's low-level API. The only file that imports llama_cpp.
+
+Nothing reaches C unchecked: llama.cpp aborts the process on an id outside the
+vocabulary, a sequence outside its range or a batch over its limits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.distribution import Distribution, certain, from_logits
+from outrider.engine.model import (
+    MAX_ROWS_OUT,
+    Chunk,
+    ModelDescription,
+    NoRoom,
+    Row,
+    VocabularyDescription,
+)
+from outrider.errors import DecodeFailed, InvalidConfig
+from outrider.sampling import SamplingParameters
+
+# libgomp reads these once, at load. Short spinning costs nothing when alone
+# and keeps two engines on the same cores from starving each other.
+if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+    os.environ["GOMP_SPINCOUNT"] = "10000"
+
+import llama_cpp as ll  # noqa: E402
+
+_GGUF_MAGIC = b"GGUF"
+_ERROR_LEVEL = 3
+_recent_errors: deque[str] = deque(maxlen=4)
+
+
+@ll.llama_log_callback  # type: ignore[untyped-decorator]
+def _keep_errors(level: int, text: bytes, _: Any) -> None:
+    if level >= _ERROR_LEVEL and text.strip(b".\n "):
+        _recent_errors.append(text.decode("utf-8", "replace").strip())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaConfig:
+    """How to load a model."""
+
+    path: Path
+    context: int  # tokens of one session; 0 takes what the model was trained on, at most 4096
+    sequence_count: int
+    thread_count: int
+    pad_multiple: int  # each chunk's rows are padded to a multiple, so that kernels do not vary
+    batch_rows: int = 512  # of one decode; also llama.cpp's ubatch, so a cancel waits for one
+
+
+class LlamaModel:
+    """A GGUF model and its context. Implements the `Model` seam.
+
+    Raises InvalidConfig when the file cannot be used.
+    """
+
+    def __init__(self, config: LlamaConfig) -> None:
+        ll.llama_log_set(_keep_errors, ctypes.c_void_p(0))
+        ll.llama_backend_init()
+        self._config = config
+        self._model = _load(config.path)
+        self._vocab = ll.llama_model_get_vocab(self._model)
+        self._vocabulary = _describe_vocabulary(self._vocab)
+        self._size = self._vocabulary.token_count
+        self._capacity = _capacity(config, ll.llama_model_n_ctx_train(self._model))
+        self._ctx = self._new_context()
+        self._memory = ll.llama_get_memory(self._ctx)
+        self._batch = _Batch(config.batch_rows)
+        self._held = [0] * config.sequence_count
+        self._candidates = _Candidates(self._size)
+        self.pad_multiple = config.pad_multiple
+
+    def _new_context(self) -> Any:
+        config = self._config
+        params = ll.llama_context_default_params()
+        room = self._capacity + config.pad_multiple
+        params.n_ctx = -(-room // 256) * 256 * config.sequence_count
+        params.n_batch = params.n_ubatch = config.batch_rows
+        params.n_seq_max = config.sequence_count
+        params.n_outputs_max = min(config.batch_rows, MAX_ROWS_OUT)
+        params.n_threads = params.n_threads_batch = config.thread_count
+        # One stream per session: a neighbour's cells never enter an attention.
+        params.kv_unified = False
+        params.swa_full = True
+        params.no_perf = True
+        if not ll.llama_supports_gpu_offload():
+            params.flash_attn_type = ll.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        context = ll.llama_init_from_model(self._model, params)
+        if not context:
+            raise InvalidConfig("ctx", f"no context of {params.n_ctx} cells: {_last_error()}")
+        return context
+
+    # --- description ---
+
+    def describe(self) -> ModelDescription:
+        text = ctypes.create_string_buffer(256)
+        ll.llama_model_desc(self._model, text, len(text))
+        cuttable = not (
+            ll.llama_model_is_recurrent(self._model) or ll.llama_model_is_hybrid(self._model)
+        )
+        return ModelDescription(
+            name=self._config.path.stem,
+            description=text.value.decode("utf-8", "replace"),
+            weight_bytes=ll.llama_model_size(self._model),
+            parameter_count=ll.llama_model_n_params(self._model),
+            context=self._capacity,
+            sequence_count=self._config.sequence_count,
+            batch_rows=self._config.batch_rows,
+            vocabulary=self._vocabulary,
+            can_truncate=cuttable,
+            thread_count=self._config.thread_count,
+            system_info=ll.llama_print_system_info().decode("utf-8", "replace").strip(),
+        )
+
+    def token_texts(self) -> list[bytes]:
+        buffer = ctypes.create_string_buffer(1024)
+        texts = []
+        for token_id in range(self._size):
+            length = ll.llama_token_to_piece(self._vocab, token_id, buffer, len(buffer), 0, False)
+            if length < 0:
+                buffer = ctypes.create_string_buffer(-length)
+                length = ll.llama_token_to_piece(
+                    self._vocab, token_id, buffer, len(buffer), 0, False
+                )
+            texts.append(buffer.raw[:length])
+        return texts
+
+    def token_names(self) -> list[bytes]:
+        return [ll.llama_vocab_get_text(self._vocab, i) or b"" for i in range(self._size)]
+
+    def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
+        room = len(text) + 8
+        while True:
+            ids = (ctypes.c_int32 * room)()
+            count = ll.llama_tokenize(
+                self._vocab, text, len(text), ids, room, add_special, parse_special
+            )
+            if count >= 0:
+                return list(ids[:count])
+            room = -count
+
+    # --- the cache ---
+
+    def decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+        self._check(chunks)
+        self._batch.fill(chunks, self.padded, self._rows_out)
+        code = ll.llama_decode(self._ctx, self._batch.struct)
+        if code != 0:
+            # After some errors a part of the batch stays in memory.
+            for chunk in chunks:
+                self._cut(chunk.sequence, chunk.position)
+            if code == 1:
+                raise NoRoom
+            raise DecodeFailed(f"llama_decode returned {code}: {_last_error()}", llamaCode=code)
+        for chunk in chunks:
+            end = chunk.position + len(chunk.token_ids)
+            if self.padded(len(chunk.token_ids)) > len(chunk.token_ids):
+                self._cut(chunk.sequence, end)
+            self._held[chunk.sequence] = end
+        return self._rows(chunks)
+
+    def _check(self, chunks: Sequence[Chunk]) -> None:
+        """Assert what would abort the process in C."""
+        sequences = {chunk.sequence for chunk in chunks}
+        assert chunks and len(sequences) == len(chunks), "one chunk per sequence"
+        for chunk in chunks:
+            ids = chunk.token_ids
+            assert 0 <= chunk.sequence < len(self._held), f"sequence {chunk.sequence}"
+            assert chunk.position == self._held[chunk.sequence], f"position {chunk.position}"
+            assert 0 < len(ids) <= self._capacity - chunk.position, "context overflow"
+            assert 0 <= chunk.row_count <= len(ids), f"{chunk.row_count} rows of {len(ids)}"
+            assert 0 <= min(ids) and max(ids) < self._size, "token id outside the vocabulary"
+        rows = sum(self.padded(len(chunk.token_ids)) for chunk in chunks)
+        assert rows <= self._config.batch_rows, f"{rows} rows in one decode"
+        assert sum(map(self._rows_out, chunks)) <= MAX_ROWS_OUT, "too many rows out"
+
+    def _rows_out(self, chunk: Chunk) -> int:
+        """Return how many rows of logits llama.cpp computes for a chunk.
+
+        Pad rows are computed too, up to a full multiple: the last layer and
+        the head see only these rows, and their number chooses the kernel.
+        """
+        if chunk.row_count == 0:
+            return 0
+        pads = self.padded(len(chunk.token_ids)) - len(chunk.token_ids)
+        return self.padded(chunk.row_count + pads)
+
+    def _rows(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+        """Return views of llama.cpp's own memory, one list per chunk."""
+        counts = [self._rows_out(chunk) for chunk in chunks]
+        total = sum(counts)
+        if total == 0:
+            return [[] for _ in chunks]
+        start = ctypes.addressof(ll.llama_get_logits(self._ctx).contents)
+        memory = (ctypes.c_float * (total * self._size)).from_address(start)
+        matrix = np.ctypeslib.as_array(memory).reshape(total, self._size)
+        rows, end = [], 0
+        for chunk, count in zip(chunks, counts, strict=True):
+            end += count
+            last = end - (self.padded(len(chunk.token_ids)) - len(chunk.token_ids))
+            rows.append(list(matrix[last - chunk.row_count : last]) if count else [])
+        return rows
+
+    def padded(self, row_count: int) -> int:
+        return -(-row_count // self.pad_multiple) * self.pad_multiple
+
+    def truncate(self, sequence: int, token_count: int) -> None:
+        if token_count < self._held[sequence]:
+            self._cut(sequence, token_count)
+            self._held[sequence] = token_count
+
+    def _cut(self, sequence: int, token_count: int) -> None:
+        if not ll.llama_memory_seq_rm(self._memory, sequence, token_count, -1):
+            raise DecodeFailed(f"llama.cpp cannot cut a sequence to {token_count} tokens")
+
+    def copy_prefix(self, source: int, destination: int, token_count: int) -> None:
+        assert source != destination and token_count <= self._held[source]
+        # Between separate streams llama.cpp copies whole sequences only.
+        ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
+        ll.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
+        self._held[destination] = self._held[source]
+        self.truncate(destination, token_count)
+
+    # --- sampling ---
+
+    def sampler(self, parameters: SamplingParameters) -> _GreedySampler | _ChainSampler:
+        if parameters.greedy:
+            return _GreedySampler()
+        return _ChainSampler(parameters, self._candidates)
+
+    def close(self) -> None:
+        ll.llama_free(self._ctx)
+        ll.llama_model_free(self._model)
+
+
+class _GreedySampler:
+    """Gives the argmax, ties to the lowest id."""
+
+    def law(self, row: Row) -> Distribution:
+        return certain(int(row.argmax()))
+
+
+class _ChainSampler:
+    """llama.cpp's own chain, applied to a copy of the row."""
+
+    def __init__(self, parameters: SamplingParameters, candidates: _Candidates) -> None:
+        self._candidates = candidates
+        self._chain = ll.llama_sampler_chain_init(ll.llama_sampler_chain_default_params())
+        for link in (
+            ll.llama_sampler_init_top_k(parameters.top_k),
+            ll.llama_sampler_init_top_p(parameters.top_p, 1),
+            ll.llama_sampler_init_min_p(parameters.min_p, 1),
+            ll.llama_sampler_init_temp(parameters.temperature),
+        ):
+            ll.llama_sampler_chain_add(self._chain, link)
+
+    def law(self, row: Row) -> Distribution:
+        return self._candidates.apply(self._chain, row)
+
+    def __del__(self) -> None:
+        ll.llama_sampler_free(self._chain)
+
+
+class _Candidates:
+    """The array that llama.cpp's samplers work on, filled anew for every row."""
+
+    _FIELDS = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+
+    def __init__(self, size: int) -> None:
+        self._ids = np.arange(size, dtype=np.int32)
+        self._table = np.zeros(size, self._FIELDS)
+        self._pointer = self._table.ctypes.data_as(ll.llama_token_data_p)
+
+    def apply(self, chain: Any, row: Row) -> Distribution:
+        count = len(row)
+        self._table["id"][:count] = self._ids[:count]
+        self._table["logit"][:count] = row
+        array = ll.llama_token_data_array(self._pointer, count, -1, False)
+        ll.llama_sampler_apply(chain, ctypes.byref(array))
+        # A sampler may leave its result elsewhere: follow the pointer it set.
+        data: Any = array.data
+        start = ctypes.addressof(data.contents)
+        memory = (ctypes.c_char * (array.size * self._FIELDS.itemsize)).from_address(start)
+        kept = np.ctypeslib.as_array(memory).view(self._FIELDS)
+        return from_logits(kept["id"].copy(), kept["logit"])
+
+
+class _Batch:
+    """A llama_batch over numpy memory, checked against its capacity by the caller."""
+
+    def __init__(self, capacity: int) -> None:
+        self._tokens = np.zeros(capacity, np.int32)
+        self._positions = np.zeros(capacity, np.int32)
+        self._counts = np.ones(capacity, np.int32)
+        self._sequences = np.zeros(capacity, np.int32)
+        self._wanted = np.zeros(capacity, np.int8)
+        first = self._sequences.ctypes.data
+        self._pointers = np.arange(first, first + 4 * capacity, 4, dtype=np.uintp)
+        self.struct = ll.llama_batch()
+        self.struct.token = _pointer(self._tokens, ctypes.c_int32)
+        self.struct.pos = _pointer(self._positions, ctypes.c_int32)
+        self.struct.n_seq_id = _pointer(self._counts, ctypes.c_int32)
+        self.struct.seq_id = _pointer(self._pointers, ctypes.POINTER(ctypes.c_int32))
+        self.struct.logits = _pointer(self._wanted, ctypes.c_int8)
+
+    def fill(
+        self,
+        chunks: Sequence[Chunk],
+        padded: Callable[[int], int],
+        rows_out: Callable[[Chunk], int],
+    ) -> None:
+        """Lay the chunks out one after the other; pad rows repeat the last token."""
+        begin = 0
+        for chunk in chunks:
+            count = len(chunk.token_ids)
+            end, stop = begin + count, begin + padded(count)
+            self._tokens[begin:end] = chunk.token_ids
+            self._tokens[end:stop] = chunk.token_ids[-1]
+            self._positions[begin:stop] = range(chunk.position, chunk.position + stop - begin)
+            self._sequences[begin:stop] = chunk.sequence
+            self._wanted[begin:stop] = 0
+            self._wanted[stop - rows_out(chunk) : stop] = 1
+            begin = stop
+        self.struct.n_tokens = begin
+
+
+def _pointer(array: NDArray[Any], kind: Any) -> Any:
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
+
+
+def _load(path: Path) -> Any:
+    """Return the model; raise InvalidConfig with one line that says what is wrong."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise InvalidConfig("model", f"cannot read {path}: {error.strerror}") from None
+    if magic != _GGUF_MAGIC:
+        raise InvalidConfig("model", f"{path} is not a GGUF file")
+    _recent_errors.clear()
+    model = ll.llama_model_load_from_file(os.fsencode(path), ll.llama_model_default_params())
+    if not model:
+        raise InvalidConfig("model", f"llama.cpp cannot load {path}: {_last_error()}")
+    if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
+        raise InvalidConfig("model", f"{path} is not a decoder-only model")
+    return model
+
+
+def _last_error() -> str:
+    return _recent_errors[0] if _recent_errors else "no reason given"
+
+
+def _capacity(config: LlamaConfig, trained: int) -> int:
+    capacity = config.context or min(trained, 4096)
+    if capacity < 8:
+        raise InvalidConfig("ctx", f"must be at least 8 tokens, not {capacity}")
+    return int(capacity)
+
+
+def _describe_vocabulary(vocab: Any) -> VocabularyDescription:
+    count = ll.llama_vocab_n_tokens(vocab)
+
+    def known(token_id: int) -> int | None:
+        return token_id if 0 <= token_id < count else None
+
+    return VocabularyDescription(
+        type=ll.llama_vocab_type(vocab),
+        token_count=count,
+        bos=known(ll.llama_vocab_bos(vocab)),
+        eos=known(ll.llama_vocab_eos(vocab)),
+        eot=known(ll.llama_vocab_eot(vocab)),
+        adds_bos=ll.llama_vocab_get_add_bos(vocab),
+        adds_eos=ll.llama_vocab_get_add_eos(vocab),
+        end_token_ids=tuple(i for i in range(count) if ll.llama_vocab_is_eog(vocab, i)),
+    )

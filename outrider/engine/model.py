@@ -1,0 +1,144 @@
+"""The seam to whatever computes logits: what the engine asks of a model, and nothing else.
+
+`llama.py` implements it over llama.cpp; the tests' toy model implements it
+over a hash. All calls come from the engine's one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.distribution import Distribution
+from outrider.sampling import SamplingParameters
+
+Row = NDArray[np.float32]
+"""The logits after one token: float32[vocabulary]. Valid until the next decode."""
+
+MAX_ROWS_OUT = 128
+"""Rows of logits that one decode computes at most, over all sequences, padding included."""
+
+
+class Numerics(Enum):
+    """Whether the bits of a row depend on how its token was batched."""
+
+    EXACT = "exact"
+    LAW = "law"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyDescription:
+    """What the two models of a pair must share. Absent special ids are None."""
+
+    type: int
+    token_count: int
+    bos: int | None
+    eos: int | None
+    eot: int | None
+    adds_bos: bool
+    adds_eos: bool
+    end_token_ids: tuple[int, ...]
+    """The ids that end a generation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDescription:
+    """The hosted model. `context` is the tokens that one sequence can hold."""
+
+    name: str
+    description: str
+    weight_bytes: int
+    parameter_count: int
+    context: int
+    sequence_count: int
+    batch_rows: int
+    """Rows of one decode at most."""
+    vocabulary: VocabularyDescription
+    can_truncate: bool
+    thread_count: int
+    system_info: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens of one sequence in one decode; the logits of the last `row_count` are wanted.
+
+    The sequence must hold exactly `position` tokens.
+    """
+
+    sequence: int
+    position: int
+    token_ids: Sequence[int]
+    row_count: int
+
+
+class NoRoom(Exception):
+    """llama.cpp found no cells for a batch. Nothing of the batch is held."""
+
+
+class Sampler(Protocol):
+    """One session's sampler chain, its state advanced over accepted tokens."""
+
+    def law(self, row: Row) -> Distribution:
+        """Return the law of the next token; the row is left as it is."""
+        ...
+
+
+class Model(Protocol):
+    """A model with numbered sequences, [0, sequence_count).
+
+    Each chunk's rows are padded to a multiple of `pad_multiple`, which may be
+    set: a fixed multiple keeps kernels, and so bits, the same.
+    """
+
+    pad_multiple: int
+
+    def describe(self) -> ModelDescription:
+        """Return what does not change after loading."""
+        ...
+
+    def token_texts(self) -> list[bytes]:
+        """Return the bytes each token adds to a text; control tokens add none."""
+        ...
+
+    def token_names(self) -> list[bytes]:
+        """Return the text each token is stored under."""
+        ...
+
+    def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
+        """Return the ids of a text."""
+        ...
+
+    def decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+        """Append every chunk to its sequence; return the wanted rows of each.
+
+        Chunks are of distinct sequences and together at most `batch_rows`
+        rows, padding included, MAX_ROWS_OUT of them wanted. Raises NoRoom or
+        DecodeFailed; after either the sequences hold what they held before.
+        """
+        ...
+
+    def padded(self, row_count: int) -> int:
+        """Return the rows that a chunk of `row_count` tokens takes in a decode."""
+        ...
+
+    def truncate(self, sequence: int, token_count: int) -> None:
+        """Keep the first `token_count` tokens of a sequence."""
+        ...
+
+    def copy_prefix(self, source: int, destination: int, token_count: int) -> None:
+        """Make `destination` the first `token_count` tokens of `source`."""
+        ...
+
+    def sampler(self, parameters: SamplingParameters) -> Sampler:
+        """Return a new sampler chain."""
+        ...
+
+    def close(self) -> None:
+        """Free everything."""
+        ...

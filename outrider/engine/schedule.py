@@ -1,0 +1,117 @@
+"""What joins the next decode, and whether to wait for more. Pure.
+
+Natural batching: the next decode starts when the last one ends, with what is
+ready. The one exception is a short wait for the sessions just answered:
+without it, in a closed loop, the first to return decodes alone and the
+throughput of many users halves.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A job's tokens that wait to be decoded; the last `row_count` rows are wanted."""
+
+    token_count: int
+    row_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A session that was just answered and will likely be back."""
+
+    answer_time: float
+    turnaround: float
+    row_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one decode may carry."""
+
+    rows: int
+    rows_out: int
+    shared_chunk: int = 128  # of a long prompt while others wait: they get a decode in between
+
+
+class CostTable:
+    """Seconds of one decode by row count, between and beyond its points on a line.
+
+    Never falling in the row count: a decode can be padded up to a cheaper one.
+    """
+
+    def __init__(self, points: Sequence[tuple[int, float]]) -> None:
+        assert points
+        self._counts = [count for count, _ in points]
+        self._seconds = [min(s for _, s in points[i:]) for i in range(len(points))]
+
+    def seconds(self, row_count: int) -> float:
+        """Return the expected time of a decode of `row_count` rows; none cost nothing."""
+        if row_count <= 0:
+            return 0.0
+        last = len(self._counts) - 1
+        if row_count <= self._counts[0] or last == 0:
+            return self._seconds[0] * max(1.0, row_count / self._counts[0] if last == 0 else 1.0)
+        high = min(bisect_left(self._counts, row_count), last)
+        low = high - 1
+        slope = (self._seconds[high] - self._seconds[low]) / (
+            self._counts[high] - self._counts[low]
+        )
+        return self._seconds[low] + slope * (row_count - self._counts[low])
+
+
+def allot(pending: Sequence[Pending], limits: Limits, padded: Callable[[int], int]) -> list[int]:
+    """Return how many tokens of each job join the next decode, oldest job first.
+
+    A job either finishes its tokens, with all its rows, or gives a chunk that
+    leaves its wanted rows for later. Long prompts take small chunks while
+    others wait, and full ones when alone.
+    """
+    alone = len(pending) == 1
+    free, free_out = limits.rows, limits.rows_out
+    taken = []
+    for job in pending:
+        most = free if alone else min(free, max(limits.shared_chunk, padded(job.row_count)))
+        count = _take(job, most, free_out, padded)
+        taken.append(count)
+        free -= padded(count)
+        free_out -= _rows_out(job, padded) if count == job.token_count else 0
+    return taken
+
+
+def _rows_out(job: Pending, padded: Callable[[int], int]) -> int:
+    """Return the rows of logits a finishing job costs at most, pad rows included."""
+    return padded(job.row_count + padded(1) - 1) if job.row_count else 0
+
+
+def _take(job: Pending, most: int, free_out: int, padded: Callable[[int], int]) -> int:
+    if padded(job.token_count) <= most and _rows_out(job, padded) <= free_out:
+        return job.token_count
+    before_rows = job.token_count - max(job.row_count, 1)
+    unit = padded(1)
+    return max(0, min(most, before_rows) // unit * unit)
+
+
+def wait_until(now: float, ready_rows: int, awaited: Sequence[Awaited], cost: CostTable) -> float:
+    """Return the time to wait for more jobs until; `now` or earlier means decode.
+
+    Waits for a session just answered while the engine time that a shared
+    decode saves exceeds the expected wait, at most twice its turnaround.
+    """
+    until = now
+    expected = sorted(awaited, key=lambda a: a.answer_time + a.turnaround)
+    rows = 0
+    for session in expected:
+        rows += session.row_count
+        latest = session.answer_time + 2 * session.turnaround
+        due = session.answer_time + session.turnaround
+        wait = (due if due > now else latest) - now
+        saved = cost.seconds(ready_rows) + cost.seconds(rows) - cost.seconds(ready_rows + rows)
+        if 0 < wait < saved:
+            until = max(until, min(latest, now + saved))
+    return until

@@ -1,0 +1,142 @@
+"""Every error that Outrider raises on purpose: who can act, and how it looks on the wire.
+
+OutriderError
++ InvalidRequest        the caller's code or its user: fix the value
+  + PromptTooLong       the user: shorten the prompt
+  + InvalidConfig       the operator: fix an option or a file
++ PositionPastCache     the orchestrator: send the span again from `held`
++ ContextExhausted      the orchestrator: end the generation
++ EngineBusy            the caller: wait and try again
++ RoundSuperseded       the orchestrator: a later round took this one's place
++ SessionTaken          an older stream: a newer attempt owns the session
++ VocabularyMismatch    the operator: pair other models
++ PeerUnavailable       the caller: try again later
++ Draining              the caller: try another replica
++ DecodeFailed          a bug in the engine, or a broken model
+"""
+
+from __future__ import annotations
+
+
+class OutriderError(Exception):
+    """The base; never raised itself. `metadata` holds every variable of the message."""
+
+    reason = "INTERNAL"
+    status = "INTERNAL"
+
+    def __init__(self, message: str, **metadata: str | int | float) -> None:
+        super().__init__(message)
+        self.metadata = {key: str(value) for key, value in metadata.items()}
+
+
+class InvalidRequest(OutriderError):
+    """A value is outside its documented range. `field` names it."""
+
+    reason = "INVALID_REQUEST"
+    status = "INVALID_ARGUMENT"
+
+    def __init__(self, field: str, message: str, **metadata: str | int | float) -> None:
+        super().__init__(f"{field}: {message}", field=field, **metadata)
+        self.field = field
+
+
+class PromptTooLong(InvalidRequest):
+    """The prompt leaves no room in the context."""
+
+    reason = "PROMPT_TOO_LONG"
+
+    def __init__(self, token_count: int, maximum: int) -> None:
+        super().__init__(
+            "prompt",
+            f"prompt too long ({token_count} tokens, max {maximum})",
+            promptTokenCount=token_count,
+            maximumTokenCount=maximum,
+        )
+
+
+class InvalidConfig(InvalidRequest):
+    """An option or a file of this process is unusable."""
+
+    reason = "INVALID_CONFIG"
+    status = "FAILED_PRECONDITION"
+
+
+class PositionPastCache(OutriderError):
+    """The span starts after the last token the session holds. Send it from `held`."""
+
+    reason = "POSITION_PAST_CACHE"
+    status = "OUT_OF_RANGE"
+
+    def __init__(self, position: int, held: int) -> None:
+        super().__init__(
+            f"The span starts at {position}; the session holds {held} tokens.",
+            cachedTokenCount=held,
+        )
+        self.held = held
+
+
+class ContextExhausted(OutriderError):
+    """The tokens do not fit the session's context of `capacity` tokens."""
+
+    reason = "CONTEXT_FULL"
+    status = "OUT_OF_RANGE"
+
+    def __init__(self, token_count: int, capacity: int) -> None:
+        super().__init__(
+            f"{token_count} tokens do not fit a context of {capacity}.",
+            contextTokenCount=capacity,
+        )
+        self.capacity = capacity
+
+
+class EngineBusy(OutriderError):
+    """No sequence or no queue place is free. Try again after `retry_seconds`."""
+
+    reason = "ENGINE_BUSY"
+    status = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, message: str, retry_seconds: float) -> None:
+        super().__init__(message, retrySeconds=retry_seconds)
+        self.retry_seconds = retry_seconds
+
+
+class RoundSuperseded(OutriderError):
+    """A later, contradicting round arrived before this one was decoded."""
+
+    reason = "ROUND_SUPERSEDED"
+    status = "ABORTED"
+
+
+class SessionTaken(OutriderError):
+    """A newer attempt owns the session; this stream is over."""
+
+    reason = "SESSION_TAKEN"
+    status = "ABORTED"
+
+
+class VocabularyMismatch(OutriderError):
+    """The two models of a pair cannot share token ids."""
+
+    reason = "VOCABULARY_MISMATCH"
+    status = "FAILED_PRECONDITION"
+
+
+class PeerUnavailable(OutriderError):
+    """A model service did not answer until the deadline."""
+
+    reason = "PEER_UNAVAILABLE"
+    status = "UNAVAILABLE"
+
+
+class Draining(OutriderError):
+    """The server is stopping."""
+
+    reason = "DRAINING"
+    status = "UNAVAILABLE"
+
+
+class DecodeFailed(OutriderError):
+    """llama_decode failed for a reason other than room."""
+
+    reason = "DECODE_FAILED"
+    status = "INTERNAL"

@@ -1,0 +1,39 @@
+"""One structured line per event on stderr: level, where, message, fields. Never text of users."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)),
+            "level": record.levelname.lower(),
+            "where": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def start_logging(level: int = logging.INFO) -> None:
+    """Log to stderr from now on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def event(where: str, message: str, **fields: object) -> None:
+    """Log one event with its fields."""
+    logging.getLogger(where).info(message, extra={"fields": fields})
+
+
+def warning(where: str, message: str, **fields: object) -> None:
+    """Log one event that an operator may act on."""
+    logging.getLogger(where).warning(message, extra={"fields": fields})

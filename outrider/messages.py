@@ -1,0 +1,142 @@
+"""The values that the services exchange, free of protobuf. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from outrider.distribution import Distribution
+from outrider.errors import ContextExhausted, PositionPastCache
+from outrider.sampling import SamplingParameters
+
+MAX_DRAFT = 64
+"""Draft tokens of one round at most."""
+
+VOCABULARY_SLACK = 128
+"""Tail tokens by which the vocabularies of a pair may differ in size."""
+
+
+class Rule(Enum):
+    """How the orchestrator decides about draft tokens."""
+
+    MATCH = "match"
+    SHARED_NOISE = "shared-noise"
+    REJECTION = "rejection"
+
+
+class Form(Enum):
+    """What a row of the target's answer is."""
+
+    SAMPLED = "sampled"
+    DISTRIBUTIONS = "distributions"
+    LOGITS = "logits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """Everything a service needs to start a session anywhere."""
+
+    session_id: bytes
+    attempt: int
+    rule: Rule
+    sampling: SamplingParameters
+    seed: int
+    choice: int
+    prompt_count: int
+    token_limit: int
+    vocabulary: int  # ids of the target are [0, vocabulary)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From `position` on, the sequence is exactly `token_ids`."""
+
+    position: int
+    token_ids: Sequence[int]
+
+    @property
+    def end(self) -> int:
+        """The length of the sequence."""
+        return self.position + len(self.token_ids)
+
+
+def compose(held: Sequence[int], span: Span) -> list[int]:
+    """Return the whole sequence that a span means to someone who holds `held`.
+
+    Raises PositionPastCache when the span starts after what is held.
+    """
+    if span.position > len(held):
+        raise PositionPastCache(span.position, len(held))
+    return [*held[: span.position], *span.token_ids]
+
+
+def check_room(token_count: int, capacity: int) -> None:
+    """Raise ContextExhausted when the tokens do not fit."""
+    if token_count > capacity:
+        raise ContextExhausted(token_count, capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """To the draft: what is committed, and the length at which drafting stops."""
+
+    number: int
+    committed: Span
+    draft_until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """From the draft: a piece of the line that is named by its base.
+
+    `rows` has the row of every token under the rejection rule and is empty
+    otherwise. `completed` is the order that ends here, or 0.
+    """
+
+    base: int
+    position: int
+    token_ids: Sequence[int]
+    confidences: bytes = b""
+    rows: Sequence[Distribution] = ()
+    completed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """To the target: a prefix, its pending token last, and draft tokens that may follow."""
+
+    number: int
+    prefix: Span
+    draft: Sequence[int]
+    form: Form
+
+    @property
+    def row_count(self) -> int:
+        """Rows asked for."""
+        return len(self.draft) + 1
+
+
+def contradicts(earlier: Round, later: Round) -> bool:
+    """Return whether the later round says other tokens than the earlier one assumed."""
+    assumed = [*earlier.prefix.token_ids, *earlier.draft]
+    start = max(earlier.prefix.position, later.prefix.position)
+    end = min(earlier.prefix.position + len(assumed), later.prefix.end)
+    if later.prefix.position < earlier.prefix.position:
+        return True
+    own = later.prefix.token_ids
+    offset, own_offset = start - earlier.prefix.position, start - later.prefix.position
+    count = max(0, end - start)
+    return list(assumed[offset : offset + count]) != list(own[own_offset : own_offset + count])
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """From the target: what follows the prefix and each draft token, in one of three forms."""
+
+    sampled: Sequence[int] = ()
+    distributions: Sequence[Distribution] = ()
+    logits: Sequence[bytes] = ()
+
+    def __len__(self) -> int:
+        return max(len(self.sampled), len(self.distributions), len(self.logits))

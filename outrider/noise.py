@@ -1,0 +1,65 @@
+"""Counter-based noise: the same numbers at every place that knows the seed, in any order.
+
+Noise v1 is normative; its test vectors are in tests/unit/test_noise.py. A
+stream of shared noise is a choice index, below 2**32. The rejection rule's
+draws live on streams above, one per purpose, so that no draw is ever shared
+between the draft, the coin and the residual.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MASK = (1 << 64) - 1
+_SEED = 0x9E3779B97F4A7C15
+_TOKEN = 0xD1342543DE82EF95
+_MIX_A = 0xBF58476D1CE4E5B9
+_MIX_B = 0x94D049BB133111EB
+
+
+class Purpose(IntEnum):
+    """What a draw of the rejection rule decides."""
+
+    DRAFT = 1
+    ACCEPT = 2
+    NEXT = 3
+
+
+def _mix(x: int) -> int:
+    """The finaliser of splitmix64."""
+    x = ((x ^ (x >> 30)) * _MIX_A) & _MASK
+    x = ((x ^ (x >> 27)) * _MIX_B) & _MASK
+    return x ^ (x >> 31)
+
+
+def _position_key(seed: int, stream: int, position: int) -> int:
+    key = _mix(_mix((seed + _SEED) & _MASK) ^ (stream & _MASK))
+    return _mix((key + position * _SEED) & _MASK)
+
+
+def uniforms(
+    seed: int, stream: int, position: int, token_ids: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """Return one number in (0, 1) per token id: float64[len(token_ids)]."""
+    key = np.uint64(_position_key(seed & _MASK, stream, position))
+    with np.errstate(over="ignore"):
+        z = (token_ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_TOKEN) + key
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_A)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX_B)
+        z = z ^ (z >> np.uint64(31))
+    return ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def uniform(seed: int, choice: int, purpose: Purpose, first: int, position: int) -> float:
+    """Return the rejection rule's number in (0, 1) for one decision.
+
+    `first` is the round's first undecided position and `position` the one
+    that the number decides about: keyed by position alone, a position that is
+    drafted again after a rejection would meet its old draws.
+    """
+    key = _position_key(seed & _MASK, (int(purpose) << 32) | choice, first)
+    z = _mix((key + (position + 1) * _TOKEN) & _MASK)
+    return ((z >> 11) + 0.5) * 2.0**-53

@@ -1,0 +1,137 @@
+"""Turns our errors into gRPC statuses at the servers' edge, and back at the clients'."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from outrider import errors
+from outrider.errors import EngineBusy, InvalidRequest, OutriderError
+
+DOMAIN = "outrider"
+
+_log = logging.getLogger("outrider.rpc")
+
+
+class _Malformed:
+    """Stands for a request that is not valid protobuf."""
+
+
+_MALFORMED = _Malformed()
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Answers every OutriderError with its status and ErrorInfo, malformed bytes included.
+
+    Anything else is a bug: it is logged with an id, and the peer gets the id
+    alone, because an exception's text may hold a prompt.
+    """
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler: Any = await continuation(handler_call_details)
+        if handler is None or not handler_call_details.method.startswith("/outrider."):
+            return handler
+        decode = _tolerant(handler.request_deserializer)
+        encode = handler.response_serializer
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary), decode, encode)
+        if handler.unary_stream:
+            wrapped = _unary_stream(handler.unary_stream)
+            return grpc.unary_stream_rpc_method_handler(wrapped, decode, encode)
+        return grpc.stream_stream_rpc_method_handler(_stream(handler.stream_stream), decode, encode)
+
+
+def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def read(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return _MALFORMED
+
+    return read
+
+
+def _well_formed(request: Any) -> Any:
+    if request is _MALFORMED:
+        raise InvalidRequest("request", "is not a valid protobuf message")
+    return request
+
+
+async def _well_formed_each(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _well_formed(request)
+
+
+def _unary(method: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(request: Any, context: Any) -> Any:
+        try:
+            return await method(_well_formed(request), context)
+        except Exception as error:
+            await _abort(context, error)
+
+    return call
+
+
+def _unary_stream(method: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(request: Any, context: Any) -> Any:
+        try:
+            async for response in method(_well_formed(request), context):
+                yield response
+        except Exception as error:
+            await _abort(context, error)
+
+    return call
+
+
+def _stream(method: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(requests: AsyncIterator[Any], context: Any) -> None:
+        try:
+            await method(_well_formed_each(requests), context)
+        except Exception as error:
+            await _abort(context, error)
+
+    return call
+
+
+async def _abort(context: Any, error: Exception) -> None:
+    # grpc.aio raises a bare exception class of its own from abort().
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    await context.abort_with_status(rpc_status.to_status(to_status(error)))
+
+
+def to_status(error: Exception) -> status_pb2.Status:
+    """Return the rich status of an error."""
+    if not isinstance(error, OutriderError):
+        error_id = secrets.token_hex(4)
+        _log.error("internal error id=%s", error_id, exc_info=error)
+        error = errors.DecodeFailed(f"internal error {error_id}", errorId=error_id)
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
+    code = code_pb2.Code.Value(error.status)
+    status = status_pb2.Status(code=code, message=str(error))
+    status.details.add().Pack(info)
+    if isinstance(error, EngineBusy):
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(int(error.retry_seconds * 1000))
+        status.details.add().Pack(retry)
+    if isinstance(error, InvalidRequest):
+        bad = error_details_pb2.BadRequest()
+        bad.field_violations.add(field=error.field, description=str(error))
+        status.details.add().Pack(bad)
+    return status
+
+
+def describe(error: grpc.aio.AioRpcError) -> str:
+    """Return one line for an operator."""
+    return f"{error.code().name}: {error.details() or 'no details'}"

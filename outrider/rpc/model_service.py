@@ -1,0 +1,205 @@
+"""What the two model services have in common: the model's description and who owns a session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+import outrider
+from outrider import handshake, wire
+from outrider.engine.host import EngineHost, Loaded
+from outrider.engine.job import Spent
+from outrider.engine.model import Numerics
+from outrider.errors import Draining, InvalidRequest, PeerUnavailable, SessionTaken
+from outrider.messages import MAX_DRAFT
+from outrider.v1 import common_pb2 as common
+
+_TEXTS_PER_MESSAGE = 4096
+
+
+@dataclass(slots=True, eq=False)
+class Ownership:
+    """A session's newest stream. `taken` is done when a newer attempt came.
+
+    `last` is the newest round (at the draft: order) that began on it.
+    """
+
+    attempt: int
+    taken: asyncio.Future[None]
+    last: int = 0
+
+
+class ModelService:
+    """The calls that the draft and the target service share."""
+
+    def __init__(self, host: EngineHost, alias: str) -> None:
+        self.host = host
+        self._alias = alias
+        self._owners: dict[bytes, Ownership] = {}
+        self._response: common.GetModelResponse | None = None
+        self._texts: list[bytes] = []
+        self._names: list[bytes] = []
+        self.vocabulary_size = 0
+
+    def set_loaded(self, loaded: Loaded) -> None:
+        """Take note of the loaded model; until then calls get UNAVAILABLE."""
+        self._texts = loaded.model.token_texts()
+        self._names = loaded.model.token_names()
+        self.vocabulary_size = len(self._names)
+        self._response = describe(loaded, self._alias, handshake.digest(self._names))
+
+    def require_loaded(self) -> common.GetModelResponse:
+        """Return the description, or raise PeerUnavailable while the model loads."""
+        if self._response is None:
+            raise PeerUnavailable("the model is loading")
+        return self._response
+
+    async def GetModel(
+        self, request: common.GetModelRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> common.GetModelResponse:
+        return self.require_loaded()
+
+    async def ListVocabulary(
+        self, request: common.ListVocabularyRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[common.ListVocabularyResponse]:
+        self.require_loaded()
+        for first in range(0, len(self._texts), _TEXTS_PER_MESSAGE):
+            end = first + _TEXTS_PER_MESSAGE
+            yield common.ListVocabularyResponse(
+                first_token_id=first,
+                token_texts=self._texts[first:end],
+                token_names=self._names[first:end],
+            )
+
+    async def Rollback(
+        self, request: common.RollbackRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> common.RollbackResponse:
+        self.require_loaded()
+        session_id = wire.read_session_id(request.session_id)
+        if request.token_count < 0:
+            raise InvalidRequest("token_count", f"must be at least 0, not {request.token_count}")
+        owner = self._owners.get(session_id)
+        late = owner is not None and (request.attempt, request.round) < (owner.attempt, owner.last)
+        if late:
+            held = await asyncio.wrap_future(self.host.held_count(session_id))
+        else:
+            self.forget_reply(session_id)
+            held = await asyncio.wrap_future(self.host.truncate(session_id, request.token_count))
+        return common.RollbackResponse(held_token_count=held)
+
+    async def CloseSession(
+        self, request: common.CloseSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> common.CloseSessionResponse:
+        self.require_loaded()
+        session_id = wire.read_session_id(request.session_id)
+        self.forget_reply(session_id)
+        await asyncio.wrap_future(self.host.forget(session_id))
+        return common.CloseSessionResponse()
+
+    def forget_reply(self, session_id: bytes) -> None:
+        """Drop what is kept to answer a repeated round."""
+
+    # --- ownership ---
+
+    def take(self, session_id: bytes, attempt: int) -> Ownership:
+        """Make the caller's stream the session's owner.
+
+        An older stream ends. Raises SessionTaken when a newer attempt owns it.
+        """
+        owner = self._owners.get(session_id)
+        if owner is not None:
+            if attempt < owner.attempt:
+                raise SessionTaken(f"attempt {owner.attempt} owns the session")
+            if not owner.taken.done():
+                owner.taken.set_result(None)
+        mine = Ownership(attempt, asyncio.get_running_loop().create_future())
+        self._owners[session_id] = mine
+        self.host.pin(session_id, True)
+        return mine
+
+    def release(self, session_id: bytes, mine: Ownership) -> None:
+        """End the caller's ownership: the cache stays, and may be evicted."""
+        if self._owners.get(session_id) is mine:
+            del self._owners[session_id]
+            self.host.pin(session_id, False)
+
+
+async def run_stream(owner: Ownership, *parts: Any) -> None:
+    """Run the coroutines of a stream until one ends or a newer attempt takes the session.
+
+    Raises what a part raises, or SessionTaken.
+    """
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        await asyncio.wait([*tasks, owner.taken], return_when=asyncio.FIRST_COMPLETED)
+        if owner.taken.done():
+            raise SessionTaken("a newer attempt owns the session")
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def first_opening(requests: AsyncIterator[Any]) -> common.OpenSession:
+    """Return the message that opens a stream."""
+    async for request in requests:
+        if request.WhichOneof("request") != "open":
+            raise InvalidRequest("request", "the first message must open the session")
+        opening: common.OpenSession = request.open
+        return opening
+    raise Draining("the stream ended before it was opened")
+
+
+def write_spent(spent: Spent) -> common.ServiceTime:
+    """Return the message of an engine's own time."""
+    return wire.write_time(spent.queue, spent.decode, spent.sample)
+
+
+def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelResponse:
+    """Return the description of a loaded model."""
+    model = loaded.model.describe()
+    vocabulary = model.vocabulary
+    response = common.GetModelResponse(
+        protocol_version=outrider.PROTOCOL_VERSION,
+        service_version=outrider.__version__,
+        model_name=alias or model.name,
+        description=model.description,
+        weight_byte_count=model.weight_bytes,
+        parameter_count=model.parameter_count,
+        context_token_count=model.context,
+        session_count=model.sequence_count,
+        vocabulary=common.Vocabulary(
+            type=vocabulary.type,
+            token_count=vocabulary.token_count,
+            bos_token_id=_or_none(vocabulary.bos),
+            eos_token_id=_or_none(vocabulary.eos),
+            eot_token_id=_or_none(vocabulary.eot),
+            adds_bos=vocabulary.adds_bos,
+            adds_eos=vocabulary.adds_eos,
+            digest=digest,
+            end_token_ids=vocabulary.end_token_ids,
+        ),
+        rollback_capability=common.ROLLBACK_CAPABILITY_FULL,
+        numerics_profile=common.NUMERICS_PROFILE_EXACT
+        if loaded.numerics is Numerics.EXACT
+        else common.NUMERICS_PROFILE_LAW,
+        decode_costs=[
+            common.DecodeCost(row_count=rows, milliseconds=1e3 * seconds)
+            for rows, seconds in loaded.costs
+        ],
+        thread_count=model.thread_count,
+        system_info=model.system_info,
+        round_draft_token_limit=MAX_DRAFT,
+    )
+    response.load_duration.FromMicroseconds(int(loaded.seconds * 1e6))
+    return response
+
+
+def _or_none(token_id: int | None) -> int:
+    return -1 if token_id is None else token_id

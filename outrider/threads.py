@@ -1,0 +1,31 @@
+"""How many threads this process may use: the smaller of its affinity and its cgroup's quota."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_V2 = Path("/sys/fs/cgroup/cpu.max")
+_V1 = Path("/sys/fs/cgroup/cpu")
+
+
+def available_threads() -> int:
+    """Return at least 1; llama.cpp by itself would count cores that the quota forbids."""
+    affinity = len(os.sched_getaffinity(0))
+    quota = _read_quota()
+    return max(1, affinity if quota is None else min(affinity, int(quota)))
+
+
+def _read_quota() -> float | None:
+    """Return the cgroup's quota in cores, version 2 or 1, or None without one."""
+    try:
+        limit, period = _V2.read_text().split()[:2]
+    except (OSError, ValueError):
+        try:
+            limit = (_V1 / "cpu.cfs_quota_us").read_text().strip()
+            period = (_V1 / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    if not limit.isdigit() or not period.isdigit() or int(period) == 0:
+        return None
+    return int(limit) / int(period)

@@ -1,0 +1,237 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class AcceptanceRule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACCEPTANCE_RULE_UNSPECIFIED: _ClassVar[AcceptanceRule]
+    ACCEPTANCE_RULE_MATCH: _ClassVar[AcceptanceRule]
+    ACCEPTANCE_RULE_SHARED_NOISE: _ClassVar[AcceptanceRule]
+    ACCEPTANCE_RULE_REJECTION: _ClassVar[AcceptanceRule]
+
+class RowForm(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROW_FORM_UNSPECIFIED: _ClassVar[RowForm]
+    ROW_FORM_SAMPLED: _ClassVar[RowForm]
+    ROW_FORM_DISTRIBUTIONS: _ClassVar[RowForm]
+    ROW_FORM_LOGITS: _ClassVar[RowForm]
+
+class RollbackCapability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLLBACK_CAPABILITY_UNSPECIFIED: _ClassVar[RollbackCapability]
+    ROLLBACK_CAPABILITY_FULL: _ClassVar[RollbackCapability]
+    ROLLBACK_CAPABILITY_NONE: _ClassVar[RollbackCapability]
+
+class NumericsProfile(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NUMERICS_PROFILE_UNSPECIFIED: _ClassVar[NumericsProfile]
+    NUMERICS_PROFILE_EXACT: _ClassVar[NumericsProfile]
+    NUMERICS_PROFILE_LAW: _ClassVar[NumericsProfile]
+ACCEPTANCE_RULE_UNSPECIFIED: AcceptanceRule
+ACCEPTANCE_RULE_MATCH: AcceptanceRule
+ACCEPTANCE_RULE_SHARED_NOISE: AcceptanceRule
+ACCEPTANCE_RULE_REJECTION: AcceptanceRule
+ROW_FORM_UNSPECIFIED: RowForm
+ROW_FORM_SAMPLED: RowForm
+ROW_FORM_DISTRIBUTIONS: RowForm
+ROW_FORM_LOGITS: RowForm
+ROLLBACK_CAPABILITY_UNSPECIFIED: RollbackCapability
+ROLLBACK_CAPABILITY_FULL: RollbackCapability
+ROLLBACK_CAPABILITY_NONE: RollbackCapability
+NUMERICS_PROFILE_UNSPECIFIED: NumericsProfile
+NUMERICS_PROFILE_EXACT: NumericsProfile
+NUMERICS_PROFILE_LAW: NumericsProfile
+
+class TokenSpan(_message.Message):
+    __slots__ = ("position", "token_ids")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SamplingParameters(_message.Message):
+    __slots__ = ("temperature", "top_k", "top_p", "min_p")
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ...) -> None: ...
+
+class OpenSession(_message.Message):
+    __slots__ = ("session_id", "attempt", "acceptance_rule", "sampling", "seed", "choice_index", "prompt_token_count", "token_limit", "vocabulary_token_count")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTANCE_RULE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    attempt: int
+    acceptance_rule: AcceptanceRule
+    sampling: SamplingParameters
+    seed: int
+    choice_index: int
+    prompt_token_count: int
+    token_limit: int
+    vocabulary_token_count: int
+    def __init__(self, session_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., acceptance_rule: _Optional[_Union[AcceptanceRule, str]] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., choice_index: _Optional[int] = ..., prompt_token_count: _Optional[int] = ..., token_limit: _Optional[int] = ..., vocabulary_token_count: _Optional[int] = ...) -> None: ...
+
+class ServiceTime(_message.Message):
+    __slots__ = ("queue_us", "decode_us", "sample_us")
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    DECODE_US_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
+    queue_us: int
+    decode_us: int
+    sample_us: int
+    def __init__(self, queue_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., sample_us: _Optional[int] = ...) -> None: ...
+
+class Missing(_message.Message):
+    __slots__ = ("held_token_count",)
+    HELD_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    held_token_count: int
+    def __init__(self, held_token_count: _Optional[int] = ...) -> None: ...
+
+class Busy(_message.Message):
+    __slots__ = ("retry_delay_duration",)
+    RETRY_DELAY_DURATION_FIELD_NUMBER: _ClassVar[int]
+    retry_delay_duration: _duration_pb2.Duration
+    def __init__(self, retry_delay_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class Superseded(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ContextFull(_message.Message):
+    __slots__ = ("context_token_count",)
+    CONTEXT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    context_token_count: int
+    def __init__(self, context_token_count: _Optional[int] = ...) -> None: ...
+
+class GetModelRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetModelResponse(_message.Message):
+    __slots__ = ("protocol_version", "service_version", "model_name", "description", "weight_byte_count", "parameter_count", "context_token_count", "session_count", "vocabulary", "rollback_capability", "numerics_profile", "decode_costs", "thread_count", "system_info", "load_duration", "round_draft_token_limit")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SESSION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACK_CAPABILITY_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_PROFILE_FIELD_NUMBER: _ClassVar[int]
+    DECODE_COSTS_FIELD_NUMBER: _ClassVar[int]
+    THREAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SYSTEM_INFO_FIELD_NUMBER: _ClassVar[int]
+    LOAD_DURATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_DRAFT_TOKEN_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    service_version: str
+    model_name: str
+    description: str
+    weight_byte_count: int
+    parameter_count: int
+    context_token_count: int
+    session_count: int
+    vocabulary: Vocabulary
+    rollback_capability: RollbackCapability
+    numerics_profile: NumericsProfile
+    decode_costs: _containers.RepeatedCompositeFieldContainer[DecodeCost]
+    thread_count: int
+    system_info: str
+    load_duration: _duration_pb2.Duration
+    round_draft_token_limit: int
+    def __init__(self, protocol_version: _Optional[int] = ..., service_version: _Optional[str] = ..., model_name: _Optional[str] = ..., description: _Optional[str] = ..., weight_byte_count: _Optional[int] = ..., parameter_count: _Optional[int] = ..., context_token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., rollback_capability: _Optional[_Union[RollbackCapability, str]] = ..., numerics_profile: _Optional[_Union[NumericsProfile, str]] = ..., decode_costs: _Optional[_Iterable[_Union[DecodeCost, _Mapping]]] = ..., thread_count: _Optional[int] = ..., system_info: _Optional[str] = ..., load_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_draft_token_limit: _Optional[int] = ...) -> None: ...
+
+class Vocabulary(_message.Message):
+    __slots__ = ("type", "token_count", "bos_token_id", "eos_token_id", "eot_token_id", "adds_bos", "adds_eos", "digest", "end_token_ids")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BOS_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    EOS_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    EOT_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDS_BOS_FIELD_NUMBER: _ClassVar[int]
+    ADDS_EOS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    type: int
+    token_count: int
+    bos_token_id: int
+    eos_token_id: int
+    eot_token_id: int
+    adds_bos: bool
+    adds_eos: bool
+    digest: bytes
+    end_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, type: _Optional[int] = ..., token_count: _Optional[int] = ..., bos_token_id: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., eot_token_id: _Optional[int] = ..., adds_bos: bool = ..., adds_eos: bool = ..., digest: _Optional[bytes] = ..., end_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DecodeCost(_message.Message):
+    __slots__ = ("row_count", "milliseconds")
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
+    row_count: int
+    milliseconds: float
+    def __init__(self, row_count: _Optional[int] = ..., milliseconds: _Optional[float] = ...) -> None: ...
+
+class ListVocabularyRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListVocabularyResponse(_message.Message):
+    __slots__ = ("first_token_id", "token_texts", "token_names")
+    FIRST_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_TEXTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_NAMES_FIELD_NUMBER: _ClassVar[int]
+    first_token_id: int
+    token_texts: _containers.RepeatedScalarFieldContainer[bytes]
+    token_names: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, first_token_id: _Optional[int] = ..., token_texts: _Optional[_Iterable[bytes]] = ..., token_names: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class RollbackRequest(_message.Message):
+    __slots__ = ("session_id", "token_count", "attempt", "round")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    token_count: int
+    attempt: int
+    round: int
+    def __init__(self, session_id: _Optional[bytes] = ..., token_count: _Optional[int] = ..., attempt: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
+
+class RollbackResponse(_message.Message):
+    __slots__ = ("held_token_count",)
+    HELD_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    held_token_count: int
+    def __init__(self, held_token_count: _Optional[int] = ...) -> None: ...
+
+class CloseSessionRequest(_message.Message):
+    __slots__ = ("session_id",)
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    def __init__(self, session_id: _Optional[bytes] = ...) -> None: ...
+
+class CloseSessionResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

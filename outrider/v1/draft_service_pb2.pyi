@@ -1,0 +1,64 @@
+from outrider.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DraftRequest(_message.Message):
+    __slots__ = ("open", "order")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    open: _common_pb2.OpenSession
+    order: DraftOrder
+    def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., order: _Optional[_Union[DraftOrder, _Mapping]] = ...) -> None: ...
+
+class DraftOrder(_message.Message):
+    __slots__ = ("order", "committed", "draft_until")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    order: int
+    committed: _common_pb2.TokenSpan
+    draft_until: int
+    def __init__(self, order: _Optional[int] = ..., committed: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_until: _Optional[int] = ...) -> None: ...
+
+class DraftResponse(_message.Message):
+    __slots__ = ("frame", "missing", "busy", "context_full", "completed_order", "service_time")
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FULL_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_ORDER_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_TIME_FIELD_NUMBER: _ClassVar[int]
+    frame: DraftFrame
+    missing: _common_pb2.Missing
+    busy: _common_pb2.Busy
+    context_full: _common_pb2.ContextFull
+    completed_order: int
+    service_time: _common_pb2.ServiceTime
+    def __init__(self, frame: _Optional[_Union[DraftFrame, _Mapping]] = ..., missing: _Optional[_Union[_common_pb2.Missing, _Mapping]] = ..., busy: _Optional[_Union[_common_pb2.Busy, _Mapping]] = ..., context_full: _Optional[_Union[_common_pb2.ContextFull, _Mapping]] = ..., completed_order: _Optional[int] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ...) -> None: ...
+
+class DraftFrame(_message.Message):
+    __slots__ = ("base", "position", "token_ids", "confidences", "distributions")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
+    DISTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    position: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    confidences: bytes
+    distributions: _containers.RepeatedCompositeFieldContainer[DraftDistribution]
+    def __init__(self, base: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., confidences: _Optional[bytes] = ..., distributions: _Optional[_Iterable[_Union[DraftDistribution, _Mapping]]] = ...) -> None: ...
+
+class DraftDistribution(_message.Message):
+    __slots__ = ("token_ids", "weights")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    weights: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -1,0 +1,232 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from outrider.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TokenOrigin(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TOKEN_ORIGIN_UNSPECIFIED: _ClassVar[TokenOrigin]
+    TOKEN_ORIGIN_DRAFTED: _ClassVar[TokenOrigin]
+    TOKEN_ORIGIN_CORRECTED: _ClassVar[TokenOrigin]
+    TOKEN_ORIGIN_BONUS: _ClassVar[TokenOrigin]
+    TOKEN_ORIGIN_PLAIN: _ClassVar[TokenOrigin]
+
+class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
+    FINISH_REASON_END_OF_TEXT: _ClassVar[FinishReason]
+    FINISH_REASON_TOKEN_LIMIT: _ClassVar[FinishReason]
+    FINISH_REASON_STOP_SEQUENCE: _ClassVar[FinishReason]
+    FINISH_REASON_CONTEXT_FULL: _ClassVar[FinishReason]
+
+class RollbackMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLLBACK_MODE_UNSPECIFIED: _ClassVar[RollbackMode]
+    ROLLBACK_MODE_SPAN: _ClassVar[RollbackMode]
+    ROLLBACK_MODE_RPC: _ClassVar[RollbackMode]
+
+class PeerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PEER_STATE_UNSPECIFIED: _ClassVar[PeerState]
+    PEER_STATE_CONNECTING: _ClassVar[PeerState]
+    PEER_STATE_LOADING: _ClassVar[PeerState]
+    PEER_STATE_READY: _ClassVar[PeerState]
+    PEER_STATE_REFUSED: _ClassVar[PeerState]
+    PEER_STATE_LOST: _ClassVar[PeerState]
+TOKEN_ORIGIN_UNSPECIFIED: TokenOrigin
+TOKEN_ORIGIN_DRAFTED: TokenOrigin
+TOKEN_ORIGIN_CORRECTED: TokenOrigin
+TOKEN_ORIGIN_BONUS: TokenOrigin
+TOKEN_ORIGIN_PLAIN: TokenOrigin
+FINISH_REASON_UNSPECIFIED: FinishReason
+FINISH_REASON_END_OF_TEXT: FinishReason
+FINISH_REASON_TOKEN_LIMIT: FinishReason
+FINISH_REASON_STOP_SEQUENCE: FinishReason
+FINISH_REASON_CONTEXT_FULL: FinishReason
+ROLLBACK_MODE_UNSPECIFIED: RollbackMode
+ROLLBACK_MODE_SPAN: RollbackMode
+ROLLBACK_MODE_RPC: RollbackMode
+PEER_STATE_UNSPECIFIED: PeerState
+PEER_STATE_CONNECTING: PeerState
+PEER_STATE_LOADING: PeerState
+PEER_STATE_READY: PeerState
+PEER_STATE_REFUSED: PeerState
+PEER_STATE_LOST: PeerState
+
+class GenerateRequest(_message.Message):
+    __slots__ = ("prompt_text", "prompt_tokens", "sampling", "seed", "token_limit", "stop_sequences", "speculative")
+    PROMPT_TEXT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    STOP_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    SPECULATIVE_FIELD_NUMBER: _ClassVar[int]
+    prompt_text: str
+    prompt_tokens: PromptTokens
+    sampling: _common_pb2.SamplingParameters
+    seed: int
+    token_limit: int
+    stop_sequences: _containers.RepeatedScalarFieldContainer[str]
+    speculative: SpeculativeOptions
+    def __init__(self, prompt_text: _Optional[str] = ..., prompt_tokens: _Optional[_Union[PromptTokens, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., token_limit: _Optional[int] = ..., stop_sequences: _Optional[_Iterable[str]] = ..., speculative: _Optional[_Union[SpeculativeOptions, _Mapping]] = ...) -> None: ...
+
+class PromptTokens(_message.Message):
+    __slots__ = ("token_ids",)
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SpeculativeOptions(_message.Message):
+    __slots__ = ("enabled", "n_max", "acceptance", "row_form", "rollback")
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    N_MAX_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
+    ROW_FORM_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACK_FIELD_NUMBER: _ClassVar[int]
+    enabled: bool
+    n_max: int
+    acceptance: _common_pb2.AcceptanceRule
+    row_form: _common_pb2.RowForm
+    rollback: RollbackMode
+    def __init__(self, enabled: bool = ..., n_max: _Optional[int] = ..., acceptance: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., rollback: _Optional[_Union[RollbackMode, str]] = ...) -> None: ...
+
+class GenerateResponse(_message.Message):
+    __slots__ = ("started", "delta", "finished")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    started: GenerationStarted
+    delta: GenerationDelta
+    finished: GenerationFinished
+    def __init__(self, started: _Optional[_Union[GenerationStarted, _Mapping]] = ..., delta: _Optional[_Union[GenerationDelta, _Mapping]] = ..., finished: _Optional[_Union[GenerationFinished, _Mapping]] = ...) -> None: ...
+
+class GenerationStarted(_message.Message):
+    __slots__ = ("prompt_token_ids", "seed", "acceptance_rule")
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTANCE_RULE_FIELD_NUMBER: _ClassVar[int]
+    prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    seed: int
+    acceptance_rule: _common_pb2.AcceptanceRule
+    def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ..., acceptance_rule: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ...) -> None: ...
+
+class GenerationDelta(_message.Message):
+    __slots__ = ("token_ids", "origins", "pieces")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    ORIGINS_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    origins: _containers.RepeatedScalarFieldContainer[TokenOrigin]
+    pieces: _containers.RepeatedCompositeFieldContainer[TextPiece]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., origins: _Optional[_Iterable[_Union[TokenOrigin, str]]] = ..., pieces: _Optional[_Iterable[_Union[TextPiece, _Mapping]]] = ...) -> None: ...
+
+class TextPiece(_message.Message):
+    __slots__ = ("text", "origin")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    origin: TokenOrigin
+    def __init__(self, text: _Optional[str] = ..., origin: _Optional[_Union[TokenOrigin, str]] = ...) -> None: ...
+
+class GenerationFinished(_message.Message):
+    __slots__ = ("reason", "statistics")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    reason: FinishReason
+    statistics: GenerationStatistics
+    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., statistics: _Optional[_Union[GenerationStatistics, _Mapping]] = ...) -> None: ...
+
+class GenerationStatistics(_message.Message):
+    __slots__ = ("prompt_token_count", "generated_token_count", "drafted_token_count", "accepted_token_count", "round_count", "drafted_round_count", "draft_length", "accepted_by_position", "drafted_by_position", "first_token_duration", "prompt_duration", "generation_duration", "draft_wait_duration", "verify_wait_duration", "target_time", "draft_time", "wire_byte_count", "draft_fault_count", "target_fault_count")
+    PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GENERATED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ROUND_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_ROUND_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_BY_POSITION_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_BY_POSITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKEN_DURATION_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_DURATION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_DURATION_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_WAIT_DURATION_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_WAIT_DURATION_FIELD_NUMBER: _ClassVar[int]
+    TARGET_TIME_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TIME_FIELD_NUMBER: _ClassVar[int]
+    WIRE_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_FAULT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FAULT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    prompt_token_count: int
+    generated_token_count: int
+    drafted_token_count: int
+    accepted_token_count: int
+    round_count: int
+    drafted_round_count: int
+    draft_length: int
+    accepted_by_position: _containers.RepeatedScalarFieldContainer[int]
+    drafted_by_position: _containers.RepeatedScalarFieldContainer[int]
+    first_token_duration: _duration_pb2.Duration
+    prompt_duration: _duration_pb2.Duration
+    generation_duration: _duration_pb2.Duration
+    draft_wait_duration: _duration_pb2.Duration
+    verify_wait_duration: _duration_pb2.Duration
+    target_time: EngineTime
+    draft_time: EngineTime
+    wire_byte_count: int
+    draft_fault_count: int
+    target_fault_count: int
+    def __init__(self, prompt_token_count: _Optional[int] = ..., generated_token_count: _Optional[int] = ..., drafted_token_count: _Optional[int] = ..., accepted_token_count: _Optional[int] = ..., round_count: _Optional[int] = ..., drafted_round_count: _Optional[int] = ..., draft_length: _Optional[int] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., first_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., generation_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., target_time: _Optional[_Union[EngineTime, _Mapping]] = ..., draft_time: _Optional[_Union[EngineTime, _Mapping]] = ..., wire_byte_count: _Optional[int] = ..., draft_fault_count: _Optional[int] = ..., target_fault_count: _Optional[int] = ...) -> None: ...
+
+class EngineTime(_message.Message):
+    __slots__ = ("queue_duration", "decode_duration", "sample_duration")
+    QUEUE_DURATION_FIELD_NUMBER: _ClassVar[int]
+    DECODE_DURATION_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_DURATION_FIELD_NUMBER: _ClassVar[int]
+    queue_duration: _duration_pb2.Duration
+    decode_duration: _duration_pb2.Duration
+    sample_duration: _duration_pb2.Duration
+    def __init__(self, queue_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., sample_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("service_version", "active_generation_count", "peers", "speculating", "reason")
+    SERVICE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_GENERATION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    SPECULATING_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    service_version: str
+    active_generation_count: int
+    peers: _containers.RepeatedCompositeFieldContainer[PeerStatus]
+    speculating: bool
+    reason: str
+    def __init__(self, service_version: _Optional[str] = ..., active_generation_count: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., speculating: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PeerStatus(_message.Message):
+    __slots__ = ("role", "address", "state", "detail", "model", "round_trip_duration")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_DURATION_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    address: str
+    state: PeerState
+    detail: str
+    model: _common_pb2.GetModelResponse
+    round_trip_duration: _duration_pb2.Duration
+    def __init__(self, role: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[_Union[PeerState, str]] = ..., detail: _Optional[str] = ..., model: _Optional[_Union[_common_pb2.GetModelResponse, _Mapping]] = ..., round_trip_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...

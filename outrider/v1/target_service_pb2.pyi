@@ -1,0 +1,82 @@
+from outrider.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TokenizeRequest(_message.Message):
+    __slots__ = ("text", "add_special", "parse_special")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ADD_SPECIAL_FIELD_NUMBER: _ClassVar[int]
+    PARSE_SPECIAL_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    add_special: bool
+    parse_special: bool
+    def __init__(self, text: _Optional[str] = ..., add_special: bool = ..., parse_special: bool = ...) -> None: ...
+
+class TokenizeResponse(_message.Message):
+    __slots__ = ("token_ids",)
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class VerifyRequest(_message.Message):
+    __slots__ = ("open", "round")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    open: _common_pb2.OpenSession
+    round: VerifyRound
+    def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., round: _Optional[_Union[VerifyRound, _Mapping]] = ...) -> None: ...
+
+class VerifyRound(_message.Message):
+    __slots__ = ("round", "prefix", "draft_token_ids", "row_form")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    ROW_FORM_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    prefix: _common_pb2.TokenSpan
+    draft_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    row_form: _common_pb2.RowForm
+    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ...) -> None: ...
+
+class VerifyResponse(_message.Message):
+    __slots__ = ("round", "rows", "missing", "busy", "superseded", "context_full", "service_time")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FULL_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_TIME_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    rows: Rows
+    missing: _common_pb2.Missing
+    busy: _common_pb2.Busy
+    superseded: _common_pb2.Superseded
+    context_full: _common_pb2.ContextFull
+    service_time: _common_pb2.ServiceTime
+    def __init__(self, round: _Optional[int] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., missing: _Optional[_Union[_common_pb2.Missing, _Mapping]] = ..., busy: _Optional[_Union[_common_pb2.Busy, _Mapping]] = ..., superseded: _Optional[_Union[_common_pb2.Superseded, _Mapping]] = ..., context_full: _Optional[_Union[_common_pb2.ContextFull, _Mapping]] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ...) -> None: ...
+
+class Rows(_message.Message):
+    __slots__ = ("first_row", "token_ids", "distributions", "logits")
+    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    DISTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
+    first_row: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    distributions: _containers.RepeatedCompositeFieldContainer[RowDistribution]
+    logits: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, first_row: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., distributions: _Optional[_Iterable[_Union[RowDistribution, _Mapping]]] = ..., logits: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class RowDistribution(_message.Message):
+    __slots__ = ("token_ids", "weights")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...

@@ -1,0 +1,274 @@
+"""Protobuf to values and back, checked on the way in. Pure.
+
+Readers raise InvalidRequest with the field's name. What depends on the model
+(vocabulary size, context) is checked where the model is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from outrider.distribution import MAX_WEIGHT, Distribution
+from outrider.errors import InvalidRequest
+from outrider.messages import MAX_DRAFT, Form, Frame, Opening, Order, Round, Rows, Rule, Span
+from outrider.sampling import SamplingParameters
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import draft_service_pb2 as draft
+from outrider.v1 import target_service_pb2 as target
+
+SESSION_ID_BYTES = 16
+MAX_SUPPORT = 4096
+"""Entries of one draft distribution at most."""
+
+_RULES = {
+    common.ACCEPTANCE_RULE_MATCH: Rule.MATCH,
+    common.ACCEPTANCE_RULE_SHARED_NOISE: Rule.SHARED_NOISE,
+    common.ACCEPTANCE_RULE_REJECTION: Rule.REJECTION,
+}
+_FORMS = {
+    common.ROW_FORM_SAMPLED: Form.SAMPLED,
+    common.ROW_FORM_DISTRIBUTIONS: Form.DISTRIBUTIONS,
+    common.ROW_FORM_LOGITS: Form.LOGITS,
+}
+_RULE_VALUES = {rule: value for value, rule in _RULES.items()}
+_FORM_VALUES = {form: value for value, form in _FORMS.items()}
+
+
+def read_rule(value: int) -> Rule:
+    """Return the acceptance rule of an enum value."""
+    if value not in _RULES:
+        raise InvalidRequest("acceptance_rule", f"unknown value {value}")
+    return _RULES[value]  # type: ignore[index]
+
+
+def write_rule(rule: Rule) -> common.AcceptanceRule:
+    """Return the enum value of an acceptance rule."""
+    return _RULE_VALUES[rule]
+
+
+def read_form(value: int) -> Form:
+    """Return the row form of an enum value."""
+    if value not in _FORMS:
+        raise InvalidRequest("row_form", f"unknown value {value}")
+    return _FORMS[value]  # type: ignore[index]
+
+
+def write_form(form: Form) -> common.RowForm:
+    """Return the enum value of a row form."""
+    return _FORM_VALUES[form]
+
+
+def read_sampling(message: common.SamplingParameters) -> SamplingParameters:
+    """Return the parameters; unset fields take their defaults."""
+    names = ("temperature", "top_k", "top_p", "min_p")
+    return SamplingParameters(**{n: getattr(message, n) for n in names if message.HasField(n)})
+
+
+def write_sampling(parameters: SamplingParameters) -> common.SamplingParameters:
+    """Return the message with every field set."""
+    return common.SamplingParameters(
+        temperature=parameters.temperature,
+        top_k=parameters.top_k,
+        top_p=parameters.top_p,
+        min_p=parameters.min_p,
+    )
+
+
+def read_session_id(value: bytes) -> bytes:
+    """Return a session id."""
+    if len(value) != SESSION_ID_BYTES:
+        raise InvalidRequest("session_id", f"must be {SESSION_ID_BYTES} bytes, not {len(value)}")
+    return value
+
+
+def read_opening(message: common.OpenSession) -> Opening:
+    """Return what a stream opens with."""
+    return Opening(
+        session_id=read_session_id(message.session_id),
+        attempt=_at_least("attempt", message.attempt, 0),
+        rule=read_rule(message.acceptance_rule),
+        sampling=read_sampling(message.sampling),
+        seed=message.seed,
+        choice=_at_least("choice_index", message.choice_index, 0),
+        prompt_count=_at_least("prompt_token_count", message.prompt_token_count, 1),
+        token_limit=_at_least("token_limit", message.token_limit, 0),
+        vocabulary=_at_least("vocabulary_token_count", message.vocabulary_token_count, 1),
+    )
+
+
+def write_opening(opening: Opening) -> common.OpenSession:
+    """Return the message that opens a stream."""
+    return common.OpenSession(
+        session_id=opening.session_id,
+        attempt=opening.attempt,
+        acceptance_rule=write_rule(opening.rule),
+        sampling=write_sampling(opening.sampling),
+        seed=opening.seed,
+        choice_index=opening.choice,
+        prompt_token_count=opening.prompt_count,
+        token_limit=opening.token_limit,
+        vocabulary_token_count=opening.vocabulary,
+    )
+
+
+def read_ids(field: str, token_ids: Sequence[int], size: int) -> list[int]:
+    """Return token ids, every one in [0, size)."""
+    ids = list(token_ids)
+    if ids and not (min(ids) >= 0 and max(ids) < size):
+        wrong = next(i for i in ids if not 0 <= i < size)
+        raise InvalidRequest(field, f"token id {wrong} is outside [0, {size})")
+    return ids
+
+
+def read_span(field: str, message: common.TokenSpan, size: int) -> Span:
+    """Return a span of ids in [0, size)."""
+    position = _at_least(f"{field}.position", message.position, 0)
+    return Span(position, read_ids(f"{field}.token_ids", message.token_ids, size))
+
+
+def write_span(span: Span) -> common.TokenSpan:
+    """Return the message of a span."""
+    return common.TokenSpan(position=span.position, token_ids=span.token_ids)
+
+
+def read_order(message: draft.DraftOrder, size: int) -> Order:
+    """Return an order of ids in [0, size)."""
+    number = _at_least("order", message.order, 1)
+    span = read_span("committed", message.committed, size)
+    until = _at_least("draft_until", message.draft_until, 0)
+    if span.end == 0:
+        raise InvalidRequest("committed", "holds no token to continue")
+    if until > span.end + MAX_DRAFT:
+        raise InvalidRequest("draft_until", f"at most {MAX_DRAFT} past the committed text")
+    return Order(number, span, until)
+
+
+def write_order(order: Order) -> draft.DraftRequest:
+    """Return the message of an order."""
+    return draft.DraftRequest(
+        order=draft.DraftOrder(
+            order=order.number,
+            committed=write_span(order.committed),
+            draft_until=order.draft_until,
+        )
+    )
+
+
+def read_frame(message: draft.DraftResponse, size: int) -> Frame:
+    """Return a frame of ids in [0, size)."""
+    frame = message.frame
+    return Frame(
+        base=_at_least("base", frame.base, 0),
+        position=_at_least("position", frame.position, frame.base),
+        token_ids=read_ids("token_ids", frame.token_ids, size),
+        confidences=frame.confidences,
+        rows=[
+            _read_draft_row(row, token_id, size)
+            for row, token_id in zip(frame.distributions, frame.token_ids, strict=False)
+        ],
+        completed=message.completed_order,
+    )
+
+
+def write_frame(frame: Frame) -> draft.DraftResponse:
+    """Return the message of a frame."""
+    return draft.DraftResponse(
+        frame=draft.DraftFrame(
+            base=frame.base,
+            position=frame.position,
+            token_ids=frame.token_ids,
+            confidences=frame.confidences,
+            distributions=[
+                draft.DraftDistribution(
+                    token_ids=row.token_ids.tolist(), weights=row.weights.astype(int).tolist()
+                )
+                for row in frame.rows
+            ],
+        ),
+        completed_order=frame.completed,
+    )
+
+
+def _read_draft_row(message: draft.DraftDistribution, token_id: int, size: int) -> Distribution:
+    """Return a row that cannot bias the rejection rule: anything odd about it is an error."""
+    ids = read_ids("distributions.token_ids", message.token_ids, size)
+    weights = list(message.weights)
+    if not 0 < len(ids) == len(weights) <= MAX_SUPPORT or len(set(ids)) != len(ids):
+        raise InvalidRequest("distributions", "needs distinct ids and as many weights")
+    if min(weights) < 1 or max(weights) > MAX_WEIGHT or token_id not in ids:
+        raise InvalidRequest("distributions", "a weight is out of range, or the token not listed")
+    return Distribution(np.array(ids, np.int32), np.array(weights, np.float64))
+
+
+def read_round(message: target.VerifyRound, size: int) -> Round:
+    """Return a round of ids in [0, size)."""
+    number = _at_least("round", message.round, 1)
+    prefix = read_span("prefix", message.prefix, size)
+    if prefix.end == 0:
+        raise InvalidRequest("prefix", "a verify needs at least one token to decode")
+    if len(message.draft_token_ids) > MAX_DRAFT:
+        raise InvalidRequest("draft_token_ids", f"at most {MAX_DRAFT} in one round")
+    ids = read_ids("draft_token_ids", message.draft_token_ids, size)
+    return Round(number, prefix, ids, read_form(message.row_form))
+
+
+def write_round(round_: Round) -> target.VerifyRequest:
+    """Return the message of a round."""
+    return target.VerifyRequest(
+        round=target.VerifyRound(
+            round=round_.number,
+            prefix=write_span(round_.prefix),
+            draft_token_ids=round_.draft,
+            row_form=write_form(round_.form),
+        )
+    )
+
+
+def read_rows(message: target.Rows, size: int) -> Rows:
+    """Return rows over ids in [0, size)."""
+    if any(len(row) != 4 * size for row in message.logits):
+        raise InvalidRequest("logits", f"a row is not {4 * size} bytes")
+    return Rows(
+        sampled=read_ids("token_ids", message.token_ids, size),
+        distributions=[_read_target_row(row, size) for row in message.distributions],
+        logits=list(message.logits),
+    )
+
+
+def write_rows(rows: Rows, first: int) -> target.Rows:
+    """Return the message of rows, the first of them with index `first`."""
+    return target.Rows(
+        first_row=first,
+        token_ids=rows.sampled,
+        distributions=[_write_target_row(row) for row in rows.distributions],
+        logits=rows.logits,
+    )
+
+
+def _read_target_row(message: target.RowDistribution, size: int) -> Distribution:
+    ids = read_ids("distributions.token_ids", message.token_ids, size)
+    weights = np.array(message.weights, np.float64)
+    if not 0 < len(ids) == len(weights):
+        raise InvalidRequest("distributions", "needs as many weights as ids")
+    if not (np.isfinite(weights).all() and weights.min() >= 0.0 < weights.sum()):
+        raise InvalidRequest("distributions", "a weight is negative or not finite")
+    return Distribution(np.array(ids, np.int32), weights)
+
+
+def _write_target_row(row: Distribution) -> target.RowDistribution:
+    return target.RowDistribution(token_ids=row.token_ids.tolist(), weights=row.weights.tolist())
+
+
+def write_time(queue: float, decode: float, sample: float) -> common.ServiceTime:
+    """Return the message of a service's own time, from seconds."""
+    return common.ServiceTime(
+        queue_us=int(1e6 * queue), decode_us=int(1e6 * decode), sample_us=int(1e6 * sample)
+    )
+
+
+def _at_least(field: str, value: int, minimum: int) -> int:
+    if value < minimum:
+        raise InvalidRequest(field, f"must be at least {minimum}, not {value}")
+    return value

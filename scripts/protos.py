@@ -1,0 +1,46 @@
+"""Generates outrider/v1 from protos/, or with --check says whether the committed stubs are current."""
+
+from __future__ import annotations
+
+import filecmp
+import sys
+import tempfile
+from pathlib import Path
+
+import grpc_tools
+from grpc_tools import protoc
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted((ROOT / "protos/outrider/v1").glob("*.proto"))
+WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
+
+
+def generate(destination: Path) -> None:
+    """Write the stubs under `destination`/outrider/v1."""
+    outputs = [f"--{kind}={destination}" for kind in ("python_out", "pyi_out", "grpc_python_out")]
+    includes = [f"-I{ROOT / 'protos'}", f"-I{WELL_KNOWN}"]
+    if protoc.main(["protoc", *includes, *outputs, *map(str, SOURCES)]) != 0:
+        sys.exit("protoc failed")
+
+
+def stale_files() -> list[str]:
+    """Return the committed stubs that differ from freshly generated ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        generate(Path(folder))
+        fresh = {path.name for path in (Path(folder) / "outrider/v1").iterdir()}
+        committed = {p.name for p in (ROOT / "outrider/v1").glob("*_pb2*")}
+        same, _, _ = filecmp.cmpfiles(
+            Path(folder) / "outrider/v1", ROOT / "outrider/v1", fresh, shallow=False
+        )
+        return sorted((fresh | committed) - set(same))
+
+
+def main() -> None:
+    if "--check" not in sys.argv:
+        generate(ROOT)
+    elif stale := stale_files():
+        sys.exit(f"stale stubs: {', '.join(stale)}; run `make protos`")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Hosts the target model: verifies drafts in one decode."""

@@ -1,0 +1,16 @@
+"""What a target service can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outrider.rpc.run_model import ModelConfig
+from outrider.rpc.server import ServerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetConfig:
+    """One target process."""
+
+    server: ServerConfig
+    model: ModelConfig

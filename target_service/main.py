@@ -1,0 +1,27 @@
+"""Starts a target service."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+from outrider.engine.host import HostOptions
+from outrider.engine.model import Model
+from outrider.rpc.run_model import load_llama, run_model_service
+from outrider.v1.target_service_pb2_grpc import add_TargetServiceServicer_to_server
+from target_service.config import TargetConfig
+from target_service.servicer import TargetServicer
+
+
+async def run(config: TargetConfig, load: Callable[[], Model] | None = None) -> None:
+    """Serve until SIGTERM; `load` replaces the GGUF model, for tests."""
+    os.nice(config.model.nice)
+    await run_model_service(
+        "Target",
+        config.server,
+        load or load_llama(config.model),
+        HostOptions(exact=True),
+        partial(TargetServicer, alias=config.model.alias),
+        add_TargetServiceServicer_to_server,
+    )

@@ -1,0 +1,233 @@
+"""The target's gRPC edge: reads rounds, has them verified, writes rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from outrider import wire
+from outrider.engine.host import EngineHost, Loaded
+from outrider.engine.job import Spent, Ticket
+from outrider.engine.model import Model
+from outrider.errors import (
+    ContextExhausted,
+    EngineBusy,
+    InvalidRequest,
+    PositionPastCache,
+    RoundSuperseded,
+)
+from outrider.messages import Opening, Round, Rows, contradicts
+from outrider.rpc.channel import MESSAGE_BYTES
+from outrider.rpc.model_service import (
+    ModelService,
+    Ownership,
+    first_opening,
+    run_stream,
+    write_spent,
+)
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import target_service_pb2 as messages
+from outrider.v1 import target_service_pb2_grpc as stubs
+from target_service.verifier import Verifier
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_KEPT_REPLIES = 256
+_KEPT_REPLY_BYTES = 1 << 16
+_TEXT_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A round that is queued, being verified, or answered already by `reply`."""
+
+    round: Round
+    key: bytes
+    ticket: Ticket | None
+    reply: list[messages.VerifyResponse]
+
+
+class TargetServicer(ModelService, stubs.TargetServiceServicer):
+    """TargetService over one engine."""
+
+    def __init__(self, host: EngineHost, alias: str) -> None:
+        super().__init__(host, alias)
+        self._model: Model | None = None
+        self._replies: dict[bytes, tuple[bytes, list[messages.VerifyResponse]]] = {}
+
+    def set_loaded(self, loaded: Loaded) -> None:
+        super().set_loaded(loaded)
+        self._model = loaded.model
+
+    async def Tokenize(
+        self, request: messages.TokenizeRequest, context: Context
+    ) -> messages.TokenizeResponse:
+        self.require_loaded()
+        text = request.text.encode()
+        if len(text) > _TEXT_BYTES:
+            raise InvalidRequest("text", f"{len(text)} bytes, at most {_TEXT_BYTES}")
+        ids = await asyncio.wrap_future(
+            self.host.tokenize(text, request.add_special, request.parse_special)
+        )
+        return messages.TokenizeResponse(token_ids=ids)
+
+    async def Verify(
+        self, request_iterator: AsyncIterator[messages.VerifyRequest], context: Context
+    ) -> None:
+        self.require_loaded()
+        assert self._model is not None
+        opening = wire.read_opening(await first_opening(request_iterator))
+        owner = self.take(opening.session_id, opening.attempt)
+        stream = _VerifyStream(self, opening, owner, Verifier(self._model, opening))
+        try:
+            await run_stream(owner, stream.read(request_iterator), stream.answer(context))
+        finally:
+            stream.close()
+            self.release(opening.session_id, owner)
+
+    # --- the last reply of a session, for a round that is sent again ---
+
+    def kept_reply(self, session_id: bytes, key: bytes) -> list[messages.VerifyResponse] | None:
+        kept = self._replies.get(session_id)
+        return kept[1] if kept is not None and kept[0] == key else None
+
+    def keep_reply(
+        self, session_id: bytes, key: bytes, reply: list[messages.VerifyResponse]
+    ) -> None:
+        self._replies.pop(session_id, None)
+        if sum(message.ByteSize() for message in reply) <= _KEPT_REPLY_BYTES:
+            self._replies[session_id] = key, reply
+        while len(self._replies) > _KEPT_REPLIES:
+            del self._replies[next(iter(self._replies))]
+
+    def forget_reply(self, session_id: bytes) -> None:
+        self._replies.pop(session_id, None)
+
+
+class _VerifyStream:
+    """One open stream: rounds come in, replies go out in the same order."""
+
+    def __init__(
+        self, servicer: TargetServicer, opening: Opening, owner: Ownership, verifier: Verifier
+    ) -> None:
+        self._servicer = servicer
+        self._opening = opening
+        self._owner = owner
+        self._verifier = verifier
+        self._waiting: deque[_Waiting] = deque()
+        self._arrived = asyncio.Event()
+
+    async def read(self, requests: AsyncIterator[messages.VerifyRequest]) -> None:
+        """Queue every round; end when the client does."""
+        async for request in requests:
+            if request.WhichOneof("request") != "round":
+                raise InvalidRequest("request", "the stream is open already")
+            self._receive(request.round)
+
+    def _receive(self, message: messages.VerifyRound) -> None:
+        round_ = wire.read_round(message, self._servicer.vocabulary_size)
+        key = self._key(message)
+        kept = self._servicer.kept_reply(self._opening.session_id, key)
+        if kept is not None:
+            waiting = _Waiting(round_, key, None, kept)
+        elif round_.number < self._owner.last:
+            waiting = _Waiting(round_, key, None, [_superseded(round_.number)])
+        else:
+            self._supersede(round_)
+            waiting = _Waiting(round_, key, self._submit(round_), [])
+        self._waiting.append(waiting)
+        self._arrived.set()
+
+    def _key(self, message: messages.VerifyRound) -> bytes:
+        """Return what two identical rounds have in common: the opening's law, and the round."""
+        opening = self._opening
+        law = repr((opening.sampling, opening.seed, opening.choice)).encode()
+        return law + message.SerializeToString(deterministic=True)
+
+    def _supersede(self, round_: Round) -> None:
+        """Cancel the rounds that this one contradicts."""
+        self._owner.last = round_.number
+        for waiting in self._waiting:
+            if waiting.ticket is not None and contradicts(waiting.round, round_):
+                self._servicer.host.cancel(waiting.ticket)
+
+    def _submit(self, round_: Round) -> Ticket | None:
+        session_id = self._opening.session_id
+        wanted = round_.prefix.token_ids if round_.prefix.position == 0 else ()
+        try:
+            return self._servicer.host.submit(
+                session_id, lambda lease: self._run(lease, round_), wanted
+            )
+        except EngineBusy:
+            return None
+
+    def _run(self, lease: Any, round_: Round) -> Any:
+        rows = yield from self._verifier.verify(lease, round_)
+        return rows, lease
+
+    async def answer(self, context: Context) -> None:
+        """Write the replies in order, as they are ready."""
+        while True:
+            while not self._waiting:
+                self._arrived.clear()
+                await self._arrived.wait()
+            waiting = self._waiting[0]
+            for message in waiting.reply or await self._reply(waiting):
+                await context.write(message)
+            self._waiting.popleft()
+
+    async def _reply(self, waiting: _Waiting) -> list[messages.VerifyResponse]:
+        """Return a round's outcome; what can happen in a round is part of the answer."""
+        number = waiting.round.number
+        try:
+            if waiting.ticket is None:
+                raise EngineBusy("the engine's queue is full", 0.1)
+            rows, lease = await asyncio.wrap_future(waiting.ticket.future)
+        except PositionPastCache as error:
+            missing = common.Missing(held_token_count=error.held)
+            return [messages.VerifyResponse(round=number, missing=missing)]
+        except ContextExhausted as error:
+            full = common.ContextFull(context_token_count=error.capacity)
+            return [messages.VerifyResponse(round=number, context_full=full)]
+        except EngineBusy as error:
+            response = messages.VerifyResponse(round=number)
+            response.busy.retry_delay_duration.FromMilliseconds(int(error.retry_seconds * 1000))
+            return [response]
+        except RoundSuperseded:
+            return [_superseded(number)]
+        reply = list(_pack(number, rows, lease.take_spent()))
+        self._servicer.keep_reply(self._opening.session_id, waiting.key, reply)
+        return reply
+
+    def close(self) -> None:
+        """Stop what is under way."""
+        for waiting in self._waiting:
+            if waiting.ticket is not None:
+                self._servicer.host.cancel(waiting.ticket)
+
+
+def _superseded(number: int) -> messages.VerifyResponse:
+    return messages.VerifyResponse(round=number, superseded=common.Superseded())
+
+
+def _pack(number: int, rows: Rows, spent: Spent) -> Iterator[messages.VerifyResponse]:
+    """Spread rows over messages: one if they fit a quarter of the limit, else one per row."""
+    whole = wire.write_rows(rows, 0)
+    if whole.ByteSize() <= MESSAGE_BYTES // 4:
+        parts = [whole]
+    else:
+        parts = [wire.write_rows(row, i) for i, row in enumerate(_each_row(rows))]
+    for i, part in enumerate(parts):
+        time = write_spent(spent) if i == 0 else None
+        yield messages.VerifyResponse(round=number, rows=part, service_time=time)
+
+
+def _each_row(rows: Rows) -> Iterator[Rows]:
+    for i in range(len(rows)):
+        here = slice(i, i + 1)
+        yield Rows(rows.sampled[here], rows.distributions[here], rows.logits[here])

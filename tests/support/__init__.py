@@ -1,0 +1,1 @@
+"""True but tiny stand-ins for what the tests would otherwise wait for."""

@@ -1,0 +1,370 @@
+"""A model without weights: strict about its callers, its logits a hash of what its cells hold."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider import noise, sampling
+from outrider.distribution import Distribution
+from outrider.engine.model import (
+    Chunk,
+    Model,
+    ModelDescription,
+    NoRoom,
+    Row,
+    VocabularyDescription,
+)
+from outrider.sampling import SamplingParameters
+
+BOS, EOS, PAD = 0, 1, 2
+UNKNOWN = 3
+"""The id of `?`, which also stands for every byte that no text of the vocabulary covers."""
+
+NEVER = -1e9
+"""A bias that keeps a token from ever being drawn."""
+
+
+class Misused(AssertionError):
+    """A call that would have aborted llama.cpp or read what is no longer there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """What one successful decode did. `row_count` is its rows, padding included."""
+
+    chunks: tuple[Chunk, ...]
+    row_count: int
+
+    @property
+    def token_count(self) -> int:
+        """The tokens that were asked for, without padding."""
+        return sum(len(chunk.token_ids) for chunk in self.chunks)
+
+
+@dataclass(kw_only=True, eq=False)
+class ToyModel:
+    """A `Model` over a hash: the logits after a token follow from the last `order` held tokens.
+
+    They are read back from the sequence's own cells, so that whoever leaves
+    wrong cells behind gets other logits. Rows turn into NaN at the next decode.
+    """
+
+    vocabulary_size: int = 64
+    context: int = 256
+    sequence_count: int = 4
+    batch_rows: int = 64
+    wanted_rows: int = 128  # rows of logits that one decode returns at most
+    pad_multiple: int = 4
+    seed: int = 1
+    order: int = 3  # as long as the context: every held token counts
+    spread: float = 3.0  # the standard deviation of the logits
+    eos_bias: float = 0.0  # NEVER: no end; 20: the end at once
+    like: int | None = None  # the seed of the toy whose logits this one shares
+    agreement: float = 1.0  # the share, as variance; .5 / .9 / .98: .23 / .56 / .78 equal argmax
+    adds_bos: bool = True
+    changed_texts: Mapping[int, bytes] = field(default_factory=dict)
+    can_truncate: bool = True  # False: like recurrent memory, which empties but never cuts
+    wobble: float = 0.0  # relative change of the logits per row of the decode: numerics `law`
+    step_seconds: float = 0.0
+    no_room_after: int | None = None  # rows of a merged decode above which no cells are found
+    before_decode: Callable[[Sequence[Chunk]], None] | None = None  # may raise NoRoom, DecodeFailed
+    decodes: list[Decode] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        """Check the options and start with empty cells."""
+        _require(self.vocabulary_size > UNKNOWN, "the vocabulary has no room for `?`")
+        _require(0.0 <= self.agreement <= 1.0, f"agreement {self.agreement} is outside [0, 1]")
+        _require(self.batch_rows % self.pad_multiple == 0, "batch_rows is no pad multiple")
+        self._texts = _texts(self.vocabulary_size) | dict(self.changed_texts)
+        self._cells: list[list[int]] = [[] for _ in range(self.sequence_count)]
+        self._rows = np.empty((0, self.vocabulary_size), np.float32)
+        self._busy = Lock()
+        self._closed = False
+        # Statistical tests meet few histories, many times each.
+        self._logits = lru_cache(4096)(self._logits_after)
+
+    @property
+    def decode_count(self) -> int:
+        """The successful decodes."""
+        return len(self.decodes)
+
+    def held(self, sequence: int) -> tuple[int, ...]:
+        """Return the tokens in a sequence's cells."""
+        return tuple(self._cells[sequence])
+
+    def describe(self) -> ModelDescription:
+        """Return what does not change after loading."""
+        return ModelDescription(
+            name=f"toy-{self.seed}",
+            description="a hash of the last tokens",
+            weight_bytes=0,
+            parameter_count=0,
+            context=self.context,
+            sequence_count=self.sequence_count,
+            batch_rows=self.batch_rows,
+            vocabulary=self._describe_vocabulary(),
+            can_truncate=self.can_truncate,
+            thread_count=1,
+            system_info="toy",
+        )
+
+    def token_texts(self) -> list[bytes]:
+        """Return the bytes each token adds to a text; control tokens add none."""
+        return [self._texts.get(token_id, b"") for token_id in range(self.vocabulary_size)]
+
+    def token_names(self) -> list[bytes]:
+        """Return the text each token is stored under."""
+        names = _CONTROL_NAMES | self._texts
+        return [names[token_id] for token_id in range(self.vocabulary_size)]
+
+    def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
+        """Return the ids of a text: always the longest text that fits, `?` where none does."""
+        known = self._texts | (_CONTROL_NAMES if parse_special else {})
+        start = [BOS] if add_special and self.adds_bos else []
+        return start + list(_longest_matches(text, {name: key for key, name in known.items()}))
+
+    def padded(self, row_count: int) -> int:
+        """Return the rows that a chunk of `row_count` tokens takes in a decode."""
+        return -(-row_count // self.pad_multiple) * self.pad_multiple
+
+    def decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+        """Append every chunk to its sequence; return the wanted rows of each."""
+        with self._alone():
+            self._rows.fill(np.nan)  # a row that someone kept shows at once
+            row_count = self._check(chunks)
+            self._find_room(chunks, row_count)
+            time.sleep(self.step_seconds)
+            kept = tuple(_frozen(chunk) for chunk in chunks)
+            self.decodes.append(Decode(kept, row_count))
+            return self._append(kept, row_count)
+
+    def truncate(self, sequence: int, token_count: int) -> None:
+        """Keep the first `token_count` tokens of a sequence."""
+        with self._alone():
+            self._check_prefix(sequence, token_count)
+            del self._cells[sequence][token_count:]
+
+    def copy_prefix(self, source: int, destination: int, token_count: int) -> None:
+        """Make `destination` the first `token_count` tokens of `source`."""
+        with self._alone():
+            self._check_prefix(source, token_count)
+            self._check_sequence(destination)
+            _require(source != destination, f"sequence {source} is copied onto itself")
+            self._cells[destination] = self._cells[source][:token_count]
+
+    def sampler(self, parameters: SamplingParameters) -> ToySampler:
+        """Return a new sampler chain."""
+        return ToySampler(parameters)
+
+    def close(self) -> None:
+        """Free everything; every later call is a misuse."""
+        with self._alone():
+            self._closed = True
+
+    def _describe_vocabulary(self) -> VocabularyDescription:
+        return VocabularyDescription(
+            type=2,  # llama.cpp's number for byte-level BPE
+            token_count=self.vocabulary_size,
+            bos=BOS,
+            eos=EOS,
+            eot=None,
+            adds_bos=self.adds_bos,
+            adds_eos=False,
+            end_token_ids=(EOS,),
+        )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """A llama_context has one user at a time."""
+        _require(self._busy.acquire(blocking=False), "two threads use the model at once")
+        try:
+            _require(not self._closed, "the model is closed")
+            yield
+        finally:
+            self._busy.release()
+
+    def _check(self, chunks: Sequence[Chunk]) -> int:
+        """Return the rows that a decode of `chunks` takes."""
+        _require(len(chunks) > 0, "a decode of nothing")
+        sequences = [chunk.sequence for chunk in chunks]
+        _require(len(set(sequences)) == len(chunks), f"sequences {sequences} are not distinct")
+        for chunk in chunks:
+            self._check_chunk(chunk)
+        wanted = sum(chunk.row_count for chunk in chunks)
+        _require(wanted <= self.wanted_rows, f"{wanted} rows of logits; {self.wanted_rows} fit")
+        row_count = sum(self.padded(len(chunk.token_ids)) for chunk in chunks)
+        _require(row_count <= self.batch_rows, f"{row_count} rows; a decode has {self.batch_rows}")
+        return row_count
+
+    def _check_chunk(self, chunk: Chunk) -> None:
+        self._check_sequence(chunk.sequence)
+        count, held = len(chunk.token_ids), len(self._cells[chunk.sequence])
+        where = f"sequence {chunk.sequence}"
+        _require(count > 0, f"{where}: a chunk without tokens")
+        _require(chunk.position == held, f"{where}: position {chunk.position}, but {held} held")
+        _require(0 <= chunk.row_count <= count, f"{where}: {chunk.row_count} rows of {count}")
+        _require(held + count <= self.context, f"{where}: {held} + {count} tokens overflow")
+        for token_id in chunk.token_ids:
+            _require(0 <= token_id < self.vocabulary_size, f"{where}: no token {token_id}")
+
+    def _check_sequence(self, sequence: int) -> None:
+        _require(0 <= sequence < self.sequence_count, f"no sequence {sequence}")
+
+    def _check_prefix(self, sequence: int, token_count: int) -> None:
+        self._check_sequence(sequence)
+        held = len(self._cells[sequence])
+        _require(0 <= token_count <= held, f"{token_count} tokens of {held} held")
+        _require(self.can_truncate or token_count in (0, held), "this memory cannot be cut")
+
+    def _find_room(self, chunks: Sequence[Chunk], row_count: int) -> None:
+        if self.before_decode is not None:
+            self.before_decode(chunks)
+        limit = row_count if self.no_room_after is None else self.no_room_after
+        if len(chunks) > 1 and row_count > limit:
+            raise NoRoom(f"{row_count} rows; there are cells for {limit}")
+
+    def _append(self, chunks: Sequence[Chunk], row_count: int) -> list[list[Row]]:
+        self._rows = np.empty((row_count, self.vocabulary_size), np.float32)
+        free = iter(self._rows)
+        return [self._append_chunk(chunk, free, row_count) for chunk in chunks]
+
+    def _append_chunk(self, chunk: Chunk, free: Iterator[Row], row_count: int) -> list[Row]:
+        cells = self._cells[chunk.sequence]
+        cells.extend(chunk.token_ids)
+        ends = range(len(cells) - chunk.row_count + 1, len(cells) + 1)
+        histories = [tuple(cells[max(end - self.order, 0) : end]) for end in ends]
+        return [self._fill(next(free), history, row_count) for history in histories]
+
+    def _fill(self, row: Row, history: tuple[int, ...], row_count: int) -> Row:
+        row[:] = self._logits(history) * np.float32(1.0 + self.wobble * row_count)
+        view = row.view()
+        view.flags.writeable = False
+        return view
+
+    def _logits_after(self, history: tuple[int, ...]) -> Row:
+        shared = self._noise(self.seed if self.like is None else self.like, "shared", history)
+        own = self._noise(self.seed, "own", history)
+        share = 1.0 if self.like is None else self.agreement
+        logits = self.spread * (math.sqrt(share) * shared + math.sqrt(1.0 - share) * own)
+        logits[[BOS, PAD]] = NEVER
+        logits[EOS] += self.eos_bias
+        return logits.astype(np.float32)
+
+    def _noise(self, seed: int, kind: str, history: tuple[int, ...]) -> NDArray[np.float64]:
+        """Return a number per token of mean 0 and variance 1: float64[vocabulary].
+
+        A sum of four uniform numbers has the same bits on every machine, and
+        a token's number does not depend on the size of the vocabulary.
+        """
+        digest = blake2b(repr((seed, kind, history)).encode(), digest_size=8).digest()
+        draws = np.arange(4 * self.vocabulary_size, dtype=np.int32).reshape(-1, 4)
+        uniforms = noise.uniforms(int.from_bytes(digest, "little"), 0, 0, draws)
+        centred: NDArray[np.float64] = uniforms.sum(axis=1) - 2.0
+        return math.sqrt(3.0) * centred
+
+
+@dataclass(frozen=True, slots=True)
+class ToySampler:
+    """A sampler chain without state."""
+
+    parameters: SamplingParameters
+
+    def law(self, row: Row) -> Distribution:
+        """Return the law of the next token."""
+        _require(not np.isnan(row).any(), "the row was overwritten by a later decode")
+        return sampling.law(row, self.parameters)
+
+
+def generate_alone(
+    model: Model,
+    prompt: Sequence[int],
+    token_count: int,
+    parameters: SamplingParameters,
+    seed: int,
+    choice: int = 0,
+) -> list[int]:
+    """Return what the model writes in its sequence 0 with no draft: what every rule must write.
+
+    An end token is the last one. At a temperature above 0 the noise is the
+    `shared-noise` rule's, keyed by the absolute position.
+    """
+    model.truncate(0, 0)
+    sampler = model.sampler(parameters)
+    ends = model.describe().vocabulary.end_token_ids
+    written: list[int] = []
+    pending = list(prompt)
+    while len(written) < token_count and not (written and written[-1] in ends):
+        position = len(prompt) + len(written)
+        row = _decode_alone(model, position - len(pending), pending)
+        token_id, _ = sampler.law(row).race(seed, choice, position)
+        written.append(token_id)
+        pending = [token_id]
+    return written
+
+
+def _decode_alone(model: Model, position: int, token_ids: Sequence[int]) -> Row:
+    """Decode as many tokens at a time as a decode takes; return the row after the last."""
+    rows = model.describe().batch_rows
+    step = next(count for count in range(rows, 0, -1) if model.padded(count) <= rows)
+    for start in range(0, len(token_ids), step):
+        chunk = Chunk(0, position + start, token_ids[start : start + step], 1)
+        [[row]] = model.decode([chunk])
+    return row
+
+
+def _require(condition: bool, message: str) -> None:
+    # Not the assert statement: python -O must not make the toy lenient.
+    if not condition:
+        raise Misused(message)
+
+
+def _frozen(chunk: Chunk) -> Chunk:
+    # Numpy's integers print, and so hash, unlike Python's.
+    token_ids = tuple(int(token_id) for token_id in chunk.token_ids)
+    return Chunk(chunk.sequence, chunk.position, token_ids, chunk.row_count)
+
+
+_CONTROL_NAMES = {BOS: b"<s>", EOS: b"</s>", PAD: b"<pad>"}
+_SINGLE = "? \n.,abcdefghijklmnopqrstuvwxyz"
+_DOUBLE = "th he in er an re on at en nd ti es or te of ed is it al ar st to nt ng"
+_HALVES = (b"\xc3", b"\xa9", b"\xe2\x82", b"\xac", b"\xf0\x9f", b"\x99\x82")
+"""The two halves of é, € and 🙂."""
+
+
+def _texts(vocabulary_size: int) -> dict[int, bytes]:
+    """Return the texts of all but the control tokens; a smaller vocabulary is a prefix."""
+    count = vocabulary_size - UNKNOWN
+    unique = itertools.islice(dict.fromkeys(_candidates(count)), count)
+    return dict(enumerate(unique, start=UNKNOWN))
+
+
+def _candidates(count: int) -> Iterator[bytes]:
+    """Give at least `count` different texts, some twice."""
+    yield from (letter.encode() for letter in _SINGLE)
+    yield from _HALVES
+    yield from (pair.encode() for pair in _DOUBLE.split())
+    words = itertools.chain.from_iterable(
+        itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=length) for length in (2, 3, 4)
+    )
+    yield from ("".join(word).encode() for word in itertools.islice(words, 2 * count))
+
+
+def _longest_matches(text: bytes, ids: Mapping[bytes, int]) -> Iterator[int]:
+    longest = max(map(len, ids))
+    start = 0
+    while start < len(text):
+        pieces = (text[start:end] for end in range(start + longest, start, -1))
+        piece = next((piece for piece in pieces if piece in ids), b"")
+        yield ids.get(piece, UNKNOWN)
+        start += len(piece) or 1
