@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import grpc
-
 from orchestrator.generation import (
     Action,
     Commit,
@@ -22,17 +20,18 @@ from orchestrator.generation import (
 )
 from orchestrator.peers import Pair, Stream, StreamLost
 from outrider import wire
-from outrider.errors import DecodeFailed, InvalidRequest, OutriderError, PeerUnavailable
+from outrider.errors import (
+    DeadlinePassed,
+    DecodeFailed,
+    InvalidRequest,
+    OutriderError,
+    PeerUnavailable,
+)
 from outrider.messages import Opening, Round, Rows
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
 
 _RETRY_SECONDS = 0.1
-_FATAL = {
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.UNIMPLEMENTED,
-}
 
 
 @dataclass(slots=True)
@@ -84,7 +83,8 @@ class Driver:
         self._failure: OutriderError | None = None
         self._rows = _RowCollector()
         self._round_time = 0.0
-        self._idle_time = 0.0
+        self._idle_since: float | None = None
+        self._late_timer: asyncio.TimerHandle | None = None
         self._closed_bytes = 0
 
     async def run(self) -> AsyncIterator[Commit | End]:
@@ -111,6 +111,7 @@ class Driver:
                     told.append(action)
                 else:
                     await self._carry_out(action)
+            self._watch_draft()
             for event in told:
                 self._note_commit()
                 yield event
@@ -134,26 +135,28 @@ class Driver:
 
     async def _carry_out(self, action: Action) -> None:
         if isinstance(action, SendOrder):
-            await self._send_order(action)
+            await self._write(self._draft, wire.write_order(action.order))
         elif isinstance(action, SendRound):
             await self._send_round(action.round)
         elif isinstance(action, RollBack):
             await self._roll_back(action.token_count, action.round, action.order)
 
-    async def _send_order(self, action: SendOrder) -> None:
-        number = action.order.number
-        self._idle_time = time.perf_counter()
-        self._after(self._draft_seconds, lambda: self._note_late(number))
-        await self._write(self._draft, wire.write_order(action.order))
-
     async def _send_round(self, round_: Round) -> None:
-        now = time.perf_counter()
-        if self._idle_time:
-            self.timings.draft_wait += now - self._idle_time if round_.number > 1 else 0.0
-            self._idle_time = 0.0
-        self._round_time = now
+        self._round_time = time.perf_counter()
+        if self._idle_since is not None:
+            self.timings.draft_wait += self._round_time - self._idle_since
+            self._idle_since = None
+            self._forget_timer(self._late_timer)
         self._rows = _RowCollector(round_.row_count)
         await self._write(self._target, wire.write_round(round_))
+
+    def _watch_draft(self) -> None:
+        """Start the deadline of an order when the target falls idle for it."""
+        generation = self._generation
+        if generation.waits_for_draft and self._idle_since is None:
+            self._idle_since = time.perf_counter()
+            order = generation.order
+            self._late_timer = self._after(self._draft_seconds, lambda: self._note_late(order))
 
     async def _write(self, link: _Link | None, message: Any) -> None:
         """Write to a stream; that it is lost is told by its reader."""
@@ -227,7 +230,7 @@ class Driver:
     def _lose_target(self, link: _Link, lost: StreamLost) -> None:
         if link is not self._target:
             return
-        if lost.code in _FATAL:
+        if lost.final:
             self._failure = DecodeFailed(f"the target refused the session: {lost}")
             return
         self._generation.target_lost()
@@ -287,7 +290,7 @@ class Driver:
 
     # --- time ---
 
-    def _after(self, seconds: float, event: Callable[[], None]) -> None:
+    def _after(self, seconds: float, event: Callable[[], None]) -> asyncio.TimerHandle:
         """Make `event` happen later, in turn with all others."""
 
         def fire() -> None:
@@ -296,15 +299,23 @@ class Driver:
 
         handle = self._loop.call_later(max(0.0, seconds), fire)
         self._timers.add(handle)
+        return handle
 
     def _note_late(self, order: int) -> None:
-        if order == self._generation.order:
+        if order == self._generation.order and self._generation.waits_for_draft:
             self._generation.draft_late()
+
+    def _forget_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
+            self._timers.discard(timer)
 
     def _note_deadline(self) -> None:
         target = self._pair.target
-        reason = target.detail or "it does not answer"
-        self._failure = PeerUnavailable(f"the target did not finish in time: {reason}")
+        if target.ready and self._generation.target_ready:
+            self._failure = DeadlinePassed("the generation took longer than its deadline")
+        else:
+            self._failure = PeerUnavailable(target.detail or f"lost the target at {target.address}")
 
     # --- the end ---
 

@@ -214,9 +214,9 @@ class Generation:
         return self._asked is None and self.draft_state is DraftState.DRAFTING
 
     @property
-    def waits_for_target(self) -> bool:
-        """Whether a round is under way or could not be sent yet."""
-        return self._asked is not None
+    def target_ready(self) -> bool:
+        """Whether a stream to the target is open."""
+        return self._target_ready
 
     # --- what happened at the draft ---
 

@@ -158,6 +158,8 @@ class Peer:
             await self.stub.Rollback(request, timeout=_CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
             logs.warning("outrider.orchestrator", "rollback failed", detail=describe(error))
+        except grpc.aio.UsageError:
+            return  # the channel was closed: this process stops
 
     def open(self, opening: Opening) -> Stream:
         """Return a new stream of a session; it fails at its first use if the peer is away."""
@@ -173,13 +175,19 @@ class Peer:
         await self._channel.close()
 
 
+_FINAL = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNIMPLEMENTED,
+}
+
+
 class StreamLost(Exception):
-    """A stream ended. `code` and `detail` say how; a fault of the request is not retried."""
+    """A stream ended. `final` says that another try would end the same way."""
 
     def __init__(self, code: grpc.StatusCode, detail: str) -> None:
         super().__init__(f"{code.name}: {detail}")
-        self.code = code
-        self.detail = detail
+        self.final = code in _FINAL
 
 
 class Stream:

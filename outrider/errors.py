@@ -11,6 +11,7 @@ OutriderError
 + SessionTaken          an older stream: a newer attempt owns the session
 + VocabularyMismatch    the operator: pair other models
 + PeerUnavailable       the caller: try again later
++ DeadlinePassed        the caller: allow more time
 + Draining              the caller: try another replica
 + DecodeFailed          a bug in the engine, or a broken model
 """
@@ -126,6 +127,13 @@ class PeerUnavailable(OutriderError):
 
     reason = "PEER_UNAVAILABLE"
     status = "UNAVAILABLE"
+
+
+class DeadlinePassed(OutriderError):
+    """The request's time is over, though the models work."""
+
+    reason = "DEADLINE_PASSED"
+    status = "DEADLINE_EXCEEDED"
 
 
 class Draining(OutriderError):

@@ -19,6 +19,9 @@ _TOKEN = 0xD1342543DE82EF95
 _MIX_A = 0xBF58476D1CE4E5B9
 _MIX_B = 0x94D049BB133111EB
 
+_BELOW_ONE = 1.0 - 2.0**-53
+"""The highest hash plus a half rounds up to 1, which no logarithm of a logarithm survives."""
+
 
 class Purpose(IntEnum):
     """What a draw of the rejection rule decides."""
@@ -50,7 +53,7 @@ def uniforms(
         z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_A)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX_B)
         z = z ^ (z >> np.uint64(31))
-    return ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return np.minimum(((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53, _BELOW_ONE)
 
 
 def uniform(seed: int, choice: int, purpose: Purpose, first: int, position: int) -> float:
@@ -62,4 +65,4 @@ def uniform(seed: int, choice: int, purpose: Purpose, first: int, position: int)
     """
     key = _position_key(seed & _MASK, (int(purpose) << 32) | choice, first)
     z = _mix((key + (position + 1) * _TOKEN) & _MASK)
-    return ((z >> 11) + 0.5) * 2.0**-53
+    return min(((z >> 11) + 0.5) * 2.0**-53, _BELOW_ONE)

@@ -29,6 +29,8 @@ class SamplingParameters:
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
         _check("top_k", self.top_k, 0, 2**31 - 1)
+        if self.top_k != int(self.top_k):
+            raise InvalidRequest("top_k", f"must be a whole number, not {self.top_k!r}")
         _check("top_p", self.top_p, 0.0, 1.0)
         _check("min_p", self.min_p, 0.0, 1.0)
         if self.top_p == 0.0:
@@ -41,7 +43,7 @@ class SamplingParameters:
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:
-    if not math.isfinite(value) or not low <= value <= high:
+    if not low <= value <= high:
         raise InvalidRequest(name, f"must be in [{low:g}, {high:g}], not {value!r}")
 
 

@@ -1,4 +1,4 @@
-"""Generates outrider/v1 from protos/, or with --check says whether the committed stubs are current."""
+"""Generates outrider/v1 from protos/; --check says whether the committed stubs are current."""
 
 from __future__ import annotations
 

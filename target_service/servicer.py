@@ -119,6 +119,8 @@ class _VerifyStream:
         self._opening = opening
         self._owner = owner
         self._verifier = verifier
+        # What a kept reply depends on besides the round itself.
+        self._law = repr((opening.sampling, opening.seed, opening.choice)).encode()
         self._waiting: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
 
@@ -144,10 +146,8 @@ class _VerifyStream:
         self._arrived.set()
 
     def _key(self, message: messages.VerifyRound) -> bytes:
-        """Return what two identical rounds have in common: the opening's law, and the round."""
-        opening = self._opening
-        law = repr((opening.sampling, opening.seed, opening.choice)).encode()
-        return law + message.SerializeToString(deterministic=True)
+        """Return what two identical rounds have in common."""
+        return self._law + message.SerializeToString(deterministic=True)
 
     def _supersede(self, round_: Round) -> None:
         """Cancel the rounds that this one contradicts."""

@@ -61,9 +61,8 @@ class Counters:
     """What the engine did since it was loaded; written by its thread, read by anyone."""
 
     decodes: int = 0
-    steps: int = 0
+    chunks: int = 0
     tokens: int = 0
-    decode_seconds: float = 0.0
 
 
 class EngineHost:
@@ -132,9 +131,9 @@ class EngineHost:
         """Cancel the session's jobs and drop it."""
         return self._ask(lambda: self._forget(session_id))
 
-    def session_count(self) -> Future[int]:
-        """Return how many sessions are known."""
-        return self._ask(lambda: len(self._cache))
+    def session_counts(self) -> Future[tuple[int, int]]:
+        """Return how many sessions are known, and how many of them are pinned."""
+        return self._ask(self._cache_counts)
 
     def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> Future[list[int]]:
         """Return the ids of a text."""
@@ -342,7 +341,6 @@ class EngineHost:
             return
         spent = perf_counter() - begin
         self.counters.decodes += 1
-        self.counters.decode_seconds += spent
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
             self._deliver(ticket, chunk, its_rows, begin, spent)
 
@@ -365,7 +363,7 @@ class EngineHost:
         ticket.lease.session.token_ids.extend(chunk.token_ids)
         ticket.lease.spent.queue += max(0.0, begin - ticket.ready_time)
         ticket.lease.spent.decode += spent
-        self.counters.steps += 1
+        self.counters.chunks += 1
         self.counters.tokens += len(chunk.token_ids)
         ticket.tokens = ticket.tokens[len(chunk.token_ids) :]
         ticket.ready_time = begin + spent
@@ -408,6 +406,9 @@ class EngineHost:
     def _held_count(self, session_id: bytes) -> int:
         session = self._cache.get(session_id)
         return len(session.token_ids) if session else 0
+
+    def _cache_counts(self) -> tuple[int, int]:
+        return len(self._cache), self._cache.pinned_count()
 
     def _forget(self, session_id: bytes) -> None:
         self._cancel_all(session_id)

@@ -34,7 +34,7 @@ from outrider.sampling import SamplingParameters
 if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
     os.environ["GOMP_SPINCOUNT"] = "10000"
 
-import llama_cpp as ll  # noqa: E402
+import llama_cpp as ll
 
 _GGUF_MAGIC = b"GGUF"
 _ERROR_LEVEL = 3
@@ -180,7 +180,7 @@ class LlamaModel:
             assert chunk.position == self._held[chunk.sequence], f"position {chunk.position}"
             assert 0 < len(ids) <= self._capacity - chunk.position, "context overflow"
             assert 0 <= chunk.row_count <= len(ids), f"{chunk.row_count} rows of {len(ids)}"
-            assert 0 <= min(ids) and max(ids) < self._size, "token id outside the vocabulary"
+            assert min(ids) >= 0 and max(ids) < self._size, "token id outside the vocabulary"
         rows = sum(self.padded(len(chunk.token_ids)) for chunk in chunks)
         assert rows <= self._config.batch_rows, f"{rows} rows in one decode"
         assert sum(map(self._rows_out, chunks)) <= MAX_ROWS_OUT, "too many rows out"

@@ -61,7 +61,16 @@ class ModelService:
     async def GetModel(
         self, request: common.GetModelRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> common.GetModelResponse:
-        return self.require_loaded()
+        response = common.GetModelResponse()
+        response.CopyFrom(self.require_loaded())
+        known, pinned = await asyncio.wrap_future(self.host.session_counts())
+        counters = self.host.counters
+        response.activity.decode_count = counters.decodes
+        response.activity.chunk_count = counters.chunks
+        response.activity.token_count = counters.tokens
+        response.activity.session_count = known
+        response.activity.open_session_count = pinned
+        return response
 
     async def ListVocabulary(
         self, request: common.ListVocabularyRequest, context: grpc.aio.ServicerContext[Any, Any]

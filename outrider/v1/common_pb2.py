@@ -25,21 +25,21 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18outrider/v1/common.proto\x12\x0boutrider.v1\x1a\x1egoogle/protobuf/duration.proto\"0\n\tTokenSpan\x12\x10\n\x08position\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"\x98\x01\n\x12SamplingParameters\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_p\"\x90\x02\n\x0bOpenSession\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x34\n\x0f\x61\x63\x63\x65ptance_rule\x18\x03 \x01(\x0e\x32\x1b.outrider.v1.AcceptanceRule\x12\x31\n\x08sampling\x18\x04 \x01(\x0b\x32\x1f.outrider.v1.SamplingParameters\x12\x0c\n\x04seed\x18\x05 \x01(\x03\x12\x14\n\x0c\x63hoice_index\x18\x06 \x01(\x05\x12\x1a\n\x12prompt_token_count\x18\x07 \x01(\x05\x12\x13\n\x0btoken_limit\x18\x08 \x01(\x05\x12\x1e\n\x16vocabulary_token_count\x18\t \x01(\x05\"E\n\x0bServiceTime\x12\x10\n\x08queue_us\x18\x01 \x01(\x05\x12\x11\n\tdecode_us\x18\x02 \x01(\x05\x12\x11\n\tsample_us\x18\x03 \x01(\x05\"#\n\x07Missing\x12\x18\n\x10held_token_count\x18\x01 \x01(\x05\"?\n\x04\x42usy\x12\x37\n\x14retry_delay_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x0c\n\nSuperseded\"*\n\x0b\x43ontextFull\x12\x1b\n\x13\x63ontext_token_count\x18\x01 \x01(\x05\"\x11\n\x0fGetModelRequest\"\xa6\x04\n\x10GetModelResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\x05\x12\x17\n\x0fservice_version\x18\x02 \x01(\t\x12\x12\n\nmodel_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x19\n\x11weight_byte_count\x18\x05 \x01(\x03\x12\x17\n\x0fparameter_count\x18\x06 \x01(\x03\x12\x1b\n\x13\x63ontext_token_count\x18\x07 \x01(\x05\x12\x15\n\rsession_count\x18\x08 \x01(\x05\x12+\n\nvocabulary\x18\t \x01(\x0b\x32\x17.outrider.v1.Vocabulary\x12<\n\x13rollback_capability\x18\n \x01(\x0e\x32\x1f.outrider.v1.RollbackCapability\x12\x36\n\x10numerics_profile\x18\x0b \x01(\x0e\x32\x1c.outrider.v1.NumericsProfile\x12-\n\x0c\x64\x65\x63ode_costs\x18\x0c \x03(\x0b\x32\x17.outrider.v1.DecodeCost\x12\x14\n\x0cthread_count\x18\r \x01(\x05\x12\x13\n\x0bsystem_info\x18\x0e \x01(\t\x12\x30\n\rload_duration\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1f\n\x17round_draft_token_limit\x18\x10 \x01(\x05\"\xbc\x01\n\nVocabulary\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x13\n\x0btoken_count\x18\x02 \x01(\x05\x12\x14\n\x0c\x62os_token_id\x18\x03 \x01(\x05\x12\x14\n\x0c\x65os_token_id\x18\x04 \x01(\x05\x12\x14\n\x0c\x65ot_token_id\x18\x05 \x01(\x05\x12\x10\n\x08\x61\x64\x64s_bos\x18\x06 \x01(\x08\x12\x10\n\x08\x61\x64\x64s_eos\x18\x07 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\x12\x15\n\rend_token_ids\x18\t \x03(\x05\"5\n\nDecodeCost\x12\x11\n\trow_count\x18\x01 \x01(\x05\x12\x14\n\x0cmilliseconds\x18\x02 \x01(\x02\"\x17\n\x15ListVocabularyRequest\"Z\n\x16ListVocabularyResponse\x12\x16\n\x0e\x66irst_token_id\x18\x01 \x01(\x05\x12\x13\n\x0btoken_texts\x18\x02 \x03(\x0c\x12\x13\n\x0btoken_names\x18\x03 \x03(\x0c\"Z\n\x0fRollbackRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x13\n\x0btoken_count\x18\x02 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\r\n\x05round\x18\x04 \x01(\x05\",\n\x10RollbackResponse\x12\x18\n\x10held_token_count\x18\x01 \x01(\x05\")\n\x13\x43loseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"\x16\n\x14\x43loseSessionResponse*\x8d\x01\n\x0e\x41\x63\x63\x65ptanceRule\x12\x1f\n\x1b\x41\x43\x43\x45PTANCE_RULE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41\x43\x43\x45PTANCE_RULE_MATCH\x10\x01\x12 \n\x1c\x41\x43\x43\x45PTANCE_RULE_SHARED_NOISE\x10\x02\x12\x1d\n\x19\x41\x43\x43\x45PTANCE_RULE_REJECTION\x10\x03*j\n\x07RowForm\x12\x18\n\x14ROW_FORM_UNSPECIFIED\x10\x00\x12\x14\n\x10ROW_FORM_SAMPLED\x10\x01\x12\x1a\n\x16ROW_FORM_DISTRIBUTIONS\x10\x02\x12\x13\n\x0fROW_FORM_LOGITS\x10\x03*u\n\x12RollbackCapability\x12#\n\x1fROLLBACK_CAPABILITY_UNSPECIFIED\x10\x00\x12\x1c\n\x18ROLLBACK_CAPABILITY_FULL\x10\x01\x12\x1c\n\x18ROLLBACK_CAPABILITY_NONE\x10\x02*i\n\x0fNumericsProfile\x12 \n\x1cNUMERICS_PROFILE_UNSPECIFIED\x10\x00\x12\x1a\n\x16NUMERICS_PROFILE_EXACT\x10\x01\x12\x18\n\x14NUMERICS_PROFILE_LAW\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18outrider/v1/common.proto\x12\x0boutrider.v1\x1a\x1egoogle/protobuf/duration.proto\"0\n\tTokenSpan\x12\x10\n\x08position\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"\x98\x01\n\x12SamplingParameters\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_p\"\x90\x02\n\x0bOpenSession\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x34\n\x0f\x61\x63\x63\x65ptance_rule\x18\x03 \x01(\x0e\x32\x1b.outrider.v1.AcceptanceRule\x12\x31\n\x08sampling\x18\x04 \x01(\x0b\x32\x1f.outrider.v1.SamplingParameters\x12\x0c\n\x04seed\x18\x05 \x01(\x03\x12\x14\n\x0c\x63hoice_index\x18\x06 \x01(\x05\x12\x1a\n\x12prompt_token_count\x18\x07 \x01(\x05\x12\x13\n\x0btoken_limit\x18\x08 \x01(\x05\x12\x1e\n\x16vocabulary_token_count\x18\t \x01(\x05\"E\n\x0bServiceTime\x12\x10\n\x08queue_us\x18\x01 \x01(\x05\x12\x11\n\tdecode_us\x18\x02 \x01(\x05\x12\x11\n\tsample_us\x18\x03 \x01(\x05\"#\n\x07Missing\x12\x18\n\x10held_token_count\x18\x01 \x01(\x05\"?\n\x04\x42usy\x12\x37\n\x14retry_delay_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x0c\n\nSuperseded\"*\n\x0b\x43ontextFull\x12\x1b\n\x13\x63ontext_token_count\x18\x01 \x01(\x05\"\x11\n\x0fGetModelRequest\"\xd5\x04\n\x10GetModelResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\x05\x12\x17\n\x0fservice_version\x18\x02 \x01(\t\x12\x12\n\nmodel_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x19\n\x11weight_byte_count\x18\x05 \x01(\x03\x12\x17\n\x0fparameter_count\x18\x06 \x01(\x03\x12\x1b\n\x13\x63ontext_token_count\x18\x07 \x01(\x05\x12\x15\n\rsession_count\x18\x08 \x01(\x05\x12+\n\nvocabulary\x18\t \x01(\x0b\x32\x17.outrider.v1.Vocabulary\x12<\n\x13rollback_capability\x18\n \x01(\x0e\x32\x1f.outrider.v1.RollbackCapability\x12\x36\n\x10numerics_profile\x18\x0b \x01(\x0e\x32\x1c.outrider.v1.NumericsProfile\x12-\n\x0c\x64\x65\x63ode_costs\x18\x0c \x03(\x0b\x32\x17.outrider.v1.DecodeCost\x12\x14\n\x0cthread_count\x18\r \x01(\x05\x12\x13\n\x0bsystem_info\x18\x0e \x01(\t\x12\x30\n\rload_duration\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1f\n\x17round_draft_token_limit\x18\x10 \x01(\x05\x12-\n\x08\x61\x63tivity\x18\x11 \x01(\x0b\x32\x1b.outrider.v1.EngineActivity\"\x83\x01\n\x0e\x45ngineActivity\x12\x14\n\x0c\x64\x65\x63ode_count\x18\x01 \x01(\x03\x12\x13\n\x0b\x63hunk_count\x18\x02 \x01(\x03\x12\x13\n\x0btoken_count\x18\x03 \x01(\x03\x12\x15\n\rsession_count\x18\x04 \x01(\x05\x12\x1a\n\x12open_session_count\x18\x05 \x01(\x05\"\xbc\x01\n\nVocabulary\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x13\n\x0btoken_count\x18\x02 \x01(\x05\x12\x14\n\x0c\x62os_token_id\x18\x03 \x01(\x05\x12\x14\n\x0c\x65os_token_id\x18\x04 \x01(\x05\x12\x14\n\x0c\x65ot_token_id\x18\x05 \x01(\x05\x12\x10\n\x08\x61\x64\x64s_bos\x18\x06 \x01(\x08\x12\x10\n\x08\x61\x64\x64s_eos\x18\x07 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\x12\x15\n\rend_token_ids\x18\t \x03(\x05\"5\n\nDecodeCost\x12\x11\n\trow_count\x18\x01 \x01(\x05\x12\x14\n\x0cmilliseconds\x18\x02 \x01(\x02\"\x17\n\x15ListVocabularyRequest\"Z\n\x16ListVocabularyResponse\x12\x16\n\x0e\x66irst_token_id\x18\x01 \x01(\x05\x12\x13\n\x0btoken_texts\x18\x02 \x03(\x0c\x12\x13\n\x0btoken_names\x18\x03 \x03(\x0c\"Z\n\x0fRollbackRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x13\n\x0btoken_count\x18\x02 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\r\n\x05round\x18\x04 \x01(\x05\",\n\x10RollbackResponse\x12\x18\n\x10held_token_count\x18\x01 \x01(\x05\")\n\x13\x43loseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"\x16\n\x14\x43loseSessionResponse*\x8d\x01\n\x0e\x41\x63\x63\x65ptanceRule\x12\x1f\n\x1b\x41\x43\x43\x45PTANCE_RULE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41\x43\x43\x45PTANCE_RULE_MATCH\x10\x01\x12 \n\x1c\x41\x43\x43\x45PTANCE_RULE_SHARED_NOISE\x10\x02\x12\x1d\n\x19\x41\x43\x43\x45PTANCE_RULE_REJECTION\x10\x03*j\n\x07RowForm\x12\x18\n\x14ROW_FORM_UNSPECIFIED\x10\x00\x12\x14\n\x10ROW_FORM_SAMPLED\x10\x01\x12\x1a\n\x16ROW_FORM_DISTRIBUTIONS\x10\x02\x12\x13\n\x0fROW_FORM_LOGITS\x10\x03*u\n\x12RollbackCapability\x12#\n\x1fROLLBACK_CAPABILITY_UNSPECIFIED\x10\x00\x12\x1c\n\x18ROLLBACK_CAPABILITY_FULL\x10\x01\x12\x1c\n\x18ROLLBACK_CAPABILITY_NONE\x10\x02*i\n\x0fNumericsProfile\x12 \n\x1cNUMERICS_PROFILE_UNSPECIFIED\x10\x00\x12\x1a\n\x16NUMERICS_PROFILE_EXACT\x10\x01\x12\x18\n\x14NUMERICS_PROFILE_LAW\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACCEPTANCERULE']._serialized_start=1925
-  _globals['_ACCEPTANCERULE']._serialized_end=2066
-  _globals['_ROWFORM']._serialized_start=2068
-  _globals['_ROWFORM']._serialized_end=2174
-  _globals['_ROLLBACKCAPABILITY']._serialized_start=2176
-  _globals['_ROLLBACKCAPABILITY']._serialized_end=2293
-  _globals['_NUMERICSPROFILE']._serialized_start=2295
-  _globals['_NUMERICSPROFILE']._serialized_end=2400
+  _globals['_ACCEPTANCERULE']._serialized_start=2106
+  _globals['_ACCEPTANCERULE']._serialized_end=2247
+  _globals['_ROWFORM']._serialized_start=2249
+  _globals['_ROWFORM']._serialized_end=2355
+  _globals['_ROLLBACKCAPABILITY']._serialized_start=2357
+  _globals['_ROLLBACKCAPABILITY']._serialized_end=2474
+  _globals['_NUMERICSPROFILE']._serialized_start=2476
+  _globals['_NUMERICSPROFILE']._serialized_end=2581
   _globals['_TOKENSPAN']._serialized_start=73
   _globals['_TOKENSPAN']._serialized_end=121
   _globals['_SAMPLINGPARAMETERS']._serialized_start=124
@@ -59,21 +59,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMODELREQUEST']._serialized_start=784
   _globals['_GETMODELREQUEST']._serialized_end=801
   _globals['_GETMODELRESPONSE']._serialized_start=804
-  _globals['_GETMODELRESPONSE']._serialized_end=1354
-  _globals['_VOCABULARY']._serialized_start=1357
-  _globals['_VOCABULARY']._serialized_end=1545
-  _globals['_DECODECOST']._serialized_start=1547
-  _globals['_DECODECOST']._serialized_end=1600
-  _globals['_LISTVOCABULARYREQUEST']._serialized_start=1602
-  _globals['_LISTVOCABULARYREQUEST']._serialized_end=1625
-  _globals['_LISTVOCABULARYRESPONSE']._serialized_start=1627
-  _globals['_LISTVOCABULARYRESPONSE']._serialized_end=1717
-  _globals['_ROLLBACKREQUEST']._serialized_start=1719
-  _globals['_ROLLBACKREQUEST']._serialized_end=1809
-  _globals['_ROLLBACKRESPONSE']._serialized_start=1811
-  _globals['_ROLLBACKRESPONSE']._serialized_end=1855
-  _globals['_CLOSESESSIONREQUEST']._serialized_start=1857
-  _globals['_CLOSESESSIONREQUEST']._serialized_end=1898
-  _globals['_CLOSESESSIONRESPONSE']._serialized_start=1900
-  _globals['_CLOSESESSIONRESPONSE']._serialized_end=1922
+  _globals['_GETMODELRESPONSE']._serialized_end=1401
+  _globals['_ENGINEACTIVITY']._serialized_start=1404
+  _globals['_ENGINEACTIVITY']._serialized_end=1535
+  _globals['_VOCABULARY']._serialized_start=1538
+  _globals['_VOCABULARY']._serialized_end=1726
+  _globals['_DECODECOST']._serialized_start=1728
+  _globals['_DECODECOST']._serialized_end=1781
+  _globals['_LISTVOCABULARYREQUEST']._serialized_start=1783
+  _globals['_LISTVOCABULARYREQUEST']._serialized_end=1806
+  _globals['_LISTVOCABULARYRESPONSE']._serialized_start=1808
+  _globals['_LISTVOCABULARYRESPONSE']._serialized_end=1898
+  _globals['_ROLLBACKREQUEST']._serialized_start=1900
+  _globals['_ROLLBACKREQUEST']._serialized_end=1990
+  _globals['_ROLLBACKRESPONSE']._serialized_start=1992
+  _globals['_ROLLBACKRESPONSE']._serialized_end=2036
+  _globals['_CLOSESESSIONREQUEST']._serialized_start=2038
+  _globals['_CLOSESESSIONREQUEST']._serialized_end=2079
+  _globals['_CLOSESESSIONRESPONSE']._serialized_start=2081
+  _globals['_CLOSESESSIONRESPONSE']._serialized_end=2103
 # @@protoc_insertion_point(module_scope)

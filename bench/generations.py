@@ -1,0 +1,91 @@
+"""Runs generations in the benchmark's own process, as an orchestrator would."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+from orchestrator.control import FixedLength
+from orchestrator.driver import Driver
+from orchestrator.generation import Generation, Plan
+from orchestrator.peers import Pair
+from outrider.messages import Form, Opening, Rule
+from outrider.sampling import SamplingParameters
+from outrider.v1 import common_pb2, draft_service_pb2, target_service_pb2
+
+PROMPTS = (
+    "def main(argv=None):\n    parser = argparse.ArgumentParser(",
+    "class Queue:\n    def __init__(self, maxsize=0):\n",
+    "import os\nimport sys\n\ndef walk(top, topdown=True):\n",
+    "    def test_read(self):\n        with open(self.filename) as f:\n",
+)
+
+
+async def make_generation(
+    pair: Pair,
+    prompt: str,
+    *,
+    sampling: SamplingParameters,
+    draft_length: int,
+    token_limit: int,
+    seed: int,
+) -> Generation:
+    """Return a generation of a prompt, not yet driven."""
+    request = target_service_pb2.TokenizeRequest(text=prompt, add_special=True)
+    ids = list((await pair.target.stub.Tokenize(request)).token_ids)
+    assert pair.target.model is not None
+    opening = Opening(
+        session_id=secrets.token_bytes(16),
+        attempt=0,
+        rule=Rule.MATCH if sampling.greedy else Rule.SHARED_NOISE,
+        sampling=sampling,
+        seed=seed,
+        choice=0,
+        prompt_count=len(ids),
+        token_limit=token_limit,
+        vocabulary=pair.target.model.vocabulary.token_count,
+    )
+    return Generation(
+        Plan(
+            opening=opening,
+            prompt=ids,
+            control=FixedLength(draft_length),
+            form=Form.SAMPLED,
+            rollback_calls=False,
+            # Benchmarks want a fixed number of tokens.
+            end_token_ids=frozenset(),
+            target_context=pair.target.model.context_token_count,
+        )
+    )
+
+
+class TimedDriver(Driver):
+    """A driver that notes what each round spent outside the models."""
+
+    def __init__(self, generation: Generation, pair: Pair) -> None:
+        super().__init__(generation, pair, draft_seconds=5.0, deadline=time.monotonic() + 300.0)
+        self.overheads: list[float] = []
+        self._before = 0.0
+        self._spent = 0.0
+
+    def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:
+        self._spent += _model_seconds(message.service_time)
+        super()._read_draft(message)
+
+    def _read_target(self, message: target_service_pb2.VerifyResponse) -> None:
+        now = time.perf_counter()
+        self._spent += _model_seconds(message.service_time)
+        if self._before:
+            self.overheads.append(now - self._before - self._spent)
+        self._before, self._spent = now, 0.0
+        super()._read_target(message)
+
+
+def _model_seconds(spent: common_pb2.ServiceTime) -> float:
+    return (spent.decode_us + spent.sample_us) / 1e6
+
+
+async def drive(driver: Driver) -> None:
+    """Run a generation to its end."""
+    async for _ in driver.run():
+        pass

@@ -1,0 +1,258 @@
+"""What the command prints, as values: words with styles, lines and JSON objects. Pure but for them.
+
+Origins are told by colour and once more, by name and number, in the statistics.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from outrider.client import (
+    Delta,
+    EngineSeconds,
+    Event,
+    Finished,
+    Model,
+    Origin,
+    Peer,
+    PeerState,
+    Started,
+    Statistics,
+    Status,
+)
+
+FAINT = "dim"
+
+STYLES = {
+    Origin.DRAFTED: "green",
+    Origin.CORRECTED: "underline yellow",
+    Origin.BONUS: "bold cyan",
+    Origin.PLAIN: "",
+    Origin.UNSPECIFIED: "",
+}
+_STATE_STYLES = {PeerState.READY: "green", PeerState.REFUSED: "bold red", PeerState.LOST: "red"}
+_NOTHING = "n/a"
+
+_CONTROL_CODES = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"]
+_CONTROLS = {code: f"\\x{code:02x}" for code in _CONTROL_CODES}
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A run of text in one style, as rich names it."""
+
+    text: str
+    style: str = ""
+
+
+Line = Sequence[Words]
+
+
+def visible(text: str) -> str:
+    """Return text that cannot move a terminal's cursor or change its settings."""
+    return text.translate(_CONTROLS)
+
+
+@dataclass(slots=True)
+class Transcript:
+    """The events of one generation, collected."""
+
+    started: Started | None = None
+    finished: Finished | None = None
+    token_ids: list[int] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+    text: str = ""
+
+    def add(self, event: Event) -> list[Words]:
+        """Take in an event and return what to show for it."""
+        if isinstance(event, Delta):
+            self.token_ids += event.token_ids
+            self.origins += event.origins
+            self.text += "".join(piece.text for piece in event.pieces)
+            return [Words(piece.text, STYLES[piece.origin]) for piece in event.pieces]
+        if isinstance(event, Started):
+            self.started = event
+        else:
+            self.finished = event
+        return []
+
+
+# --- statistics ---
+
+
+def statistics_lines(transcript: Transcript) -> list[Line]:
+    """Return the statistics of a finished generation, a label before each line."""
+    assert transcript.started is not None and transcript.finished is not None
+    numbers = transcript.finished.statistics
+    seed = f"{transcript.started.seed} ({transcript.started.acceptance.value})"
+    return [
+        _labelled("prompt", _prompt(numbers)),
+        _labelled("generated", _generated(numbers)),
+        _labelled("drafted", _drafted(numbers)),
+        [Words(_label("origins"), FAINT), *_origins(transcript.origins)],
+        _labelled("rounds", _rounds(numbers)),
+        _labelled("first token", f"after {_seconds(numbers.first_token_seconds)}"),
+        _labelled("time", _time(numbers)),
+        _labelled("target", _engine(numbers.target_time)),
+        _labelled("draft", _engine(numbers.draft_time)),
+        *_faults(numbers),
+        _labelled("seed", seed),
+        _labelled("finished", transcript.finished.reason.value),
+    ]
+
+
+def _label(name: str) -> str:
+    return f"{name:<13}"
+
+
+def _labelled(name: str, text: str) -> Line:
+    return [Words(_label(name), FAINT), Words(text)]
+
+
+def _prompt(numbers: Statistics) -> str:
+    count, seconds = numbers.prompt_token_count, numbers.prompt_seconds
+    return f"{_count(count, 'token')} in {_seconds(seconds)}, " + _speed(
+        numbers.prompt_tokens_per_second
+    )
+
+
+def _generated(numbers: Statistics) -> str:
+    count, seconds = numbers.generated_token_count, numbers.generation_seconds
+    return f"{_count(count, 'token')} in {_seconds(seconds)}, {_speed(numbers.tokens_per_second)}"
+
+
+def _drafted(numbers: Statistics) -> str:
+    rate = numbers.acceptance_rate
+    shown = _NOTHING if rate is None else f"{rate:.3f}"
+    drafted, accepted = numbers.drafted_token_count, numbers.accepted_token_count
+    return f"{_count(drafted, 'token')}, {accepted} accepted, acceptance rate {shown}"
+
+
+def _origins(origins: Sequence[Origin]) -> list[Words]:
+    """Return the legend: each origin in its own style, with its number of tokens."""
+    counts = Counter(origins)
+    known = [origin for origin in Origin if origin is not Origin.UNSPECIFIED or counts[origin]]
+    words: list[Words] = []
+    for origin in sorted(known, key=list(STYLES).index):
+        words += [Words(f"{counts[origin]} "), Words(origin.value, STYLES[origin]), Words(", ")]
+    return words[:-1]
+
+
+def _rounds(numbers: Statistics) -> str:
+    mean = numbers.tokens_per_round
+    shown = _NOTHING if mean is None else f"{mean:.2f}"
+    return f"{numbers.round_count}, {shown} tokens per round, draft length {numbers.draft_length}"
+
+
+def _time(numbers: Statistics) -> str:
+    """Return where the time went; the parts add up to the whole."""
+    parts = (
+        ("draft wait", numbers.draft_wait_seconds),
+        ("verify", numbers.verify_wait_seconds),
+        ("other", numbers.other_seconds),
+    )
+    total = numbers.total_seconds
+    shares = [f"{name} {_seconds(part)} ({_share(part, total)})" for name, part in parts]
+    return f"{_seconds(total)} = {' + '.join(shares)}"
+
+
+def _engine(spent: EngineSeconds) -> str:
+    return (
+        f"decode {_seconds(spent.decode_seconds)}, sample {_seconds(spent.sample_seconds)}, "
+        f"queue {_seconds(spent.queue_seconds)}"
+    )
+
+
+def _faults(numbers: Statistics) -> list[Line]:
+    """Return a line only when something had to be mended on the way."""
+    draft, target = numbers.draft_fault_count, numbers.target_fault_count
+    if not draft and not target:
+        return []
+    return [_labelled("mended", f"draft {_count(draft, 'time')}, target {_count(target, 'time')}")]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.0f} ms"
+
+
+def _speed(value: float | None) -> str:
+    return f"{_NOTHING if value is None else f'{value:.1f}'} tokens/s"
+
+
+def _share(part: float, total: float) -> str:
+    return f"{100 * part / total:.0f} %" if total else _NOTHING
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# --- JSON ---
+
+
+def json_object(transcript: Transcript, status: Status) -> dict[str, Any]:
+    """Return everything about a finished generation, for json.dumps."""
+    assert transcript.started is not None and transcript.finished is not None
+    return {
+        "text": transcript.text,
+        "prompt_token_ids": list(transcript.started.prompt_token_ids),
+        "token_ids": transcript.token_ids,
+        "origins": [origin.value for origin in transcript.origins],
+        "seed": transcript.started.seed,
+        "acceptance": transcript.started.acceptance.value,
+        "finish_reason": transcript.finished.reason.value,
+        "statistics": _statistics_object(transcript.finished.statistics),
+        "models": {peer.role: _model_object(peer.model) for peer in status.peers},
+    }
+
+
+def _statistics_object(numbers: Statistics) -> dict[str, Any]:
+    return {
+        **asdict(numbers),
+        "acceptance_rate": numbers.acceptance_rate,
+        "tokens_per_round": numbers.tokens_per_round,
+        "tokens_per_second": numbers.tokens_per_second,
+        "prompt_tokens_per_second": numbers.prompt_tokens_per_second,
+    }
+
+
+def _model_object(model: Model | None) -> dict[str, Any] | None:
+    return None if model is None else asdict(model)
+
+
+# --- status ---
+
+
+def status_lines(address: str, status: Status) -> list[Line]:
+    """Return the state of an orchestrator and its peers."""
+    under_way = _count(status.active_generation_count, "generation") + " under way"
+    first = Words(f"orchestrator  {address}  version {status.version}, {under_way}")
+    return [[first], *(_peer_line(peer) for peer in status.peers), [Words(_speculation(status))]]
+
+
+def _peer_line(peer: Peer) -> Line:
+    state = Words(f"{peer.state.value:<10}", _STATE_STYLES.get(peer.state, "yellow"))
+    about = peer.detail or (_describe(peer) if peer.model else "")
+    return [Words(f"{peer.role:<12}  {peer.address}  "), state, Words(f"  {about}")]
+
+
+def _describe(peer: Peer) -> str:
+    model = peer.model
+    assert model is not None
+    return (
+        f"{model.name}, {model.context_token_count} tokens of context, "
+        f"{_count(model.session_count, 'session')}, {_count(model.thread_count, 'thread')}, "
+        f"numerics {model.numerics_profile}, round trip {1e3 * peer.round_trip_seconds:.1f} ms"
+    )
+
+
+def _speculation(status: Status) -> str:
+    return "speculating" if status.speculating else f"not speculating: {status.reason}"
+
+
+def waiting_line(status: Status) -> str:
+    """Return what an orchestrator waits for before it can do its best."""
+    return "; ".join(peer.detail for peer in status.peers if peer.detail) or "waiting"

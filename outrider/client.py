@@ -1,0 +1,479 @@
+"""A typed client of the orchestrator: values in, values out, one exception."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from outrider import wire
+from outrider.errors import InvalidRequest, OutriderError
+from outrider.messages import MAX_DRAFT, Form, Rule
+from outrider.rpc.channel import open_channel
+from outrider.sampling import SamplingParameters
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
+
+_STATUS_SECONDS = 5.0
+_NO_ANSWER = {
+    grpc.StatusCode.UNAVAILABLE: "no orchestrator answers at {address}",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "the orchestrator at {address} did not answer in time",
+    grpc.StatusCode.UNIMPLEMENTED: "what answers at {address} is not an orchestrator",
+}
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+# --- what is asked ---
+
+
+class Rollback(Enum):
+    """How the model services learn of a rejection."""
+
+    SPAN = "span"  # with the next message
+    RPC = "rpc"  # by a call of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateOptions:
+    """How to generate. None leaves the choice to the orchestrator.
+
+    Raises InvalidRequest when a value is outside its range.
+    """
+
+    token_limit: int = 128  # -1: until the end of the text or a full context
+    sampling: SamplingParameters = field(default_factory=SamplingParameters)
+    seed: int | None = None
+    stop_sequences: tuple[str, ...] = ()
+    speculate: bool = True
+    draft_length: int | None = None
+    acceptance: Rule | None = None
+    rows: Form | None = None
+    rollback: Rollback | None = None
+
+    def __post_init__(self) -> None:
+        _check("n_predict", self.token_limit, -1, _INT32_MAX)
+        _check("seed", self.seed or 0, -_INT64_MAX - 1, _INT64_MAX)
+        _check("n_draft", self.draft_length or 0, 0, MAX_DRAFT)
+        for stop in self.stop_sequences:
+            _check_text("stop", stop)
+
+
+# --- what is told ---
+
+
+class Origin(Enum):
+    """Where a token came from."""
+
+    UNSPECIFIED = "unspecified"
+    DRAFTED = "drafted"  # proposed by the draft and accepted
+    CORRECTED = "corrected"  # the target's, in place of a rejected one
+    BONUS = "bonus"  # the target's, after a fully accepted draft
+    PLAIN = "plain"  # the target's, in a round without a draft
+
+
+class FinishReason(Enum):
+    """Why a generation ended."""
+
+    UNSPECIFIED = "unspecified"
+    END_OF_TEXT = "end of text"
+    TOKEN_LIMIT = "token limit"
+    STOP_SEQUENCE = "stop sequence"
+    CONTEXT_FULL = "context full"
+
+
+class PeerState(Enum):
+    """Where a model service stands."""
+
+    UNSPECIFIED = "unspecified"
+    CONNECTING = "connecting"
+    LOADING = "loading"
+    READY = "ready"
+    REFUSED = "refused"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of whole characters and the origin of the token that completed it."""
+
+    text: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The prompt is read."""
+
+    prompt_token_ids: tuple[int, ...]
+    seed: int
+    acceptance: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one round added; text may lag behind the ids."""
+
+    token_ids: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSeconds:
+    """A model service's own time over a generation."""
+
+    queue_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    sample_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """What a generation took: the fields of GenerationStatistics, durations in seconds."""
+
+    prompt_token_count: int
+    generated_token_count: int
+    drafted_token_count: int
+    accepted_token_count: int
+    round_count: int
+    drafted_round_count: int
+    draft_length: int
+    accepted_by_position: tuple[int, ...]
+    drafted_by_position: tuple[int, ...]
+    first_token_seconds: float
+    prompt_seconds: float
+    generation_seconds: float
+    draft_wait_seconds: float
+    verify_wait_seconds: float
+    target_time: EngineSeconds
+    draft_time: EngineSeconds
+    wire_byte_count: int
+    draft_fault_count: int
+    target_fault_count: int
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted per drafted token; None when nothing was drafted."""
+        return _ratio(self.accepted_token_count, self.drafted_token_count)
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        """Generated tokens per round of the target; None without a round."""
+        return _ratio(self.generated_token_count, self.round_count)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens after the first, per second since it; None when there are none."""
+        return _ratio(max(0, self.generated_token_count - 1), self.generation_seconds)
+
+    @property
+    def prompt_tokens_per_second(self) -> float | None:
+        """Tokens of the prompt per second of its round; None without a round."""
+        return _ratio(self.prompt_token_count, self.prompt_seconds)
+
+    @property
+    def total_seconds(self) -> float:
+        """From the request to the last token."""
+        return self.first_token_seconds + self.generation_seconds
+
+    @property
+    def other_seconds(self) -> float:
+        """Neither waiting for the draft nor for the target."""
+        return max(0.0, self.total_seconds - self.draft_wait_seconds - self.verify_wait_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of a generation."""
+
+    reason: FinishReason
+    statistics: Statistics
+
+
+Event = Started | Delta | Finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """The model that a service hosts."""
+
+    name: str
+    description: str
+    parameter_count: int
+    weight_byte_count: int
+    context_token_count: int
+    session_count: int
+    thread_count: int
+    numerics_profile: str  # "exact", "law" or "unspecified"
+    load_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A model service as the orchestrator sees it; `detail` says what is waited for."""
+
+    role: str
+    address: str
+    state: PeerState
+    detail: str
+    model: Model | None
+    round_trip_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The state of an orchestrator; `reason` says why it does not speculate."""
+
+    version: str
+    active_generation_count: int
+    peers: tuple[Peer, ...]
+    speculating: bool
+    reason: str
+
+    def peer(self, role: str) -> Peer | None:
+        """Return the peer of a role, if one is configured."""
+        return next((peer for peer in self.peers if peer.role == role), None)
+
+
+class CallFailed(OutriderError):
+    """The orchestrator answered with an error, or not at all.
+
+    `reason` is the one of the answer's ErrorInfo, or else the name of its gRPC status.
+    """
+
+    def __init__(self, reason: str, status: str, message: str, metadata: dict[str, str]) -> None:
+        super().__init__(message, **metadata)
+        self.reason = reason
+        self.status = status
+
+
+# --- the client ---
+
+
+class OutriderClient:
+    """A client of one orchestrator. Make it inside a running event loop, and close it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = open_channel(address)
+        self._stub: Any = OrchestratorServiceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the channel; generations under way end."""
+        await self._channel.close()
+
+    async def generate(
+        self,
+        prompt: str | Sequence[int],
+        options: GenerateOptions | None = None,
+        timeout_seconds: float | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Yield one Started, any number of Delta and one Finished.
+
+        `prompt` is text, or token ids of the target's vocabulary. Closing
+        this iterator stops the work at both models. Raises CallFailed, or
+        InvalidRequest for what need not be sent to be refused.
+        """
+        request = write_request(prompt, options or GenerateOptions())
+        call = self._stub.Generate(request, timeout=timeout_seconds)
+        try:
+            async for response in call:
+                yield read_event(response)
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error) from None
+        finally:
+            call.cancel()
+
+    async def status(self) -> Status:
+        """Return the state of the orchestrator. Raises CallFailed."""
+        request = messages.GetStatusRequest()
+        try:
+            return _read_status(await self._stub.GetStatus(request, timeout=_STATUS_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: grpc.aio.AioRpcError) -> CallFailed:
+        status = error.code().name
+        info = _error_info(error)
+        if info is not None:
+            return CallFailed(info.reason, status, error.details() or "", dict(info.metadata))
+        message = _NO_ANSWER.get(error.code(), f"{status}: {error.details() or 'no details'}")
+        return CallFailed(status, status, message.format(address=self.address), {})
+
+
+def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | None:
+    """Return the ErrorInfo of a rich status, if the error has one."""
+    rich = rpc_status.from_call(error)
+    info = error_details_pb2.ErrorInfo()
+    found = rich is not None and any(detail.Unpack(info) for detail in rich.details)
+    return info if found else None
+
+
+# --- from options to a request ---
+
+
+def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
+    """Return the message that asks for a generation."""
+    request = messages.GenerateRequest(
+        sampling=wire.write_sampling(options.sampling),
+        seed=options.seed,
+        token_limit=options.token_limit,
+        stop_sequences=options.stop_sequences,
+        speculative=_write_speculative(options),
+    )
+    if isinstance(prompt, str):
+        request.prompt_text = _check_text("prompt", prompt)
+    else:
+        ids = wire.read_ids("prompt", prompt, _INT32_MAX)
+        request.prompt_tokens.token_ids.extend(ids)
+    return request
+
+
+def _write_speculative(options: GenerateOptions) -> messages.SpeculativeOptions:
+    message = messages.SpeculativeOptions(enabled=options.speculate, n_max=options.draft_length)
+    if options.acceptance is not None:
+        message.acceptance = wire.write_rule(options.acceptance)
+    if options.rows is not None:
+        message.row_form = wire.write_form(options.rows)
+    if options.rollback is not None:
+        message.rollback = (
+            messages.ROLLBACK_MODE_RPC
+            if options.rollback is Rollback.RPC
+            else messages.ROLLBACK_MODE_SPAN
+        )
+    return message
+
+
+def _check(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidRequest(name, f"must be in [{low}, {high}], not {value}")
+
+
+def _check_text(name: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(name, "is not valid Unicode text") from None
+    return text
+
+
+# --- from responses to values ---
+
+
+def read_event(response: messages.GenerateResponse) -> Event:
+    """Return the event of one message of a generation."""
+    if response.HasField("started"):
+        return _read_started(response.started)
+    if response.HasField("finished"):
+        return _read_finished(response.finished)
+    return _read_delta(response.delta)
+
+
+def _read_started(message: messages.GenerationStarted) -> Started:
+    return Started(
+        tuple(message.prompt_token_ids), message.seed, wire.read_rule(message.acceptance_rule)
+    )
+
+
+def _read_delta(message: messages.GenerationDelta) -> Delta:
+    return Delta(
+        tuple(message.token_ids),
+        tuple(_read_origin(value) for value in message.origins),
+        tuple(Piece(piece.text, _read_origin(piece.origin)) for piece in message.pieces),
+    )
+
+
+def _read_finished(message: messages.GenerationFinished) -> Finished:
+    reason = _REASONS.get(message.reason, FinishReason.UNSPECIFIED)
+    return Finished(reason, Statistics(**_read_fields(message.statistics)))
+
+
+def _read_origin(value: int) -> Origin:
+    return _ORIGINS.get(value, Origin.UNSPECIFIED)
+
+
+def _read_status(message: messages.GetStatusResponse) -> Status:
+    return Status(
+        version=message.service_version,
+        active_generation_count=message.active_generation_count,
+        peers=tuple(_read_peer(peer) for peer in message.peers),
+        speculating=message.speculating,
+        reason=message.reason,
+    )
+
+
+def _read_peer(message: messages.PeerStatus) -> Peer:
+    return Peer(
+        role=message.role,
+        address=message.address,
+        state=_STATES.get(message.state, PeerState.UNSPECIFIED),
+        detail=message.detail,
+        model=_read_model(message.model) if message.HasField("model") else None,
+        round_trip_seconds=message.round_trip_duration.ToNanoseconds() / 1e9,
+    )
+
+
+def _read_model(message: common.GetModelResponse) -> Model:
+    return Model(
+        name=message.model_name,
+        description=message.description,
+        parameter_count=message.parameter_count,
+        weight_byte_count=message.weight_byte_count,
+        context_token_count=message.context_token_count,
+        session_count=message.session_count,
+        thread_count=message.thread_count,
+        numerics_profile=_PROFILES.get(message.numerics_profile, "unspecified"),
+        load_seconds=message.load_duration.ToNanoseconds() / 1e9,
+    )
+
+
+def _read_fields(message: Message) -> dict[str, Any]:
+    """Return every field under its name; `x_duration` becomes `x_seconds`."""
+    fields: dict[str, Any] = {}
+    for name in (descriptor.name for descriptor in message.DESCRIPTOR.fields):
+        value = getattr(message, name)
+        if isinstance(value, Duration):
+            fields[name.removesuffix("duration") + "seconds"] = value.ToNanoseconds() / 1e9
+        elif isinstance(value, messages.EngineTime):
+            fields[name] = EngineSeconds(**_read_fields(value))
+        else:
+            fields[name] = value if isinstance(value, int) else tuple(value)
+    return fields
+
+
+def _ratio(numerator: float, denominator: float) -> float | None:
+    return numerator / denominator if denominator else None
+
+
+Member = TypeVar("Member", bound=Enum)
+
+
+def _members(ours: type[Member], theirs: Any, prefix: str) -> dict[int, Member]:
+    return {theirs.Value(prefix + member.name): member for member in ours}
+
+
+# Values added later are not in here, and read as unspecified.
+_ORIGINS = _members(Origin, messages.TokenOrigin, "TOKEN_ORIGIN_")
+_REASONS = _members(FinishReason, messages.FinishReason, "FINISH_REASON_")
+_STATES = _members(PeerState, messages.PeerState, "PEER_STATE_")
+_PROFILES = {common.NUMERICS_PROFILE_EXACT: "exact", common.NUMERICS_PROFILE_LAW: "law"}

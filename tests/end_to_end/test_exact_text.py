@@ -1,0 +1,158 @@
+"""Three real processes and the bundled pair: the text is the target's own, whatever happens.
+
+The oracle is the same model driven directly, with no service between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.sampling import GREEDY, SamplingParameters
+from tests.support.junk import write_junk
+from tests.support.processes import DRAFT, TARGET, Services, running_services
+from tests.support.prompts import held_out_prompts
+from tests.support.toy import generate_alone
+
+LIMIT = 128
+SEED = 11
+PROMPTS = held_out_prompts()
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[LlamaModel]:
+    """The target without any service."""
+    model = LlamaModel(
+        LlamaConfig(path=TARGET, context=0, sequence_count=1, thread_count=1, pad_multiple=4)
+    )
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def greedy_texts(alone: LlamaModel) -> list[list[int]]:
+    """What the target alone says to every prompt at temperature 0."""
+    return [_alone(alone, prompt, GREEDY) for prompt in PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def sampled_texts(alone: LlamaModel) -> list[list[int]]:
+    """What the target alone says to some prompts at temperature 0.8."""
+    return [_alone(alone, prompt, SamplingParameters()) for prompt in PROMPTS[::4]]
+
+
+def _alone(model: LlamaModel, prompt: str, sampling: SamplingParameters) -> list[int]:
+    ids = model.tokenize(prompt.encode(), True, False)
+    return generate_alone(model, ids, LIMIT, sampling, SEED)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def services() -> AsyncIterator[Services]:
+    """The three processes."""
+    async with running_services() as running:
+        yield running
+
+
+async def _greedy(services: Services, prompt: str, length: int | None) -> list[int]:
+    completion = await services.generate(prompt, length=length, limit=LIMIT, temperature=0.0)
+    return completion.token_ids
+
+
+async def _sampled(services: Services, prompt: str, length: int | None) -> list[int]:
+    completion = await services.generate(
+        prompt, length=length, limit=LIMIT, temperature=0.8, seed=SEED
+    )
+    return completion.token_ids
+
+
+def test_the_prompts_have_20_to_600_tokens(alone: LlamaModel) -> None:
+    counts = [len(alone.tokenize(prompt.encode(), True, False)) for prompt in PROMPTS]
+    assert len(counts) == 20 and min(counts) >= 20 and max(counts) <= 620 and max(counts) > 450
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("length", [None, 1, 4, 8])
+async def test_greedy_text_is_the_targets_own(
+    services: Services, greedy_texts: list[list[int]], length: int | None
+) -> None:
+    for prompt, expected in zip(PROMPTS, greedy_texts, strict=True):
+        assert await _greedy(services, prompt, length) == expected
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_two_other_sessions_change_nothing(
+    services: Services, greedy_texts: list[list[int]]
+) -> None:
+    async def user(first: int, length: int) -> None:
+        for i in range(first, len(PROMPTS), 3):
+            assert await _greedy(services, PROMPTS[i], length) == greedy_texts[i]
+
+    await asyncio.gather(user(0, 1), user(1, 4), user(2, 8))
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("length", [None, 4])
+async def test_shared_noise_gives_one_text_with_and_without_a_draft(
+    services: Services, sampled_texts: list[list[int]], length: int | None
+) -> None:
+    for prompt, expected in zip(PROMPTS[::4], sampled_texts, strict=True):
+        assert await _sampled(services, prompt, length) == expected
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_killed_and_restarted_draft_changes_nothing(
+    services: Services, greedy_texts: list[list[int]], sampled_texts: list[list[int]]
+) -> None:
+    for temperature, prompt, expected in (
+        (0.0, PROMPTS[4], greedy_texts[4]),
+        (0.8, PROMPTS[4], sampled_texts[1]),
+    ):
+        killed = False
+        stream = services.stream(prompt, length=4, limit=LIMIT, temperature=temperature, seed=SEED)
+        async for completion in stream:
+            if len(completion.token_ids) > 20 and not killed:
+                services.draft.kill()
+                services.draft.start()
+                killed = True
+        assert killed and completion.token_ids == expected
+        await services.wait_until_speculating()
+    after = await services.generate(PROMPTS[0], length=4, limit=LIMIT, temperature=0.0)
+    assert after.token_ids == greedy_texts[0]
+    assert after.statistics.accepted_token_count > 0
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_restarted_target_changes_nothing(
+    services: Services, greedy_texts: list[list[int]], sampled_texts: list[list[int]]
+) -> None:
+    for temperature, prompt, expected in (
+        (0.0, PROMPTS[8], greedy_texts[8]),
+        (0.8, PROMPTS[8], sampled_texts[2]),
+    ):
+        killed = False
+        stream = services.stream(prompt, length=4, limit=LIMIT, temperature=temperature, seed=SEED)
+        async for completion in stream:
+            if len(completion.token_ids) > 20 and not killed:
+                services.target.kill()
+                services.target.start()
+                killed = True
+        assert killed and completion.token_ids == expected
+        assert completion.statistics.target_fault_count > 0
+
+
+@pytest.mark.asyncio
+async def test_a_junk_draft_changes_nothing(tmp_path: Path, sampled_texts: list[list[int]]) -> None:
+    junk = write_junk(DRAFT, tmp_path / "junk.gguf")
+    async with running_services(draft=junk) as services:
+        for prompt, expected in zip(PROMPTS[::4], sampled_texts, strict=True):
+            completion = await services.generate(
+                prompt, length=4, limit=LIMIT, temperature=0.8, seed=SEED
+            )
+            assert completion.token_ids == expected
+            statistics = completion.statistics
+            assert statistics.accepted_token_count < statistics.drafted_token_count / 5

@@ -1,0 +1,276 @@
+"""The target may forget, restart and go away: the text goes on, or ends with a clear error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from functools import partial
+
+import grpc
+import pytest
+
+from outrider.v1 import orchestrator_service_pb2 as messages
+from tests.support.services import (
+    DRAFT,
+    TARGET,
+    Completion,
+    Interruption,
+    ModelProcess,
+    OrchestratorProcess,
+    Trio,
+    all_idle,
+    eventually,
+    generate,
+    request,
+    running,
+    three_services,
+    toy,
+    written_alone,
+)
+from tests.support.toy import NEVER, ToyModel
+
+LENGTH = 150
+READY, CONNECTING = messages.PEER_STATE_READY, messages.PEER_STATE_CONNECTING
+
+
+def target() -> ToyModel:
+    return toy(seed=1, eos_bias=NEVER)
+
+
+def slow_target() -> ToyModel:
+    """Return a target that leaves time to break things."""
+    return toy(seed=1, eos_bias=NEVER, step_seconds=0.002)
+
+
+def good_draft() -> ToyModel:
+    return toy(seed=2, like=1, agreement=0.98, eos_bias=NEVER)
+
+
+def assert_right(completion: Completion, asked: messages.GenerateRequest) -> None:
+    assert completion.token_ids == written_alone(target(), asked)
+
+
+@pytest.mark.parametrize("draft_length", [0, 4])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+async def test_history_is_sent_again_when_the_target_forgets(
+    draft_length: int, temperature: float
+) -> None:
+    async with three_services(slow_target, good_draft) as trio:
+        asked = request(token_limit=LENGTH, n_max=draft_length, temperature=temperature)
+        forgets = [Interruption(count, trio.target.close_sessions) for count in (10, 30, 90)]
+        completion = await generate(trio.orchestrator, asked, forgets)
+    assert_right(completion, asked)
+    assert completion.statistics.target_fault_count >= 1
+
+
+@pytest.mark.parametrize("draft_length", [0, 4])
+async def test_the_text_goes_on_after_a_restart_of_the_target(draft_length: int) -> None:
+    async with three_services(slow_target, good_draft) as trio:
+        asked = request(token_limit=LENGTH, n_max=draft_length)
+        restarts = [Interruption(count, trio.target.restart) for count in (10, 60)]
+        completion = await generate(trio.orchestrator, asked, restarts)
+    assert_right(completion, asked)
+    assert completion.statistics.target_fault_count >= 1
+
+
+async def test_the_text_goes_on_after_both_restarted_at_once() -> None:
+    async with three_services(slow_target, good_draft) as trio:
+
+        async def restart_both() -> None:
+            await asyncio.gather(trio.target.restart(), trio.draft.restart())
+
+        asked = request(token_limit=LENGTH)
+        completion = await generate(trio.orchestrator, asked, [Interruption(40, restart_both)])
+    assert_right(completion, asked)
+
+
+@pytest.mark.parametrize("form", ["distributions", "logits"])
+async def test_rejection_goes_on_after_a_restart_of_the_target(form: str) -> None:
+    options = {"logits": {"row_form": 3, "rollback": 2}}.get(form, {})
+    async with three_services(slow_target, good_draft) as trio:
+        asked = request(token_limit=LENGTH, acceptance=3, **options)
+        restarts = [Interruption(30, trio.target.restart), Interruption(60, trio.draft.restart)]
+        completion = await generate(trio.orchestrator, asked, restarts)
+    assert len(completion.token_ids) == LENGTH
+
+
+async def test_the_orchestrator_says_what_it_waits_for_and_then_works() -> None:
+    async with running(ModelProcess(TARGET, target)) as service:
+        await service.kill()
+        async with running(OrchestratorProcess(service.address)) as orchestrator:
+            [peer] = (await orchestrator.status()).peers
+            assert (peer.role, peer.address) == ("target", service.address)
+            assert peer.state == CONNECTING
+            assert service.address in peer.detail
+            waiting = asyncio.create_task(generate(orchestrator, request()))
+            await asyncio.sleep(0.2)
+            await service.start()
+            assert_right(await waiting, request())
+            [peer] = (await orchestrator.status()).peers
+            assert (peer.state, peer.detail) == (READY, "")
+
+
+async def test_a_loading_target_is_named_as_loading() -> None:
+    service = ModelProcess(TARGET, target)
+    await service.listen(target)
+    service.model = target()
+    async with running(OrchestratorProcess(service.address)) as orchestrator:
+
+        async def says_loading() -> bool:
+            [peer] = (await orchestrator.status()).peers
+            return peer.state == messages.PEER_STATE_LOADING and "loading" in peer.detail
+
+        await eventually(says_loading)
+        service.host.start()
+        await eventually(service.host.loaded.done)
+    await service.close()
+
+
+async def test_a_target_away_past_the_deadline_keeps_what_was_streamed() -> None:
+    async with three_services(slow_target, good_draft) as trio:
+        asked, got = request(token_limit=LENGTH), Completion()
+        begin = time.monotonic()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            killed = [Interruption(40, trio.target.kill)]
+            await generate(trio.orchestrator, asked, killed, into=got, timeout=2.0)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "target" in (caught.value.details() or "")
+    assert time.monotonic() - begin < 5
+    assert len(got.token_ids) >= 40
+    assert got.token_ids == written_alone(target(), asked)[: len(got.token_ids)]
+
+
+async def test_a_target_that_never_comes_is_unavailable_at_the_deadline() -> None:
+    async with running(OrchestratorProcess("127.0.0.1:1")) as orchestrator:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await generate(orchestrator, request(), timeout=0.5)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+# --- cancelling ---
+
+
+async def start_and_cancel(trio: Trio, asked: messages.GenerateRequest, after: int) -> Completion:
+    """Cancel a generation once it has come to some tokens."""
+    completion = Completion()
+    call = trio.orchestrator.stub.Generate(asked, timeout=20)
+    async for response in call:
+        completion.add(response)
+        if len(completion.token_ids) >= after:
+            break
+    call.cancel()
+    return completion
+
+
+@pytest.mark.parametrize("draft_length", [0, 8])
+async def test_cancelling_stops_both_services_within_one_decode(draft_length: int) -> None:
+    def slow() -> ToyModel:
+        return toy(seed=1, eos_bias=NEVER, context=1024, step_seconds=0.02)
+
+    def slow_draft() -> ToyModel:
+        return toy(seed=2, eos_bias=NEVER, context=1024, step_seconds=0.02)
+
+    async with three_services(slow, slow_draft) as trio:
+        asked = request(token_limit=900, n_max=draft_length)
+        await start_and_cancel(trio, asked, after=5)
+        before = trio.target.decode_count, trio.draft.decode_count
+        await eventually(partial(all_idle, trio.target, trio.draft))
+        await asyncio.sleep(0.2)
+        # One under way when the call was cancelled, one that was merged already.
+        assert trio.target.decode_count <= before[0] + 2
+        assert trio.draft.decode_count <= before[1] + 2
+        assert (await trio.orchestrator.status()).active_generation_count == 0
+
+
+async def test_cancelling_a_long_prompt_stops_between_its_chunks() -> None:
+    def slow() -> ToyModel:
+        # 2000 tokens in chunks of 64 take more than half a second.
+        return toy(seed=1, context=2048, order=8, batch_rows=64)
+
+    async with running(ModelProcess(TARGET, slow)) as service:
+        service.model.step_seconds = 0.02
+        async with running(OrchestratorProcess(service.address)) as orchestrator:
+            asked = request(prompt_tokens=[5] * 2000)
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await generate(orchestrator, asked, timeout=0.3)
+            await eventually(partial(all_idle, service))
+            done = service.decode_count
+            await asyncio.sleep(0.1)
+            assert service.decode_count == done < 30
+
+
+async def test_cancelled_generations_leave_room_for_others() -> None:
+    """More are cancelled, at all kinds of moments, than there are sequences."""
+    async with three_services(slow_target, good_draft) as trio:
+        for i in range(24):
+            await start_and_cancel(trio, request(seed=i, token_limit=LENGTH), after=i % 8)
+        await eventually(partial(all_idle, trio.target, trio.draft))
+        assert (await trio.orchestrator.status()).active_generation_count == 0
+        asked = [request(seed=seed, token_limit=20) for seed in range(4)]
+        completions = await asyncio.gather(*(generate(trio.orchestrator, a) for a in asked))
+        for one, completion in zip(asked, completions, strict=True):
+            assert_right(completion, one)
+
+
+async def test_a_client_that_does_not_read_can_be_cancelled() -> None:
+    async with three_services(target, good_draft) as trio:
+        calls = [trio.orchestrator.stub.Generate(request(token_limit=LENGTH)) for _ in range(4)]
+        await asyncio.sleep(0.1)
+        for call in calls:
+            call.cancel()
+        await eventually(partial(all_idle, trio.target, trio.draft))
+
+        async def none_active() -> bool:
+            return (await trio.orchestrator.status()).active_generation_count == 0
+
+        await eventually(none_active)
+
+
+async def test_finished_generations_leave_no_open_sessions() -> None:
+    async with three_services(target, good_draft) as trio:
+        for start in range(0, 40, 8):
+            asked = [request(seed=start + i, token_limit=10) for i in range(8)]
+            await asyncio.gather(*(generate(trio.orchestrator, a) for a in asked))
+        await eventually(partial(all_idle, trio.target, trio.draft))
+
+
+async def test_generations_over_the_limit_are_refused_at_once() -> None:
+    async with three_services(slow_target, good_draft, generations=1) as trio:
+        first = asyncio.create_task(generate(trio.orchestrator, request(token_limit=LENGTH)))
+        await asyncio.sleep(0.1)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await generate(trio.orchestrator, request())
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert_right(await first, request(token_limit=LENGTH))
+
+
+async def test_a_failing_decode_is_not_the_end() -> None:
+    """llama_decode fails once: the round is asked again."""
+    from outrider.errors import DecodeFailed
+
+    failures = [True]
+
+    def fail_once(chunks: object) -> None:
+        if failures:
+            failures.clear()
+            raise DecodeFailed("once")
+
+    async with three_services(slow_target, good_draft) as trio:
+
+        async def break_decode() -> None:
+            trio.target.model.before_decode = fail_once
+
+        asked = request(token_limit=LENGTH)
+        completion = await generate(trio.orchestrator, asked, [Interruption(20, break_decode)])
+    assert not failures
+    assert_right(completion, asked)
+
+
+async def test_a_service_stops_at_once_while_idle() -> None:
+    async with running(ModelProcess(DRAFT, good_draft)) as service:
+        for _ in range(10):
+            begin = time.monotonic()
+            await service.kill()
+            assert time.monotonic() - begin < 5
+            await service.start()

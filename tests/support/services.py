@@ -1,0 +1,395 @@
+"""Whole services in this process, on real ports: to start, kill, start again, and talk to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from draft_service.servicer import DraftServicer
+from orchestrator.config import OrchestratorConfig
+from orchestrator.peers import Pair, Peer
+from orchestrator.servicer import OrchestratorServicer
+from outrider.engine.host import EngineHost, HostOptions
+from outrider.rpc.channel import open_channel
+from outrider.rpc.model_service import ModelService
+from outrider.rpc.server import Server, ServerConfig
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.v1.draft_service_pb2_grpc import (
+    DraftServiceStub,
+    add_DraftServiceServicer_to_server,
+)
+from outrider.v1.orchestrator_service_pb2_grpc import (
+    OrchestratorServiceStub,
+    add_OrchestratorServiceServicer_to_server,
+)
+from outrider.v1.target_service_pb2_grpc import (
+    TargetServiceStub,
+    add_TargetServiceServicer_to_server,
+)
+from outrider.wire import read_sampling
+from target_service.servicer import TargetServicer
+from tests.support.toy import ToyModel, generate_alone
+
+Result = TypeVar("Result")
+
+PATIENCE = 20.0
+"""Nothing in these tests takes as long, unless it hangs."""
+
+CONTEXT = 256
+OPTIONS = HostOptions(exact=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What differs between the two model services."""
+
+    name: str
+    make_servicer: Callable[[EngineHost], ModelService]
+    register: Callable[..., None]
+    stub: Callable[[grpc.aio.Channel], Any]
+
+
+DRAFT = Role(
+    "Draft",
+    partial(DraftServicer, alias="", support=64, tail=0.0),
+    add_DraftServiceServicer_to_server,
+    DraftServiceStub,
+)
+TARGET = Role(
+    "Target",
+    partial(TargetServicer, alias=""),
+    add_TargetServiceServicer_to_server,
+    TargetServiceStub,
+)
+
+
+def toy(**options: Any) -> ToyModel:
+    """Return a toy in which every held token counts, so that one wrong cell shows."""
+    return ToyModel(**{"context": CONTEXT, "order": CONTEXT, "batch_rows": 128, **options})
+
+
+class ModelProcess:
+    """A model service that keeps its port over restarts and nothing else, like a process."""
+
+    def __init__(
+        self, role: Role, make_model: Callable[[], ToyModel], options: HostOptions = OPTIONS
+    ) -> None:
+        self._role = role
+        self._make_model = make_model
+        self._options = options
+        self._channel: grpc.aio.Channel | None = None
+        self._server: Server | None = None
+        self._loaded_decodes = 0
+        self.address = "127.0.0.1:0"
+
+    async def start(self) -> None:
+        """Listen, load and serve."""
+        self.model = self._make_model()
+        await self.listen(lambda: self.model)
+        await self.load()
+
+    async def listen(self, make_model: Callable[[], ToyModel]) -> None:
+        """Listen without a model, as while it loads."""
+        self.host = EngineHost(make_model, self._options)
+        self.servicer = self._role.make_servicer(self.host)
+        name = f"outrider.v1.{self._role.name}Service"
+        self._server = await _listen(
+            self.address, name, lambda server: self._role.register(self.servicer, server)
+        )
+        self.address = self._server.address
+
+    async def load(self) -> None:
+        """Load the model and say SERVING."""
+        assert self._server is not None
+        self.servicer.set_loaded(await asyncio.wrap_future(self.host.start()))
+        await self._server.set_serving(True)
+        self._loaded_decodes = self.model.decode_count
+
+    async def kill(self) -> None:
+        """Cut every stream and forget everything, without a word to anyone."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.grpc.stop(None)
+            await asyncio.to_thread(self.host.stop)
+
+    async def restart(self) -> None:
+        """Kill, and start anew on the same port."""
+        await self.kill()
+        await self.start()
+
+    async def close(self) -> None:
+        """Stop for good."""
+        await self.kill()
+        if self._channel is not None:
+            await self._channel.close()
+
+    @property
+    def stub(self) -> Any:
+        """A client of the service."""
+        return self._role.stub(self.channel)
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        """One channel to the service, whatever becomes of it."""
+        if self._channel is None:
+            self._channel = open_channel(self.address)
+        return self._channel
+
+    @property
+    def decode_count(self) -> int:
+        """The decodes since the model was loaded and checked."""
+        return self.model.decode_count - self._loaded_decodes
+
+    async def activity(self) -> common.EngineActivity:
+        """Return what the service says of its engine."""
+        response = await self.stub.GetModel(common.GetModelRequest(), timeout=PATIENCE)
+        activity: common.EngineActivity = response.activity
+        return activity
+
+    async def close_sessions(self) -> None:
+        """Drop every session from the side, as an eviction would, streams open or not."""
+        # The engine's thread owns the cache; no call lists the sessions of others.
+        cache = self.host._cache
+        for session_id in list(cache._sessions):
+            request = common.CloseSessionRequest(session_id=session_id)
+            await self.stub.CloseSession(request, timeout=PATIENCE)
+
+    async def health(self) -> health_pb2.HealthCheckResponse.ServingStatus:
+        """Return the service's health."""
+        stub = health_pb2_grpc.HealthStub(self.channel)
+        response = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
+        return response.status
+
+
+class OrchestratorProcess:
+    """An orchestrator over two addresses; an empty draft address means none."""
+
+    def __init__(self, target: str, draft: str = "", **options: Any) -> None:
+        self._config = OrchestratorConfig(
+            server=ServerConfig(), target=target, draft=draft, **{"draft_seconds": 10.0, **options}
+        )
+        self._server: Server | None = None
+
+    async def start(self) -> None:
+        """Listen and watch the peers."""
+        config = self._config
+        draft = Peer("draft", config.draft) if config.draft else None
+        self.pair = Pair(Peer("target", config.target), draft)
+        servicer = OrchestratorServicer(config, self.pair)
+        self._server = await _listen(
+            "127.0.0.1:0",
+            "outrider.v1.OrchestratorService",
+            lambda server: add_OrchestratorServiceServicer_to_server(servicer, server),
+        )
+        self.pair.start()
+        self._channel = open_channel(self._server.address)
+        self.stub: Any = OrchestratorServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Stop for good."""
+        await self._channel.close()
+        server, self._server = self._server, None
+        assert server is not None
+        await server.grpc.stop(None)
+        await self.pair.stop()
+
+    async def status(self) -> messages.GetStatusResponse:
+        """Return the orchestrator's own view."""
+        response: messages.GetStatusResponse = await self.stub.GetStatus(
+            messages.GetStatusRequest(), timeout=PATIENCE
+        )
+        return response
+
+    async def until_ready(self) -> None:
+        """Wait until the target, and the draft if there is one, can be used."""
+        for peer in self.pair.peers:
+            await eventually(partial(_is_ready, peer))
+
+
+def _is_ready(peer: Peer) -> bool:
+    return peer.ready
+
+
+async def _listen(
+    address: str, service_name: str, register: Callable[[grpc.aio.Server], None]
+) -> Server:
+    server = Server(ServerConfig(listen=address), service_name)
+    register(server.grpc)
+    await server.start()
+    return server
+
+
+# --- starting ---
+
+
+@contextlib.asynccontextmanager
+async def running(process: Result) -> AsyncIterator[Result]:
+    """Start anything that has `start` and `close`, and close it at the end."""
+    something: Any = process
+    await something.start()
+    try:
+        yield process
+    finally:
+        await something.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Trio:
+    """A target, a draft and the orchestrator over them."""
+
+    target: ModelProcess
+    draft: ModelProcess
+    orchestrator: OrchestratorProcess
+
+
+@contextlib.asynccontextmanager
+async def three_services(
+    make_target: Callable[[], ToyModel],
+    make_draft: Callable[[], ToyModel],
+    host: HostOptions = OPTIONS,
+    **options: Any,
+) -> AsyncIterator[Trio]:
+    """Start all three and wait until they know each other."""
+    async with (
+        running(ModelProcess(TARGET, make_target, host)) as target,
+        running(ModelProcess(DRAFT, make_draft, host)) as draft,
+        running(OrchestratorProcess(target.address, draft.address, **options)) as orchestrator,
+    ):
+        await orchestrator.until_ready()
+        yield Trio(target, draft, orchestrator)
+
+
+# --- talking ---
+
+
+@dataclass(slots=True)
+class Completion:
+    """What came of one generation, so far."""
+
+    prompt: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    finished: messages.GenerationFinished | None = None
+
+    @property
+    def text(self) -> str:
+        """The text that was shown."""
+        return "".join(self.pieces)
+
+    @property
+    def statistics(self) -> messages.GenerationStatistics:
+        """The final statistics."""
+        assert self.finished is not None
+        return self.finished.statistics
+
+    def origin_count(self, origin: int) -> int:
+        """Return how many tokens came from there."""
+        return self.origins.count(origin)
+
+    def add(self, response: messages.GenerateResponse) -> None:
+        """Take in one message."""
+        event = response.WhichOneof("event")
+        if event == "started":
+            self.prompt = list(response.started.prompt_token_ids)
+        elif event == "delta":
+            self.token_ids += response.delta.token_ids
+            self.origins += response.delta.origins
+            self.pieces += [piece.text for piece in response.delta.pieces]
+        else:
+            assert self.finished is None
+            self.finished = response.finished
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """Something to do once a generation has come to `count` tokens."""
+
+    count: int
+    act: Callable[[], Awaitable[Any]]
+
+
+async def generate(
+    orchestrator: OrchestratorProcess,
+    request: messages.GenerateRequest,
+    interruptions: Sequence[Interruption] = (),
+    into: Completion | None = None,
+    timeout: float = PATIENCE,
+) -> Completion:
+    """Run one generation to its end; `into` keeps what came before an error."""
+    completion = Completion() if into is None else into
+    waiting = list(interruptions)
+    async for response in orchestrator.stub.Generate(request, timeout=timeout):
+        completion.add(response)
+        while waiting and len(completion.token_ids) >= waiting[0].count:
+            await waiting.pop(0).act()
+    assert not waiting, "the generation ended before it was interrupted"
+    return completion
+
+
+async def eventually(
+    condition: Callable[[], Any], seconds: float = PATIENCE, pause: float = 0.01
+) -> None:
+    """Wait until a condition, plain or awaitable, holds."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        answer = condition()
+        if answer is True or (asyncio.iscoroutine(answer) and await answer):
+            return
+        assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
+        await asyncio.sleep(pause)
+
+
+async def all_idle(*processes: ModelProcess) -> bool:
+    """Return whether no service has an open session or more sessions than sequences."""
+    for process in processes:
+        activity = await process.activity()
+        if activity.open_session_count or activity.session_count > process.model.sequence_count:
+            return False
+    return True
+
+
+# --- what has to come out ---
+
+
+def request(
+    prompt: str = "the rain in spain",
+    *,
+    seed: int = 7,
+    token_limit: int = 48,
+    temperature: float = 0.8,
+    stop_sequences: Sequence[str] = (),
+    prompt_tokens: Sequence[int] = (),
+    **speculative: Any,
+) -> messages.GenerateRequest:
+    """Return a request; what is not named here says how to speculate."""
+    asked = messages.GenerateRequest(
+        sampling=common.SamplingParameters(temperature=temperature),
+        seed=seed,
+        token_limit=token_limit,
+        stop_sequences=stop_sequences,
+        speculative=messages.SpeculativeOptions(**speculative),
+    )
+    if prompt_tokens:
+        asked.prompt_tokens.token_ids.extend(prompt_tokens)
+    else:
+        asked.prompt_text = prompt
+    return asked
+
+
+def written_alone(model: ToyModel, asked: messages.GenerateRequest) -> list[int]:
+    """Return what a target like `model` writes without a draft."""
+    prompt = list(asked.prompt_tokens.token_ids)
+    if not prompt:
+        prompt = model.tokenize(asked.prompt_text.encode(), add_special=True, parse_special=False)
+    return generate_alone(
+        model, prompt, asked.token_limit, read_sampling(asked.sampling), asked.seed
+    )

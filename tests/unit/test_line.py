@@ -1,0 +1,461 @@
+"""The draft's line: when it goes on, when it starts over, and the frames it is sent in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+
+import numpy as np
+import pytest
+
+from draft_service.line import Drafter, Guess, Line, guesser
+from outrider.engine.cache import Session
+from outrider.engine.job import Lease, Step
+from outrider.engine.model import Chunk, Row
+from outrider.errors import ContextExhausted, PositionPastCache
+from outrider.messages import Frame, Opening, Order, Rule, Span
+from outrider.noise import Purpose, uniform
+from outrider.sampling import GREEDY, SamplingParameters
+from tests.support.toy import EOS, NEVER, ToyModel, generate_alone
+
+PROMPT = [0, 12, 40, 7]
+WARM = SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+
+
+# the line
+
+
+def test_a_new_line_starts_at_the_end_of_the_committed_text() -> None:
+    line = Line(Rule.MATCH)
+    line.follow(Span(0, [1, 2, 3]), [])
+    assert (line.base, line.token_ids) == (3, [1, 2, 3])
+
+
+def test_without_a_line_the_held_tokens_stand_for_the_text() -> None:
+    line = Line(Rule.MATCH)
+    line.follow(Span(2, [3]), [1, 2, 9, 9])
+    assert (line.base, line.token_ids) == (3, [1, 2, 3])
+
+
+def test_a_span_past_what_is_held_is_refused_and_starts_no_line() -> None:
+    line = Line(Rule.MATCH)
+    with pytest.raises(PositionPastCache) as caught:
+        line.follow(Span(3, [4]), [1, 2])
+    assert caught.value.held == 2
+    assert line.base is None
+
+
+def test_a_span_past_the_line_is_refused_and_leaves_it_alone() -> None:
+    line = Line(Rule.MATCH)
+    line.follow(Span(0, [1, 2]), [])
+    with pytest.raises(PositionPastCache) as caught:
+        line.follow(Span(5, [4]), [1, 2, 3, 4, 5, 6])
+    assert caught.value.held == 2
+    assert (line.base, line.token_ids) == (2, [1, 2])
+
+
+def drafted(rule: Rule, committed: list[int], guesses: list[int]) -> Line:
+    line = Line(rule)
+    line.follow(Span(0, committed), [])
+    line.token_ids += guesses
+    return line
+
+
+@pytest.mark.parametrize("rule", [Rule.MATCH, Rule.SHARED_NOISE])
+@pytest.mark.parametrize("accepted", [0, 1, 2, 3])
+def test_a_line_that_agrees_keeps_its_tail_and_its_base(rule: Rule, accepted: int) -> None:
+    line = drafted(rule, [1, 2], [3, 4, 5])
+    line.follow(Span(2, [3, 4, 5][:accepted]), [])
+    assert (line.base, line.token_ids) == (2, [1, 2, 3, 4, 5])
+
+
+def test_a_line_that_differs_starts_over() -> None:
+    line = drafted(Rule.MATCH, [1, 2], [3, 4, 5])
+    line.follow(Span(2, [3, 9]), [])
+    assert (line.base, line.token_ids) == (4, [1, 2, 3, 9])
+
+
+def test_a_line_that_is_overtaken_starts_over() -> None:
+    line = drafted(Rule.MATCH, [1, 2], [3])
+    line.follow(Span(2, [3, 4]), [])
+    assert (line.base, line.token_ids) == (4, [1, 2, 3, 4])
+
+
+def test_a_span_may_refer_to_the_lines_own_tokens() -> None:
+    line = drafted(Rule.MATCH, [1, 2], [3, 4, 5])
+    line.follow(Span(4, [9]), [])
+    assert (line.base, line.token_ids) == (5, [1, 2, 3, 4, 9])
+
+
+def test_a_line_does_not_look_at_what_is_held() -> None:
+    line = drafted(Rule.MATCH, [1, 2], [3, 4])
+    line.follow(Span(3, []), [9, 9, 9, 9])
+    assert (line.base, line.token_ids) == (2, [1, 2, 3, 4])
+
+
+def test_a_rejection_line_starts_over_even_where_it_agrees() -> None:
+    line = drafted(Rule.REJECTION, [1, 2], [3, 4, 5])
+    line.follow(Span(2, [3]), [])
+    assert (line.base, line.token_ids) == (3, [1, 2, 3])
+
+
+def test_a_rejection_line_goes_on_while_nothing_was_committed() -> None:
+    line = drafted(Rule.REJECTION, [1, 2], [3, 4, 5])
+    line.follow(Span(2, []), [])
+    assert (line.base, line.token_ids) == (2, [1, 2, 3, 4, 5])
+
+
+# drafting
+
+
+def opening(rule: Rule, sampling: SamplingParameters, vocabulary: int = 64) -> Opening:
+    return Opening(
+        session_id=bytes(16),
+        attempt=1,
+        rule=rule,
+        sampling=sampling,
+        seed=5,
+        choice=0,
+        prompt_count=len(PROMPT),
+        token_limit=100,
+        vocabulary=vocabulary,
+    )
+
+
+class Desk:
+    """A drafter with a model and a session of its own. The clock stands still."""
+
+    def __init__(
+        self,
+        rule: Rule = Rule.MATCH,
+        sampling: SamplingParameters = GREEDY,
+        *,
+        eos_bias: float = NEVER,
+        capacity: int = 256,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.model = ToyModel(eos_bias=eos_bias)
+        self.lease = Lease(Session(bytes(16), 0.0, sequence=0), self.model, capacity)
+        self.frames: list[Frame] = []
+        self.steps: list[tuple[int, int]] = []  # tokens and rows of every decode
+        self.opening = opening(rule, sampling)
+        guess = guesser(self.model, self.opening, 256, 0.0)
+        self.drafter = Drafter(self.opening, guess, (EOS,), clock)
+        self._number = 0
+
+    def order(self, span: Span, until: int) -> list[Frame]:
+        """Carry an order out and return its frames."""
+        self.frames = []
+        self.run(self.begin(span, until))
+        return self.frames
+
+    def begin(self, span: Span, until: int) -> Generator[Step, list[Row], None]:
+        self._number += 1
+        order = Order(self._number, span, until)
+        return self.drafter.draft(self.lease, order, self.frames.append)
+
+    def run(
+        self, job: Generator[Step, list[Row], None], decodes: int = 1000
+    ) -> Generator[Step, list[Row], None]:
+        """Decode the job's steps, as the host does, until it ends or `decodes` are done."""
+        rows: list[Row] | None = None
+        for _ in range(decodes):
+            try:
+                step = job.send(rows)  # type: ignore[arg-type]
+            except StopIteration:
+                return job
+            rows = self.decode(step)
+        try:
+            job.send(rows)  # type: ignore[arg-type]
+        except StopIteration:
+            return job
+        return job
+
+    def decode(self, step: Step) -> list[Row]:
+        self.steps.append((len(step.token_ids), step.row_count))
+        held = self.lease.session.token_ids
+        [rows] = self.model.decode([Chunk(0, len(held), step.token_ids, step.row_count)])
+        held.extend(step.token_ids)
+        return rows
+
+    @property
+    def last(self) -> int:
+        """The number of the last order."""
+        return self._number
+
+
+def tokens(frames: Sequence[Frame]) -> list[int]:
+    return [token_id for frame in frames for token_id in frame.token_ids]
+
+
+def greedy(text: list[int], count: int) -> list[int]:
+    return generate_alone(ToyModel(eos_bias=NEVER), text, count, GREEDY, seed=0)
+
+
+def test_an_order_is_carried_out_to_its_horizon() -> None:
+    desk = Desk()
+    frames = desk.order(Span(0, PROMPT), 10)
+    assert tokens(frames) == greedy(PROMPT, 6)
+    assert frames[-1].completed == 1
+    assert {frame.base for frame in frames} == {4}
+
+
+def test_frames_go_out_every_four_tokens_and_the_last_one_completes() -> None:
+    frames = Desk().order(Span(0, PROMPT), 13)
+    assert [len(frame.token_ids) for frame in frames] == [4, 4, 1]
+    assert [frame.position for frame in frames] == [4, 8, 12]
+    assert [frame.completed for frame in frames] == [0, 0, 1]
+
+
+def test_a_horizon_that_fills_a_frame_needs_no_empty_one() -> None:
+    frames = Desk().order(Span(0, PROMPT), 8)
+    assert [(len(frame.token_ids), frame.completed) for frame in frames] == [(4, 1)]
+
+
+def test_a_frame_goes_out_when_its_first_token_is_old() -> None:
+    ticks = iter(range(1000))
+    desk = Desk(clock=lambda: next(ticks) * 0.003)
+    assert [len(frame.token_ids) for frame in desk.order(Span(0, PROMPT), 9)] == [2, 2, 1]
+
+
+def test_every_token_costs_one_decode_of_one_token_after_the_first() -> None:
+    desk = Desk()
+    desk.order(Span(0, PROMPT), 8)
+    assert desk.steps == [(4, 1), (1, 1), (1, 1), (1, 1)]
+
+
+def test_every_drafted_token_has_a_confidence() -> None:
+    for frame in Desk().order(Span(0, PROMPT), 13):
+        assert len(frame.confidences) == len(frame.token_ids)
+
+
+def test_a_repeated_order_drafts_nothing_and_completes() -> None:
+    desk = Desk()
+    desk.order(Span(0, PROMPT), 8)
+    desk.steps.clear()
+    [frame] = desk.order(Span(0, PROMPT), 8)
+    assert (frame.base, frame.position, frame.token_ids) == (4, 8, [])
+    assert frame.completed == 2
+    assert desk.steps == []
+
+
+def test_a_further_horizon_extends_the_same_line() -> None:
+    desk = Desk()
+    first = desk.order(Span(0, PROMPT), 6)
+    second = desk.order(Span(4, []), 9)
+    assert [(frame.base, frame.position) for frame in second] == [(4, 6)]
+    assert tokens(first) + tokens(second) == greedy(PROMPT, 5)
+
+
+def test_a_horizon_below_the_lines_end_cuts_nothing() -> None:
+    desk = Desk()
+    desk.order(Span(0, PROMPT), 10)
+    desk.order(Span(4, []), 6)
+    frames = desk.order(Span(4, []), 11)
+    assert [(frame.position, len(frame.token_ids)) for frame in frames] == [(10, 1)]
+
+
+def test_a_line_that_agrees_goes_on_where_it_was() -> None:
+    desk = Desk()
+    first = tokens(desk.order(Span(0, PROMPT), 8))
+    desk.steps.clear()
+    second = desk.order(Span(4, first[:2]), 10)
+    assert [(frame.base, frame.position) for frame in second] == [(4, 8)]
+    assert first + tokens(second) == greedy(PROMPT, 6)
+    assert desk.steps == [(1, 1), (1, 1)]
+
+
+def test_a_correction_starts_over_from_what_it_shares() -> None:
+    desk = Desk()
+    first = tokens(desk.order(Span(0, PROMPT), 8))
+    desk.steps.clear()
+    text = [*PROMPT, first[0], 33]
+    frames = desk.order(Span(5, [33]), 9)
+    assert {frame.base for frame in frames} == {6}
+    assert tokens(frames) == greedy(text, 3)
+    assert desk.steps[0] == (1, 1)
+
+
+def test_an_empty_order_reads_the_text_ahead_of_the_next_one() -> None:
+    desk = Desk()
+    [frame] = desk.order(Span(0, PROMPT), 4)
+    assert (frame.base, frame.position, frame.token_ids, frame.completed) == (4, 4, [], 1)
+    assert desk.steps == [(3, 0)]
+    desk.order(Span(4, []), 5)
+    assert desk.steps == [(3, 0), (1, 1)]
+
+
+def test_a_drafter_that_was_left_behind_catches_up_in_one_decode() -> None:
+    desk = Desk()
+    desk.order(Span(0, PROMPT), 5)
+    desk.steps.clear()
+    text = [*PROMPT, 20, 21, 22, 23, 24]
+    frames = desk.order(Span(4, text[4:]), 11)
+    assert desk.steps == [(5, 1), (1, 1)]
+    assert tokens(frames) == greedy(text, 2)
+
+
+def test_a_cache_that_was_lost_is_filled_from_the_line() -> None:
+    desk = Desk()
+    first = tokens(desk.order(Span(0, PROMPT), 6))
+    desk.lease.keep(0)
+    desk.steps.clear()
+    frames = desk.order(Span(4, first), 8)
+    assert first + tokens(frames) == greedy(PROMPT, 4)
+    assert desk.steps == [(6, 1), (1, 1)]
+
+
+def test_a_new_stream_continues_from_the_cache_of_the_old_one() -> None:
+    desk = Desk()
+    first = tokens(desk.order(Span(0, PROMPT), 8))
+    desk.drafter = Drafter(
+        desk.opening, guesser(desk.model, desk.opening, 256, 0.0), (EOS,), lambda: 0.0
+    )
+    frames = desk.order(Span(5, [first[1]]), 8)
+    assert {frame.base for frame in frames} == {6}
+    assert tokens(frames) == greedy([*PROMPT, *first[:2]], 2)
+
+
+def test_a_span_past_the_cache_says_what_is_held() -> None:
+    desk = Desk()
+    with pytest.raises(PositionPastCache) as caught:
+        desk.order(Span(4, [9]), 8)
+    assert caught.value.held == 0
+    assert desk.frames == []
+
+
+# the end of the text
+
+
+def test_drafting_stops_at_the_end_of_the_text() -> None:
+    desk = Desk(eos_bias=20.0)
+    frames = desk.order(Span(0, PROMPT), 10)
+    assert tokens(frames) == [EOS]
+    assert frames[-1].completed == 1
+
+
+def test_a_line_that_ended_is_not_extended_by_another_order() -> None:
+    desk = Desk(eos_bias=20.0)
+    desk.order(Span(0, PROMPT), 10)
+    [frame] = desk.order(Span(4, []), 12)
+    assert (frame.position, frame.token_ids, frame.completed) == (5, [], 2)
+
+
+def test_an_end_token_in_the_committed_text_ends_nothing() -> None:
+    desk = Desk()
+    frames = desk.order(Span(0, [*PROMPT, EOS]), 8)
+    assert len(tokens(frames)) == 3
+
+
+def test_a_rejection_block_has_its_length_whatever_is_in_it() -> None:
+    desk = Desk(Rule.REJECTION, WARM, eos_bias=20.0)
+    frames = desk.order(Span(0, PROMPT), 10)
+    assert len(tokens(frames)) == 6
+    assert EOS in tokens(frames)
+
+
+# room
+
+
+def test_the_horizon_is_cut_to_the_context() -> None:
+    desk = Desk(capacity=6)
+    frames = desk.order(Span(0, PROMPT), 10)
+    assert len(tokens(frames)) == 2
+    assert frames[-1].completed == 1
+
+
+def test_a_text_that_does_not_fit_is_refused() -> None:
+    desk = Desk(capacity=3)
+    with pytest.raises(ContextExhausted):
+        desk.order(Span(0, PROMPT), 10)
+
+
+# an order that replaces another
+
+
+def test_no_drafted_token_is_lost_when_an_order_is_replaced() -> None:
+    desk = Desk()
+    job = desk.run(desk.begin(Span(0, PROMPT), 12), decodes=2)
+    job.close()
+    text = greedy(PROMPT, 6)
+    desk.run(desk.begin(Span(4, text[:1]), 10))
+    frames = [frame for frame in desk.frames if frame.token_ids]
+    assert {frame.base for frame in frames} == {4}
+    position = 4
+    for frame in frames:
+        assert frame.position <= position, "a token was drafted and never sent"
+        position = max(position, frame.position + len(frame.token_ids))
+    assert position == 10
+    assert desk.frames[-1].completed == desk.last
+
+
+# rules
+
+
+def test_a_greedy_guess_is_the_argmax_and_as_sure_as_its_probability() -> None:
+    guess = guesser(ToyModel(), opening(Rule.MATCH, GREEDY), 256, 0.0)
+    row = np.full(64, -30.0, np.float32)
+    row[9], row[7] = 1.0, 1.0
+    assert guess(row, 4, 4) == Guess(7, 127)
+    row[9] = -30.0
+    assert guess(row, 4, 4) == Guess(7, 255)
+
+
+def test_ids_beyond_the_targets_vocabulary_are_never_guessed() -> None:
+    row = np.zeros(64, np.float32)
+    row[40] = 50.0
+    row[7] = 3.0
+    for rule, sampling in ((Rule.MATCH, GREEDY), (Rule.SHARED_NOISE, WARM), (Rule.REJECTION, WARM)):
+        guess = guesser(ToyModel(), opening(rule, sampling, vocabulary=32), 256, 0.0)
+        for position in range(4, 60):
+            assert guess(row, 4, position).token_id < 32
+
+
+def test_a_shared_noise_guess_is_what_the_target_would_draw() -> None:
+    desk = Desk(Rule.SHARED_NOISE, WARM)
+    frames = desk.order(Span(0, PROMPT), 12)
+    alone = generate_alone(ToyModel(eos_bias=NEVER), PROMPT, 8, WARM, seed=5)
+    assert tokens(frames) == alone
+
+
+def test_a_shared_noise_guess_does_not_depend_on_where_its_line_began() -> None:
+    desk = Desk(Rule.SHARED_NOISE, WARM)
+    first = tokens(desk.order(Span(0, PROMPT), 9))
+    again = Desk(Rule.SHARED_NOISE, WARM)
+    assert tokens(again.order(Span(0, PROMPT + first[:3]), 9)) == first[3:]
+
+
+def test_a_certain_guess_has_the_highest_confidence() -> None:
+    sampling = SamplingParameters(temperature=1.0, top_k=1, top_p=1.0, min_p=0.0)
+    row = np.arange(64, dtype=np.float32)
+    guess = guesser(ToyModel(), opening(Rule.SHARED_NOISE, sampling), 256, 0.0)
+    assert guess(row, 4, 4) == Guess(63, 255)
+    guess = guesser(ToyModel(), opening(Rule.REJECTION, sampling), 256, 0.0)
+    assert guess(row, 4, 4).confidence == 255
+
+
+def test_a_rejection_guess_is_drawn_from_the_row_it_sends() -> None:
+    desk = Desk(Rule.REJECTION, WARM)
+    frames = desk.order(Span(0, PROMPT), 10)
+    rows = [row for frame in frames for row in frame.rows]
+    assert len(rows) == 6
+    for i, (token_id, row) in enumerate(zip(tokens(frames), rows, strict=True)):
+        assert row.draw(uniform(5, 0, Purpose.DRAFT, 4, 4 + i)) == token_id
+        assert row.weights.min() >= 1
+        assert row.weights.max() == 65535
+
+
+def test_a_rejection_block_drafted_again_elsewhere_meets_new_draws() -> None:
+    first = tokens(Desk(Rule.REJECTION, WARM).order(Span(0, PROMPT), 10))
+    later = tokens(Desk(Rule.REJECTION, WARM).order(Span(0, PROMPT + first[:2]), 10))
+    assert later != first[2:]
+
+
+def test_a_row_that_is_sent_keeps_to_its_support() -> None:
+    guess = guesser(ToyModel(), opening(Rule.REJECTION, WARM), 5, 0.0)
+    row = guess(np.arange(64, dtype=np.float32) / 8, 4, 4).row
+    assert row is not None
+    assert row.token_ids.tolist() == [63, 62, 61, 60, 59]
+
+
+def test_only_the_rejection_rule_sends_rows() -> None:
+    assert all(not frame.rows for frame in Desk().order(Span(0, PROMPT), 9))

@@ -1,0 +1,242 @@
+"""What joins the next decode, and when it is worth to wait for more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.engine.schedule import Awaited, CostTable, Limits, Pending, allot, wait_until
+
+SETTINGS = settings(derandomize=True, deadline=None)
+LIMITS = Limits(rows=512, rows_out=128)
+
+
+def by(multiple: int) -> Callable[[int], int]:
+    return lambda count: -(-count // multiple) * multiple
+
+
+def rows_out(job: Pending, padded: Callable[[int], int]) -> int:
+    """Return the rows of logits that llama.cpp computes for a finishing job."""
+    pads = padded(job.token_count) - job.token_count
+    return padded(job.row_count + pads) if job.row_count else 0
+
+
+@st.composite
+def pending_jobs(draw: st.DrawFn) -> Pending:
+    row_count = draw(st.one_of(st.integers(0, 9), st.integers(0, 65)))
+    token_count = max(1, row_count) + draw(st.one_of(st.integers(0, 12), st.integers(0, 1500)))
+    return Pending(token_count, row_count)
+
+
+JOBS = st.lists(pending_jobs(), min_size=1, max_size=12)
+MULTIPLES = st.sampled_from([1, 4])
+
+
+# allot
+
+
+@SETTINGS
+@given(JOBS, MULTIPLES)
+def test_a_decode_never_exceeds_its_limits(jobs: list[Pending], multiple: int) -> None:
+    padded = by(multiple)
+    taken = allot(jobs, LIMITS, padded)
+    assert sum(map(padded, taken)) <= LIMITS.rows
+    finishing = [job for job, count in zip(jobs, taken, strict=True) if count == job.token_count]
+    assert sum(rows_out(job, padded) for job in finishing) <= LIMITS.rows_out
+
+
+@SETTINGS
+@given(JOBS, MULTIPLES)
+def test_wanted_rows_are_never_split(jobs: list[Pending], multiple: int) -> None:
+    for job, count in zip(jobs, allot(jobs, LIMITS, by(multiple)), strict=True):
+        assert 0 <= count <= job.token_count
+        assert count == job.token_count or count <= job.token_count - job.row_count
+
+
+@SETTINGS
+@given(JOBS)
+def test_a_chunk_before_the_rows_is_whole_multiples(jobs: list[Pending]) -> None:
+    for job, count in zip(jobs, allot(jobs, LIMITS, by(4)), strict=True):
+        assert count == job.token_count or count % 4 == 0
+
+
+@SETTINGS
+@given(JOBS, MULTIPLES)
+def test_the_oldest_job_always_gets_on(jobs: list[Pending], multiple: int) -> None:
+    assert allot(jobs, LIMITS, by(multiple))[0] > 0
+
+
+@SETTINGS
+@given(JOBS, MULTIPLES)
+def test_every_job_finishes(jobs: list[Pending], multiple: int) -> None:
+    left = list(jobs)
+    for _ in range(200):
+        taken = allot(left, LIMITS, by(multiple))
+        left = [
+            Pending(job.token_count - count, job.row_count)
+            for job, count in zip(left, taken, strict=True)
+            if count < job.token_count
+        ]
+        if not left:
+            return
+    raise AssertionError(f"{left} did not finish")
+
+
+@SETTINGS
+@given(st.lists(st.builds(Pending, st.integers(1, 9), st.just(1)), min_size=1, max_size=30))
+def test_short_jobs_all_join(jobs: list[Pending]) -> None:
+    assert allot(jobs, LIMITS, by(4)) == [job.token_count for job in jobs]
+
+
+def test_a_long_prompt_alone_takes_all_rows() -> None:
+    assert allot([Pending(2000, 1)], LIMITS, by(4)) == [512]
+
+
+def test_a_long_prompt_takes_a_small_chunk_while_others_wait() -> None:
+    assert allot([Pending(2000, 1), Pending(5, 5)], LIMITS, by(4)) == [128, 5]
+
+
+def test_the_chunk_before_the_rows_leaves_all_of_them() -> None:
+    assert allot([Pending(513, 5)], LIMITS, by(4)) == [508]
+    assert allot([Pending(512, 5)], LIMITS, by(4)) == [512]
+
+
+def test_a_prompt_without_rows_ends_with_its_last_token() -> None:
+    assert allot([Pending(513, 0)], LIMITS, by(4)) == [512]
+    assert allot([Pending(1, 0)], LIMITS, by(4)) == [1]
+
+
+def test_rows_that_do_not_fit_wait_for_the_next_decode() -> None:
+    jobs = [Pending(60, 60), Pending(60, 60), Pending(4, 4)]
+    assert allot(jobs, LIMITS, by(4)) == [60, 60, 0]
+
+
+def test_a_job_with_many_rows_is_not_held_up_by_the_size_of_a_shared_chunk() -> None:
+    small = Limits(rows=512, rows_out=128, shared_chunk=16)
+    assert allot([Pending(65, 65), Pending(1, 1)], small, by(4)) == [65, 1]
+
+
+# cost
+
+
+POINTS = st.lists(
+    st.tuples(st.integers(1, 64), st.floats(1e-4, 1.0)),
+    min_size=1,
+    max_size=8,
+    unique_by=lambda point: point[0],
+).map(sorted)
+
+
+def test_a_cost_is_read_between_its_points() -> None:
+    table = CostTable([(1, 0.010), (4, 0.016), (8, 0.032)])
+    assert table.seconds(0) == 0.0
+    assert table.seconds(1) == pytest.approx(0.010)
+    assert table.seconds(2) == pytest.approx(0.012)
+    assert table.seconds(8) == pytest.approx(0.032)
+    assert table.seconds(12) == pytest.approx(0.048)
+
+
+def test_fewer_rows_never_cost_more_since_they_can_be_padded() -> None:
+    table = CostTable([(1, 0.066), (2, 0.070), (4, 0.055), (8, 0.108)])
+    assert table.seconds(1) == table.seconds(2) == table.seconds(4) == 0.055
+
+
+def test_one_point_is_a_line_through_nothing() -> None:
+    table = CostTable([(4, 0.02)])
+    assert table.seconds(2) == 0.02
+    assert table.seconds(8) == pytest.approx(0.04)
+
+
+@SETTINGS
+@given(POINTS)
+def test_a_cost_never_falls_with_the_rows(points: list[tuple[int, float]]) -> None:
+    table = CostTable(points)
+    costs = [table.seconds(count) for count in range(80)]
+    assert all(left <= right * (1 + 1e-12) for left, right in zip(costs, costs[1:], strict=False))
+
+
+@SETTINGS
+@given(POINTS)
+def test_a_cost_is_at_most_what_was_measured(points: list[tuple[int, float]]) -> None:
+    table = CostTable(points)
+    assert all(table.seconds(count) <= seconds * (1 + 1e-12) for count, seconds in points)
+
+
+# waiting
+
+
+FLAT = CostTable([(4, 0.050), (8, 0.050), (16, 0.050)])
+"""Shared decodes are free: every wait below 50 ms pays."""
+
+STEEP = CostTable([(4, 0.050), (8, 0.100), (16, 0.200)])
+"""Shared decodes save nothing."""
+
+AWAITED = st.builds(
+    Awaited,
+    answer_time=st.floats(9.0, 10.0),
+    turnaround=st.floats(1e-4, 0.5),
+    row_count=st.sampled_from([4, 8, 12]),
+)
+
+
+def test_one_session_never_waits() -> None:
+    assert wait_until(10.0, 4, [], FLAT) <= 10.0
+
+
+def test_a_session_that_was_just_answered_is_awaited() -> None:
+    just = Awaited(answer_time=10.0, turnaround=0.004, row_count=4)
+    assert wait_until(10.001, 4, [just], FLAT) == pytest.approx(10.008)
+
+
+def test_a_session_is_awaited_for_at_most_twice_its_turnaround() -> None:
+    late = Awaited(answer_time=10.0, turnaround=0.004, row_count=4)
+    assert wait_until(10.007, 4, [late], FLAT) == pytest.approx(10.008)
+    assert wait_until(10.008, 4, [late], FLAT) <= 10.008
+    assert wait_until(11.0, 4, [late], FLAT) <= 11.0
+
+
+def test_nobody_is_awaited_when_a_shared_decode_saves_nothing() -> None:
+    just = Awaited(answer_time=10.0, turnaround=0.001, row_count=4)
+    assert wait_until(10.0, 4, [just], STEEP) <= 10.0
+
+
+def test_a_session_that_comes_back_slowly_is_not_awaited() -> None:
+    slow = Awaited(answer_time=10.0, turnaround=0.4, row_count=4)
+    assert wait_until(10.0, 4, [slow], FLAT) <= 10.0
+
+
+def test_a_slow_session_does_not_keep_a_fast_one_from_being_awaited() -> None:
+    slow = Awaited(answer_time=10.0, turnaround=0.4, row_count=4)
+    fast = Awaited(answer_time=10.0, turnaround=0.004, row_count=4)
+    assert wait_until(10.0, 4, [slow, fast], FLAT) == pytest.approx(10.008)
+
+
+def test_nobody_is_awaited_for_longer_than_it_saves() -> None:
+    just = Awaited(answer_time=10.0, turnaround=0.040, row_count=4)
+    assert wait_until(10.0, 4, [just], FLAT) == pytest.approx(10.050)
+
+
+def test_sessions_that_did_not_come_back_save_nothing() -> None:
+    # 4 + 4 rows save nothing here; only the forty that never came would.
+    table = CostTable([(4, 0.010), (8, 0.020), (40, 0.100), (48, 0.100)])
+    gone = [Awaited(answer_time=1.0, turnaround=0.001, row_count=4) for _ in range(10)]
+    just = Awaited(answer_time=10.0, turnaround=0.005, row_count=4)
+    assert wait_until(10.0, 4, [just], table) <= 10.0
+    assert wait_until(10.0, 4, [*gone, just], table) <= 10.0
+
+
+@SETTINGS
+@given(st.lists(AWAITED, max_size=6), st.sampled_from([4, 8]), POINTS)
+def test_no_wait_is_longer_than_twice_a_turnaround_or_than_it_pays(
+    awaited: list[Awaited], ready: int, points: list[tuple[int, float]]
+) -> None:
+    table, now = CostTable(points), 10.0
+    until = wait_until(now, ready, awaited, table)
+    if until > now:
+        assert until <= max(a.answer_time + 2 * a.turnaround for a in awaited)
+        rows = sum(a.row_count for a in awaited)
+        # A shared decode saves at most all of the others' time.
+        assert until - now <= table.seconds(rows) + 1e-9

@@ -1,0 +1,335 @@
+"""Protobuf to values and back: what goes out comes in again, and what is wrong is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider import wire
+from outrider.distribution import Distribution
+from outrider.errors import InvalidRequest
+from outrider.messages import MAX_DRAFT, Form, Frame, Opening, Order, Round, Rows, Rule, Span
+from outrider.sampling import SamplingParameters
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import draft_service_pb2 as draft
+from outrider.v1 import target_service_pb2 as target
+
+SIZE = 50
+SETTINGS = settings(derandomize=True, deadline=None)
+
+IDS = st.lists(st.integers(0, SIZE - 1), max_size=20)
+DRAFTS = st.lists(st.integers(0, SIZE - 1), max_size=MAX_DRAFT)
+POSITIONS = st.integers(0, 2**31 - 1)
+SPANS = st.builds(Span, st.integers(0, 2**20), IDS)
+TEXTS = st.builds(Span, st.integers(0, 2**20), IDS.filter(bool))
+SAMPLING = st.builds(
+    SamplingParameters,
+    temperature=st.floats(0, 1000, width=32),
+    top_k=st.integers(0, 2**31 - 1),
+    top_p=st.floats(0, 1, width=32, exclude_min=True),
+    min_p=st.floats(0, 1, width=32),
+)
+OPENINGS = st.builds(
+    Opening,
+    session_id=st.binary(min_size=16, max_size=16),
+    attempt=POSITIONS,
+    rule=st.sampled_from(Rule),
+    sampling=SAMPLING,
+    seed=st.integers(-(2**63), 2**63 - 1),
+    choice=POSITIONS,
+    prompt_count=st.integers(1, 2**31 - 1),
+    token_limit=POSITIONS,
+    vocabulary=st.integers(1, 2**31 - 1),
+)
+
+
+@st.composite
+def distributions(draw: st.DrawFn, weights: st.SearchStrategy[float]) -> Distribution:
+    ids = draw(st.lists(st.integers(0, SIZE - 1), min_size=1, max_size=8, unique=True))
+    values = draw(st.lists(weights, min_size=len(ids), max_size=len(ids)))
+    return Distribution(np.array(ids, np.int32), np.array(values, np.float64))
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> Frame:
+    rows = draw(st.lists(distributions(st.integers(1, 65535).map(float)), max_size=4))
+    if rows:
+        ids = [int(draw(st.sampled_from(row.token_ids.tolist()))) for row in rows]
+    else:
+        ids = draw(IDS)
+    base = draw(st.integers(0, 2**20))
+    return Frame(
+        base=base,
+        position=base + draw(st.integers(0, 64)),
+        token_ids=ids,
+        confidences=draw(st.binary(min_size=len(ids), max_size=len(ids))),
+        rows=rows,
+        completed=draw(POSITIONS),
+    )
+
+
+def assert_same_rows(left: list[Distribution], right: list[Distribution]) -> None:
+    assert len(left) == len(right)
+    for one, other in zip(left, right, strict=True):
+        np.testing.assert_array_equal(one.token_ids, other.token_ids)
+        np.testing.assert_array_equal(one.weights, other.weights)
+
+
+def sent(message: Any) -> Any:
+    """Return the message as it arrives."""
+    return type(message).FromString(message.SerializeToString())
+
+
+# what goes out comes in again
+
+
+@SETTINGS
+@given(OPENINGS)
+def test_an_opening_comes_in_as_it_went_out(opening: Opening) -> None:
+    assert wire.read_opening(sent(wire.write_opening(opening))) == opening
+
+
+@SETTINGS
+@given(SPANS)
+def test_a_span_comes_in_as_it_went_out(span: Span) -> None:
+    assert wire.read_span("committed", sent(wire.write_span(span)), SIZE) == span
+
+
+@SETTINGS
+@given(st.integers(1, 2**31 - 1), TEXTS, st.integers(-5, MAX_DRAFT))
+def test_an_order_comes_in_as_it_went_out(number: int, text: Span, ahead: int) -> None:
+    order = Order(number, text, max(0, text.end + ahead))
+    assert wire.read_order(sent(wire.write_order(order)).order, SIZE) == order
+
+
+@SETTINGS
+@given(frames())
+def test_a_frame_comes_in_as_it_went_out(frame: Frame) -> None:
+    read = wire.read_frame(sent(wire.write_frame(frame)), SIZE)
+    assert_same_rows(list(read.rows), list(frame.rows))
+    for name in ("base", "position", "token_ids", "confidences", "completed"):
+        assert getattr(read, name) == getattr(frame, name)
+
+
+@SETTINGS
+@given(st.integers(1, 2**31 - 1), TEXTS, DRAFTS, st.sampled_from(Form))
+def test_a_round_comes_in_as_it_went_out(
+    number: int, text: Span, guesses: list[int], form: Form
+) -> None:
+    round_ = Round(number, text, guesses, form)
+    assert wire.read_round(sent(wire.write_round(round_)).round, SIZE) == round_
+
+
+@SETTINGS
+@given(
+    IDS,
+    st.lists(distributions(st.floats(1e-300, 1e300)), max_size=3),
+    st.lists(st.binary(min_size=4 * SIZE, max_size=4 * SIZE), max_size=2),
+)
+def test_rows_come_in_as_they_went_out(
+    sampled: list[int], laws: list[Distribution], logits: list[bytes]
+) -> None:
+    message = sent(wire.write_rows(Rows(sampled, laws, logits), 7))
+    read = wire.read_rows(message, SIZE)
+    assert message.first_row == 7
+    assert (read.sampled, read.logits) == (sampled, logits)
+    assert_same_rows(list(read.distributions), laws)
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_every_rule_has_a_value(rule: Rule) -> None:
+    assert wire.read_rule(wire.write_rule(rule)) is rule
+
+
+@pytest.mark.parametrize("form", Form)
+def test_every_form_has_a_value(form: Form) -> None:
+    assert wire.read_form(wire.write_form(form)) is form
+
+
+def test_unset_sampling_fields_take_their_defaults_and_zeros_stay() -> None:
+    assert wire.read_sampling(common.SamplingParameters()) == SamplingParameters()
+    greedy = wire.read_sampling(common.SamplingParameters(temperature=0.0))
+    assert greedy == SamplingParameters(temperature=0.0)
+
+
+def test_time_is_sent_in_whole_microseconds() -> None:
+    assert wire.write_time(0.5, 2e-6, 0.0) == common.ServiceTime(queue_us=500_000, decode_us=2)
+
+
+# what is wrong is refused, by name
+
+
+def opening_with(**fields: Any) -> common.OpenSession:
+    message = common.OpenSession(
+        session_id=bytes(16),
+        attempt=1,
+        acceptance_rule=common.ACCEPTANCE_RULE_MATCH,
+        prompt_token_count=3,
+        token_limit=5,
+        vocabulary_token_count=SIZE,
+    )
+    message.MergeFrom(common.OpenSession(**fields))
+    return message
+
+
+def sampling_with(**fields: float) -> common.SamplingParameters:
+    return common.SamplingParameters(**fields)
+
+
+def order_with(number: int, position: int, ids: list[int], until: int) -> draft.DraftOrder:
+    committed = common.TokenSpan(position=position, token_ids=ids)
+    return draft.DraftOrder(order=number, committed=committed, draft_until=until)
+
+
+def frame_with(**fields: Any) -> draft.DraftResponse:
+    return draft.DraftResponse(frame=draft.DraftFrame(**fields))
+
+
+def frame_of_row(ids: list[int], weights: list[int], token_id: int = 4) -> draft.DraftResponse:
+    row = draft.DraftDistribution(token_ids=ids, weights=weights)
+    return frame_with(base=1, position=1, token_ids=[token_id], distributions=[row])
+
+
+def round_with(
+    number: int = 1, position: int = 0, ids: tuple[int, ...] = (1,), **fields: Any
+) -> target.VerifyRound:
+    prefix = common.TokenSpan(position=position, token_ids=ids)
+    fields = {"row_form": common.ROW_FORM_SAMPLED} | fields
+    return target.VerifyRound(round=number, prefix=prefix, **fields)
+
+
+def rows_of_law(ids: list[int], weights: list[float]) -> target.Rows:
+    return target.Rows(distributions=[target.RowDistribution(token_ids=ids, weights=weights)])
+
+
+def read_order(message: Any) -> Any:
+    return wire.read_order(message, SIZE)
+
+
+def read_frame(message: Any) -> Any:
+    return wire.read_frame(message, SIZE)
+
+
+def read_round(message: Any) -> Any:
+    return wire.read_round(message, SIZE)
+
+
+def read_rows(message: Any) -> Any:
+    return wire.read_rows(message, SIZE)
+
+
+NAN, INF = float("nan"), float("inf")
+
+REFUSED: list[tuple[Callable[[Any], Any], Any, str, str]] = [
+    (wire.read_opening, opening_with(session_id=bytes(15)), "session_id", "16 bytes, not 15"),
+    (wire.read_opening, opening_with(attempt=-1), "attempt", "at least 0, not -1"),
+    (wire.read_opening, opening_with(choice_index=-1), "choice_index", "not -1"),
+    (wire.read_opening, opening_with(prompt_token_count=-3), "prompt_token_count", "at least 1"),
+    (wire.read_opening, opening_with(token_limit=-1), "token_limit", "at least 0"),
+    (wire.read_opening, opening_with(vocabulary_token_count=-2), "vocabulary_token_count", "1"),
+    (wire.read_opening, opening_with(acceptance_rule=99), "acceptance_rule", "unknown value 99"),
+    (wire.read_opening, common.OpenSession(session_id=bytes(16)), "acceptance_rule", "value 0"),
+    (wire.read_session_id, b"", "session_id", "not 0"),
+    (wire.read_session_id, bytes(17), "session_id", "not 17"),
+    (wire.read_sampling, sampling_with(temperature=-1.0), "temperature", r"\[0, 1000\]"),
+    (wire.read_sampling, sampling_with(temperature=1001.0), "temperature", "1001"),
+    (wire.read_sampling, sampling_with(temperature=NAN), "temperature", "nan"),
+    (wire.read_sampling, sampling_with(temperature=INF), "temperature", "inf"),
+    (wire.read_sampling, sampling_with(top_k=-1), "top_k", "-1"),
+    (wire.read_sampling, sampling_with(top_p=0.0), "top_p", "above 0"),
+    (wire.read_sampling, sampling_with(top_p=1.5), "top_p", r"\[0, 1\]"),
+    (wire.read_sampling, sampling_with(top_p=NAN), "top_p", "nan"),
+    (wire.read_sampling, sampling_with(min_p=-0.5), "min_p", "-0.5"),
+    (wire.read_sampling, sampling_with(min_p=2.0), "min_p", r"\[0, 1\]"),
+    (read_order, order_with(0, 0, [1], 3), "order", "at least 1"),
+    (read_order, order_with(1, -1, [1], 3), "committed.position", "not -1"),
+    (read_order, order_with(1, 0, [], 3), "committed", "no token"),
+    (read_order, order_with(1, 0, [1], -1), "draft_until", "at least 0"),
+    (read_order, order_with(1, 4, [1], 70), "draft_until", "at most 64 past"),
+    (read_order, order_with(1, 0, [1, SIZE], 3), "committed.token_ids", r"50 is outside \[0, 50\)"),
+    (read_order, order_with(1, 0, [-1, 1], 3), "committed.token_ids", "-1 is outside"),
+    (read_frame, frame_with(base=-1), "base", "not -1"),
+    (read_frame, frame_with(base=3, position=2), "position", "at least 3, not 2"),
+    (read_frame, frame_with(token_ids=[SIZE]), "token_ids", "50 is outside"),
+    (read_frame, frame_with(token_ids=[-7]), "token_ids", "-7 is outside"),
+    (read_frame, frame_of_row([], []), "distributions", "distinct ids"),
+    (read_frame, frame_of_row([4, 5], [1]), "distributions", "as many weights"),
+    (read_frame, frame_of_row([4, 4], [1, 1]), "distributions", "distinct ids"),
+    (read_frame, frame_of_row([4], [0]), "distributions", "out of range"),
+    (read_frame, frame_of_row([4], [65536]), "distributions", "out of range"),
+    (read_frame, frame_of_row([4], [-1]), "distributions", "out of range"),
+    (read_frame, frame_of_row([5], [1]), "distributions", "not listed"),
+    (read_frame, frame_of_row([4, SIZE], [1, 1]), "distributions.token_ids", "outside"),
+    (read_round, round_with(number=0), "round", "at least 1"),
+    (read_round, round_with(position=-1), "prefix.position", "not -1"),
+    (read_round, round_with(ids=()), "prefix", "at least one token"),
+    (read_round, round_with(ids=(SIZE,)), "prefix.token_ids", "outside"),
+    (read_round, round_with(draft_token_ids=[1] * 65), "draft_token_ids", "at most 64"),
+    (read_round, round_with(draft_token_ids=[SIZE]), "draft_token_ids", "outside"),
+    (read_round, round_with(row_form=common.ROW_FORM_UNSPECIFIED), "row_form", "value 0"),
+    (read_round, round_with(row_form=9), "row_form", "unknown value 9"),
+    (read_rows, target.Rows(token_ids=[SIZE]), "token_ids", "outside"),
+    (read_rows, target.Rows(logits=[bytes(4 * SIZE - 4)]), "logits", "not 200 bytes"),
+    (read_rows, rows_of_law([], []), "distributions", "as many weights"),
+    (read_rows, rows_of_law([1, 2], [1.0]), "distributions", "as many weights"),
+    (read_rows, rows_of_law([SIZE], [1.0]), "distributions.token_ids", "outside"),
+    (read_rows, rows_of_law([1, 2], [1.0, -1.0]), "distributions", "negative or not finite"),
+    (read_rows, rows_of_law([1, 2], [1.0, NAN]), "distributions", "negative or not finite"),
+    (read_rows, rows_of_law([1, 2], [INF, 1.0]), "distributions", "negative or not finite"),
+    (read_rows, rows_of_law([1], [0.0]), "distributions", "negative or not finite"),
+]
+
+
+@pytest.mark.parametrize(("read", "message", "field", "said"), REFUSED)
+def test_what_is_out_of_range_is_refused_by_name(
+    read: Callable[[Any], Any], message: Any, field: str, said: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=said) as caught:
+        read(message)
+    assert caught.value.field == field
+    assert caught.value.metadata["field"] == field
+
+
+def test_a_row_of_too_many_entries_is_refused() -> None:
+    ids = list(range(wire.MAX_SUPPORT + 1))
+    with pytest.raises(InvalidRequest):
+        wire.read_frame(frame_of_row(ids, [1] * len(ids)), len(ids))
+
+
+@pytest.mark.parametrize("row_count", [1, 3])
+def test_a_frame_with_rows_has_one_for_every_token(row_count: int) -> None:
+    row = draft.DraftDistribution(token_ids=[4, 5], weights=[1, 1])
+    message = frame_with(base=1, position=1, token_ids=[4, 5], distributions=[row] * row_count)
+    with pytest.raises(InvalidRequest, match="distributions"):
+        wire.read_frame(message, SIZE)
+
+
+def test_weights_whose_sum_is_infinite_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="distributions"), np.errstate(over="ignore"):
+        wire.read_rows(rows_of_law([1, 2], [1.7e308, 1.7e308]), SIZE)
+
+
+@SETTINGS
+@given(st.binary(max_size=80))
+def test_garbage_is_read_or_refused_and_never_anything_else(data: bytes) -> None:
+    readers = [
+        (draft.DraftResponse, lambda m: wire.read_frame(m, SIZE)),
+        (draft.DraftOrder, lambda m: wire.read_order(m, SIZE)),
+        (target.VerifyRound, lambda m: wire.read_round(m, SIZE)),
+        (target.Rows, lambda m: wire.read_rows(m, SIZE)),
+        (common.OpenSession, wire.read_opening),
+    ]
+    for kind, read in readers:
+        try:
+            message = kind.FromString(data)
+        except Exception:  # protobuf's own refusal
+            continue
+        try:
+            read(message)  # type: ignore[no-untyped-call]
+        except InvalidRequest as error:
+            assert error.field
