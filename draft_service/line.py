@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -47,17 +48,19 @@ class Line:
         self.base: int | None = None
         self._rule = rule
 
-    def follow(self, committed: Span, held: Sequence[int]) -> None:
+    def follow(self, committed: Span, held: Sequence[int]) -> bool:
         """Keep the line if it agrees with the committed text, else start over.
 
-        `held` stands for the text when there is no line yet. Raises
+        Returns whether it started over. `held` stands for the text when there is no line yet. Raises
         PositionPastCache when the span starts after what is known.
         """
         known = self.token_ids if self.base is not None else held
         text = compose(known, committed)
-        if self.base is None or not self._stays(text):
-            self.token_ids = text
-            self.base = len(text)
+        if self.base is not None and self._stays(text):
+            return False
+        self.token_ids = text
+        self.base = len(text)
+        return True
 
     def _stays(self, text: list[int]) -> bool:
         # A rejection block is keyed by the position that it starts at, so it
@@ -81,7 +84,16 @@ class Drafter:
         self._guess = guess
         # A block of the rejection rule has a fixed length, whatever is in it.
         self._ends = () if opening.rule is Rule.REJECTION else frozenset(end_token_ids)
+        self._frames = _FrameBuilder(0, 0, clock)
+        self._told: deque[Span] = deque()
         self._clock = clock
+
+    def tell(self, committed: Span) -> None:
+        """Note what an order says about the text, from any thread.
+
+        The order may be replaced before it starts, and the next one builds on it.
+        """
+        self._told.append(committed)
 
     def draft(
         self, lease: Lease, order: Order, emit: Callable[[Frame], None]
@@ -92,11 +104,14 @@ class Drafter:
         PositionPastCache and ContextExhausted.
         """
         line = self._line
-        line.follow(order.committed, lease.held)
-        assert line.base is not None
         check_room(order.committed.end, lease.capacity)
+        restarted = self._follow(order.committed, lease)
+        assert line.base is not None
         until = min(order.draft_until, lease.capacity)
-        frame = _FrameBuilder(line.base, len(line.token_ids), self._clock)
+        if restarted:
+            self._frames = _FrameBuilder(line.base, line.base, self._clock)
+        # Guesses of a replaced order that were not sent yet go out with these.
+        frame = self._frames
         if until <= len(line.token_ids):
             yield from _catch_up(lease, line.token_ids)
         while len(line.token_ids) < until and not self._ended(line):
@@ -109,6 +124,12 @@ class Drafter:
             if frame.due() and len(line.token_ids) < until:
                 emit(frame.take())
         emit(frame.take(order.number))
+
+    def _follow(self, committed: Span, lease: Lease) -> bool:
+        """Follow everything told since the last order that started; say if the line restarted."""
+        told = [self._told.popleft() for _ in range(len(self._told))]
+        spans = [span for span in told if span.end <= lease.capacity]
+        return any([self._line.follow(span, lease.held) for span in (*spans, committed)])
 
     def _ended(self, line: Line) -> bool:
         """Whether the line's own last token ends the text."""

@@ -100,6 +100,7 @@ class _DraftStream:
         self._owner.last = order.number
         self.close()
         order = _with_known_ids(order, self._size)
+        self._drafter.tell(order.committed)
         wanted = order.committed.token_ids if order.committed.position == 0 else ()
         try:
             self._ticket = self._host.submit(
@@ -108,8 +109,9 @@ class _DraftStream:
         except EngineBusy as error:
             self._post(_outcome(order.number, error))
             return
-        self._ticket.future.add_done_callback(
-            lambda future: self._post(_outcome(order.number, future.exception()))
+        ticket = self._ticket
+        ticket.future.add_done_callback(
+            lambda future: self._post(self._outcome(order.number, ticket, future.exception()))
         )
 
     def _run(self, lease: Lease, order: Order) -> Any:
@@ -119,6 +121,16 @@ class _DraftStream:
             self._post(message)
 
         return self._drafter.draft(lease, order, emit)
+
+    def _outcome(
+        self, number: int, ticket: Ticket, error: BaseException | None
+    ) -> messages.DraftResponse | BaseException | None:
+        """Return what is to be written when an order ended."""
+        if isinstance(error, RoundSuperseded):
+            if ticket.replaced:
+                return None
+            error = EngineBusy("a Rollback or CloseSession cut the session", 0.0)
+        return _outcome(number, error)
 
     def _post(self, item: messages.DraftResponse | BaseException | None) -> None:
         """Hand something over from the engine's thread."""
@@ -136,6 +148,7 @@ class _DraftStream:
     def close(self) -> None:
         """Stop what is under way."""
         if self._ticket is not None:
+            self._ticket.replaced = True
             self._host.cancel(self._ticket)
 
 
@@ -143,7 +156,7 @@ def _outcome(
     number: int, error: BaseException | None
 ) -> messages.DraftResponse | BaseException | None:
     """Return how an order ended: an answer for what can happen, else the error itself."""
-    if error is None or isinstance(error, RoundSuperseded):
+    if error is None:
         return None
     response = messages.DraftResponse(completed_order=number)
     if isinstance(error, PositionPastCache):

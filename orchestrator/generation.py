@@ -123,6 +123,12 @@ class Counts:
             for i in range(count):
                 counts[i] += 1
 
+    def forget_accepted(self, kept: int, noted: int) -> None:
+        """Take back the accepted tokens from `kept` on of the `noted` ones noted last."""
+        self.accepted -= noted - kept
+        for i in range(kept, noted):
+            self.accepted_by_position[i] -= 1
+
 
 class DraftState(Enum):
     """What the draft is doing, as far as is known."""
@@ -171,11 +177,14 @@ class _Line:
         self._dead = max(self._dead, self.base)
         self.token_ids, self.rows = [], []
 
-    def agreed(self, committed: Sequence[int]) -> int:
-        """Return how much of the committed text the draft has by its own frames."""
-        if self.start > len(committed):
-            return 0
-        return min(len(committed), self.start + len(self.token_ids))
+    def agreed(self, committed: Sequence[int], told: int) -> int:
+        """Return how much of the committed text the draft has, by what it was told and drafted.
+
+        Behind a gap in its frames nobody knows what it drafted.
+        """
+        if self.start > told:
+            return told
+        return max(told, min(len(committed), self.start + len(self.token_ids)))
 
     def after(self, length: int) -> slice:
         """Return where the guesses for positions `length` and later are."""
@@ -197,7 +206,9 @@ class Generation:
         self._draft_told = 0
         self._draft_line = _Line()
         self._draft_pause = 0
+        self._last_start = self._last_accepted = 0
         self._ordered_length = -1
+        self._missed_length = -1
         self._needs_order = False
         self._target_ready = False
         self._target_holds = 0
@@ -224,8 +235,10 @@ class Generation:
         """A stream to the draft is open; it has no line yet."""
         self.draft_state = DraftState.IDLE
         self._draft_context = context
-        self._draft_line.drop()
         self._draft_line = _Line()
+        # The last orders of the stream before may never have arrived.
+        self._draft_told = 0
+        self._missed_length = -1
         self._needs_order = True
 
     def draft_lost(self) -> None:
@@ -238,18 +251,24 @@ class Generation:
 
     def draft_frame(self, frame: Frame) -> None:
         """A piece of the line arrived."""
-        self._draft_line.add(frame, self.committed)
+        if self.plan.opening.rule is Rule.REJECTION and len(frame.rows) != len(frame.token_ids):
+            self._draft_line.drop()
+        else:
+            self._draft_line.add(frame, self.committed)
         if frame.completed == self.order and self.draft_state is not DraftState.ABSENT:
             self.draft_state = DraftState.IDLE
 
     def draft_missing(self, order: int, held: int) -> None:
-        """The draft holds less of the text than the order assumed."""
+        """The draft holds less of the text than the order assumed: tell it, once a round."""
         if order == self.order:
             self.counts.draft_faults += 1
-            self._draft_told = held
+            self._draft_told = held if held < self._draft_told else 0
             self._draft_line = _Line()
             self.draft_state = DraftState.IDLE
             self._needs_order = True
+            if self._missed_length == len(self.committed):
+                self._draft_pause = max(self._draft_pause, 1)
+            self._missed_length = len(self.committed)
 
     def draft_refused(self, order: int) -> None:
         """The draft is busy, or its context is full: this order brings nothing."""
@@ -272,9 +291,11 @@ class Generation:
     # --- what happened at the target ---
 
     def target_opened(self) -> None:
-        """A stream to the target is open."""
+        """A stream to the target is open; it may lead to another replica, or to an old cache."""
         self._target_ready = True
-        self._sent = False
+        self._target_holds = 0
+        if self._asked is not None:
+            self._ask(self._asked.draft)
 
     def target_lost(self) -> None:
         """The stream to the target is gone; the round under way is asked again."""
@@ -286,7 +307,7 @@ class Generation:
         """The target holds less of the text than the round assumed."""
         if self._asked is not None and round_ == self._asked.number:
             self.counts.target_faults += 1
-            self._target_holds = held
+            self._target_holds = held if held < self._target_holds else 0
             self._ask(self._asked.draft)
 
     def target_busy(self, round_: int) -> None:
@@ -308,6 +329,7 @@ class Generation:
         before = len(self.committed)
         accepted, origins = self._commit(asked.draft, verdict)
         self.counts.note_draft(len(asked.draft), accepted)
+        self._last_start, self._last_accepted = before, accepted
         self._asked = None
         self._target_holds = before + verdict.accepted_count
         self._draft_line.compare(self.committed)
@@ -363,9 +385,13 @@ class Generation:
         opening = self.plan.opening
         return opening.prompt_count + opening.token_limit - len(self.committed)
 
-    def stop(self) -> None:
-        """End the generation for a stop sequence that the text has reached."""
-        self._finish(Finish.STOP_SEQUENCE)
+    def stop(self, length: int) -> None:
+        """End the text at `length` tokens, within the last commit: a stop sequence is complete."""
+        accepted = max(0, min(self._last_accepted, length - self._last_start))
+        self.counts.forget_accepted(accepted, self._last_accepted)
+        del self.committed[length:]
+        self.finished = Finish.STOP_SEQUENCE
+        self._asked = None
 
     def _finish(self, reason: Finish) -> None:
         if self.finished is None:
@@ -429,7 +455,7 @@ class Generation:
         enough = length == self._ordered_length or len(self._guesses(wanted)) >= wanted
         if enough and not self._needs_order:
             return
-        position = max(self._draft_told, self._draft_line.agreed(self.committed))
+        position = self._draft_line.agreed(self.committed, self._draft_told)
         span = Span(position, self.committed[position:])
         self.order += 1
         self._draft_told = self._ordered_length = length

@@ -194,6 +194,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         assert self._pair.target.vocabulary is not None
         texts = self._pair.target.vocabulary.texts
         last = messages.TOKEN_ORIGIN_PLAIN
+        length = generation.plan.opening.prompt_count
         async for event in driver.run():
             if isinstance(event, End):
                 rest = text.finish(last)
@@ -201,8 +202,9 @@ class OrchestratorServicer(OrchestratorServiceServicer):
                     yield _delta([], [], rest)
                 break
             delta = _delta_of(event, texts, text)
-            if text.stopped:
-                generation.stop()
+            length += len(delta.token_ids)
+            if text.stopped and generation.finished is not Finish.STOP_SEQUENCE:
+                generation.stop(length)
             last = delta.origins[-1]
             yield messages.GenerateResponse(delta=delta)
         assert generation.finished is not None

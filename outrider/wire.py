@@ -159,6 +159,8 @@ def write_order(order: Order) -> draft.DraftRequest:
 def read_frame(message: draft.DraftResponse, size: int) -> Frame:
     """Return a frame of ids in [0, size)."""
     frame = message.frame
+    if frame.distributions and len(frame.distributions) != len(frame.token_ids):
+        raise InvalidRequest("distributions", "needs one for every token")
     return Frame(
         base=_at_least("base", frame.base, 0),
         position=_at_least("position", frame.position, frame.base),
@@ -252,7 +254,7 @@ def _read_target_row(message: target.RowDistribution, size: int) -> Distribution
     weights = np.array(message.weights, np.float64)
     if not 0 < len(ids) == len(weights):
         raise InvalidRequest("distributions", "needs as many weights as ids")
-    if not (np.isfinite(weights).all() and weights.min() >= 0.0 < weights.sum()):
+    if not (weights.min() >= 0.0 < weights.sum() < np.inf):
         raise InvalidRequest("distributions", "a weight is negative or not finite")
     return Distribution(np.array(ids, np.int32), weights)
 

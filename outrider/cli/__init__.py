@@ -31,6 +31,8 @@ def run(arguments: Sequence[str]) -> int:
     except OutriderError as error:
         return _complain(str(error), 1)
     except (KeyboardInterrupt, typer.Abort):
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
         return 130
     except BrokenPipeError:
         # Python would complain once more when it flushes stdout at exit.

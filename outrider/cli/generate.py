@@ -12,7 +12,7 @@ import typer
 import outrider
 from outrider.cli.local import LocalModels
 
-DEFAULT_PROMPT = "def read_config(path):\n"
+DEFAULT_PROMPT = "def read_config(path):"
 BUNDLED = Path(outrider.__file__).parents[1] / "models"
 BUNDLED_TARGET = BUNDLED / "stdlib-target-q8_0.gguf"
 BUNDLED_DRAFT = BUNDLED / "stdlib-draft-2m-q8_0.gguf"

@@ -1,6 +1,6 @@
-"""What the command prints, as values: words with styles, lines and JSON objects. Pure but for them.
+"""What the command prints, as values: words with styles, lines, JSON objects.
 
-Origins are told by colour and once more, by name and number, in the statistics.
+Colour never says anything alone: the statistics name and count every origin.
 """
 
 from __future__ import annotations

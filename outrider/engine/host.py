@@ -317,7 +317,8 @@ class EngineHost:
 
     def _end(self, ticket: Ticket) -> None:
         self._active.pop(ticket.session_id, None)
-        self._cache.enter(ticket.session_id, perf_counter())
+        if session := self._cache.get(ticket.session_id):
+            session.used_time = perf_counter()
 
     def _fail(self, ticket: Ticket, error: Exception) -> None:
         if ticket.future.set_running_or_notify_cancel():
@@ -392,10 +393,14 @@ class EngineHost:
     def _pin(self, session_id: bytes, pinned: bool) -> None:
         if pinned:
             self._cache.enter(session_id, perf_counter()).pinned = True
-        elif session := self._cache.get(session_id):
+            return
+        self._awaited.pop(session_id, None)
+        self._turnarounds.pop(session_id, None)
+        session = self._cache.get(session_id)
+        if session is not None:
             session.pinned = False
-            self._awaited.pop(session_id, None)
-            self._turnarounds.pop(session_id, None)
+            if session.sequence is None and session_id not in self._busy():
+                self._cache.forget(session_id)
 
     def _truncate(self, session_id: bytes, token_count: int) -> int:
         self._cancel_all(session_id)

@@ -74,7 +74,7 @@ class Ticket:
     wanted: Sequence[int]
     submit_time: float
     future: Future[Any] = field(default_factory=Future)
-    cancelled: bool = False
+    replaced: bool = False  # its own stream cancelled it: nobody waits for the result
     lease: Lease | None = None
     generator: Generator[Step, list[Row], Any] | None = None
     tokens: Sequence[int] = ()

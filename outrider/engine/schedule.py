@@ -104,11 +104,12 @@ def wait_until(now: float, ready_rows: int, awaited: Sequence[Awaited], cost: Co
     decode saves exceeds the expected wait, at most twice its turnaround.
     """
     until = now
-    expected = sorted(awaited, key=lambda a: a.answer_time + a.turnaround)
     rows = 0
-    for session in expected:
-        rows += session.row_count
+    for session in sorted(awaited, key=lambda a: a.answer_time + a.turnaround):
         latest = session.answer_time + 2 * session.turnaround
+        if latest <= now:
+            continue
+        rows += session.row_count
         due = session.answer_time + session.turnaround
         wait = (due if due > now else latest) - now
         saved = cost.seconds(ready_rows) + cost.seconds(rows) - cost.seconds(ready_rows + rows)

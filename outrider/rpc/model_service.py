@@ -106,7 +106,10 @@ class ModelService:
         self.require_loaded()
         session_id = wire.read_session_id(request.session_id)
         self.forget_reply(session_id)
-        await asyncio.wrap_future(self.host.forget(session_id))
+        forgotten = self.host.forget(session_id)
+        if session_id in self._owners:
+            self.host.pin(session_id, True)  # its stream may go on, from nothing
+        await asyncio.wrap_future(forgotten)
         return common.CloseSessionResponse()
 
     def forget_reply(self, session_id: bytes) -> None:

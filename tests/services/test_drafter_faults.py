@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from tests.support.services import (
     DRAFT,
     TARGET,
     Completion,
+    Gate,
     Interruption,
     ModelProcess,
     OrchestratorProcess,
@@ -115,27 +115,9 @@ async def test_speculation_resumes_after_a_restart_of_the_draft(temperature: flo
     assert drafted_after(completion, 150) > 0
 
 
-class Gate:
-    """Holds up a model's decodes until it is opened."""
-
-    def __init__(self, model: ToyModel) -> None:
-        self._open = threading.Event()
-        self._open.set()
-        model.before_decode = self._pass
-
-    def _pass(self, chunks: Sequence[Any]) -> None:
-        assert self._open.wait(20), "nobody opened the gate"
-
-    async def shut(self) -> None:
-        self._open.clear()
-
-    async def open(self) -> None:
-        self._open.set()
-
-
 async def test_a_hanging_draft_is_not_waited_for_after_its_deadline() -> None:
     async with three_services(target, good_draft, draft_seconds=0.05) as trio:
-        gate = Gate(trio.draft.model)
+        gate = Gate(trio.draft.model, shut=False)
         asked = long_request()
         completion = await generate(trio.orchestrator, asked, [Interruption(30, gate.shut)])
         await gate.open()
@@ -145,7 +127,7 @@ async def test_a_hanging_draft_is_not_waited_for_after_its_deadline() -> None:
 
 async def test_speculation_resumes_when_a_hanging_draft_wakes_up() -> None:
     async with three_services(slow_target, good_draft, draft_seconds=0.05) as trio:
-        gate = Gate(trio.draft.model)
+        gate = Gate(trio.draft.model, shut=False)
         asked = long_request()
         hangs = [Interruption(30, gate.shut), Interruption(60, gate.open)]
         completion = await generate(trio.orchestrator, asked, hangs)
@@ -162,7 +144,6 @@ async def test_a_draft_that_restarts_and_then_hangs_is_not_waited_for() -> None:
         async def restart_hanging() -> None:
             await trio.draft.restart()
             gates.append(Gate(trio.draft.model))
-            await gates[-1].shut()
 
         asked = long_request()
         completion = await generate(

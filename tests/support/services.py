@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +17,7 @@ from draft_service.servicer import DraftServicer
 from orchestrator.config import OrchestratorConfig
 from orchestrator.peers import Pair, Peer
 from orchestrator.servicer import OrchestratorServicer
+from outrider.engine.model import Chunk
 from outrider.engine.host import EngineHost, HostOptions
 from outrider.rpc.channel import open_channel
 from outrider.rpc.model_service import ModelService
@@ -265,6 +267,33 @@ async def three_services(
     ):
         await orchestrator.until_ready()
         yield Trio(target, draft, orchestrator)
+
+
+class Gate:
+    """Holds up a model's decodes while it is shut."""
+
+    def __init__(self, model: ToyModel, shut: bool = True) -> None:
+        self._way = threading.Event()
+        self._held_up = threading.Event()
+        if not shut:
+            self._way.set()
+        model.before_decode = self._pass
+
+    def _pass(self, chunks: Sequence[Chunk]) -> None:
+        self._held_up.set()
+        assert self._way.wait(PATIENCE), "nobody opened the gate"
+
+    async def reached(self) -> None:
+        """Wait until a decode is held up."""
+        await eventually(self._held_up.is_set)
+
+    async def shut(self) -> None:
+        """Hold up every decode from now on."""
+        self._way.clear()
+
+    async def open(self) -> None:
+        """Let everything through."""
+        self._way.set()
 
 
 # --- talking ---

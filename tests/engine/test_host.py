@@ -1,0 +1,736 @@
+"""The engine's thread: jobs of many sessions share decodes, and nobody spoils another's."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from outrider.engine import host as host_module
+from outrider.engine.cache import tokens_to_keep
+from outrider.engine.host import EngineHost, HostOptions
+from outrider.engine.job import Job, Lease, Step, Ticket
+from outrider.engine.model import Chunk, Model, NoRoom, Numerics, Row
+from outrider.errors import (
+    ContextExhausted,
+    DecodeFailed,
+    Draining,
+    EngineBusy,
+    InvalidConfig,
+    OutriderError,
+    RoundSuperseded,
+)
+from tests.support.toy import Misused, ToyModel
+
+A, B, C, D, E = (bytes([i]) * 16 for i in range(1, 6))
+TEXT = [0, 12, 40, 7, 33, 21, 50, 9, 15]
+LONG = [3 + i * 7 % 60 for i in range(1500)]
+PATIENCE = 10.0
+
+
+def toy(**options: Any) -> ToyModel:
+    """Return a toy whose every held token counts, so that a wrong cell shows."""
+    return ToyModel(**{"order": 4096, "context": 64} | options)
+
+
+def big_toy() -> ToyModel:
+    """Return a toy that takes long prompts, as llama.cpp does."""
+    return toy(context=2048, batch_rows=512)
+
+
+@contextmanager
+def running(model: Model, **options: Any) -> Iterator[EngineHost]:
+    """Run an engine on a model; it is loaded and measured, and stopped at the end."""
+    host = EngineHost(lambda: model, HostOptions(**{"exact": True} | options))
+    host.start().result(PATIENCE)
+    if isinstance(model, ToyModel):
+        model.decodes.clear()
+    yield host
+    host.stop()
+
+
+class Gate:
+    """Holds the engine's thread inside a decode until it is opened."""
+
+    def __init__(self, model: ToyModel) -> None:
+        self.entered = threading.Event()
+        self._open = threading.Event()
+        model.before_decode = self._wait
+
+    def _wait(self, chunks: Sequence[Chunk]) -> None:
+        self.entered.set()
+        assert self._open.wait(PATIENCE)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def rows_of(text: Sequence[int], row_count: int = 1) -> Job:
+    """Return a job that holds a text and returns copies of its last rows."""
+
+    def job(lease: Lease) -> Generator[Step, list[Row], list[Row]]:
+        kept = tokens_to_keep(lease.held, list(text), row_count)
+        lease.keep(kept)
+        rows = yield Step(list(text)[kept:], row_count)
+        return [row.copy() for row in rows]
+
+    return job
+
+
+def token_by_token(text: Sequence[int]) -> Job:
+    """Return a job that takes one decode per token."""
+
+    def job(lease: Lease) -> Generator[Step, list[Row], int]:
+        lease.keep(0)
+        for token_id in text:
+            yield Step([token_id], 1)
+        return len(lease.held)
+
+    return job
+
+
+def fresh_rows(text: Sequence[int], row_count: int = 1) -> list[Row]:
+    """Return the rows that an unused model gives."""
+    [rows] = toy(context=2048, batch_rows=2048).decode([Chunk(0, 0, text, row_count)])
+    return [row.copy() for row in rows]
+
+
+def result(ticket: Ticket) -> Any:
+    return ticket.future.result(PATIENCE)
+
+
+def failure(ticket: Ticket) -> BaseException | None:
+    return ticket.future.exception(PATIENCE)
+
+
+def held(host: EngineHost, session_id: bytes) -> int:
+    return host.held_count(session_id).result(PATIENCE)
+
+
+def in_order_of_end(tickets: dict[str, Ticket]) -> list[str]:
+    """Wait for all jobs; return their names as they ended."""
+    ended: list[str] = []
+    for name, ticket in tickets.items():
+        ticket.future.add_done_callback(lambda _, name=name: ended.append(name))  # type: ignore[misc]
+    for ticket in tickets.values():
+        result(ticket)
+    return ended
+
+
+def settle(host: EngineHost) -> None:
+    """Wait until everything that was asked for before has begun."""
+    host.session_counts().result(PATIENCE)
+
+
+# decodes
+
+
+def test_a_job_gets_the_rows_of_its_text() -> None:
+    with running(toy()) as host:
+        np.testing.assert_array_equal(result(host.submit(A, rows_of(TEXT, 3))), fresh_rows(TEXT, 3))
+        assert held(host, A) == len(TEXT)
+
+
+def test_a_repeated_job_gets_its_rows_again() -> None:
+    model = toy()
+    with running(model) as host:
+        first = result(host.submit(A, rows_of(TEXT, 3)))
+        np.testing.assert_array_equal(result(host.submit(A, rows_of(TEXT, 3))), first)
+    assert [decode.token_count for decode in model.decodes] == [len(TEXT), 3]
+
+
+def test_jobs_of_several_sessions_share_a_decode() -> None:
+    model = toy()
+    with running(model) as host:
+        gate = Gate(model)
+        tickets = [host.submit(A, rows_of(TEXT))]
+        assert gate.entered.wait(PATIENCE)
+        texts = {B: TEXT[:4], C: TEXT[2:], D: TEXT[::-1]}
+        tickets += [host.submit(session, rows_of(text)) for session, text in texts.items()]
+        gate.open()
+        for ticket, text in zip(tickets, [TEXT, *texts.values()], strict=True):
+            np.testing.assert_array_equal(result(ticket), fresh_rows(text))
+    assert [len(decode.chunks) for decode in model.decodes] == [1, 3]
+
+
+def test_jobs_of_one_session_run_one_after_the_other() -> None:
+    model, order = toy(), []
+
+    def numbered(number: int) -> Job:
+        def job(lease: Lease) -> Generator[Step, list[Row], None]:
+            order.append((number, "begins"))
+            yield Step([5], 1)
+            yield Step([6], 1)
+            order.append((number, "ends"))
+
+        return job
+
+    with running(model) as host:
+        tickets = [host.submit(A, numbered(i)) for i in range(3)]
+        for ticket in tickets:
+            result(ticket)
+        assert held(host, A) == 6
+    assert order == [(i, what) for i in range(3) for what in ("begins", "ends")]
+
+
+def test_a_job_reconciles_with_what_is_held_when_it_starts() -> None:
+    model = toy()
+    with running(model) as host:
+        gate = Gate(model)
+        host.submit(A, rows_of(TEXT))
+        assert gate.entered.wait(PATIENCE)
+        later = host.submit(A, rows_of([*TEXT, 8]))
+        gate.open()
+        result(later)
+    assert [decode.token_count for decode in model.decodes] == [len(TEXT), 1]
+
+
+def test_a_step_without_rows_returns_none() -> None:
+    def job(lease: Lease) -> Generator[Step, list[Row], int]:
+        rows = yield Step(TEXT, 0)
+        return len(rows)
+
+    with running(toy()) as host:
+        assert result(host.submit(A, job)) == 0
+
+
+def test_a_text_longer_than_a_decode_is_decoded_in_chunks() -> None:
+    with running(toy(context=256, batch_rows=64)) as host:
+        rows = result(host.submit(A, rows_of(LONG[:200], 3)))
+        np.testing.assert_array_equal(rows, fresh_rows(LONG[:200], 3))
+        assert host.counters.tokens == 200
+
+
+def test_a_long_prompt_leaves_room_for_others_between_its_chunks() -> None:
+    model = big_toy()
+    with running(model) as host:
+        gate = Gate(model)
+        long = host.submit(A, rows_of(LONG))
+        assert gate.entered.wait(PATIENCE)
+        b, c = (host.submit(session, token_by_token(TEXT[:4])) for session in (B, C))
+        gate.open()
+        assert in_order_of_end({"long": long, "b": b, "c": c})[-1] == "long"
+        np.testing.assert_array_equal(result(long), fresh_rows(LONG))
+    shared = [decode for decode in model.decodes if len(decode.chunks) == 3]
+    assert len(shared) == 4
+    assert all(decode.row_count <= 128 + 8 for decode in shared)
+
+
+def test_a_short_job_is_not_held_up_by_many_long_prompts() -> None:
+    model = toy(context=2048, batch_rows=512, sequence_count=5)
+    with running(model) as host:
+        gate = Gate(model)
+        host.submit(E, rows_of(TEXT))
+        assert gate.entered.wait(PATIENCE)
+        tickets = {f"long {i}": host.submit(s, rows_of(LONG)) for i, s in enumerate((A, B, C, D))}
+        tickets["short"] = host.submit(E, rows_of([*TEXT, 8]))
+        gate.open()
+        assert in_order_of_end(tickets)[0] == "short"
+
+
+def test_sessions_in_a_closed_loop_share_their_decodes() -> None:
+    model = toy(step_seconds=0.004)
+    with running(model) as host:
+
+        def loop(session: bytes) -> None:
+            host.pin(session, True)
+            for count in range(1, 21):
+                result(host.submit(session, rows_of(LONG[:count])))
+            host.pin(session, False)
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(loop, (A, B, C, D)))
+    # 80 jobs: 20 decodes if everyone is always awaited, 40 if nobody is.
+    assert model.decode_count < 34
+
+
+# cancelling
+
+
+def test_a_cancelled_job_ends_before_its_next_decode() -> None:
+    model = toy()
+    with running(model) as host:
+        gate = Gate(model)
+        ticket = host.submit(A, token_by_token(TEXT))
+        assert gate.entered.wait(PATIENCE)
+        host.cancel(ticket)
+        gate.open()
+        assert isinstance(failure(ticket), RoundSuperseded)
+        assert held(host, A) == 1
+    assert model.decode_count == 1
+
+
+def test_a_job_that_is_cancelled_before_it_starts_never_runs() -> None:
+    model = toy()
+    with running(model) as host:
+        gate = Gate(model)
+        host.submit(A, rows_of(TEXT))
+        assert gate.entered.wait(PATIENCE)
+        waiting = host.submit(A, rows_of(TEXT[:3]))
+        after = host.submit(A, rows_of([*TEXT, 8]))
+        host.cancel(waiting)
+        gate.open()
+        assert isinstance(failure(waiting), RoundSuperseded)
+        result(after)
+        assert held(host, A) == len(TEXT) + 1
+
+
+def test_a_cancelled_job_can_clean_up() -> None:
+    model, cleaned = toy(), threading.Event()
+
+    def job(lease: Lease) -> Generator[Step, list[Row], None]:
+        try:
+            while True:
+                yield Step([5], 1)
+        finally:
+            cleaned.set()
+
+    with running(model) as host:
+        gate = Gate(model)
+        ticket = host.submit(A, job)
+        assert gate.entered.wait(PATIENCE)
+        host.cancel(ticket)
+        gate.open()
+        failure(ticket)
+        assert cleaned.is_set()
+
+
+def test_cancelling_one_job_leaves_the_others_alone() -> None:
+    model = toy()
+    with running(model) as host:
+        gate = Gate(model)
+        first = host.submit(A, token_by_token(TEXT))
+        other = host.submit(B, token_by_token(TEXT))
+        assert gate.entered.wait(PATIENCE)
+        host.cancel(first)
+        gate.open()
+        assert isinstance(failure(first), RoundSuperseded)
+        assert result(other) == len(TEXT)
+
+
+def test_cancelling_what_is_done_changes_nothing() -> None:
+    with running(toy()) as host:
+        ticket = host.submit(A, rows_of(TEXT))
+        rows = result(ticket)
+        host.cancel(ticket)
+        settle(host)
+        np.testing.assert_array_equal(result(ticket), rows)
+        result(host.submit(A, rows_of([*TEXT, 8])))
+
+
+# failing
+
+
+def test_a_job_that_fails_fails_alone() -> None:
+    model = toy()
+
+    def failing(lease: Lease) -> Generator[Step, list[Row], None]:
+        yield Step(TEXT, 1)
+        raise ZeroDivisionError
+
+    with running(model) as host:
+        gate = Gate(model)
+        host.submit(D, rows_of(TEXT))
+        assert gate.entered.wait(PATIENCE)
+        bad, good = host.submit(A, failing), host.submit(B, rows_of(TEXT[1:]))
+        gate.open()
+        assert isinstance(failure(bad), ZeroDivisionError)
+        np.testing.assert_array_equal(result(good), fresh_rows(TEXT[1:]))
+        np.testing.assert_array_equal(result(host.submit(A, rows_of(TEXT))), fresh_rows(TEXT))
+
+
+def test_a_job_that_fails_before_its_first_step_fails_alone() -> None:
+    def failing(lease: Lease) -> Generator[Step, list[Row], None]:
+        raise ContextExhausted(9, 8)
+        yield
+
+    with running(toy()) as host:
+        assert isinstance(failure(host.submit(A, failing)), ContextExhausted)
+        result(host.submit(A, rows_of(TEXT)))
+
+
+def test_a_decode_without_room_is_split_and_tried_again() -> None:
+    model = toy()
+    with running(model) as host:
+        model.no_room_after = 8
+        gate = Gate(model)
+        host.submit(D, rows_of(TEXT))
+        assert gate.entered.wait(PATIENCE)
+        texts = {A: TEXT[:3], B: TEXT[3:6], C: TEXT[6:]}
+        tickets = [host.submit(session, rows_of(text)) for session, text in texts.items()]
+        gate.open()
+        for ticket, text in zip(tickets, texts.values(), strict=True):
+            np.testing.assert_array_equal(result(ticket), fresh_rows(text))
+    assert [len(decode.chunks) for decode in model.decodes] == [1, 1, 2]
+
+
+def test_a_decode_that_fails_for_one_session_fails_only_that_one() -> None:
+    model = toy()
+
+    def poison(chunks: Sequence[Chunk]) -> None:
+        if any(13 in chunk.token_ids for chunk in chunks):
+            raise DecodeFailed("llama_decode returned -3", llamaCode=-3)
+
+    with running(model) as host:
+        gate = Gate(model)
+        host.submit(D, rows_of(TEXT))
+        assert gate.entered.wait(PATIENCE)
+        texts = {A: [5, 6], B: [5, 13], C: [5, 7]}
+        a, b, c = (host.submit(session, rows_of(text)) for session, text in texts.items())
+        model.before_decode = poison
+        gate.open()
+        np.testing.assert_array_equal(result(a), fresh_rows([5, 6]))
+        np.testing.assert_array_equal(result(c), fresh_rows([5, 7]))
+        assert isinstance(failure(b), DecodeFailed)
+        np.testing.assert_array_equal(result(host.submit(B, rows_of([5, 8]))), fresh_rows([5, 8]))
+
+
+def test_no_room_for_a_session_alone_is_busy() -> None:
+    model = toy()
+
+    def refuse(chunks: Sequence[Chunk]) -> None:
+        raise NoRoom
+
+    with running(model) as host:
+        model.before_decode = refuse
+        error = failure(host.submit(A, rows_of(TEXT)))
+        assert isinstance(error, EngineBusy)
+        assert error.retry_seconds > 0
+        model.before_decode = None
+        np.testing.assert_array_equal(result(host.submit(A, rows_of(TEXT))), fresh_rows(TEXT))
+
+
+def test_a_text_longer_than_the_context_is_refused() -> None:
+    with running(toy(context=64)) as host:
+        error = failure(host.submit(A, rows_of(LONG[:65])))
+        assert isinstance(error, ContextExhausted)
+        assert error.capacity == 64
+        result(host.submit(A, rows_of(LONG[:64])))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_bug_ends_the_engine_visibly() -> None:
+    def bug(chunks: Sequence[Chunk]) -> None:
+        raise Misused("a bug")
+
+    model = toy()
+    with running(model) as host:
+        model.before_decode = bug
+        host.submit(A, rows_of(TEXT))
+        assert isinstance(host.died.exception(PATIENCE), Misused)
+
+
+# bounds
+
+
+def test_a_full_queue_is_busy_at_once() -> None:
+    model = toy()
+    with running(model, queue_limit=2) as host:
+        gate = Gate(model)
+        first = host.submit(A, rows_of(TEXT))
+        assert gate.entered.wait(PATIENCE)
+        waiting = [host.submit(A, rows_of(TEXT)) for _ in range(2)]
+        begin = time.perf_counter()
+        with pytest.raises(EngineBusy, match="queue is full") as caught:
+            host.submit(B, rows_of(TEXT))
+        assert time.perf_counter() - begin < 0.5
+        assert caught.value.retry_seconds > 0
+        gate.open()
+        for ticket in [first, *waiting]:
+            result(ticket)
+        result(host.submit(B, rows_of(TEXT)))
+
+
+def test_places_in_the_queue_come_back_however_a_job_ends() -> None:
+    def failing(lease: Lease) -> Generator[Step, list[Row], None]:
+        raise ZeroDivisionError
+        yield
+
+    model = toy()
+    with running(model, queue_limit=2) as host:
+        for _ in range(5):
+            failure(host.submit(A, failing))
+            result(host.submit(A, rows_of(TEXT)))
+            gate = Gate(model)
+            host.submit(B, rows_of(TEXT))
+            assert gate.entered.wait(PATIENCE)
+            waiting = [host.submit(B, rows_of(TEXT)) for _ in range(2)]
+            for ticket in waiting:
+                host.cancel(ticket)
+            gate.open()
+            assert all(isinstance(failure(ticket), RoundSuperseded) for ticket in waiting)
+
+
+def test_a_session_without_a_sequence_is_busy_after_a_while() -> None:
+    with running(toy(sequence_count=2), room_seconds=0.1) as host:
+        for session in (A, B):
+            host.pin(session, True)
+            result(host.submit(session, rows_of(TEXT)))
+        begin = time.perf_counter()
+        error = failure(host.submit(C, rows_of(TEXT)))
+        waited = time.perf_counter() - begin
+        assert isinstance(error, EngineBusy)
+        assert error.retry_seconds == 0.1
+        assert 0.1 <= waited < 2.0
+        np.testing.assert_array_equal(result(host.submit(A, rows_of(TEXT))), fresh_rows(TEXT))
+
+
+def test_a_session_waits_for_a_sequence_and_gets_it() -> None:
+    with running(toy(sequence_count=1), room_seconds=PATIENCE) as host:
+        host.pin(A, True)
+        result(host.submit(A, rows_of(TEXT)))
+        waiting = host.submit(B, rows_of(TEXT[1:]))
+        settle(host)
+        assert not waiting.future.done()
+        host.pin(A, False)
+        np.testing.assert_array_equal(result(waiting), fresh_rows(TEXT[1:]))
+        assert held(host, A) == 0
+
+
+def test_waiting_for_a_sequence_does_not_stop_others() -> None:
+    with running(toy(sequence_count=1), room_seconds=PATIENCE) as host:
+        host.pin(A, True)
+        result(host.submit(A, rows_of(TEXT)))
+        host.submit(B, rows_of(TEXT))
+        result(host.submit(A, rows_of([*TEXT, 8])))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_job_that_waited_exactly_as_long_as_it_may_is_no_surprise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A clock that ticks 128 times a second: the deadline falls on a tick.
+    coarse = lambda: math.floor(time.monotonic() * 128) / 128  # noqa: E731
+    monkeypatch.setattr(host_module, "perf_counter", coarse)
+    with running(toy(sequence_count=1), room_seconds=8 / 128) as host:
+        host.pin(A, True)
+        result(host.submit(A, rows_of(TEXT)))
+        waiting = host.submit(B, rows_of(TEXT)).future
+        assert isinstance(waiting.exception(2.0), EngineBusy)
+
+
+# the cache
+
+
+def test_evicted_sessions_get_the_same_rows_again() -> None:
+    texts = {session: [i, *TEXT, i] for i, session in enumerate((A, B, C, D, E), start=5)}
+    with running(toy(sequence_count=2)) as host:
+        for _ in range(3):
+            for session, text in texts.items():
+                rows = result(host.submit(session, rows_of(text, 2)))
+                np.testing.assert_array_equal(rows, fresh_rows(text, 2))
+
+
+def test_a_pinned_session_keeps_its_cells() -> None:
+    model = toy(sequence_count=2)
+    with running(model) as host:
+        host.pin(A, True)
+        result(host.submit(A, rows_of(TEXT)))
+        for session in (B, C, D):
+            result(host.submit(session, rows_of(TEXT[1:])))
+        assert held(host, A) == len(TEXT)
+        assert host.session_counts().result(PATIENCE) == (2, 1)
+
+
+def test_a_new_session_copies_the_start_it_shares() -> None:
+    model = toy(context=128)
+    prompt = LONG[:40]
+    with running(model) as host:
+        result(host.submit(A, rows_of([*prompt, 5]), [*prompt, 5]))
+        rows = result(host.submit(B, rows_of([*prompt, 6]), [*prompt, 6]))
+        np.testing.assert_array_equal(rows, fresh_rows([*prompt, 6]))
+        np.testing.assert_array_equal(
+            result(host.submit(A, rows_of([*prompt, 5, 7]))), fresh_rows([*prompt, 5, 7])
+        )
+    assert [decode.token_count for decode in model.decodes] == [41, 1, 1]
+
+
+def test_the_only_sequence_is_taken_over_with_the_start_it_shares() -> None:
+    model = toy(context=128, sequence_count=1)
+    prompt = LONG[:40]
+    with running(model) as host:
+        result(host.submit(A, rows_of([*prompt, 5]), [*prompt, 5]))
+        rows = result(host.submit(B, rows_of([*prompt, 6]), [*prompt, 6]))
+        np.testing.assert_array_equal(rows, fresh_rows([*prompt, 6]))
+    assert [decode.token_count for decode in model.decodes] == [41, 1]
+
+
+def test_truncating_cuts_and_cancels() -> None:
+    model = toy()
+    with running(model) as host:
+        result(host.submit(A, rows_of(TEXT)))
+        gate = Gate(model)
+        ticket = host.submit(A, token_by_token(TEXT))
+        assert gate.entered.wait(PATIENCE)
+        count = host.truncate(A, 0)
+        gate.open()
+        assert count.result(PATIENCE) == 0
+        assert isinstance(failure(ticket), RoundSuperseded)
+        np.testing.assert_array_equal(result(host.submit(A, rows_of(TEXT))), fresh_rows(TEXT))
+
+
+def test_truncating_to_more_than_is_held_keeps_what_is_held() -> None:
+    with running(toy()) as host:
+        result(host.submit(A, rows_of(TEXT)))
+        assert host.truncate(A, 99).result(PATIENCE) == len(TEXT)
+        assert host.truncate(A, 4).result(PATIENCE) == 4
+        assert host.truncate(A, 6).result(PATIENCE) == 4
+        assert host.truncate(B, 4).result(PATIENCE) == 0
+        assert held(host, B) == 0
+
+
+def test_a_forgotten_session_holds_nothing_and_frees_its_place() -> None:
+    with running(toy(sequence_count=1)) as host:
+        host.pin(A, True)
+        result(host.submit(A, rows_of(TEXT)))
+        host.forget(A).result(PATIENCE)
+        assert host.session_counts().result(PATIENCE) == (0, 0)
+        np.testing.assert_array_equal(
+            result(host.submit(B, rows_of(TEXT[1:]))), fresh_rows(TEXT[1:])
+        )
+
+
+def test_idle_sessions_are_forgotten() -> None:
+    with running(toy(), idle_seconds=0.05) as host:
+        host.pin(B, True)
+        for session in (A, B):
+            result(host.submit(session, rows_of(TEXT)))
+        deadline = time.monotonic() + PATIENCE
+        while host.session_counts().result(PATIENCE) != (1, 1):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert held(host, B) == len(TEXT)
+
+
+# time
+
+
+def test_a_job_is_told_where_its_time_went() -> None:
+    def job(lease: Lease) -> Generator[Step, list[Row], Lease]:
+        yield Step(TEXT, 1)
+        time.sleep(0.02)
+        return lease
+
+    model = toy(step_seconds=0.02)
+    with running(model) as host:
+        spent = result(host.submit(A, job)).take_spent()
+    assert 0.02 <= spent.decode < 1.0
+    assert 0.0 <= spent.queue < 1.0
+    assert spent.sample >= 0.02, "the time after the last rows counts"
+
+
+def test_time_is_told_once() -> None:
+    def job(lease: Lease) -> Generator[Step, list[Row], tuple[float, float]]:
+        yield Step(TEXT, 1)
+        return lease.take_spent().decode, lease.take_spent().decode
+
+    with running(toy(step_seconds=0.01)) as host:
+        first, second = result(host.submit(A, job))
+    assert first >= 0.01
+    assert second == 0.0
+
+
+# loading and stopping
+
+
+def test_an_engine_tells_what_it_measured() -> None:
+    host = EngineHost(toy, HostOptions(exact=True))
+    loaded = host.start().result(PATIENCE)
+    assert loaded.numerics is Numerics.EXACT
+    assert loaded.model.pad_multiple == 4
+    assert [count for count, _ in loaded.costs] == [4, 8, 12, 16, 24, 32]
+    host.stop()
+
+
+@pytest.mark.parametrize(("wobble", "exact"), [(1e-3, True), (0.0, False), (1e-3, False)])
+def test_bits_that_vary_or_may_vary_are_said_to(wobble: float, exact: bool) -> None:
+    host = EngineHost(lambda: toy(wobble=wobble), HostOptions(exact=exact))
+    assert host.start().result(PATIENCE).numerics is Numerics.LAW
+    host.stop()
+
+
+def test_measuring_leaves_no_tokens_behind() -> None:
+    model = toy()
+    with running(model):
+        assert [model.held(sequence) for sequence in range(4)] == [()] * 4
+
+
+def test_a_model_that_cannot_be_cut_is_refused() -> None:
+    host = EngineHost(lambda: toy(can_truncate=False), HostOptions(exact=True))
+    with pytest.raises(InvalidConfig, match="cannot be rolled back"):
+        host.start().result(PATIENCE)
+    host.stop()
+
+
+def test_what_the_loader_raises_is_told() -> None:
+    def load() -> Model:
+        raise InvalidConfig("model", "no such file")
+
+    host = EngineHost(load, HostOptions(exact=True))
+    with pytest.raises(InvalidConfig, match="no such file"):
+        host.start().result(PATIENCE)
+    host.stop()
+
+
+def test_text_is_tokenized_on_the_engines_thread() -> None:
+    with running(toy()) as host:
+        ids = host.tokenize(b"the cat", True, False).result(PATIENCE)
+        assert ids == toy().tokenize(b"the cat", True, False)
+
+
+def stop_while_decoding(host: EngineHost, gate: Gate) -> bool:
+    """Stop the engine in the middle of a decode; return whether it soon ends after it."""
+    stopping = threading.Thread(target=host.stop, daemon=True)
+    stopping.start()
+    time.sleep(0.05)
+    gate.open()
+    stopping.join(3.0)
+    return not stopping.is_alive()
+
+
+def test_stopping_fails_what_is_queued_and_what_is_under_way() -> None:
+    model = toy()
+    host = EngineHost(lambda: model, HostOptions(exact=True))
+    host.start().result(PATIENCE)
+    gate = Gate(model)
+    tickets = [host.submit(A, token_by_token(TEXT)) for _ in range(3)]
+    assert gate.entered.wait(PATIENCE)
+    tickets.append(host.submit(B, rows_of(TEXT)))
+    assert stop_while_decoding(host, gate)
+    assert all(isinstance(failure(ticket), OutriderError) for ticket in tickets)
+    with pytest.raises(Misused, match="closed"):
+        model.truncate(0, 0)
+
+
+def test_an_idle_engine_stops_at_once() -> None:
+    host = EngineHost(toy, HostOptions(exact=True))
+    host.start().result(PATIENCE)
+    time.sleep(0.05)
+    begin = time.perf_counter()
+    host.stop()
+    assert time.perf_counter() - begin < 1.0
+
+
+LATE_CALLS: list[Callable[[EngineHost], Future[Any]]] = [
+    lambda host: host.submit(A, rows_of(TEXT)).future,
+    lambda host: host.held_count(A),
+    lambda host: host.truncate(A, 0),
+]
+
+
+@pytest.mark.parametrize("call", LATE_CALLS, ids=["submit", "held_count", "truncate"])
+def test_a_stopped_engine_refuses_and_leaves_nobody_waiting(
+    call: Callable[[EngineHost], Future[Any]],
+) -> None:
+    host = EngineHost(toy, HostOptions(exact=True))
+    host.start().result(PATIENCE)
+    host.stop()
+    with pytest.raises(Draining):
+        call(host).result(1.0)

@@ -1,0 +1,162 @@
+"""Rejection sampling through three services has exactly the target's law.
+
+The seeds are fixed, so these tests always give the same answer for the same
+code. A correct change of the noise fails one of them with the odds that
+`ALARM` states.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from outrider.engine.model import Chunk
+from outrider.sampling import SamplingParameters
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
+from tests.support.services import Trio, generate, request, three_services, toy
+from tests.support.toy import EOS, NEVER, ToyModel
+
+ALARM = 1e-4
+"""The odds of a false alarm of each chi-square test."""
+
+COUNT = 3
+"""Tokens whose joint law is tested: one plain, then a block of two."""
+
+SEEDS = 900
+PROMPT = [0, 3, 4]
+SAMPLING = SamplingParameters(temperature=0.8)
+TEXTBOOK = {
+    "row_form": common.ROW_FORM_LOGITS,
+    "rollback": messages.ROLLBACK_MODE_RPC,
+}
+DISTRIBUTIONS: dict[str, Any] = {}
+
+Law = dict[tuple[int, ...], float]
+
+
+def target() -> ToyModel:
+    """Return a target of four tokens and the end."""
+    return toy(seed=4, vocabulary_size=7, spread=1.0, sequence_count=16, eos_bias=-1.0)
+
+
+def draft() -> ToyModel:
+    """Return a draft that is right about half of the time."""
+    return toy(seed=5, vocabulary_size=7, spread=1.0, sequence_count=16, like=4, agreement=0.5)
+
+
+def exact_law(model: ToyModel, count: int) -> Law:
+    """Return the probability of every start of a text, by the product rule."""
+
+    def extend(
+        text: tuple[int, ...], probability: float
+    ) -> Iterator[tuple[tuple[int, ...], float]]:
+        if len(text) == count or text[-1:] == (EOS,):
+            yield text, probability
+            return
+        model.truncate(0, 0)
+        [[row]] = model.decode([Chunk(0, 0, [*PROMPT, *text], 1)])
+        law = model.sampler(SAMPLING).law(row)
+        for token_id in law.token_ids.tolist():
+            yield from extend((*text, token_id), probability * law.probability(token_id))
+
+    return dict(extend((), 1.0))
+
+
+def p_value(counts: Counter[tuple[int, ...]], law: Law) -> float:
+    """Return the chi-square test's p-value, rare outcomes put together."""
+    total = sum(counts.values())
+    assert set(counts) <= {text for text, probability in law.items() if probability > 0}
+    common_texts = [text for text, probability in law.items() if probability * total >= 5]
+    observed = [counts[text] for text in common_texts]
+    expected = [law[text] * total for text in common_texts]
+    rest = total - sum(expected)
+    if rest > 5:
+        observed.append(total - sum(observed))
+        expected.append(rest)
+    scale = sum(observed) / sum(expected)
+    return float(stats.chisquare(observed, np.array(expected) * scale).pvalue)
+
+
+async def texts(trio: Trio, seeds: range, **speculative: Any) -> list[tuple[int, ...]]:
+    """Return what each seed writes."""
+    slots = asyncio.Semaphore(8)
+
+    async def one(seed: int) -> tuple[int, ...]:
+        # One more than is tested, so that the block of two is not the last thing asked for.
+        asked = request(
+            prompt_tokens=PROMPT,
+            seed=seed,
+            token_limit=COUNT + 1,
+            n_max=2,
+            acceptance=common.ACCEPTANCE_RULE_REJECTION,
+            **speculative,
+        )
+        async with slots:
+            return tuple((await generate(trio.orchestrator, asked)).token_ids)
+
+    return list(await asyncio.gather(*(one(seed) for seed in seeds)))
+
+
+def starts(written: list[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
+    return Counter(text[:COUNT] for text in written)
+
+
+@pytest.mark.parametrize("mode", [DISTRIBUTIONS, TEXTBOOK], ids=["distributions", "textbook"])
+async def test_the_joint_law_of_the_first_tokens_is_the_targets(mode: dict[str, Any]) -> None:
+    async with three_services(target, draft, draft_seconds=30.0) as trio:
+        written = await texts(trio, range(SEEDS), **mode)
+    assert p_value(starts(written), exact_law(target(), COUNT)) > ALARM
+
+
+async def test_the_textbook_mode_writes_what_the_other_one_writes() -> None:
+    """Equal seeds, equal blocks, equal laws: equal ids."""
+    async with three_services(target, draft, draft_seconds=30.0) as trio:
+        one = await texts(trio, range(60))
+        other = await texts(trio, range(60), **TEXTBOOK)
+    assert one == other
+
+
+async def test_drafts_are_accepted_and_rejected_in_both_modes() -> None:
+    """Otherwise the tests above would test nothing."""
+
+    def endless() -> ToyModel:
+        return toy(seed=4, vocabulary_size=7, spread=1.0, eos_bias=NEVER)
+
+    async with three_services(endless, draft, draft_seconds=30.0) as trio:
+        for mode in (DISTRIBUTIONS, TEXTBOOK):
+            asked = request(token_limit=100, acceptance=3, n_max=4, **mode)
+            completion = await generate(trio.orchestrator, asked)
+            statistics = completion.statistics
+            assert statistics.drafted_round_count > 20
+            assert 0.2 < statistics.accepted_token_count / statistics.drafted_token_count < 0.9
+            assert completion.origin_count(messages.TOKEN_ORIGIN_BONUS) > 0
+            assert completion.origin_count(messages.TOKEN_ORIGIN_CORRECTED) > 0
+
+
+def skewed(law: Law) -> Law:
+    """Return the law with two halves of it a fifth apart."""
+    changed = {text: p * (1.1 if text[-1] % 2 else 0.9) for text, p in law.items()}
+    total = sum(changed.values())
+    return {text: p / total for text, p in changed.items()}
+
+
+async def test_the_test_would_see_a_law_that_is_a_tenth_off() -> None:
+    """The negative control, without services: draws from the law and from a skewed one."""
+    law = exact_law(target(), COUNT)
+    rng = np.random.default_rng(0)
+
+    def draws(of: Law) -> Counter[tuple[int, ...]]:
+        keys = list(of)
+        chosen = rng.choice(len(keys), 4 * SEEDS, p=list(of.values()))
+        return Counter(keys[i] for i in chosen.tolist())
+
+    check: Callable[[Law], float] = lambda of: p_value(draws(of), law)  # noqa: E731
+    assert check(law) > ALARM
+    assert check(skewed(law)) < ALARM

@@ -1,0 +1,221 @@
+"""What the command prints, as values."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+
+from outrider.cli.render import (
+    STYLES,
+    Line,
+    Transcript,
+    Words,
+    json_object,
+    statistics_lines,
+    status_lines,
+    visible,
+    waiting_line,
+)
+from outrider.client import (
+    Delta,
+    EngineSeconds,
+    Finished,
+    FinishReason,
+    Model,
+    Origin,
+    Peer,
+    PeerState,
+    Piece,
+    Started,
+    Statistics,
+    Status,
+)
+from outrider.messages import Rule
+
+STATISTICS = Statistics(
+    prompt_token_count=9,
+    generated_token_count=5,
+    drafted_token_count=4,
+    accepted_token_count=3,
+    round_count=2,
+    drafted_round_count=1,
+    draft_length=4,
+    accepted_by_position=(1, 1, 1, 0),
+    drafted_by_position=(1, 1, 1, 1),
+    first_token_seconds=0.25,
+    prompt_seconds=0.2,
+    generation_seconds=1.75,
+    draft_wait_seconds=0.5,
+    verify_wait_seconds=1.25,
+    target_time=EngineSeconds(queue_seconds=0.125, decode_seconds=1.5, sample_seconds=0.0625),
+    draft_time=EngineSeconds(decode_seconds=0.25),
+    wire_byte_count=300,
+    draft_fault_count=0,
+    target_fault_count=0,
+)
+MODEL = Model(
+    name="small",
+    description="llama 2M Q8_0",
+    parameter_count=2_000_000,
+    weight_byte_count=2_100_000,
+    context_token_count=512,
+    session_count=1,
+    thread_count=2,
+    numerics_profile="exact",
+    load_seconds=0.5,
+)
+READY = Peer(
+    role="target",
+    address="127.0.0.1:7",
+    state=PeerState.READY,
+    detail="",
+    model=MODEL,
+    round_trip_seconds=0.0004,
+)
+REFUSED = Peer(
+    role="draft",
+    address="127.0.0.1:8",
+    state=PeerState.REFUSED,
+    detail="EOS id differs: target 1, draft 2",
+    model=MODEL,
+    round_trip_seconds=0.0004,
+)
+STATUS = Status(
+    version="0.1.0",
+    active_generation_count=1,
+    peers=(READY, REFUSED),
+    speculating=False,
+    reason=REFUSED.detail,
+)
+
+
+def transcript_of(numbers: Statistics = STATISTICS) -> Transcript:
+    transcript = Transcript()
+    transcript.add(Started((0, 1, 2), 42, Rule.SHARED_NOISE))
+    transcript.add(Delta((7,), (Origin.PLAIN,), (Piece("a", Origin.PLAIN),)))
+    origins = (Origin.DRAFTED, Origin.DRAFTED, Origin.DRAFTED, Origin.CORRECTED)
+    pieces = (Piece("b", Origin.DRAFTED), Piece("c", Origin.CORRECTED))
+    transcript.add(Delta((8, 9, 10, 11), origins, pieces))
+    transcript.add(Finished(FinishReason.TOKEN_LIMIT, numbers))
+    return transcript
+
+
+def plain(lines: list[Line]) -> dict[str, str]:
+    """Return what a reader without colours sees, by label."""
+    texts = ["".join(words.text for words in line) for line in lines]
+    return {text[:13].strip(): text[13:] for text in texts}
+
+
+def test_a_delta_shows_each_piece_in_the_style_of_its_origin():
+    delta = Delta((7, 8), (Origin.DRAFTED, Origin.BONUS), (Piece("x", Origin.DRAFTED),))
+    assert Transcript().add(delta) == [Words("x", STYLES[Origin.DRAFTED])]
+
+
+def test_origins_that_need_telling_apart_have_styles_of_their_own():
+    told = [Origin.DRAFTED, Origin.CORRECTED, Origin.BONUS, Origin.PLAIN]
+    assert len({STYLES[origin] for origin in told}) == len(told)
+
+
+def test_every_origin_has_a_style():
+    assert STYLES.keys() == set(Origin)
+
+
+def test_statistics_name_everything_a_user_asks_for():
+    assert plain(statistics_lines(transcript_of())) == {
+        "prompt": "9 tokens in 200 ms, 45.0 tokens/s",
+        "generated": "5 tokens in 1.75 s, 2.3 tokens/s",
+        "drafted": "4 tokens, 3 accepted, acceptance rate 0.750",
+        "origins": "3 drafted, 1 corrected, 0 bonus, 1 plain",
+        "rounds": "2, 2.50 tokens per round, draft length 4",
+        "first token": "after 250 ms",
+        "time": "2.00 s = draft wait 500 ms (25 %) + verify 1.25 s (62 %) + other 250 ms (12 %)",
+        "target": "decode 1.50 s, sample 62 ms, queue 125 ms",
+        "draft": "decode 250 ms, sample 0 ms, queue 0 ms",
+        "seed": "42 (shared-noise)",
+        "finished": "token limit",
+    }
+
+
+def test_the_legend_is_in_the_styles_of_the_text():
+    line = statistics_lines(transcript_of())[3]
+    styled = {words.text: words.style for words in line}
+    assert {origin: styled[origin.value] for origin in list(Origin)[1:]} == {
+        origin: STYLES[origin] for origin in list(Origin)[1:]
+    }
+
+
+def test_what_was_mended_on_the_way_is_told():
+    numbers = replace(STATISTICS, draft_fault_count=1, target_fault_count=2)
+    shown = plain(statistics_lines(transcript_of(numbers)))
+    assert shown["mended"] == "draft 1 time, target 2 times"
+
+
+def test_ratios_over_nothing_are_not_numbers():
+    numbers = replace(
+        STATISTICS,
+        generated_token_count=0,
+        drafted_token_count=0,
+        accepted_token_count=0,
+        round_count=0,
+        prompt_seconds=0.0,
+        generation_seconds=0.0,
+        first_token_seconds=0.0,
+    )
+    shown = plain(statistics_lines(transcript_of(numbers)))
+    assert shown["prompt"].endswith("n/a tokens/s")
+    assert shown["generated"] == "0 tokens in 0 ms, n/a tokens/s"
+    assert shown["drafted"].endswith("acceptance rate n/a")
+    assert shown["rounds"].startswith("0, n/a tokens per round")
+    assert "n/a" in shown["time"]
+    assert json_object(transcript_of(numbers), STATUS)["statistics"]["acceptance_rate"] is None
+
+
+def test_nothing_accepted_is_a_rate_of_zero():
+    numbers = replace(STATISTICS, accepted_token_count=0)
+    assert plain(statistics_lines(transcript_of(numbers)))["drafted"].endswith("rate 0.000")
+
+
+def test_the_json_object_survives_json():
+    found = json_object(transcript_of(), STATUS)
+    assert json.loads(json.dumps(found))["origins"] == found["origins"]
+    assert found["text"] == "abc"
+    assert found["prompt_token_ids"] == [0, 1, 2]
+    assert found["token_ids"] == [7, 8, 9, 10, 11]
+    assert found["origins"] == ["plain", "drafted", "drafted", "drafted", "corrected"]
+    assert (found["seed"], found["acceptance"]) == (42, "shared-noise")
+    assert found["finish_reason"] == "token limit"
+    assert found["models"]["draft"]["parameter_count"] == 2_000_000
+
+
+def test_the_json_statistics_hold_every_number_and_the_ratios():
+    found = json_object(transcript_of(), STATUS)["statistics"]
+    ratios = {"acceptance_rate", "tokens_per_round", "tokens_per_second"}
+    assert found.keys() == {field.name for field in fields(Statistics)} | ratios | {
+        "prompt_tokens_per_second"
+    }
+    assert found["acceptance_rate"] == 0.75
+    assert found["tokens_per_round"] == 2.5
+    assert found["target_time"]["decode_seconds"] == 1.5
+
+
+def test_text_for_a_terminal_cannot_give_it_orders():
+    assert visible("a\tb\n\x1b[31mc\r\x07\x9b2J\x7f é") == (
+        "a\tb\n\\x1b[31mc\\x0d\\x07\\x9b2J\\x7f é"
+    )
+
+
+def test_the_status_shows_what_is_ready_and_what_is_wrong():
+    lines = ["".join(words.text for words in line) for line in status_lines("here:1", STATUS)]
+    assert lines[0] == "orchestrator  here:1  version 0.1.0, 1 generation under way"
+    assert lines[1].startswith("target        127.0.0.1:7  ready       small, 512 tokens")
+    assert lines[2].startswith("draft         127.0.0.1:8  refused     EOS id differs")
+    assert lines[3] == "not speculating: EOS id differs: target 1, draft 2"
+
+
+def test_a_ready_pair_speculates():
+    status = replace(STATUS, peers=(READY,), speculating=True, reason="")
+    assert status_lines("here:1", status)[-1] == [Words("speculating")]
+
+
+def test_what_is_waited_for_is_in_the_peers_words():
+    assert waiting_line(STATUS) == REFUSED.detail
