@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt scripts/setup scripts/check_llama.py
 demo: setup ## stream a completion with the bundled pair
 	@$(BIN)/outrider generate \
 	    --model models/stdlib-target-q8_0.gguf --draft-model models/stdlib-draft-2m-q8_0.gguf \
-	    --prompt 'def read_config(path):' --temperature 0 --max-tokens 128
+	    --prompt 'def read_config(path):' --temperature 0 --n-predict 128
 
 test: setup ## run the tests
 	$(BIN)/python -m pytest

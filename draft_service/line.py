@@ -51,8 +51,9 @@ class Line:
     def follow(self, committed: Span, held: Sequence[int]) -> bool:
         """Keep the line if it agrees with the committed text, else start over.
 
-        Returns whether it started over. `held` stands for the text when there is no line yet. Raises
-        PositionPastCache when the span starts after what is known.
+        Returns whether it started over. `held` stands for the text when
+        there is no line yet. Raises PositionPastCache when the span starts
+        after what is known.
         """
         known = self.token_ids if self.base is not None else held
         text = compose(known, committed)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from outrider.errors import InvalidConfig
 from outrider.messages import MAX_DRAFT
-from outrider.rpc.server import ServerConfig
+from outrider.rpc.server import LAST_PORT, ServerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,14 @@ class OrchestratorConfig:
             raise InvalidConfig("n_draft", f"must be in [0, {MAX_DRAFT}], not {self.draft_length}")
         for name, address in (("target", self.target), ("draft", self.draft)):
             host, separator, port = address.rpartition(":")
-            if address and not (host and separator and port.isdigit()):
+            known = host and separator and port.isdigit() and 0 < int(port) <= LAST_PORT
+            if address and not known:
                 raise InvalidConfig(name, f"must be HOST:PORT, not {address!r}")
+        for name, seconds in (
+            ("draft_timeout", self.draft_seconds),
+            ("request_timeout", self.request_seconds),
+        ):
+            if not 0 < seconds <= 1e6:
+                raise InvalidConfig(name, f"must be in (0, 1000000] seconds, not {seconds}")
         if not self.target:
             raise InvalidConfig("target", "needs the address of a target service")

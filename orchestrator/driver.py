@@ -155,8 +155,7 @@ class Driver:
         generation = self._generation
         if generation.waits_for_draft and self._idle_since is None:
             self._idle_since = time.perf_counter()
-            order = generation.order
-            self._late_timer = self._after(self._draft_seconds, lambda: self._note_late(order))
+            self._late_timer = self._after(self._draft_seconds, self._note_late)
 
     async def _write(self, link: _Link | None, message: Any) -> None:
         """Write to a stream; that it is lost is told by its reader."""
@@ -301,8 +300,9 @@ class Driver:
         self._timers.add(handle)
         return handle
 
-    def _note_late(self, order: int) -> None:
-        if order == self._generation.order and self._generation.waits_for_draft:
+    def _note_late(self) -> None:
+        # The event may have been on its way while a round was sent.
+        if self._idle_since is not None:
             self._generation.draft_late()
 
     def _forget_timer(self, timer: asyncio.TimerHandle | None) -> None:

@@ -151,7 +151,7 @@ class _Line:
 
     def add(self, frame: Frame, committed: Sequence[int]) -> None:
         """Take in a frame; older bases, repeats and dropped lines change nothing."""
-        if frame.base <= self._dead or frame.base < self.base:
+        if frame.base <= self._dead or frame.base < self.base or frame.base > len(committed):
             return
         if frame.base > self.base:
             self.base, self.start = frame.base, frame.position
@@ -449,7 +449,7 @@ class Generation:
 
     def _order_draft(self, wanted: int) -> None:
         """Tell the draft what is committed, if it must know to draft `wanted` tokens."""
-        if self.draft_state in (DraftState.ABSENT, DraftState.LATE):
+        if self.draft_state in (DraftState.ABSENT, DraftState.LATE) or self._remaining() <= 1:
             return
         length = len(self.committed)
         enough = length == self._ordered_length or len(self._guesses(wanted)) >= wanted

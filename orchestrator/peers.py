@@ -24,7 +24,7 @@ from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
 
 _CALL_SECONDS = 5.0
-_RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
+_RETRY_SECONDS = (0.05, 0.1, 0.1, 0.2, 0.2, 0.5)
 
 
 class State(Enum):
@@ -96,6 +96,7 @@ class Peer:
                 self._set(State.REFUSED, str(error))
             except PeerUnavailable as error:
                 self._set(State.LOADING, str(error))
+                tries = 0
             except grpc.aio.AioRpcError as error:
                 self._note_failure(error)
             await asyncio.sleep(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])

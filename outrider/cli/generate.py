@@ -167,8 +167,8 @@ def generate(
     )
     order = completion.Order(text, options, reader)
     if orchestrator:
-        if model or draft_model:
-            raise typer.BadParameter("--orchestrator has its own models: leave --model out")
+        if model or draft_model or (threads, draft_threads, context) != (0, 1, 0):
+            raise typer.BadParameter("--orchestrator excludes models, threads and --ctx of our own")
         asyncio.run(completion.run_remotely(order, orchestrator))
         return
     models = LocalModels(

@@ -52,7 +52,9 @@ class LocalServices:
     async def start(self) -> str:
         """Return the orchestrator's address; the models may still be loading."""
         peers = await self._start_models()
-        self.orchestrator = await Child.start("orchestrator", *peers)
+        # One user at a terminal: Ctrl-C is the deadline.
+        patience = ("--request-timeout", "1000000")
+        self.orchestrator = await Child.start("orchestrator", *peers, *patience)
         return await self.watch(self.orchestrator.address())
 
     async def _start_models(self) -> list[str]:

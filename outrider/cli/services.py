@@ -107,6 +107,9 @@ def orchestrator(
     draft_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Wait this long for a draft, then go on.")
     ] = 1.0,
+    request_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")
+    ] = 600.0,
     reflection: Reflection = False,
     stop_on_stdin_end: StopOnStdinEnd = False,
 ) -> None:
@@ -123,6 +126,7 @@ def orchestrator(
         draft="" if no_draft else draft,
         draft_length=n_draft,
         draft_seconds=draft_timeout,
+        request_seconds=request_timeout,
     )
     _serve(run(config))
 

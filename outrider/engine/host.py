@@ -79,7 +79,7 @@ class EngineHost:
         self._active: OrderedDict[bytes, Ticket] = OrderedDict()
         self._awaited: dict[bytes, Awaited] = {}
         self._turnarounds: dict[bytes, float] = {}
-        self._waiting = 0
+        self._places = threading.Semaphore(options.queue_limit)
         self._stopping = False
         self.loaded: Future[Loaded] = Future()
         self.died: Future[None] = Future()
@@ -95,6 +95,12 @@ class EngineHost:
         """Finish the decode under way, fail everything else, free the model."""
         self._inbox.put(self._begin_stop)
         self._thread.join()
+        self._refuse_all()
+
+    def _refuse_all(self) -> None:
+        """Answer what came too late for the thread."""
+        self._stopping = True
+        self._receive(0.0)
 
     # --- the door: actions that the thread carries out between two decodes ---
 
@@ -104,9 +110,10 @@ class EngineHost:
         `wanted` is what the session is about to hold: it helps to choose
         whose cache to copy. Raises EngineBusy when the queue is full.
         """
-        if self._waiting >= self._options.queue_limit:
+        if self._stopping:
+            raise Draining("the engine is stopping")
+        if not self._places.acquire(blocking=False):
             raise EngineBusy("the engine's queue is full", self._options.room_seconds)
-        self._waiting += 1
         ticket = Ticket(session_id, job, wanted, perf_counter())
         self._inbox.put(lambda: self._queue(ticket))
         return ticket
@@ -140,6 +147,8 @@ class EngineHost:
         return self._ask(lambda: self._model.tokenize(text, add_special, parse_special))
 
     def _ask(self, action: Callable[[], T]) -> Future[T]:
+        if self._stopping:
+            raise Draining("the engine is stopping")
         future: Future[T] = Future()
 
         def answer() -> None:
@@ -171,12 +180,14 @@ class EngineHost:
     def _serve(self) -> None:
         while not self._stopping:
             self._receive(0.0)
+            if self._stopping:
+                break
             self._start_jobs()
             now = perf_counter()
             wake = self._wake_time(now)
             if wake > now:
                 self._receive(wake - now)
-            else:
+            elif self._active:
                 self._decode(self._next_decode())
 
     def _prepare(self) -> None:
@@ -231,6 +242,7 @@ class EngineHost:
 
     def _queue(self, ticket: Ticket) -> None:
         if self._stopping:
+            self._places.release()
             self._fail(ticket, Draining("the engine is stopping"))
             return
         self._lanes.setdefault(ticket.session_id, deque()).append(ticket)
@@ -264,7 +276,7 @@ class EngineHost:
         lane.remove(ticket)
         if not lane:
             del self._lanes[ticket.session_id]
-        self._waiting -= 1
+        self._places.release()
 
     def _start(self, ticket: Ticket, session: Session) -> None:
         now = perf_counter()
@@ -289,15 +301,17 @@ class EngineHost:
         assert ticket.generator is not None and ticket.lease is not None
         begin = perf_counter()
         try:
-            # A generator that has not started takes nothing but None.
-            step = ticket.generator.send(rows)  # type: ignore[arg-type]
+            try:
+                # A generator that has not started takes nothing but None.
+                step = ticket.generator.send(rows)  # type: ignore[arg-type]
+            finally:
+                ticket.lease.spent.sample += perf_counter() - begin
             assert len(step.token_ids) >= max(1, step.row_count)
             needed = len(ticket.lease.held) + len(step.token_ids)
             if needed > self._capacity:
                 raise ContextExhausted(needed, self._capacity)
             ticket.tokens, ticket.row_count = step.token_ids, step.row_count
             ticket.ready_time = perf_counter()
-            ticket.lease.spent.sample += ticket.ready_time - begin
             self._active.move_to_end(ticket.session_id)
         except StopIteration as end:
             self._finish(ticket, end.value)
@@ -370,6 +384,8 @@ class EngineHost:
         ticket.ready_time = begin + spent
         if not ticket.tokens:
             self._advance(ticket, rows)
+        else:
+            self._active.move_to_end(ticket.session_id)
 
     # --- actions ---
 
@@ -382,7 +398,8 @@ class EngineHost:
             self._leave_lane(ticket)
         else:
             return
-        self._fail(ticket, RoundSuperseded("cancelled"))
+        stopping = Draining("the engine is stopping")
+        self._fail(ticket, stopping if self._stopping else RoundSuperseded("cancelled"))
 
     def _cancel_all(self, session_id: bytes) -> None:
         for ticket in list(self._lanes.get(session_id, ())):

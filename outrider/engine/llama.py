@@ -37,13 +37,13 @@ if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
 import llama_cpp as ll
 
 _GGUF_MAGIC = b"GGUF"
-_ERROR_LEVEL = 3
+_ERROR_LEVEL = 4
 _recent_errors: deque[str] = deque(maxlen=4)
 
 
 @ll.llama_log_callback  # type: ignore[untyped-decorator]
 def _keep_errors(level: int, text: bytes, _: Any) -> None:
-    if level >= _ERROR_LEVEL and text.strip(b".\n "):
+    if level == _ERROR_LEVEL and text.strip(b".\n "):
         _recent_errors.append(text.decode("utf-8", "replace").strip())
 
 
@@ -88,7 +88,7 @@ class LlamaModel:
         params.n_ctx = -(-room // 256) * 256 * config.sequence_count
         params.n_batch = params.n_ubatch = config.batch_rows
         params.n_seq_max = config.sequence_count
-        params.n_outputs_max = min(config.batch_rows, MAX_ROWS_OUT)
+        params.n_outputs_max = max(min(config.batch_rows, MAX_ROWS_OUT), config.sequence_count)
         params.n_threads = params.n_threads_batch = config.thread_count
         # One stream per session: a neighbour's cells never enter an attention.
         params.kv_unified = False
@@ -96,6 +96,7 @@ class LlamaModel:
         params.no_perf = True
         if not ll.llama_supports_gpu_offload():
             params.flash_attn_type = ll.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        _recent_errors.clear()
         context = ll.llama_init_from_model(self._model, params)
         if not context:
             raise InvalidConfig("ctx", f"no context of {params.n_ctx} cells: {_last_error()}")
@@ -216,6 +217,8 @@ class LlamaModel:
         return -(-row_count // self.pad_multiple) * self.pad_multiple
 
     def truncate(self, sequence: int, token_count: int) -> None:
+        assert 0 <= sequence < len(self._held), f"sequence {sequence}"
+        assert token_count >= 0, f"{token_count} tokens"
         if token_count < self._held[sequence]:
             self._cut(sequence, token_count)
             self._held[sequence] = token_count
@@ -225,7 +228,9 @@ class LlamaModel:
             raise DecodeFailed(f"llama.cpp cannot cut a sequence to {token_count} tokens")
 
     def copy_prefix(self, source: int, destination: int, token_count: int) -> None:
-        assert source != destination and token_count <= self._held[source]
+        count = len(self._held)
+        assert 0 <= source < count and 0 <= destination < count and source != destination
+        assert 0 <= token_count <= self._held[source], f"{token_count} tokens"
         # Between separate streams llama.cpp copies whole sequences only.
         ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
         ll.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
@@ -363,8 +368,8 @@ def _last_error() -> str:
 
 def _capacity(config: LlamaConfig, trained: int) -> int:
     capacity = config.context or min(trained, 4096)
-    if capacity < 8:
-        raise InvalidConfig("ctx", f"must be at least 8 tokens, not {capacity}")
+    if capacity < 32:
+        raise InvalidConfig("ctx", f"must be at least 32 tokens, not {capacity}")
     return int(capacity)
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -75,11 +76,15 @@ async def run_model_service(
     register(servicer, server.grpc)
     await server.start()
     print(f"outrider {name.lower()} listening on {server.address}", flush=True)
-    try:
-        loaded = await asyncio.wrap_future(host.start())
-    except BaseException:
+    loading = asyncio.ensure_future(asyncio.wrap_future(host.start()))
+    stopping = asyncio.ensure_future(server.stop_requested.wait())
+    both: list[asyncio.Future[Any]] = [loading, stopping]
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    if not loading.done() or loading.exception():
         await server.grpc.stop(None)
-        raise
+        if not loading.done():
+            return  # stopped while loading: there is nothing to drain
+    loaded = loading.result()
     servicer.set_loaded(loaded)
     await server.set_serving(True)
     model = loaded.model.describe()
@@ -103,7 +108,7 @@ async def run_model_service(
     async def stop() -> None:
         await asyncio.to_thread(host.stop)
 
-    stopping = asyncio.ensure_future(server.run_until_stopped(stop))
+    serving = asyncio.ensure_future(server.run_until_stopped(stop))
     died = asyncio.ensure_future(asyncio.wrap_future(host.died))
-    await asyncio.wait([stopping, died], return_when=asyncio.FIRST_COMPLETED)
-    died.result() if died.done() else stopping.result()
+    await asyncio.wait([serving, died], return_when=asyncio.FIRST_COMPLETED)
+    died.result() if died.done() else serving.result()

@@ -17,6 +17,8 @@ from outrider.errors import InvalidConfig
 from outrider.rpc.channel import SERVER_OPTIONS
 from outrider.rpc.errors import ErrorInterceptor
 
+LAST_PORT = 65535
+
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -44,11 +46,12 @@ class Server:
             names = (service_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self.grpc)
         self.address = ""
+        self.stop_requested = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen. Raises InvalidConfig when the address cannot be taken."""
+        """Listen, and stop at a signal. Raises InvalidConfig if the address cannot be taken."""
         host, separator, port = self._config.listen.rpartition(":")
-        if not separator or not port.isdigit():
+        if not separator or not port.isdigit() or int(port) > LAST_PORT:
             raise InvalidConfig("listen", f"must be HOST:PORT, not {self._config.listen!r}")
         if host not in ("127.0.0.1", "localhost", "[::1]"):
             raise InvalidConfig("listen", f"services bind loopback addresses only, not {host}")
@@ -60,21 +63,23 @@ class Server:
             raise InvalidConfig("listen", message) from None
         await self.grpc.start()
         self.address = f"{host}:{bound}"
+        self._watch_for_stop()
 
     async def set_serving(self, serving: bool) -> None:
         """Set the health of the service."""
         for name in self._names:
             await self._health.set(name, _SERVING if serving else _NOT_SERVING)
 
-    async def run_until_stopped(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Wait for SIGTERM or SIGINT; then say NOT_SERVING, call `stop` and drain."""
-        stopped = asyncio.Event()
+    def _watch_for_stop(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopped.set)
+            loop.add_signal_handler(number, self.stop_requested.set)
         if self._config.stop_on_stdin_end:
-            loop.add_reader(sys.stdin.fileno(), _stop_at_end, stopped)
-        await stopped.wait()
+            loop.add_reader(sys.stdin.fileno(), _stop_at_end, self.stop_requested)
+
+    async def run_until_stopped(self, stop: Callable[[], Awaitable[None]]) -> None:
+        """Wait for SIGTERM or SIGINT; then say NOT_SERVING, call `stop` and drain."""
+        await self.stop_requested.wait()
         await self.set_serving(False)
         await stop()
         await self.grpc.stop(self._config.grace_seconds)

@@ -24,6 +24,9 @@ from outrider.cli.generate import BUNDLED_DRAFT, BUNDLED_TARGET
 from tests.support.tiny_gguf import write_model
 
 GREEDY = ("--temperature", "0", "--prompt", "def read_config(path):")
+LOCAL = (*GREEDY, "--threads", "1")
+"""One thread: two would wait for each other whenever the machine is busy."""
+
 PATIENCE = 60.0
 """Nothing in these tests takes as long, unless it hangs."""
 
@@ -111,7 +114,7 @@ def outrider_json(*arguments: str) -> Any:
 def orchestrator() -> Iterator[str]:
     """Three services started by hand; the address to ask."""
     with (
-        service("target", "--model", str(BUNDLED_TARGET)) as target,
+        service("target", "--model", str(BUNDLED_TARGET), "--threads", "1") as target,
         service("draft", "--model", str(BUNDLED_DRAFT), "--threads", "1") as draft,
         service("orchestrator", "--target", target, "--draft", draft) as address,
     ):
@@ -123,11 +126,13 @@ def orchestrator() -> Iterator[str]:
 def service(role: str, *options: str) -> Iterator[str]:
     """Run one service and return where it says that it listens."""
     command = Command(role, *options, "--listen", "127.0.0.1:0", stderr=subprocess.DEVNULL)
-    assert command.process.stdout is not None
-    line = command.process.stdout.readline().decode()
-    yield line.removeprefix(f"outrider {role} listening on ").strip()
-    command.process.terminate()
-    command.finish()
+    try:
+        assert command.process.stdout is not None
+        line = command.process.stdout.readline().decode()
+        yield line.removeprefix(f"outrider {role} listening on ").strip()
+    finally:
+        command.process.terminate()
+        command.finish()
 
 
 def status(address: str) -> Result:
@@ -140,7 +145,7 @@ def status(address: str) -> Result:
 @pytest.fixture(scope="module")
 def alone() -> Any:
     """What the target writes without a draft."""
-    return outrider_json(*GREEDY, "--no-draft", "-n", "64")
+    return outrider_json(*LOCAL, "--no-draft", "-n", "64")
 
 
 def test_the_target_alone_drafts_nothing(alone: Any):
@@ -152,7 +157,7 @@ def test_the_target_alone_drafts_nothing(alone: Any):
 
 @pytest.mark.parametrize("length", ["1", "4", "8"])
 def test_greedy_text_is_the_targets_whatever_the_draft_length(alone: Any, length: str):
-    drafted = outrider_json(*GREEDY, "--n-draft", length, "-n", "64")
+    drafted = outrider_json(*LOCAL, "--n-draft", length, "-n", "64")
     assert drafted["token_ids"] == alone["token_ids"]
     assert drafted["text"] == alone["text"]
     assert drafted["origins"].count("drafted") == drafted["statistics"]["accepted_token_count"] > 20
@@ -253,14 +258,14 @@ def test_a_draft_with_another_vocabulary_is_refused(tmp_path: Path):
 
 
 def test_no_service_outlives_the_command():
-    command = Command("generate", *GREEDY, "-n", "16")
+    command = Command("generate", *LOCAL, "-n", "16")
     command.wait_for_services("target", "draft", "orchestrator")
     assert command.finish().code == 0
     assert command.services() == {}
 
 
 def test_interrupting_stops_the_services():
-    command = Command("generate", *GREEDY, "-n", "900")
+    command = Command("generate", *LOCAL, "-n", "900")
     command.wait_for_text()
     command.process.send_signal(signal.SIGINT)
     told = command.finish()
@@ -270,7 +275,7 @@ def test_interrupting_stops_the_services():
 
 @pytest.mark.parametrize("loaded", [False, True], ids=["while loading", "while generating"])
 def test_killing_the_command_stops_the_services(loaded: bool):
-    command = Command("generate", *GREEDY, "-n", "900")
+    command = Command("generate", *LOCAL, "-n", "900")
     command.wait_for_text() if loaded else command.wait_for_services("target", "draft")
     command.process.kill()
     command.finish()
@@ -279,7 +284,7 @@ def test_killing_the_command_stops_the_services(loaded: bool):
 
 
 def test_a_target_that_dies_is_noticed_at_once():
-    command = Command("generate", *GREEDY, "-n", "900")
+    command = Command("generate", *LOCAL, "-n", "900")
     command.wait_for_text()
     command.services()["target"].kill()
     told = command.finish()
@@ -289,7 +294,7 @@ def test_a_target_that_dies_is_noticed_at_once():
 
 
 def test_a_draft_that_dies_costs_no_text():
-    command = Command("generate", *GREEDY, "-n", "400")
+    command = Command("generate", *LOCAL, "-n", "400")
     command.wait_for_text()
     command.services()["draft"].kill()
     told = command.finish()

@@ -1,15 +1,30 @@
-"""What every test of whole services needs."""
+"""What every test of whole services needs: one event loop for all of them.
+
+gRPC's asyncio layer has one poller for the life of a process. Events of a loop
+that is closed stay in its way, and servers freed later complain to whatever
+test is next.
+"""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 
-@pytest.fixture(autouse=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of this folder on one loop."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session", autouse=True)
 async def _collect_servers() -> AsyncIterator[None]:
-    """Free gRPC's servers while their loop runs: freed later, they fail whatever test is next."""
+    """Free the last servers while their loop runs."""
     yield
     gc.collect()

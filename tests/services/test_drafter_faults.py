@@ -33,15 +33,11 @@ from tests.support.toy import NEVER, ToyModel
 
 DRAFTED = messages.TOKEN_ORIGIN_DRAFTED
 LENGTH = 200
+PACE = 0.002  # of the target's decodes: leaves time to break things
 
 
 def target() -> ToyModel:
     return toy(seed=1, eos_bias=NEVER)
-
-
-def slow_target() -> ToyModel:
-    """Return a target that leaves time to break things."""
-    return toy(seed=1, eos_bias=NEVER, step_seconds=0.002)
 
 
 def good_draft() -> ToyModel:
@@ -85,7 +81,7 @@ async def test_a_junk_draft_changes_nothing(temperature: float, draft_length: in
 
 async def test_a_draft_that_is_missing_at_the_start_is_used_when_it_appears() -> None:
     async with (
-        running(ModelProcess(TARGET, slow_target)) as service,
+        running(ModelProcess(TARGET, target, pace=PACE)) as service,
         running(ModelProcess(DRAFT, good_draft)) as draft,
     ):
         await draft.kill()
@@ -98,7 +94,7 @@ async def test_a_draft_that_is_missing_at_the_start_is_used_when_it_appears() ->
 
 
 async def test_generation_goes_on_plainly_when_the_draft_is_killed() -> None:
-    async with three_services(slow_target, good_draft) as trio:
+    async with three_services(target, good_draft, pace=PACE) as trio:
         asked = long_request()
         completion = await generate(trio.orchestrator, asked, [Interruption(40, trio.draft.kill)])
     assert_right(completion, asked)
@@ -107,7 +103,7 @@ async def test_generation_goes_on_plainly_when_the_draft_is_killed() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 async def test_speculation_resumes_after_a_restart_of_the_draft(temperature: float) -> None:
-    async with three_services(slow_target, good_draft) as trio:
+    async with three_services(target, good_draft, pace=PACE) as trio:
         asked = long_request(temperature=temperature)
         restarts = [Interruption(count, trio.draft.restart) for count in (20, 60)]
         completion = await generate(trio.orchestrator, asked, restarts)
@@ -126,7 +122,7 @@ async def test_a_hanging_draft_is_not_waited_for_after_its_deadline() -> None:
 
 
 async def test_speculation_resumes_when_a_hanging_draft_wakes_up() -> None:
-    async with three_services(slow_target, good_draft, draft_seconds=0.05) as trio:
+    async with three_services(target, good_draft, pace=PACE, draft_seconds=0.05) as trio:
         gate = Gate(trio.draft.model, shut=False)
         asked = long_request()
         hangs = [Interruption(30, gate.shut), Interruption(60, gate.open)]
@@ -139,7 +135,7 @@ async def test_a_draft_that_restarts_and_then_hangs_is_not_waited_for() -> None:
     """Its first answer is `Missing`; the order that repeats the text has a deadline too."""
     gates: list[Gate] = []
 
-    async with three_services(slow_target, good_draft, draft_seconds=0.1) as trio:
+    async with three_services(target, good_draft, pace=PACE, draft_seconds=0.1) as trio:
 
         async def restart_hanging() -> None:
             await trio.draft.restart()
@@ -154,7 +150,7 @@ async def test_a_draft_that_restarts_and_then_hangs_is_not_waited_for() -> None:
 
 
 async def test_speculation_survives_that_the_draft_forgets_the_session() -> None:
-    async with three_services(slow_target, good_draft, draft_seconds=0.2) as trio:
+    async with three_services(target, good_draft, pace=PACE, draft_seconds=0.2) as trio:
         asked = long_request()
         forgets = [
             Interruption(count, trio.draft.close_sessions) for count in (20, 40, 60, 80, 100, 120)
@@ -166,7 +162,7 @@ async def test_speculation_survives_that_the_draft_forgets_the_session() -> None
 
 async def test_a_session_that_was_closed_from_the_side_still_counts_as_open() -> None:
     """Otherwise the next stranger evicts a session whose stream is open."""
-    async with three_services(slow_target, good_draft) as trio:
+    async with three_services(target, good_draft, pace=PACE) as trio:
 
         async def close_and_look() -> None:
             await trio.draft.close_sessions()
@@ -291,11 +287,11 @@ async def forged(rng: random.Random, message: bytes) -> AsyncIterator[bytes]:
 
 @contextlib.asynccontextmanager
 async def bad_link(
-    meddler: Callable[[], Meddler], make_target: Callable[[], ToyModel] = target
+    meddler: Callable[[], Meddler], pace: float = 0.0
 ) -> AsyncIterator[OrchestratorProcess]:
     """Start the services with a bad link between the orchestrator and the draft."""
     async with (
-        running(ModelProcess(TARGET, make_target)) as service,
+        running(ModelProcess(TARGET, target, pace=pace)) as service,
         running(ModelProcess(DRAFT, good_draft)) as draft,
         running(Proxy(draft.address, "Draft", meddler)) as proxy,
         running(
@@ -337,7 +333,7 @@ async def test_speculation_resumes_after_a_lost_frame() -> None:
         else:
             yield message
 
-    async with bad_link(on_frames(lose_one), slow_target) as orchestrator:
+    async with bad_link(on_frames(lose_one), PACE) as orchestrator:
         completion = await generate(orchestrator, long_request())
     assert lost
     assert drafted_after(completion, 150) > 0

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.services import (
@@ -38,13 +39,13 @@ def drafter(agreement: float, eos_bias: float = 0.0) -> Callable[[], ToyModel]:
     return lambda: toy(seed=2, like=1, agreement=agreement, eos_bias=eos_bias)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def trio() -> AsyncIterator[Trio]:
     async with three_services(target, drafter(0.95)) as services:
         yield services
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def endless_trio() -> AsyncIterator[Trio]:
     async with three_services(endless, drafter(0.95, NEVER)) as services:
         yield services

@@ -31,16 +31,12 @@ from tests.support.services import (
 from tests.support.toy import NEVER, ToyModel
 
 LENGTH = 150
+PACE = 0.002  # of the target's decodes: leaves time to break things
 READY, CONNECTING = messages.PEER_STATE_READY, messages.PEER_STATE_CONNECTING
 
 
 def target() -> ToyModel:
     return toy(seed=1, eos_bias=NEVER)
-
-
-def slow_target() -> ToyModel:
-    """Return a target that leaves time to break things."""
-    return toy(seed=1, eos_bias=NEVER, step_seconds=0.002)
 
 
 def good_draft() -> ToyModel:
@@ -56,7 +52,7 @@ def assert_right(completion: Completion, asked: messages.GenerateRequest) -> Non
 async def test_history_is_sent_again_when_the_target_forgets(
     draft_length: int, temperature: float
 ) -> None:
-    async with three_services(slow_target, good_draft) as trio:
+    async with three_services(target, good_draft, pace=PACE) as trio:
         asked = request(token_limit=LENGTH, n_max=draft_length, temperature=temperature)
         forgets = [Interruption(count, trio.target.close_sessions) for count in (10, 30, 90)]
         completion = await generate(trio.orchestrator, asked, forgets)
@@ -66,7 +62,7 @@ async def test_history_is_sent_again_when_the_target_forgets(
 
 @pytest.mark.parametrize("draft_length", [0, 4])
 async def test_the_text_goes_on_after_a_restart_of_the_target(draft_length: int) -> None:
-    async with three_services(slow_target, good_draft) as trio:
+    async with three_services(target, good_draft, pace=PACE) as trio:
         asked = request(token_limit=LENGTH, n_max=draft_length)
         restarts = [Interruption(count, trio.target.restart) for count in (10, 60)]
         completion = await generate(trio.orchestrator, asked, restarts)
@@ -75,7 +71,7 @@ async def test_the_text_goes_on_after_a_restart_of_the_target(draft_length: int)
 
 
 async def test_the_text_goes_on_after_both_restarted_at_once() -> None:
-    async with three_services(slow_target, good_draft) as trio:
+    async with three_services(target, good_draft, pace=PACE) as trio:
 
         async def restart_both() -> None:
             await asyncio.gather(trio.target.restart(), trio.draft.restart())
@@ -88,7 +84,7 @@ async def test_the_text_goes_on_after_both_restarted_at_once() -> None:
 @pytest.mark.parametrize("form", ["distributions", "logits"])
 async def test_rejection_goes_on_after_a_restart_of_the_target(form: str) -> None:
     options = {"logits": {"row_form": 3, "rollback": 2}}.get(form, {})
-    async with three_services(slow_target, good_draft) as trio:
+    async with three_services(target, good_draft, pace=PACE) as trio:
         asked = request(token_limit=LENGTH, acceptance=3, **options)
         restarts = [Interruption(30, trio.target.restart), Interruption(60, trio.draft.restart)]
         completion = await generate(trio.orchestrator, asked, restarts)
@@ -128,7 +124,7 @@ async def test_a_loading_target_is_named_as_loading() -> None:
 
 
 async def test_a_target_away_past_the_deadline_keeps_what_was_streamed() -> None:
-    async with three_services(slow_target, good_draft) as trio:
+    async with three_services(target, good_draft, pace=PACE) as trio:
         asked, got = request(token_limit=LENGTH), Completion()
         begin = time.monotonic()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -166,12 +162,13 @@ async def start_and_cancel(trio: Trio, asked: messages.GenerateRequest, after: i
 @pytest.mark.parametrize("draft_length", [0, 8])
 async def test_cancelling_stops_both_services_within_one_decode(draft_length: int) -> None:
     def slow() -> ToyModel:
-        return toy(seed=1, eos_bias=NEVER, context=1024, step_seconds=0.02)
+        return toy(seed=1, eos_bias=NEVER, context=1024)
 
     def slow_draft() -> ToyModel:
-        return toy(seed=2, eos_bias=NEVER, context=1024, step_seconds=0.02)
+        return toy(seed=2, eos_bias=NEVER, context=1024)
 
-    async with three_services(slow, slow_draft) as trio:
+    async with three_services(slow, slow_draft, pace=0.02) as trio:
+        trio.draft.model.step_seconds = 0.02
         asked = request(token_limit=900, n_max=draft_length)
         await start_and_cancel(trio, asked, after=5)
         before = trio.target.decode_count, trio.draft.decode_count
@@ -202,7 +199,7 @@ async def test_cancelling_a_long_prompt_stops_between_its_chunks() -> None:
 
 async def test_cancelled_generations_leave_room_for_others() -> None:
     """More are cancelled, at all kinds of moments, than there are sequences."""
-    async with three_services(slow_target, good_draft) as trio:
+    async with three_services(target, good_draft, pace=PACE) as trio:
         for i in range(24):
             await start_and_cancel(trio, request(seed=i, token_limit=LENGTH), after=i % 8)
         await eventually(partial(all_idle, trio.target, trio.draft))
@@ -236,7 +233,7 @@ async def test_finished_generations_leave_no_open_sessions() -> None:
 
 
 async def test_generations_over_the_limit_are_refused_at_once() -> None:
-    async with three_services(slow_target, good_draft, generations=1) as trio:
+    async with three_services(target, good_draft, pace=PACE, generations=1) as trio:
         first = asyncio.create_task(generate(trio.orchestrator, request(token_limit=LENGTH)))
         await asyncio.sleep(0.1)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -256,7 +253,7 @@ async def test_a_failing_decode_is_not_the_end() -> None:
             failures.clear()
             raise DecodeFailed("once")
 
-    async with three_services(slow_target, good_draft) as trio:
+    async with three_services(target, good_draft, pace=PACE) as trio:
 
         async def break_decode() -> None:
             trio.target.model.before_decode = fail_once

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+import pytest_asyncio
 from grpc_health.v1 import health_pb2
 
 from outrider.engine.host import HostOptions
@@ -38,7 +39,7 @@ def model() -> ToyModel:
     return toy(seed=1)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def service() -> AsyncIterator[ModelProcess]:
     async with running(ModelProcess(TARGET, model)) as process:
         yield process
@@ -564,6 +565,25 @@ async def test_no_free_sequence_answers_busy_and_evicts_nobody() -> None:
                 assert rows_of(await three.verify(2, 0, TEXT)) == expected(TEXT)
             assert rows_of(await one.verify(2, 4, [5])) == expected([*TEXT, 5])
         await eventually(partial(all_idle, service))
+
+
+@pytest.mark.parametrize("microseconds", [20, 50, 100, 200])
+async def test_waiting_for_room_up_to_the_very_moment_harms_nobody(microseconds: int) -> None:
+    """The wait may end between looking for room and looking at the clock."""
+
+    def narrow() -> ToyModel:
+        return toy(seed=1, sequence_count=1)
+
+    options = HostOptions(exact=True, room_seconds=microseconds / 1e6)
+    async with (
+        running(ModelProcess(TARGET, narrow, options)) as service,
+        VerifyStream(service) as one,
+        VerifyStream(service, session_id=session(2)) as two,
+    ):
+        await one.verify(1, 0, TEXT)
+        for number in range(1, 200):
+            assert (await two.verify(number, 0, TEXT)).WhichOneof("outcome") == "busy"
+        assert rows_of(await one.verify(2, 4, [5])) == expected([*TEXT, 5])
 
 
 async def test_a_decode_without_room_is_split_and_fails_nobody() -> None:

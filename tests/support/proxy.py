@@ -84,6 +84,8 @@ class Proxy:
                     task.result()
         except Cut:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the link was cut")
+        except asyncio.InvalidStateError:
+            return  # the service ended the stream while we wrote
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), error.details() or "")
         finally:

@@ -17,8 +17,8 @@ from draft_service.servicer import DraftServicer
 from orchestrator.config import OrchestratorConfig
 from orchestrator.peers import Pair, Peer
 from orchestrator.servicer import OrchestratorServicer
-from outrider.engine.model import Chunk
 from outrider.engine.host import EngineHost, HostOptions
+from outrider.engine.model import Chunk
 from outrider.rpc.channel import open_channel
 from outrider.rpc.model_service import ModelService
 from outrider.rpc.server import Server, ServerConfig
@@ -82,9 +82,14 @@ class ModelProcess:
     """A model service that keeps its port over restarts and nothing else, like a process."""
 
     def __init__(
-        self, role: Role, make_model: Callable[[], ToyModel], options: HostOptions = OPTIONS
+        self,
+        role: Role,
+        make_model: Callable[[], ToyModel],
+        options: HostOptions = OPTIONS,
+        pace: float = 0.0,  # seconds of every decode once the model is loaded
     ) -> None:
         self._role = role
+        self._pace = pace
         self._make_model = make_model
         self._options = options
         self._channel: grpc.aio.Channel | None = None
@@ -112,6 +117,7 @@ class ModelProcess:
         """Load the model and say SERVING."""
         assert self._server is not None
         self.servicer.set_loaded(await asyncio.wrap_future(self.host.start()))
+        self.model.step_seconds = max(self._pace, self.model.step_seconds)
         await self._server.set_serving(True)
         self._loaded_decodes = self.model.decode_count
 
@@ -257,11 +263,12 @@ async def three_services(
     make_target: Callable[[], ToyModel],
     make_draft: Callable[[], ToyModel],
     host: HostOptions = OPTIONS,
+    pace: float = 0.0,
     **options: Any,
 ) -> AsyncIterator[Trio]:
     """Start all three and wait until they know each other."""
     async with (
-        running(ModelProcess(TARGET, make_target, host)) as target,
+        running(ModelProcess(TARGET, make_target, host, pace)) as target,
         running(ModelProcess(DRAFT, make_draft, host)) as draft,
         running(OrchestratorProcess(target.address, draft.address, **options)) as orchestrator,
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -230,8 +231,8 @@ class World:
     def happenings(self) -> list[Callable[[int], None]]:
         """Return what can happen next; each is given a number to choose details by."""
         target, draft = self.target, self.draft
-        possible: list[tuple[object, list[Callable[[int], None]]]] = [
-            (target.inbox, [self.verify] * 5 + [self.say_busy]),
+        possible: list[tuple[Any, list[Callable[[int], None]]]] = [
+            (target.inbox, [*[self.verify] * 5, self.say_busy]),
             (target.outbox, [self.hear_target] * 5),
             (target.opened, [self.evict_target, self.lose_target]),
             (not target.opened, [self.open_target] * 3),
@@ -647,12 +648,12 @@ def test_the_first_round_does_not_wait_for_the_draft() -> None:
 
 def test_a_generation_waits_for_the_draft_only_while_it_drafts() -> None:
     generation = begun()
-    assert generation.draft_state is DraftState.DRAFTING
+    assert [generation.draft_state] == [DraftState.DRAFTING]
     first_token(generation)
     generation.next_actions()
     assert generation.waits_for_draft
     generation.draft_late()
-    assert generation.draft_state is DraftState.LATE
+    assert [generation.draft_state] == [DraftState.LATE]
     assert not generation.waits_for_draft
 
 
@@ -664,12 +665,31 @@ def test_nothing_is_asked_twice() -> None:
 
 def test_a_finished_generation_stays_finished() -> None:
     generation = begun()
-    generation.stop()
+    generation.stop(len(PROMPT))
     assert generation.next_actions() == [End(Finish.STOP_SEQUENCE)]
     first_token(generation)
     generation.draft_lost()
     assert generation.next_actions() == [End(Finish.STOP_SEQUENCE)]
     assert generation.committed == PROMPT
+
+
+@pytest.mark.parametrize(("length", "accepted"), [(6, 1), (7, 2), (8, 3), (9, 3)])
+def test_a_stop_sequence_takes_back_what_was_committed_behind_it(
+    length: int, accepted: int
+) -> None:
+    generation = begun()
+    generation.draft_frame(Frame(4, 4, [5, 6, 2], completed=1))
+    first_token(generation)
+    [order] = orders(generation)
+    generation.draft_frame(Frame(4, 7, [3], completed=order.number))
+    [round_] = rounds(generation)
+    generation.target_rows(round_.number, Rows(sampled=[6, 2, 3, 7]))
+    generation.next_actions()
+    generation.stop(length)
+    assert generation.committed == [*PROMPT, 5, 6, 2, 3, 7][:length]
+    assert generation.counts.accepted == accepted
+    assert generation.counts.accepted_by_position == [int(i < accepted) for i in range(3)]
+    assert generation.next_actions() == [End(Finish.STOP_SEQUENCE)]
 
 
 def test_the_limit_ends_with_the_reason_it_was_given() -> None:

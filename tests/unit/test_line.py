@@ -452,7 +452,7 @@ def test_a_rejection_block_drafted_again_elsewhere_meets_new_draws() -> None:
 
 def test_a_row_that_is_sent_keeps_to_its_support() -> None:
     guess = guesser(ToyModel(), opening(Rule.REJECTION, WARM), 5, 0.0)
-    row = guess(np.arange(64, dtype=np.float32) / 8, 4, 4).row
+    row = guess(np.linspace(0, 8, 64, dtype=np.float32), 4, 4).row
     assert row is not None
     assert row.token_ids.tolist() == [63, 62, 61, 60, 59]
 

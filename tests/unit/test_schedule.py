@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -155,7 +156,7 @@ def test_one_point_is_a_line_through_nothing() -> None:
 def test_a_cost_never_falls_with_the_rows(points: list[tuple[int, float]]) -> None:
     table = CostTable(points)
     costs = [table.seconds(count) for count in range(80)]
-    assert all(left <= right * (1 + 1e-12) for left, right in zip(costs, costs[1:], strict=False))
+    assert all(left <= right * (1 + 1e-12) for left, right in pairwise(costs))
 
 
 @SETTINGS

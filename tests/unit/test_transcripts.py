@@ -13,7 +13,7 @@ now into the files; the difference is for a reader to judge.
     drafted 8 9, more          the line goes on, and so does the order
     drafted from 4 base 3: 8   a frame of any kind, with `, more` or `, order N`
     verified accepted=2 next=9 the target's answer to the round under way
-    stop                       the text has reached a stop sequence
+    stop at 6                  a stop sequence is complete with the text's first six tokens
 
 A number in `[...]` after `target` or `draft` names the round or order that is
 answered; without it, it is the newest one.
@@ -46,6 +46,7 @@ from outrider.sampling import GREEDY
 
 FOLDER = Path(__file__).parent.parent / "transcripts"
 VOCABULARY = 64
+OPTIONS = {"limit", "draft", "rule", "form", "end", "pause", "context", "rollback"}
 
 
 class Play:
@@ -71,8 +72,8 @@ class Play:
             self._tell_frame(rest)
         elif verb == "verified":
             self._tell_rows(rest)
-        elif line == "stop":
-            self._known.stop()
+        elif verb == "stop":
+            self._known.stop(int(rest.removeprefix("at ")))
         else:
             raise ValueError(f"no such line: {line}")
 
@@ -183,7 +184,7 @@ def _begin(rest: str) -> Generation:
     count = words.index("limit")
     prompt = [int(word) for word in words[:count]]
     options = dict(zip(words[count::2], words[count + 1 :: 2], strict=True))
-    unknown = options.keys() - set("limit draft rule form end pause context rollback".split())
+    unknown = options.keys() - OPTIONS
     assert not unknown, f"no such options: {unknown}"
     rule = Rule(options.get("rule", "match"))
     usual = "distributions" if rule is Rule.REJECTION else "sampled"

@@ -1,0 +1,196 @@
+"""The `exact` profile on the bundled pair: how a row was batched does not change its bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from outrider.engine.calibrate import numerics
+from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.model import Chunk, Numerics
+
+MODELS = Path(__file__).parents[2] / "models"
+CONTEXT = 608
+TAIL = 12
+"""Tokens at the end of a text whose rows are compared."""
+
+LENGTHS = [32, 257, 600]
+"""Past 256 cells, where careless batching shows, and up to what was measured."""
+
+Logits = NDArray[np.float32]
+
+
+def load(name: str) -> LlamaModel:
+    return LlamaModel(
+        LlamaConfig(
+            path=MODELS / name,
+            context=CONTEXT,
+            sequence_count=3,
+            thread_count=2,
+            pad_multiple=4,
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[LlamaModel]:
+    model = load("stdlib-target-q8_0.gguf")
+    yield model
+    model.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_held(target: LlamaModel) -> None:
+    for sequence in range(3):
+        target.truncate(sequence, 0)
+
+
+SOURCE = '''
+def read_config(path):
+    """Return the options of a file as a dictionary."""
+    options = {}
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            line = line.split("#")[0].strip()
+            if not line:
+                continue
+            key, separator, value = line.partition("=")
+            if not separator:
+                raise ValueError(f"{path}:{number}: expected KEY=VALUE")
+            options[key.strip()] = value.strip()
+    return options
+'''
+
+
+@pytest.fixture(scope="module")
+def text(target: LlamaModel) -> list[int]:
+    """Return real text, so that the logits are those of use."""
+    ids: list[int] = []
+    while len(ids) < CONTEXT:
+        ids += target.tokenize(SOURCE.encode(), add_special=not ids, parse_special=False)
+    return ids[:CONTEXT]
+
+
+def fill(model: LlamaModel, sequence: int, text: Sequence[int], chunk: int, start: int = 0) -> None:
+    """Append a text in chunks without asking for rows."""
+    for at in range(start, len(text), chunk):
+        model.decode([Chunk(sequence, at, text[at : min(at + chunk, len(text))], 0)])
+
+
+def tail(model: LlamaModel, sequence: int, text: Sequence[int], sizes: Sequence[int]) -> Logits:
+    """Append the last TAIL tokens in pieces of the given sizes; return copies of their rows."""
+    rows: list[Logits] = []
+    for size in sizes:
+        at = len(text) - TAIL + len(rows)
+        [new] = model.decode([Chunk(sequence, at, text[at : at + size], size)])
+        rows += [row.copy() for row in new]
+    assert len(rows) == TAIL
+    return np.array(rows)
+
+
+def reference(model: LlamaModel, text: Sequence[int]) -> Logits:
+    """Return the rows of the last tokens, the plainest way; sequence 0 holds the text after it."""
+    model.truncate(0, 0)
+    fill(model, 0, text[:-TAIL], 512)
+    return tail(model, 0, text, [TAIL])
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_the_bits_of_a_row_do_not_depend_on_the_row_count(
+    target: LlamaModel, text: list[int], length: int
+) -> None:
+    expected = reference(target, text[:length])
+    for sizes in ([1] * TAIL, [3, 5, 4], [8, 2, 2], [11, 1]):
+        target.truncate(0, length - TAIL)
+        np.testing.assert_array_equal(tail(target, 0, text[:length], sizes), expected)
+
+
+def test_the_bits_of_a_row_do_not_depend_on_how_many_rows_of_a_chunk_are_wanted(
+    target: LlamaModel, text: list[int]
+) -> None:
+    length = 257
+    expected = reference(target, text[:length])
+    for wanted in (1, 2, 5, 8, 11):
+        target.truncate(0, length - TAIL)
+        piece = text[length - TAIL : length]
+        [rows] = target.decode([Chunk(0, length - TAIL, piece, wanted)])
+        np.testing.assert_array_equal(rows, expected[-wanted:])
+
+
+@pytest.mark.parametrize(("length", "chunk"), [(300, 7), (600, 61), (600, 128), (600, 509)])
+def test_the_bits_of_a_row_do_not_depend_on_the_chunks_of_the_prompt(
+    target: LlamaModel, text: list[int], length: int, chunk: int
+) -> None:
+    expected = reference(target, text[:length])
+    target.truncate(0, 0)
+    fill(target, 0, text[: length - TAIL], chunk)
+    np.testing.assert_array_equal(tail(target, 0, text[:length], [TAIL]), expected)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_the_bits_of_a_row_do_not_depend_on_other_sessions(
+    target: LlamaModel, text: list[int], length: int
+) -> None:
+    expected = reference(target, text[:length])
+    others = {1: text[40:], 2: text[::-1]}
+    fill(target, 1, others[1][:333], 512)
+    fill(target, 2, others[2][:90], 512)
+    target.truncate(0, length - TAIL)
+    rows: list[Logits] = []
+    for i, size in enumerate([1, 4, 2, 5]):
+        at = length - TAIL + len(rows)
+        mine = Chunk(0, at, text[at : at + size], size)
+        first = Chunk(1, 333 + 3 * i, others[1][333 + 3 * i : 336 + 3 * i], 3)
+        second = Chunk(2, 90 + 60 * i, others[2][90 + 60 * i : 150 + 60 * i], i % 2)
+        rows += [row.copy() for row in target.decode([first, mine, second])[1]]
+    np.testing.assert_array_equal(rows, expected)
+
+
+@pytest.mark.parametrize(("length", "kept"), [(300, 0), (300, 31), (600, 400), (600, 600 - TAIL)])
+def test_the_bits_of_a_row_survive_a_rollback(
+    target: LlamaModel, text: list[int], length: int, kept: int
+) -> None:
+    expected = reference(target, text[:length])
+    for _ in range(2):
+        target.truncate(0, kept)
+        wrong = text[::-1][: min(40, CONTEXT - kept)]
+        target.decode([Chunk(0, kept, wrong, 1)])
+        target.truncate(0, kept)
+        fill(target, 0, text[: length - TAIL], 512, start=kept)
+        np.testing.assert_array_equal(tail(target, 0, text[:length], [5, 7]), expected)
+
+
+def test_the_bits_of_a_row_survive_an_eviction_and_a_refill_elsewhere(
+    target: LlamaModel, text: list[int]
+) -> None:
+    expected = reference(target, text[:600])
+    target.truncate(0, 0)
+    fill(target, 0, text[::-1][:300], 512)
+    fill(target, 2, text[: 600 - TAIL], 130)
+    np.testing.assert_array_equal(tail(target, 2, text[:600], [3, 5, 4]), expected)
+
+
+@pytest.mark.parametrize("kept", [255, 402])
+def test_the_bits_of_a_row_survive_a_copied_start(
+    target: LlamaModel, text: list[int], kept: int
+) -> None:
+    expected = reference(target, text[:600])
+    fill(target, 1, text[::-1][:50], 512)
+    target.copy_prefix(0, 1, kept)
+    target.truncate(0, 0)
+    fill(target, 1, text[: 600 - TAIL], 512, start=kept)
+    np.testing.assert_array_equal(tail(target, 1, text[:600], [TAIL]), expected)
+
+
+def test_the_bundled_target_is_found_to_be_exact(target: LlamaModel) -> None:
+    assert numerics(target) is Numerics.EXACT
+
+
+def test_the_bundled_draft_is_found_to_be_exact() -> None:
+    model = load("stdlib-draft-2m-q8_0.gguf")
+    assert numerics(model) is Numerics.EXACT
+    model.close()

@@ -1,0 +1,538 @@
+"""llama.cpp behind the seam: nothing wrong reaches C, rows and laws are C's own, cuts are exact."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from outrider import sampling
+from outrider.distribution import Distribution
+from outrider.engine.calibrate import HISTORY, decode_costs, numerics
+from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.model import MAX_ROWS_OUT, Chunk, Numerics, Row
+from outrider.errors import InvalidConfig
+from outrider.sampling import GREEDY, SamplingParameters
+from tests.support.tiny_gguf import Shape, Vocabulary, write_model
+
+import llama_cpp as ll  # isort: skip  (outrider.engine.llama sets its environment first)
+
+SIZE = 320
+TEXT = [0, 70, 260, 300, 71, 72, 261, 90, 91, 92, 301, 302]
+
+Load = Callable[..., LlamaModel]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "tiny.gguf", shape=Shape(layers=2))
+
+
+@pytest.fixture
+def load(path: Path) -> Iterator[Load]:
+    """Load models that are closed after the test."""
+    loaded: list[LlamaModel] = []
+
+    def load_model(
+        file: Path = path,
+        *,
+        context: int = 128,
+        sequence_count: int = 4,
+        pad_multiple: int = 4,
+        batch_rows: int = 64,
+    ) -> LlamaModel:
+        config = LlamaConfig(
+            path=file,
+            context=context,
+            sequence_count=sequence_count,
+            thread_count=1,
+            pad_multiple=pad_multiple,
+            batch_rows=batch_rows,
+        )
+        loaded.append(LlamaModel(config))
+        return loaded[-1]
+
+    yield load_model
+    for model in loaded:
+        model.close()
+
+
+def rows_of(
+    model: LlamaModel, sequence: int, text: Sequence[int], sizes: Sequence[int]
+) -> NDArray[np.float32]:
+    """Fill an empty sequence in chunks of the given sizes; return copies of all rows."""
+    rows: list[Row] = []
+    for size in sizes:
+        part = text[len(rows) : len(rows) + size]
+        [new] = model.decode([Chunk(sequence, len(rows), part, size)])
+        rows += [row.copy() for row in new]
+    return np.array(rows)
+
+
+# loading
+
+
+def test_a_model_describes_itself(load: Load) -> None:
+    description = load().describe()
+    assert description.name == "tiny"
+    assert (description.context, description.sequence_count) == (128, 4)
+    assert description.can_truncate
+    assert description.parameter_count > 50_000
+    vocabulary = description.vocabulary
+    assert (vocabulary.token_count, vocabulary.type) == (SIZE, ll.LLAMA_VOCAB_TYPE_BPE)
+    assert (vocabulary.bos, vocabulary.eos) == (0, 1)
+    assert (vocabulary.adds_bos, vocabulary.adds_eos) == (True, False)
+    assert vocabulary.end_token_ids == (1,)
+
+
+def test_special_tokens_are_read_from_the_file(tmp_path: Path, load: Load) -> None:
+    options = Vocabulary(bos=2, eos=300, pad=1, adds_bos=False, adds_eos=True, tail_count=5)
+    described = load(write_model(tmp_path / "m.gguf", vocabulary=options)).describe().vocabulary
+    assert (described.bos, described.eos, described.token_count) == (2, 300, SIZE + 5)
+    assert (described.adds_bos, described.adds_eos) == (False, True)
+    assert 300 in described.end_token_ids
+
+
+def test_the_context_is_what_the_model_was_trained_on_unless_asked_for(load: Load) -> None:
+    assert load(context=0).describe().context == 512
+    assert load(context=100).describe().context == 100
+
+
+def test_a_sequence_holds_its_whole_context(load: Load) -> None:
+    model = load(context=61, sequence_count=2)
+    text = [3 + i for i in range(61)]
+    for sequence in (0, 1):
+        model.decode([Chunk(sequence, 0, text[:60], 0)])
+    [[row], _] = model.decode([Chunk(0, 60, text[60:], 1), Chunk(1, 60, text[60:], 1)])
+    assert np.isfinite(row).all()
+
+
+def damaged(data: bytes, old: bytes, new: bytes) -> bytes:
+    assert data.count(old) and len(old) == len(new)
+    return data.replace(old, new, 1)
+
+
+DAMAGE: list[tuple[str, Callable[[bytes], bytes], str]] = [
+    ("empty", lambda data: b"", "is not a GGUF file"),
+    ("a web page", lambda data: b"<!DOCTYPE html>", "is not a GGUF file"),
+    ("three bytes", lambda data: data[:3], "is not a GGUF file"),
+    ("only the magic", lambda data: data[:4], "cannot load"),
+    ("a cut header", lambda data: data[:100], "cannot load"),
+    ("cut key-value pairs", lambda data: data[:5000], "cannot load"),
+    ("half of the tensors", lambda data: data[: len(data) // 2], "corrupted or incomplete"),
+    ("a byte short", lambda data: data[:-1], "corrupted or incomplete"),
+    ("another version", lambda data: data[:4] + b"\xff" * 4 + data[8:], "version"),
+    ("absurd counts", lambda data: data[:8] + b"\xff" * 16 + data[24:], "cannot load"),
+    ("an unknown kind", lambda data: damaged(data, b"llama", b"lxama"), "cannot load"),
+    ("no layers", lambda data: damaged(data, b"block_count", b"bl0ck_count"), "block_count"),
+    ("no tokenizer", lambda data: damaged(data, b"ggml.model", b"ggml.modex"), "tokenizer"),
+    ("no merges", lambda data: damaged(data, b"ggml.merges", b"ggml.merxes"), "merges"),
+    ("no embedding", lambda data: damaged(data, b"token_embd", b"tokem_embd"), "token_embd"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), [d[1:] for d in DAMAGE], ids=[d[0] for d in DAMAGE])
+def test_a_damaged_file_is_refused_in_one_line(
+    path: Path, tmp_path: Path, load: Load, damage: Callable[[bytes], bytes], said: str
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InvalidConfig, match=said) as caught:
+        load(broken)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(broken) in message
+    assert caught.value.field == "model"
+
+
+@pytest.mark.parametrize("name", ["missing.gguf", ""])
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(
+    tmp_path: Path, load: Load, name: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=r"cannot read .*(No such file|Is a directory)"):
+        load(tmp_path / name)
+
+
+def test_a_context_too_small_for_anything_is_refused(load: Load) -> None:
+    for context in (7, -1):
+        with pytest.raises(InvalidConfig, match="must be at least"):
+            load(context=context)
+
+
+def test_the_reason_of_a_refused_context_is_an_error_and_not_a_warning(path: Path) -> None:
+    # llama.cpp warns that it is longer than what was trained on, and then has no memory for it.
+    said = alone(path, "load(2, context=10**9)")
+    assert said.startswith("InvalidConfig: ctx: no context of")
+    assert "training context" not in said
+
+
+def test_a_broken_file_does_not_explain_a_later_refusal(
+    path: Path, tmp_path: Path, load: Load
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(InvalidConfig):
+        load(broken)
+    with pytest.raises(InvalidConfig, match="n_seq_max"):
+        load(sequence_count=100_000)
+
+
+# what would abort C
+
+
+def alone(path: Path, code: str) -> str:
+    """Run code in a process of its own, which it may kill; return what it raised."""
+    program = f"""
+import resource
+from pathlib import Path
+from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.model import Chunk
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+def load(sequence_count, context=64):
+    return LlamaModel(LlamaConfig(path=Path({str(path)!r}), context=context,
+        sequence_count=sequence_count, thread_count=1, pad_multiple=4, batch_rows=512))
+try:
+    {code}
+    print("nothing was raised")
+except Exception as error:
+    print(f"{{type(error).__name__}}: {{error}}")
+"""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout.strip() if done.returncode == 0 else f"it died with {done.returncode}"
+
+
+IMPOSSIBLE: list[tuple[list[Chunk], str]] = [
+    ([], "one chunk"),
+    ([Chunk(0, 0, [5], 1), Chunk(0, 1, [6], 1)], "one chunk"),
+    ([Chunk(4, 0, [5], 1)], "sequence 4"),
+    ([Chunk(-1, 0, [5], 1)], "sequence -1"),
+    ([Chunk(0, 1, [5], 1)], "position 1"),
+    ([Chunk(0, -1, [5], 1)], "position -1"),
+    ([Chunk(0, 0, [], 0)], "overflow"),
+    ([Chunk(0, 0, [5] * 65, 1)], "rows in one decode"),
+    ([Chunk(0, 0, [5] * 129, 1)], "overflow"),
+    ([Chunk(0, 0, [5], 2)], "2 rows of 1"),
+    ([Chunk(0, 0, [5], -1)], "-1 rows of 1"),
+    ([Chunk(0, 0, [SIZE], 1)], "outside the vocabulary"),
+    ([Chunk(0, 0, [5, -1], 1)], "outside the vocabulary"),
+    ([Chunk(i, 0, [5] * 17, 1) for i in range(4)], "80 rows in one decode"),
+]
+
+
+@pytest.mark.parametrize(("chunks", "said"), IMPOSSIBLE)
+def test_what_would_abort_the_process_is_an_assertion(
+    load: Load, chunks: list[Chunk], said: str
+) -> None:
+    model = load()
+    with pytest.raises(AssertionError, match=said):
+        model.decode(chunks)
+    [[row]] = model.decode([Chunk(0, 0, [5], 1)])
+    assert np.isfinite(row).all()
+
+
+def test_too_many_rows_of_logits_are_an_assertion(load: Load) -> None:
+    model = load(batch_rows=512, context=512)
+    most = Chunk(0, 0, [5] * MAX_ROWS_OUT, MAX_ROWS_OUT)
+    with pytest.raises(AssertionError, match="too many rows out"):
+        model.decode([most, Chunk(1, 0, [5], 1)])
+    assert len(model.decode([most])[0]) == MAX_ROWS_OUT
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "m.truncate(4, 0)",
+        "m.truncate(-1, 0)",
+        "m.truncate(0, -1)",
+        "m.copy_prefix(0, 0, 1)",
+        "m.copy_prefix(0, 4, 1)",
+        "m.copy_prefix(0, -1, 1)",
+        "m.copy_prefix(-4, 1, 0)",
+        "m.copy_prefix(0, 1, 3)",
+        "m.copy_prefix(0, 1, -1)",
+    ],
+)
+def test_a_cut_or_copy_that_cannot_be_is_an_assertion(path: Path, call: str) -> None:
+    said = alone(path, f"m = load(4); m.decode([Chunk(0, 0, [5, 6], 1)]); {call}")
+    assert said.startswith("AssertionError")
+
+
+@pytest.mark.parametrize("count", [129, 256])
+def test_as_many_sessions_as_may_be_configured_load_or_are_refused(path: Path, count: int) -> None:
+    assert alone(path, f"load({count})").startswith(("nothing was raised", "InvalidConfig"))
+
+
+# rows
+
+
+class Bare:
+    """One sequence behind the bare C functions, set up as the engine is."""
+
+    def __init__(self, path: Path) -> None:
+        parameters = ll.llama_context_default_params()
+        parameters.n_ctx = 256
+        parameters.n_batch = parameters.n_ubatch = 64
+        parameters.n_threads = parameters.n_threads_batch = 1
+        parameters.flash_attn_type = ll.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        self.model = ll.llama_model_load_from_file(
+            str(path).encode(), ll.llama_model_default_params()
+        )
+        self.context = ll.llama_init_from_model(self.model, parameters)
+
+    def rows(self, text: Sequence[int], wanted: set[int]) -> dict[int, NDArray[np.float32]]:
+        """Decode a text at once; return the logits at some positions, each asked for by itself."""
+        batch = ll.llama_batch_init(len(text), 0, 1)
+        batch.n_tokens = len(text)
+        for i, token_id in enumerate(text):
+            batch.token[i], batch.pos[i] = token_id, i
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+            batch.logits[i] = i in wanted
+        assert ll.llama_decode(self.context, batch) == 0
+        ll.llama_batch_free(batch)
+        return {i: self._row(i) for i in wanted}
+
+    def _row(self, i: int) -> NDArray[np.float32]:
+        row = ll.llama_get_logits_ith(self.context, i)
+        return np.ctypeslib.as_array(row, shape=(SIZE,)).copy()
+
+    def close(self) -> None:
+        ll.llama_free(self.context)
+        ll.llama_model_free(self.model)
+
+
+@pytest.fixture
+def bare(path: Path) -> Iterator[Bare]:
+    model = Bare(path)
+    yield model
+    model.close()
+
+
+def test_rows_are_what_llama_get_logits_ith_gives(load: Load, bare: Bare) -> None:
+    [rows] = load(pad_multiple=1).decode([Chunk(2, 0, TEXT, 3)])
+    expected = bare.rows(TEXT, {9, 10, 11})
+    for i, row in zip((9, 10, 11), rows, strict=True):
+        np.testing.assert_array_equal(row, expected[i])
+
+
+def test_padded_rows_are_what_llama_get_logits_ith_gives_for_the_padded_batch(
+    load: Load, bare: Bare
+) -> None:
+    text = TEXT[:10]
+    [rows] = load(pad_multiple=4).decode([Chunk(2, 0, text, 3)])
+    expected = bare.rows([*text, text[-1], text[-1]], {4, 5, 6, 7, 8, 9, 10, 11})
+    for i, row in zip((7, 8, 9), rows, strict=True):
+        np.testing.assert_array_equal(row, expected[i])
+
+
+def test_every_chunk_gets_its_own_rows(load: Load) -> None:
+    model, single = load(), load()
+    chunks = [Chunk(2, 0, TEXT[:5], 2), Chunk(0, 0, TEXT[3:], 0), Chunk(1, 0, TEXT[::-1], 4)]
+    together = [[row.copy() for row in rows] for rows in model.decode(chunks)]
+    assert [len(rows) for rows in together] == [2, 0, 4]
+    for chunk, rows in zip(chunks, together, strict=True):
+        np.testing.assert_array_equal(rows, [r.copy() for r in single.decode([chunk])[0]])
+
+
+def test_pad_rows_are_cut_again(load: Load) -> None:
+    model = load()
+    rows = rows_of(model, 0, TEXT, [5, 1, 2, 4])
+    np.testing.assert_array_equal(rows, rows_of(model, 1, TEXT, [12]))
+
+
+# the cache
+
+
+@pytest.mark.parametrize("kept", [0, 1, 4, 7, 11])
+def test_after_a_cut_rows_are_those_of_a_fresh_sequence(load: Load, kept: int) -> None:
+    model = load()
+    model.decode([Chunk(0, 0, [*TEXT[:kept], 5, 6, 7, 8, 9], 0)])
+    model.truncate(0, kept)
+    [rows] = model.decode([Chunk(0, kept, TEXT[kept:], 1)])
+    np.testing.assert_array_equal(rows[0], rows_of(load(), 0, TEXT, [12])[-1])
+
+
+@pytest.mark.parametrize("kept", [1, 4, 7, 12])
+def test_a_copied_start_gives_the_rows_of_a_fresh_sequence(load: Load, kept: int) -> None:
+    model = load()
+    model.decode([Chunk(0, 0, TEXT, 0)])
+    model.decode([Chunk(3, 0, [9, 9, 9], 0)])
+    model.copy_prefix(0, 3, kept)
+    text = [*TEXT[:kept], 5, 6]
+    [rows] = model.decode([Chunk(3, kept, [5, 6], 2)])
+    fresh = rows_of(load(), 0, text, [len(text)])
+    np.testing.assert_array_equal(rows, fresh[-2:])
+
+
+def test_a_copy_and_its_source_stay_apart(load: Load) -> None:
+    model = load()
+    model.decode([Chunk(0, 0, TEXT, 0)])
+    model.copy_prefix(0, 1, 12)
+    model.truncate(0, 0)
+    model.decode([Chunk(0, 0, [9, 9, 9], 0)])
+    [rows] = model.decode([Chunk(1, 12, [5], 1)])
+    np.testing.assert_array_equal(rows[0], rows_of(load(), 0, [*TEXT, 5], [13])[-1])
+
+
+def test_cutting_to_more_than_is_held_changes_nothing(load: Load) -> None:
+    model = load()
+    model.decode([Chunk(0, 0, TEXT, 0)])
+    model.truncate(0, 99)
+    [rows] = model.decode([Chunk(0, 12, [5], 1)])
+    assert np.isfinite(rows[0]).all()
+
+
+# text
+
+
+@pytest.mark.parametrize(
+    "text", ["the target rides", "caf\u00e9 \U0001f642", "\x00\x7f", "", "</s>"]
+)
+def test_text_survives_tokens(load: Load, text: str) -> None:
+    model = load()
+    ids = model.tokenize(text.encode(), add_special=False, parse_special=False)
+    texts = model.token_texts()
+    assert b"".join(texts[token_id] for token_id in ids) == text.encode()
+
+
+def test_special_text_is_read_only_when_asked_for(load: Load) -> None:
+    model = load()
+    assert model.tokenize(b"</s>", add_special=True, parse_special=True) == [0, 1]
+    assert 1 not in model.tokenize(b"</s>", add_special=True, parse_special=False)
+
+
+def test_a_long_text_and_bytes_that_are_no_text_are_tokenized(load: Load) -> None:
+    model = load()
+    assert len(model.tokenize(b"a" * 50_000, add_special=True, parse_special=False)) > 1
+    ids = model.tokenize(b"\xff\xfe", add_special=False, parse_special=False)
+    assert all(0 <= token_id < SIZE for token_id in ids)
+
+
+def test_there_is_a_text_and_a_name_for_every_token(load: Load) -> None:
+    model = load()
+    assert len(model.token_texts()) == len(model.token_names()) == SIZE
+    assert model.token_names()[:3] == [b"<s>", b"</s>", b"<pad>"]
+    assert model.token_texts()[:3] == [b"", b"", b""]
+
+
+# sampling
+
+
+CHAINS = [
+    SamplingParameters(),
+    SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
+    SamplingParameters(temperature=0.3, top_k=0, top_p=0.8, min_p=0.0),
+    SamplingParameters(temperature=2.5, top_k=0, top_p=1.0, min_p=0.1),
+    SamplingParameters(temperature=1.3, top_k=0, top_p=0.7, min_p=0.02),
+    SamplingParameters(temperature=0.7, top_k=5, top_p=1.0, min_p=0.0),
+    SamplingParameters(temperature=0.9, top_k=1, top_p=0.5, min_p=0.5),
+    SamplingParameters(temperature=100.0, top_k=319, top_p=0.999, min_p=0.001),
+    SamplingParameters(temperature=1e-4, top_k=40, top_p=0.95, min_p=0.05),
+    GREEDY,
+]
+
+
+def dense(law: Distribution, size: int) -> NDArray[np.float64]:
+    """Return the probability of every id."""
+    probabilities = np.zeros(size)
+    probabilities[law.token_ids] = law.weights / law.total
+    return probabilities
+
+
+@pytest.mark.parametrize("parameters", CHAINS)
+def test_the_chains_law_is_the_law_that_is_written_down(
+    load: Load, parameters: SamplingParameters
+) -> None:
+    model = load()
+    sampler = model.sampler(parameters)
+    for row in rows_of(model, 0, TEXT, [12]):
+        law = sampler.law(row)
+        assert len(set(law.token_ids.tolist())) == len(law.token_ids)
+        expected = dense(sampling.law(row, parameters), SIZE)
+        np.testing.assert_allclose(dense(law, SIZE), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("parameters", CHAINS)
+def test_a_cut_row_has_the_law_of_its_ids(load: Load, parameters: SamplingParameters) -> None:
+    model = load()
+    row = rows_of(model, 0, TEXT, [12])[-1][:200]
+    expected = dense(sampling.law(row, parameters), 200)
+    np.testing.assert_allclose(dense(model.sampler(parameters).law(row), 200), expected, atol=1e-6)
+
+
+def test_a_law_leaves_the_row_as_it_is_and_does_not_change_with_use(load: Load) -> None:
+    model = load()
+    sampler = model.sampler(SamplingParameters())
+    rows = rows_of(model, 0, TEXT, [12])
+    before = rows.copy()
+    first = [sampler.law(row) for row in rows]
+    again = [sampler.law(row) for row in rows]
+    np.testing.assert_array_equal(rows, before)
+    for law, same in zip(first, again, strict=True):
+        np.testing.assert_array_equal(law.token_ids, same.token_ids)
+        np.testing.assert_array_equal(law.weights, same.weights)
+
+
+def test_two_samplers_do_not_disturb_each_other(load: Load) -> None:
+    model = load()
+    row = rows_of(model, 0, TEXT, [12])[-1]
+    warm, cold = model.sampler(CHAINS[1]), model.sampler(CHAINS[6])
+    law = warm.law(row)
+    kept = law.token_ids.copy(), law.weights.copy()
+    cold.law(row)
+    np.testing.assert_array_equal(law.token_ids, kept[0])
+    np.testing.assert_array_equal(law.weights, kept[1])
+
+
+def test_greedy_takes_the_lowest_of_equal_logits(load: Load) -> None:
+    row = np.zeros(SIZE, np.float32)
+    row[[7, 9]] = 1.0
+    assert load().sampler(GREEDY).law(row).token_ids.tolist() == [7]
+
+
+# measuring
+
+
+def test_a_padded_q8_0_model_is_exact(load: Load) -> None:
+    model = load(context=HISTORY + 8, batch_rows=512)
+    assert numerics(model) is Numerics.EXACT
+    [rows] = model.decode([Chunk(0, 0, TEXT, 1), Chunk(1, 0, TEXT, 1)])[:1]
+    assert np.isfinite(rows[0]).all()
+
+
+def test_every_row_count_that_needs_no_padding_has_a_cost(load: Load) -> None:
+    costs = decode_costs(load(context=128, batch_rows=64), time.perf_counter)
+    assert [count for count, _ in costs] == [4, 8, 12, 16, 24, 32]
+    assert all(seconds > 0.0 for _, seconds in costs)
+    unpadded = decode_costs(load(context=128, pad_multiple=1), time.perf_counter)
+    assert [count for count, _ in unpadded] == [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32]
+
+
+def test_measuring_stops_when_its_time_is_over(load: Load) -> None:
+    ticks = iter(range(1000))
+    costs = decode_costs(load(), lambda: float(next(ticks)), budget=3.0)
+    assert len(costs) == 1
+
+
+@pytest.mark.parametrize("context", [8, 12, 19, 20, 33])
+def test_a_small_context_can_be_measured_or_is_refused(load: Load, context: int) -> None:
+    try:
+        model = load(context=context, batch_rows=512)
+    except InvalidConfig:
+        return
+    assert decode_costs(model, time.perf_counter)
+    assert numerics(model) in Numerics
+    model.decode([Chunk(0, 0, [5] * context, 1), Chunk(1, 0, [5] * context, 1)])
