@@ -16,11 +16,13 @@ class FixedLength:
     """Draft `draft_length` tokens a round and wait for all of them.
 
     `plain_rounds` is how many rounds go without a draft after a block of the
-    rejection rule was dropped: a schedule that no token has a say in.
+    rejection rule was dropped: a schedule that no token has a say in. A draft
+    that is late is asked again every `probe_rounds` rounds.
     """
 
     draft_length: int
     plain_rounds: int = 4
+    probe_rounds: int = 16
 
     def draft_count(self, remaining: int, room: int) -> int:
         """Return the tokens to draft when `remaining` may still be generated.
@@ -29,6 +31,13 @@ class FixedLength:
         them need not be drafted. `room` is what the contexts leave.
         """
         return max(0, min(self.draft_length, remaining - 1, room))
+
+    def probes(self, late_rounds: int) -> bool:
+        """Return whether to order again from a draft that did not answer in time.
+
+        Its answer may have been lost, and an order costs a message, not time.
+        """
+        return late_rounds > 0 and late_rounds % self.probe_rounds == 0
 
     def pause(self, rule: Rule) -> int:
         """Return the rounds to go plainly after a late draft, even if it comes back."""

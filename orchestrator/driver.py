@@ -81,7 +81,7 @@ class Driver:
         self._target: _Link | None = None
         self._draft: _Link | None = None
         self._failure: OutriderError | None = None
-        self._rows = _RowCollector()
+        self._rows: _RowCollector | None = None
         self._round_time = 0.0
         self._idle_since: float | None = None
         self._late_timer: asyncio.TimerHandle | None = None
@@ -147,7 +147,7 @@ class Driver:
             self.timings.draft_wait += self._round_time - self._idle_since
             self._idle_since = None
             self._forget_timer(self._late_timer)
-        self._rows = _RowCollector(round_.row_count)
+        self._rows = _RowCollector(round_)
         await self._write(self._target, wire.write_round(round_))
 
     def _watch_draft(self) -> None:
@@ -260,6 +260,8 @@ class Driver:
 
     def _read_rows(self, message: target_service_pb2.VerifyResponse) -> None:
         """Collect a round's rows; a target that sends nonsense cannot be worked around."""
+        if self._rows is None or message.round != self._rows.round:
+            return  # a repeat of a round that is over
         try:
             size = self._opening.vocabulary
             rows = self._rows.add(message.rows.first_row, wire.read_rows(message.rows, size))
@@ -267,6 +269,7 @@ class Driver:
             self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
             return
         if rows is not None:
+            self._rows = None
             now = time.perf_counter()
             self.timings.verify_wait += now - self._round_time
             self.timings.prompt = self.timings.prompt or now - self._round_time
@@ -368,8 +371,9 @@ class _Link:
 class _RowCollector:
     """Puts the rows of one round together; they may come in several messages."""
 
-    def __init__(self, expected: int = 0) -> None:
-        self._expected = expected
+    def __init__(self, round_: Round) -> None:
+        self.round = round_.number
+        self._expected = round_.row_count
         self._rows = Rows()
 
     def add(self, first: int, rows: Rows) -> Rows | None:

@@ -209,6 +209,7 @@ class Generation:
         self._last_start = self._last_accepted = 0
         self._ordered_length = -1
         self._missed_length = -1
+        self._late_rounds = 0
         self._needs_order = False
         self._target_ready = False
         self._target_holds = 0
@@ -281,6 +282,7 @@ class Generation:
         if self.draft_state is DraftState.DRAFTING:
             self.counts.draft_faults += 1
             self.draft_state = DraftState.LATE
+            self._late_rounds = 0
             self._pause()
 
     def _pause(self) -> None:
@@ -334,6 +336,7 @@ class Generation:
         self._target_holds = before + verdict.accepted_count
         self._draft_line.compare(self.committed)
         self._draft_pause = max(0, self._draft_pause - 1)
+        self._late_rounds += 1
         self._actions.append(Commit(self.committed[before:], origins))
         if self.finished is None and origins[-1] is Origin.CORRECTED and self.plan.rollback_calls:
             self._actions.append(RollBack(self._target_holds, self.round, self.order))
@@ -449,7 +452,10 @@ class Generation:
 
     def _order_draft(self, wanted: int) -> None:
         """Tell the draft what is committed, if it must know to draft `wanted` tokens."""
-        if self.draft_state in (DraftState.ABSENT, DraftState.LATE) or self._remaining() <= 1:
+        if self.draft_state is DraftState.ABSENT or self._remaining() <= 1:
+            return
+        late = self.draft_state is DraftState.LATE
+        if late and not self.plan.control.probes(self._late_rounds):
             return
         length = len(self.committed)
         enough = length == self._ordered_length or len(self._guesses(wanted)) >= wanted
@@ -460,7 +466,8 @@ class Generation:
         self.order += 1
         self._draft_told = self._ordered_length = length
         self._needs_order = False
-        self.draft_state = DraftState.DRAFTING
+        # Nobody waits for the answer to a probe; it shows that the draft is back.
+        self.draft_state = DraftState.LATE if late else DraftState.DRAFTING
         self._actions.append(SendOrder(Order(self.order, span, length + wanted)))
 
     def _ask_draft(self, wanted: int) -> None:

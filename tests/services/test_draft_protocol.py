@@ -128,6 +128,21 @@ async def test_a_new_stream_has_no_line(service: ModelProcess) -> None:
         assert line_of(await stream.draft(1, 4, line[:2], 8), 6, 6) == line[2:]
 
 
+async def test_an_order_that_drafts_nothing_still_cuts_what_it_contradicts(
+    service: ModelProcess,
+) -> None:
+    async with DraftStream(service) as stream:
+        line = line_of(await stream.draft(1, 0, TEXT, 8), 4, 4)
+        other = next(i for i in range(5, 64) if i != line[0])
+        assert line_of(await stream.draft(2, 4, [other], 5), 5, 5) == []
+    async with DraftStream(service, attempt=2) as stream:
+        answer = await stream.draft(1, 5, [], 8)
+        if isinstance(answer, messages.DraftResponse):
+            assert answer.missing.held_token_count == 4
+            answer = await stream.draft(2, 4, [other], 8)
+        assert line_of(answer, 5, 5) == expected([*TEXT, other], 3)
+
+
 async def test_a_span_past_what_is_held_is_missing(service: ModelProcess) -> None:
     async with DraftStream(service) as stream:
         answer = await stream.draft(1, 3, [7], 8)

@@ -29,7 +29,7 @@ ALARM = 1e-4
 COUNT = 3
 """Tokens whose joint law is tested: one plain, then a block of two."""
 
-SEEDS = 900
+SEEDS = 700
 PROMPT = [0, 3, 4]
 SAMPLING = SamplingParameters(temperature=0.8)
 TEXTBOOK = {
