@@ -47,9 +47,23 @@ class _Waiting:
     """A round that is queued, being verified, or answered already by `reply`."""
 
     round: Round
-    key: bytes
+    asked: messages.VerifyRound
     ticket: Ticket | None
     reply: list[messages.VerifyResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A session's last reply, and what it answered."""
+
+    law: tuple[object, ...]
+    asked: messages.VerifyRound
+    reply: list[messages.VerifyResponse]
+
+
+def _law(opening: Opening) -> tuple[object, ...]:
+    """Return what rows depend on besides the tokens."""
+    return opening.sampling, opening.seed, opening.choice
 
 
 class TargetServicer(ModelService, stubs.TargetServiceServicer):
@@ -58,7 +72,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     def __init__(self, host: EngineHost, alias: str) -> None:
         super().__init__(host, alias)
         self._model: Model | None = None
-        self._replies: dict[bytes, tuple[bytes, list[messages.VerifyResponse]]] = {}
+        self._replies: dict[bytes, _Kept] = {}
 
     def set_loaded(self, loaded: Loaded) -> None:
         super().set_loaded(loaded)
@@ -92,16 +106,25 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
 
     # --- the last reply of a session, for a round that is sent again ---
 
-    def kept_reply(self, session_id: bytes, key: bytes) -> list[messages.VerifyResponse] | None:
-        kept = self._replies.get(session_id)
-        return kept[1] if kept is not None and kept[0] == key else None
+    def kept_reply(
+        self, opening: Opening, asked: messages.VerifyRound
+    ) -> list[messages.VerifyResponse] | None:
+        """Return the last reply if the very same was asked, under the same law."""
+        kept = self._replies.get(opening.session_id)
+        if kept is None or kept.asked.round != asked.round or kept.asked != asked:
+            return None
+        return kept.reply if kept.law == _law(opening) else None
 
     def keep_reply(
-        self, session_id: bytes, key: bytes, reply: list[messages.VerifyResponse]
+        self,
+        opening: Opening,
+        asked: messages.VerifyRound,
+        reply: list[messages.VerifyResponse],
     ) -> None:
-        self._replies.pop(session_id, None)
+        """Keep a reply, unless it is large."""
+        self._replies.pop(opening.session_id, None)
         if sum(message.ByteSize() for message in reply) <= _KEPT_REPLY_BYTES:
-            self._replies[session_id] = key, reply
+            self._replies[opening.session_id] = _Kept(_law(opening), asked, reply)
         while len(self._replies) > _KEPT_REPLIES:
             del self._replies[next(iter(self._replies))]
 
@@ -119,8 +142,6 @@ class _VerifyStream:
         self._opening = opening
         self._owner = owner
         self._verifier = verifier
-        # What a kept reply depends on besides the round itself.
-        self._law = repr((opening.sampling, opening.seed, opening.choice)).encode()
         self._waiting: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
 
@@ -133,21 +154,16 @@ class _VerifyStream:
 
     def _receive(self, message: messages.VerifyRound) -> None:
         round_ = wire.read_round(message, self._servicer.vocabulary_size)
-        key = self._key(message)
-        kept = self._servicer.kept_reply(self._opening.session_id, key)
+        kept = self._servicer.kept_reply(self._opening, message)
         if kept is not None:
-            waiting = _Waiting(round_, key, None, kept)
+            waiting = _Waiting(round_, message, None, kept)
         elif round_.number < self._owner.last:
-            waiting = _Waiting(round_, key, None, [_superseded(round_.number)])
+            waiting = _Waiting(round_, message, None, [_superseded(round_.number)])
         else:
             self._supersede(round_)
-            waiting = _Waiting(round_, key, self._submit(round_), [])
+            waiting = _Waiting(round_, message, self._submit(round_), [])
         self._waiting.append(waiting)
         self._arrived.set()
-
-    def _key(self, message: messages.VerifyRound) -> bytes:
-        """Return what two identical rounds have in common."""
-        return self._law + message.SerializeToString(deterministic=True)
 
     def _supersede(self, round_: Round) -> None:
         """Cancel the rounds that this one contradicts."""
@@ -177,9 +193,12 @@ class _VerifyStream:
                 self._arrived.clear()
                 await self._arrived.wait()
             waiting = self._waiting[0]
-            for message in waiting.reply or await self._reply(waiting):
+            reply = waiting.reply or await self._reply(waiting)
+            for message in reply:
                 await context.write(message)
             self._waiting.popleft()
+            if reply[0].HasField("rows") and not waiting.reply:
+                self._servicer.keep_reply(self._opening, waiting.asked, reply)
 
     async def _reply(self, waiting: _Waiting) -> list[messages.VerifyResponse]:
         """Return a round's outcome; what can happen in a round is part of the answer."""
@@ -200,9 +219,7 @@ class _VerifyStream:
             return [response]
         except RoundSuperseded:
             return [_superseded(number)]
-        reply = list(_pack(number, rows, lease.take_spent()))
-        self._servicer.keep_reply(self._opening.session_id, waiting.key, reply)
-        return reply
+        return list(_pack(number, rows, lease.take_spent()))
 
     def close(self) -> None:
         """Stop what is under way."""

@@ -158,7 +158,10 @@ class ModelProcess:
 
     async def activity(self) -> common.EngineActivity:
         """Return what the service says of its engine."""
-        response = await self.stub.GetModel(common.GetModelRequest(), timeout=PATIENCE)
+        # After a restart the channel needs a moment.
+        response = await self.stub.GetModel(
+            common.GetModelRequest(), timeout=PATIENCE, wait_for_ready=True
+        )
         activity: common.EngineActivity = response.activity
         return activity
 
@@ -168,7 +171,7 @@ class ModelProcess:
         cache = self.host._cache
         for session_id in list(cache._sessions):
             request = common.CloseSessionRequest(session_id=session_id)
-            await self.stub.CloseSession(request, timeout=PATIENCE)
+            await self.stub.CloseSession(request, timeout=PATIENCE, wait_for_ready=True)
 
     async def health(self) -> health_pb2.HealthCheckResponse.ServingStatus:
         """Return the service's health."""
