@@ -1,7 +1,7 @@
 # Every target but `help` and `clean` sets up .venv first, once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check protos bench-overhead bench-sessions clean
+.PHONY: help setup demo test check protos bench-overhead bench-sessions bench-memory clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -38,6 +38,9 @@ bench-overhead: setup ## what a round costs beyond the two models
 
 bench-sessions: setup ## throughput over concurrent sessions
 	$(BIN)/python -m bench.sessions
+
+bench-memory: setup ## what the processes hold with 32 open generations
+	$(BIN)/python -m bench.memory
 
 clean: ## remove .venv, builds and caches
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,6 +18,13 @@ DRAFT = MODELS / "stdlib-draft-2m-q8_0.gguf"
 @asynccontextmanager
 async def process(*arguments: str) -> AsyncIterator[str]:
     """Run `python -m ARGUMENTS`; yield the address that it prints."""
+    async with process_with_pid(*arguments) as (address, _):
+        yield address
+
+
+@asynccontextmanager
+async def process_with_pid(*arguments: str) -> AsyncIterator[tuple[str, int]]:
+    """Run `python -m ARGUMENTS`; yield the address that it prints, and its process id."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -31,7 +38,7 @@ async def process(*arguments: str) -> AsyncIterator[str]:
     if " listening on " not in line:
         raise SystemExit(f"{' '.join(arguments)}: did not start")
     try:
-        yield line.split()[-1]
+        yield line.split()[-1], child.pid
     finally:
         child.stdin.close()
         await child.wait()

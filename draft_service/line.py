@@ -141,8 +141,8 @@ class Drafter:
 def _catch_up(lease: Lease, token_ids: list[int]) -> Generator[Step, list[Row], None]:
     """Decode what is known but not held, so that the next order starts at once."""
     kept = tokens_to_keep(lease.held, token_ids, 1)
+    lease.keep(kept)
     if kept < len(token_ids) - 1:
-        lease.keep(kept)
         yield Step(token_ids[kept:-1], 0)
 
 

@@ -117,6 +117,7 @@ class _DraftStream:
     def _run(self, lease: Lease, order: Order) -> Any:
         def emit(frame: Frame) -> None:
             message = wire.write_frame(frame)
+            lease.pause()
             message.service_time.CopyFrom(write_spent(lease.take_spent()))
             self._post(message)
 

@@ -17,6 +17,7 @@ async def run(config: OrchestratorConfig) -> None:
     server = Server(config.server, "outrider.v1.OrchestratorService")
     add_OrchestratorServiceServicer_to_server(OrchestratorServicer(config, pair), server.grpc)
     await server.start()
+    server.watch_for_stop()
     print(f"outrider orchestrator listening on {server.address}", flush=True)
     pair.start()
     await server.set_serving(True)

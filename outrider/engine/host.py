@@ -299,13 +299,13 @@ class EngineHost:
     def _advance(self, ticket: Ticket, rows: list[Row] | None) -> None:
         """Run a job up to its next step or its end."""
         assert ticket.generator is not None and ticket.lease is not None
-        begin = perf_counter()
+        ticket.lease.resume()
         try:
             try:
                 # A generator that has not started takes nothing but None.
                 step = ticket.generator.send(rows)  # type: ignore[arg-type]
             finally:
-                ticket.lease.spent.sample += perf_counter() - begin
+                ticket.lease.pause()
             assert len(step.token_ids) >= max(1, step.row_count)
             needed = len(ticket.lease.held) + len(step.token_ids)
             if needed > self._capacity:

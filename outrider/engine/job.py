@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 from outrider.engine.cache import Session
@@ -36,6 +37,7 @@ class Lease:
         self.capacity = capacity
         self.spent = Spent()
         self._model = model
+        self._resume_time = 0.0
 
     @property
     def held(self) -> Sequence[int]:
@@ -49,8 +51,18 @@ class Lease:
             self._model.truncate(self.session.sequence, token_count)
             del self.session.token_ids[token_count:]
 
+    def resume(self) -> None:
+        """Start to count the job's own work, which is sampling."""
+        self._resume_time = perf_counter()
+
+    def pause(self) -> None:
+        """Add the work since it was counted last."""
+        now = perf_counter()
+        self.spent.sample += now - self._resume_time
+        self._resume_time = now
+
     def take_spent(self) -> Spent:
-        """Return the time spent since the last call."""
+        """Return the time spent since the last call; called by the job, or after its end."""
         spent, self.spent = self.spent, Spent()
         return spent
 

@@ -75,6 +75,7 @@ async def run_model_service(
     server = Server(server_config, f"outrider.v1.{name}Service")
     register(servicer, server.grpc)
     await server.start()
+    server.watch_for_stop()
     print(f"outrider {name.lower()} listening on {server.address}", flush=True)
     loading = asyncio.ensure_future(asyncio.wrap_future(host.start()))
     stopping = asyncio.ensure_future(server.stop_requested.wait())

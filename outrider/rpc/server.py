@@ -49,7 +49,7 @@ class Server:
         self.stop_requested = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen, and stop at a signal. Raises InvalidConfig if the address cannot be taken."""
+        """Listen. Raises InvalidConfig when the address cannot be taken."""
         host, separator, port = self._config.listen.rpartition(":")
         if not separator or not port.isdigit() or int(port) > LAST_PORT:
             raise InvalidConfig("listen", f"must be HOST:PORT, not {self._config.listen!r}")
@@ -63,14 +63,14 @@ class Server:
             raise InvalidConfig("listen", message) from None
         await self.grpc.start()
         self.address = f"{host}:{bound}"
-        self._watch_for_stop()
 
     async def set_serving(self, serving: bool) -> None:
         """Set the health of the service."""
         for name in self._names:
             await self._health.set(name, _SERVING if serving else _NOT_SERVING)
 
-    def _watch_for_stop(self) -> None:
+    def watch_for_stop(self) -> None:
+        """Let SIGTERM, SIGINT and, if configured, the end of stdin stop this process."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop_requested.set)
@@ -78,7 +78,7 @@ class Server:
             loop.add_reader(sys.stdin.fileno(), _stop_at_end, self.stop_requested)
 
     async def run_until_stopped(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Wait for SIGTERM or SIGINT; then say NOT_SERVING, call `stop` and drain."""
+        """Wait for `stop_requested`; then say NOT_SERVING, call `stop` and drain."""
         await self.stop_requested.wait()
         await self.set_serving(False)
         await stop()
