@@ -1,4 +1,4 @@
-"""Carries out what a generation asks: two streams, two deadlines, one queue of events."""
+"""Carries out what a generation asks: two streams, two deadlines, one event after the other."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from orchestrator.generation import (
@@ -24,7 +25,6 @@ from outrider.errors import (
     DeadlinePassed,
     DecodeFailed,
     InvalidRequest,
-    OutriderError,
     PeerUnavailable,
 )
 from outrider.messages import Opening, Round, Rows
@@ -76,11 +76,15 @@ class Driver:
         self._draft_seconds = draft_seconds
         self._deadline = deadline
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
+        self._events: list[Callable[[], None]] = []
+        self._told: list[Commit | End] = []
+        self._news = asyncio.Event()
+        self._advancing = False
+        self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
         self._target: _Link | None = None
         self._draft: _Link | None = None
-        self._failure: OutriderError | None = None
+        self._failure: Exception | None = None
         self._rows: _RowCollector | None = None
         self._round_time = 0.0
         self._idle_since: float | None = None
@@ -103,29 +107,62 @@ class Driver:
             self._close()
 
     async def _rounds(self) -> AsyncIterator[Commit | End]:
+        await self._advance()
         while True:
-            told: list[Commit | End] = []
-            for action in self._generation.next_actions():
-                if isinstance(action, Commit | End):
-                    # Work for the models goes out before text for the client.
-                    told.append(action)
-                else:
-                    await self._carry_out(action)
-            self._watch_draft()
-            for event in told:
+            await self._news.wait()
+            self._news.clear()
+            if self._failure is not None:
+                raise self._failure
+            for event in self._told:
                 self._note_commit()
                 yield event
                 if isinstance(event, End):
                     return
-            if self._generation.finished is None:
-                self._handle(await self._events.get())
+            self._told.clear()
+            await self._advance()
 
-    def _handle(self, event: Callable[[], None]) -> None:
-        event()
-        while not self._events.empty():
-            self._events.get_nowait()()
-        if self._failure is not None:
-            raise self._failure
+    async def _happen(self, event: Callable[[], None]) -> None:
+        """Let an event happen, in turn with all others."""
+        self._events.append(event)
+        await self._advance()
+
+    async def _advance(self) -> None:
+        """Handle what happened and carry out what follows, whoever brings the news.
+
+        One at a time; and not while committed text waits to be taken, because
+        whoever takes it may end the generation there.
+        """
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while self._failure is None and not self._told:
+                self._handle_events()
+                await self._act()
+                if not self._events:
+                    break
+        except Exception as error:
+            self._failure = error
+        finally:
+            self._advancing = False
+        if self._told or self._failure is not None:
+            self._news.set()
+
+    def _handle_events(self) -> None:
+        events, self._events = self._events, []
+        for event in events:
+            event()
+
+    async def _act(self) -> None:
+        """Carry out what the generation asks; work for the models goes out before text."""
+        told = []
+        for action in self._generation.next_actions():
+            if isinstance(action, Commit | End):
+                told.append(action)
+            else:
+                await self._carry_out(action)
+        self._watch_draft()
+        self._told += told
 
     def _note_commit(self) -> None:
         self.timings.last_token = time.perf_counter()
@@ -221,10 +258,9 @@ class Driver:
         """Turn a stream's messages, and its end, into events."""
         try:
             async for message in link.stream:
-                self._events.put_nowait(lambda message=message: receive(message))  # type: ignore[misc]
+                await self._happen(partial(receive, message))
         except StreamLost as lost:
-            reason = lost
-            self._events.put_nowait(lambda: lose(link, reason))
+            await self._happen(partial(lose, link, lost))
 
     def _lose_target(self, link: _Link, lost: StreamLost) -> None:
         if link is not self._target:
@@ -297,7 +333,9 @@ class Driver:
 
         def fire() -> None:
             self._timers.discard(handle)
-            self._events.put_nowait(event)
+            task = self._loop.create_task(self._happen(event))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
         handle = self._loop.call_later(max(0.0, seconds), fire)
         self._timers.add(handle)
@@ -333,6 +371,8 @@ class Driver:
     def _close(self) -> None:
         for timer in self._timers:
             timer.cancel()
+        for task in self._tasks:
+            task.cancel()
         for link in self._links():
             link.close()
 
