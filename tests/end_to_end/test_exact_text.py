@@ -6,14 +6,19 @@ The oracle is the same model driven directly, with no service between.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from bench.generations import make_generation
+from orchestrator.driver import Driver
+from orchestrator.peers import Pair, Peer
 from outrider.engine.llama import LlamaConfig, LlamaModel
 from outrider.sampling import GREEDY, SamplingParameters
+from outrider.v1 import common_pb2
 from tests.support.junk import write_junk
 from tests.support.processes import DRAFT, TARGET, Services, running_services
 from tests.support.prompts import held_out_prompts
@@ -143,6 +148,33 @@ async def test_a_restarted_target_changes_nothing(
                 killed = True
         assert killed and completion.token_ids == expected
         assert completion.statistics.target_fault_count > 0
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_evicted_session_changes_nothing(
+    services: Services, greedy_texts: list[list[int]]
+) -> None:
+    """The loop runs here, because only it knows its session's id."""
+    pair = Pair(Peer("target", services.target.address), Peer("draft", services.draft.address))
+    pair.start()
+    try:
+        for peer in pair.peers:
+            assert await peer.wait_until_ready(30.0)
+        generation = await make_generation(
+            pair, PROMPTS[6], sampling=GREEDY, draft_length=4, token_limit=LIMIT, seed=SEED
+        )
+        opening = generation.plan.opening
+        close = common_pb2.CloseSessionRequest(session_id=opening.session_id)
+        evictions = 0
+        async for _ in Driver(generation, pair, 5.0, time.monotonic() + 60.0).run():
+            if len(generation.committed) > opening.prompt_count + 30 * (evictions + 1):
+                await pair.target.stub.CloseSession(close)
+                evictions += 1
+        text = generation.committed[opening.prompt_count :]
+        assert text[: len(greedy_texts[6])] == greedy_texts[6]
+        assert evictions > 1 and generation.counts.target_faults >= evictions - 1
+    finally:
+        await pair.stop()
 
 
 @pytest.mark.asyncio
