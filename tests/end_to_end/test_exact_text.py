@@ -20,7 +20,14 @@ from outrider.engine.llama import LlamaConfig, LlamaModel
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider.v1 import common_pb2
 from tests.support.junk import write_junk
-from tests.support.processes import DRAFT, TARGET, Services, running_services
+from tests.support.processes import (
+    DRAFT,
+    TARGET,
+    Completion,
+    ServiceProcess,
+    Services,
+    running_services,
+)
 from tests.support.prompts import held_out_prompts
 from tests.support.toy import generate_alone
 
@@ -109,22 +116,28 @@ async def test_shared_noise_gives_one_text_with_and_without_a_draft(
         assert await _sampled(services, prompt, length) == expected
 
 
+async def _restarted_midway(
+    services: Services, process: ServiceProcess, prompt: str, temperature: float
+) -> Completion:
+    """Generate, and kill and restart a process once text flows."""
+    killed = False
+    stream = services.stream(prompt, length=4, limit=LIMIT, temperature=temperature, seed=SEED)
+    async for completion in stream:
+        if len(completion.token_ids) > 20 and not killed:
+            process.kill()
+            process.start()
+            killed = True
+    assert killed
+    return completion
+
+
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_killed_and_restarted_draft_changes_nothing(
     services: Services, greedy_texts: list[list[int]], sampled_texts: list[list[int]]
 ) -> None:
-    for temperature, prompt, expected in (
-        (0.0, PROMPTS[4], greedy_texts[4]),
-        (0.8, PROMPTS[4], sampled_texts[1]),
-    ):
-        killed = False
-        stream = services.stream(prompt, length=4, limit=LIMIT, temperature=temperature, seed=SEED)
-        async for completion in stream:
-            if len(completion.token_ids) > 20 and not killed:
-                services.draft.kill()
-                services.draft.start()
-                killed = True
-        assert killed and completion.token_ids == expected
+    for temperature, expected in ((0.0, greedy_texts[4]), (0.8, sampled_texts[1])):
+        completion = await _restarted_midway(services, services.draft, PROMPTS[4], temperature)
+        assert completion.token_ids == expected
         await services.wait_until_speculating()
     after = await services.generate(PROMPTS[0], length=4, limit=LIMIT, temperature=0.0)
     assert after.token_ids == greedy_texts[0]
@@ -135,18 +148,9 @@ async def test_a_killed_and_restarted_draft_changes_nothing(
 async def test_a_restarted_target_changes_nothing(
     services: Services, greedy_texts: list[list[int]], sampled_texts: list[list[int]]
 ) -> None:
-    for temperature, prompt, expected in (
-        (0.0, PROMPTS[8], greedy_texts[8]),
-        (0.8, PROMPTS[8], sampled_texts[2]),
-    ):
-        killed = False
-        stream = services.stream(prompt, length=4, limit=LIMIT, temperature=temperature, seed=SEED)
-        async for completion in stream:
-            if len(completion.token_ids) > 20 and not killed:
-                services.target.kill()
-                services.target.start()
-                killed = True
-        assert killed and completion.token_ids == expected
+    for temperature, expected in ((0.0, greedy_texts[8]), (0.8, sampled_texts[2])):
+        completion = await _restarted_midway(services, services.target, PROMPTS[8], temperature)
+        assert completion.token_ids == expected
         assert completion.statistics.target_fault_count > 0
 
 
