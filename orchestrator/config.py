@@ -6,16 +6,22 @@ from dataclasses import dataclass
 
 from outrider.errors import InvalidConfig
 from outrider.messages import MAX_DRAFT
-from outrider.rpc.server import LAST_PORT, ServerConfig
+from outrider.rpc.channel import read_address
+from outrider.rpc.security import ANONYMOUS, ClientSecurity
+from outrider.rpc.server import ServerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrchestratorConfig:
-    """One orchestrator process. `draft` is empty to run without one."""
+    """One orchestrator process. `draft` is empty to run without one.
+
+    The peers are HOST:PORT each, or plain://HOST:PORT for one that has no TLS.
+    """
 
     server: ServerConfig
     target: str
     draft: str = ""
+    peer_security: ClientSecurity = ANONYMOUS  # what both peers are shown
     draft_length: int = 4  # tokens a round, unless the request says otherwise
     draft_seconds: float = 1.0  # wait for an order this long, then go on plainly
     request_seconds: float = 600.0  # a generation's deadline when the client sets none
@@ -25,10 +31,8 @@ class OrchestratorConfig:
         if not 0 <= self.draft_length <= MAX_DRAFT:
             raise InvalidConfig("n_draft", f"must be in [0, {MAX_DRAFT}], not {self.draft_length}")
         for name, address in (("target", self.target), ("draft", self.draft)):
-            host, separator, port = address.rpartition(":")
-            known = host and separator and port.isdigit() and 0 < int(port) <= LAST_PORT
-            if address and not known:
-                raise InvalidConfig(name, f"must be HOST:PORT, not {address!r}")
+            if address:
+                read_address(name, address)
         for name, seconds in (
             ("draft_timeout", self.draft_seconds),
             ("request_timeout", self.request_seconds),

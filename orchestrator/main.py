@@ -12,8 +12,7 @@ from outrider.v1.orchestrator_service_pb2_grpc import add_OrchestratorServiceSer
 
 async def run(config: OrchestratorConfig) -> None:
     """Serve until SIGTERM; peers may come and go."""
-    draft = Peer("draft", config.draft) if config.draft else None
-    pair = Pair(Peer("target", config.target), draft)
+    pair = make_pair(config)
     server = Server(config.server, "outrider.v1.OrchestratorService")
     add_OrchestratorServiceServicer_to_server(OrchestratorServicer(config, pair), server.grpc)
     await server.start()
@@ -25,3 +24,11 @@ async def run(config: OrchestratorConfig) -> None:
     for peer in pair.peers:
         logs.event("outrider.orchestrator", peer.detail)
     await server.run_until_stopped(pair.stop)
+
+
+def make_pair(config: OrchestratorConfig) -> Pair:
+    """Return the configured peers, not watched yet. Raises InvalidConfig."""
+    target = Peer("target", config.target, config.peer_security)
+    if not config.draft:
+        return Pair(target, None)
+    return Pair(target, Peer("draft", config.draft, config.peer_security))

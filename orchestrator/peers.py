@@ -14,10 +14,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
 from outrider import handshake, logs, wire
-from outrider.errors import PeerUnavailable, VocabularyMismatch
+from outrider.errors import PeerUnavailable, Unauthenticated, VocabularyMismatch
 from outrider.messages import Opening
-from outrider.rpc.channel import open_channel
+from outrider.rpc.channel import explain_refusal, open_channel
 from outrider.rpc.errors import describe
+from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
@@ -46,9 +47,13 @@ class Vocabulary:
 
 
 class Peer:
-    """One model service. `watch` keeps its state true for the life of the process."""
+    """One model service. `watch` keeps its state true for the life of the process.
 
-    def __init__(self, role: str, address: str) -> None:
+    `metadata` goes with every call. Raises InvalidConfig for an address, a
+    token or a certificate that cannot be used.
+    """
+
+    def __init__(self, role: str, address: str, security: ClientSecurity = ANONYMOUS) -> None:
         self.role = role
         self.address = address
         self.state = State.CONNECTING
@@ -56,7 +61,9 @@ class Peer:
         self.model: common.GetModelResponse | None = None
         self.vocabulary: Vocabulary | None = None
         self.round_trip = 0.0
-        self._channel = open_channel(address)
+        self._security = security
+        self.metadata = call_metadata(security)
+        self._channel = open_channel(address, security)
         self._health = health_pb2_grpc.HealthStub(self._channel)
         stub = DraftServiceStub if role == "draft" else TargetServiceStub
         self.stub: Any = stub(self._channel)
@@ -98,14 +105,22 @@ class Peer:
                 self._set(State.LOADING, str(error))
                 tries = 0
             except grpc.aio.AioRpcError as error:
-                self._note_failure(error)
+                if self._note_failure(error):
+                    tries = len(_RETRY_SECONDS)  # only an operator can mend it
             await asyncio.sleep(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
             tries += 1
 
-    def _note_failure(self, error: grpc.aio.AioRpcError) -> None:
+    def _note_failure(self, error: grpc.aio.AioRpcError) -> bool:
+        """Say what failed; return whether the same will happen until someone acts."""
+        refusal = explain_refusal(error, self.role, self.address, self._security)
+        if isinstance(refusal, Unauthenticated):
+            self._set(State.REFUSED, str(refusal))
+            return True
         known = self.state in (State.READY, State.LOST)
         state = State.LOST if known else State.CONNECTING
-        self._set(state, f"waiting for the {self.role} at {self.address} ({error.code().name})")
+        waiting = f"waiting for the {self.role} at {self.address} ({error.code().name})"
+        self._set(state, str(refusal or waiting))
+        return False
 
     def _set(self, state: State, detail: str) -> None:
         if (state, detail) != (self.state, self.detail):
@@ -116,11 +131,15 @@ class Peer:
 
     async def _describe(self) -> None:
         """Ask for the model and, if it is another one than before, its vocabulary."""
-        health = await self._health.Check(health_pb2.HealthCheckRequest(), timeout=_CALL_SECONDS)
+        health = await self._health.Check(
+            health_pb2.HealthCheckRequest(), timeout=_CALL_SECONDS, metadata=self.metadata
+        )
         if health.status != health_pb2.HealthCheckResponse.SERVING:
             raise PeerUnavailable(f"the {self.role} at {self.address} is loading its model")
         begin = time.perf_counter()
-        model = await self.stub.GetModel(common.GetModelRequest(), timeout=_CALL_SECONDS)
+        model = await self.stub.GetModel(
+            common.GetModelRequest(), timeout=_CALL_SECONDS, metadata=self.metadata
+        )
         self.round_trip = time.perf_counter() - begin
         if model.protocol_version != outrider.PROTOCOL_VERSION:
             raise VocabularyMismatch(
@@ -136,16 +155,23 @@ class Peer:
         request = common.ListVocabularyRequest()
         texts: list[bytes] = []
         names: list[bytes] = []
-        async for part in self.stub.ListVocabulary(request, timeout=60.0):
+        call = self.stub.ListVocabulary(request, timeout=60.0, metadata=self.metadata)
+        async for part in call:
             texts += part.token_texts
             names += part.token_names
         return Vocabulary(texts, names)
 
     async def _until_unhealthy(self) -> None:
         """Return when the peer says that it stops; raise when it is gone."""
-        async for response in self._health.Watch(health_pb2.HealthCheckRequest()):
-            if response.status != health_pb2.HealthCheckResponse.SERVING:
-                return
+        request = health_pb2.HealthCheckRequest()
+        call = self._health.Watch(request, metadata=self.metadata)
+        try:
+            async for response in call:
+                if response.status != health_pb2.HealthCheckResponse.SERVING:
+                    return
+        finally:
+            # An open stream would hold up a peer that drains.
+            call.cancel()
 
     async def roll_back(self, opening: Opening, token_count: int, round_: int) -> None:
         """Call Rollback; a peer that is away has nothing to cut."""
@@ -156,7 +182,7 @@ class Peer:
             round=round_,
         )
         try:
-            await self.stub.Rollback(request, timeout=_CALL_SECONDS)
+            await self.stub.Rollback(request, timeout=_CALL_SECONDS, metadata=self.metadata)
         except grpc.aio.AioRpcError as error:
             logs.warning("outrider.orchestrator", "rollback failed", detail=describe(error))
         except grpc.aio.UsageError:
@@ -166,9 +192,10 @@ class Peer:
         """Return a new stream of a session; it fails at its first use if the peer is away."""
         if self.role == "draft":
             request = draft_service_pb2.DraftRequest(open=wire.write_opening(opening))
-            return Stream(self.stub.Draft(), request)
+            return Stream(self.stub.Draft(metadata=self.metadata), request)
         return Stream(
-            self.stub.Verify(), target_service_pb2.VerifyRequest(open=wire.write_opening(opening))
+            self.stub.Verify(metadata=self.metadata),
+            target_service_pb2.VerifyRequest(open=wire.write_opening(opening)),
         )
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ OutriderError
 + RoundSuperseded       the orchestrator: a later round took this one's place
 + SessionTaken          an older stream: a newer attempt owns the session
 + VocabularyMismatch    the operator: pair other models
++ Unauthenticated       the operator: fix a token or a certificate
 + PeerUnavailable       the caller: try again later
 + DeadlinePassed        the caller: allow more time
 + Draining              the caller: try another replica
@@ -47,12 +48,14 @@ class PromptTooLong(InvalidRequest):
     reason = "PROMPT_TOO_LONG"
 
     def __init__(self, token_count: int, maximum: int) -> None:
-        super().__init__(
-            "prompt",
+        OutriderError.__init__(
+            self,
             f"prompt too long ({token_count} tokens, max {maximum})",
+            field="prompt",
             promptTokenCount=token_count,
             maximumTokenCount=maximum,
         )
+        self.field = "prompt"
 
 
 class InvalidConfig(InvalidRequest):
@@ -120,6 +123,13 @@ class VocabularyMismatch(OutriderError):
 
     reason = "VOCABULARY_MISMATCH"
     status = "FAILED_PRECONDITION"
+
+
+class Unauthenticated(OutriderError):
+    """One side does not show the other what it demands: a token, or a certificate."""
+
+    reason = "UNAUTHENTICATED"
+    status = "UNAUTHENTICATED"
 
 
 class PeerUnavailable(OutriderError):

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import ipaddress
+from dataclasses import dataclass
+
 import grpc
+
+from outrider.errors import InvalidConfig, OutriderError, PeerUnavailable, Unauthenticated
+from outrider.rpc.security import ANONYMOUS, ClientSecurity, channel_credentials
 
 MESSAGE_BYTES = 16 * 1024 * 1024
 """Messages up to this size are accepted; longer ones get RESOURCE_EXHAUSTED."""
+
+LAST_PORT = 65535
+PLAIN = "plain://"
+"""Before an address: never TLS, whatever the other addresses of this process need."""
 
 _LIMITS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
@@ -29,11 +39,117 @@ _CLIENT_OPTIONS = [
     ("grpc.http2.max_pings_without_data", 0),
     # A restarted peer is dialled again soon.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # In spite of its name, how long one attempt may take: with TLS, three round trips.
+    ("grpc.min_reconnect_backoff_ms", 3000),
 ]
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """Return a channel to HOST:PORT; it connects by itself, again and again."""
-    return grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
+# --- addresses ---
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host, in brackets if it is IPv6, and a port; `plain` ones never get TLS."""
+
+    host: str
+    port: int
+    plain: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine is behind it."""
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def read_address(name: str, text: str) -> Address:
+    """Return the address of a service: HOST:PORT or plain://HOST:PORT. Raises InvalidConfig."""
+    address = _split(text.removeprefix(PLAIN), text.startswith(PLAIN))
+    if address is None or address.port == 0:
+        raise InvalidConfig(name, f"must be HOST:PORT, not {text!r}")
+    return address
+
+
+def read_listen(text: str) -> Address:
+    """Return where to listen: HOST:PORT, with port 0 for any. Raises InvalidConfig."""
+    address = _split(text, False)
+    if address is None:
+        raise InvalidConfig("listen", f"must be HOST:PORT, not {text!r}")
+    return address
+
+
+def _split(text: str, plain: bool) -> Address | None:
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= LAST_PORT):
+        return None
+    return Address(host, int(port), plain) if _is_host(host) else None
+
+
+def _is_host(text: str) -> bool:
+    """Whether this is a name, an IPv4 address, or an IPv6 address in brackets."""
+    if text.startswith("[") and text.endswith("]"):
+        try:
+            return ipaddress.ip_address(text[1:-1]).version == 6
+        except ValueError:
+            return False
+    return bool(text) and not any(char in ":/[]" or char.isspace() for char in text)
+
+
+# --- channels ---
+
+
+def open_channel(address: str, security: ClientSecurity = ANONYMOUS) -> grpc.aio.Channel:
+    """Return a channel to an address; it connects by itself, again and again.
+
+    Calls need `call_metadata(security)` too. Raises InvalidConfig.
+    """
+    to = read_address("address", address)
+    credentials = None if to.plain else channel_credentials(security)
+    if credentials is None:
+        return grpc.aio.insecure_channel(str(to), options=_CLIENT_OPTIONS)
+    return grpc.aio.secure_channel(str(to), credentials, options=_CLIENT_OPTIONS)
+
+
+# --- what keeps a channel shut ---
+
+_HANDSHAKE_FAILURES = (  # what gRPC 1.80 writes, and what it means; the first that fits
+    ("certificate has expired", "its certificate has expired"),
+    ("certificate is not yet valid", "its certificate is not valid yet"),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not signed by the one in --tls-ca"),
+    ("Hostname Verification Check failed", "its certificate is for another host name"),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS (leave out --tls-ca, or write plain://)"),
+    ("handshake failed", "the TLS handshake failed"),
+)
+_HANGING_UP = ("Socket closed", "Connection reset", "Broken pipe")
+
+
+def explain_refusal(
+    error: grpc.aio.AioRpcError, role: str, address: str, security: ClientSecurity
+) -> OutriderError | None:
+    """Return why the service did not let us in, or why we did not trust it; None otherwise.
+
+    Unauthenticated when that is sure. A server that hangs up may only be
+    stopping, and then PeerUnavailable says what else it could be.
+    """
+    service, details = f"the {role} at {address}", error.details() or ""
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        if security.token_file is None:
+            return Unauthenticated(f"{service} wants a token (--token-file)")
+        return Unauthenticated(f"{service} does not accept this token (--token-file)")
+    if error.code() is not grpc.StatusCode.UNAVAILABLE or "failed to connect" not in details:
+        return None
+    for words, meaning in _HANDSHAKE_FAILURES:
+        if words in details:
+            return Unauthenticated(f"{service} cannot be trusted: {meaning}")
+    if not any(words in details for words in _HANGING_UP):
+        return None
+    wish = "TLS (--tls-ca)"
+    if security.tls_ca is not None and not address.startswith(PLAIN):
+        wish = "a client certificate that it accepts (--tls-cert, --tls-key)"
+    return PeerUnavailable(f"{service} hangs up; it may want {wish}")

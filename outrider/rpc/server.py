@@ -13,11 +13,11 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from outrider import logs
 from outrider.errors import InvalidConfig
-from outrider.rpc.channel import SERVER_OPTIONS
+from outrider.rpc.channel import SERVER_OPTIONS, Address, read_listen
 from outrider.rpc.errors import ErrorInterceptor
-
-LAST_PORT = 65535
+from outrider.rpc.security import OPEN, ServerSecurity, TokenInterceptor, server_credentials
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -25,22 +25,30 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Where to listen and how to stop."""
+    """Where to listen, to whom, and how to stop."""
 
     listen: str = "127.0.0.1:0"
+    security: ServerSecurity = OPEN
     reflection: bool = False
     grace_seconds: float = 5.0  # open streams get this long after SIGTERM
     stop_on_stdin_end: bool = False  # so that no child outlives the command that started it
 
 
 class Server:
-    """One service on one port. Health says NOT_SERVING until `set_serving`."""
+    """One service on one port. Health says NOT_SERVING until `set_serving`.
+
+    Raises InvalidConfig for a token or certificate that cannot be used.
+    """
 
     def __init__(self, config: ServerConfig, service_name: str) -> None:
         self._config = config
+        self._credentials = server_credentials(config.security)
         self._names = ("", service_name)
         self._health = health.aio.HealthServicer()
-        self.grpc = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        interceptors: list[grpc.aio.ServerInterceptor] = [ErrorInterceptor()]
+        if config.security.token_file is not None:
+            interceptors.insert(0, TokenInterceptor(config.security.token_file))
+        self.grpc = grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         if config.reflection:
             names = (service_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -49,20 +57,25 @@ class Server:
         self.stop_requested = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen. Raises InvalidConfig when the address cannot be taken."""
-        host, separator, port = self._config.listen.rpartition(":")
-        if not separator or not port.isdigit() or int(port) > LAST_PORT:
-            raise InvalidConfig("listen", f"must be HOST:PORT, not {self._config.listen!r}")
-        if host not in ("127.0.0.1", "localhost", "[::1]"):
-            raise InvalidConfig("listen", f"services bind loopback addresses only, not {host}")
+        """Listen. Raises InvalidConfig when the address may not or cannot be taken."""
+        address = read_listen(self._config.listen)
+        _check_reach(address, self._config.security)
         await self.set_serving(False)
         try:
-            bound = self.grpc.add_insecure_port(self._config.listen)
+            bound = self._bind()
         except RuntimeError:
             message = f"cannot listen on {self._config.listen}: in use, or not an address here"
             raise InvalidConfig("listen", message) from None
         await self.grpc.start()
-        self.address = f"{host}:{bound}"
+        self.address = f"{address.host}:{bound}"
+        if not address.loopback and self._credentials is None:
+            message = "no TLS: the token and all text travel in the clear"
+            logs.warning("outrider.rpc", message, address=self.address)
+
+    def _bind(self) -> int:
+        if self._credentials is None:
+            return self.grpc.add_insecure_port(self._config.listen)
+        return self.grpc.add_secure_port(self._config.listen, self._credentials)
 
     async def set_serving(self, serving: bool) -> None:
         """Set the health of the service."""
@@ -78,11 +91,28 @@ class Server:
             loop.add_reader(sys.stdin.fileno(), _stop_at_end, self.stop_requested)
 
     async def run_until_stopped(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Wait for `stop_requested`; then say NOT_SERVING, call `stop` and drain."""
+        """Wait for `stop_requested`; then let what is under way finish, and call `stop`.
+
+        From then on health says NOT_SERVING and new calls are refused.
+        """
         await self.stop_requested.wait()
         await self.set_serving(False)
-        await stop()
+        logs.event("outrider.rpc", "draining", seconds=self._config.grace_seconds)
         await self.grpc.stop(self._config.grace_seconds)
+        await stop()
+        logs.event("outrider.rpc", "stopped")
+
+
+def _check_reach(address: Address, security: ServerSecurity) -> None:
+    """Raise InvalidConfig unless an address that others can reach was meant, and is guarded."""
+    missing = []
+    if not security.allow_remote:
+        missing.append("--allow-remote")
+    if security.token_file is None:
+        missing.append("--token-file")
+    if missing and not address.loopback:
+        needs = " and ".join(missing)
+        raise InvalidConfig("listen", f"{address.host} is not a loopback address: it needs {needs}")
 
 
 def _stop_at_end(stopped: asyncio.Event) -> None:
