@@ -9,11 +9,11 @@ from typing import Protocol
 
 import numpy as np
 
-from outrider.distribution import Distribution, quantised
+from outrider.distribution import Distribution, most_probable, quantised, softmax
 from outrider.engine.cache import tokens_to_keep
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Model, Row
-from outrider.messages import Frame, Opening, Order, Rule, Span, check_room, compose
+from outrider.messages import Candidates, Frame, Opening, Order, Rule, Span, check_room, compose
 from outrider.noise import Purpose, uniform
 
 FRAME_TOKENS = 4
@@ -23,11 +23,15 @@ FRAME_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A drafted token, how sure the draft is (one byte), and the row under `rejection`."""
+    """A drafted token, how sure the draft is (one byte), and the row under `rejection`.
+
+    `candidates` are there when the session asks for them.
+    """
 
     token_id: int
     confidence: int
     row: Distribution | None = None
+    candidates: Candidates = ()
 
 
 class Guesser(Protocol):
@@ -177,6 +181,7 @@ class _FrameBuilder:
             confidences=bytes(guess.confidence for guess in guesses),
             rows=[guess.row for guess in guesses if guess.row is not None],
             completed=completed,
+            candidates=[guess.candidates for guess in guesses if guess.candidates],
         )
 
 
@@ -189,21 +194,31 @@ def guesser(model: Model, opening: Opening, support: int, tail: float) -> Guesse
     sampler = model.sampler(opening.sampling)
     size = opening.vocabulary
 
+    count = opening.candidate_count
+
+    def candidates(row: Row, law: Distribution | None = None) -> Candidates:
+        if not count:
+            return ()
+        if law is None or opening.sampling.greedy:
+            law = softmax(row)
+        return most_probable(law, count)
+
     def greedy(row: Row, base: int, position: int) -> Guess:
         row = row[:size]
         best = int(row.argmax())
         probability = 1.0 / float(np.exp(row - row[best]).sum())
-        return Guess(best, int(255 * probability))
+        return Guess(best, int(255 * probability), candidates=candidates(row))
 
     def shared_noise(row: Row, base: int, position: int) -> Guess:
-        token_id, margin = sampler.law(row[:size]).race(opening.seed, opening.choice, position)
-        return Guess(token_id, int(min(255.0, 32.0 * margin)))
+        law = sampler.law(row[:size])
+        token_id, margin = law.race(opening.seed, opening.choice, position)
+        return Guess(token_id, int(min(255.0, 32.0 * margin)), candidates=candidates(row, law))
 
     def rejection(row: Row, base: int, position: int) -> Guess:
         law = quantised(sampler.law(row[:size]), support, tail)
         u = uniform(opening.seed, opening.choice, Purpose.DRAFT, base, position)
         token_id = law.draw(u)
-        return Guess(token_id, int(255 * law.probability(token_id)), law)
+        return Guess(token_id, int(255 * law.probability(token_id)), law, candidates(row, law))
 
     return {Rule.MATCH: greedy, Rule.SHARED_NOISE: shared_noise, Rule.REJECTION: rejection}[
         opening.rule

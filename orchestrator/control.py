@@ -6,9 +6,22 @@ place and answers the same questions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outrider.messages import Rule
+
+
+def plain_share(costs: Sequence[tuple[int, float]], row_count: int) -> float:
+    """Return what one row costs to decode as a share of what `row_count` rows cost.
+
+    `costs` are (rows, time) by rising rows; rows between two of them are
+    padded to the next. 1 when nothing is known.
+    """
+    if not costs:
+        return 1.0
+    whole = next((time for rows, time in costs if rows >= row_count), costs[-1][1])
+    return min(1.0, costs[0][1] / whole) if whole > 0 else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from orchestrator.control import plain_share
 from orchestrator.generation import (
     Action,
     Commit,
@@ -41,12 +42,19 @@ class EngineSeconds:
     queue: float = 0.0
     decode: float = 0.0
     sample: float = 0.0
+    prompt: float = 0.0  # of the decoding, what the first answer took
 
     def add(self, spent: common.ServiceTime) -> None:
         """Add the time that came with one answer."""
         self.queue += spent.queue_us / 1e6
         self.decode += spent.decode_us / 1e6
         self.sample += spent.sample_us / 1e6
+        self.prompt = self.prompt or self.decode
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.queue + self.decode + self.sample
 
 
 @dataclass(slots=True)
@@ -59,6 +67,10 @@ class Timings:
     prompt: float = 0.0
     draft_wait: float = 0.0
     verify_wait: float = 0.0
+    draft_network: float = 0.0  # of the waiting, what the service's own time does not explain
+    verify_network: float = 0.0
+    plain: float = 0.0  # the rounds after the prompt's, as if without drafts
+    plain_rounds: int = 0
     target: EngineSeconds = field(default_factory=EngineSeconds)
     draft: EngineSeconds = field(default_factory=EngineSeconds)
 
@@ -87,9 +99,13 @@ class Driver:
         self._failure: Exception | None = None
         self._rows: _RowCollector | None = None
         self._round_time = 0.0
+        self._round_decode = 0.0  # of the target's time when the round was sent
+        self._round_service = 0.0
         self._idle_since: float | None = None
+        self._idle_service = 0.0  # the draft's time when the target fell idle
         self._late_timer: asyncio.TimerHandle | None = None
         self._closed_bytes = 0
+        self._costs: list[tuple[int, float]] = []
 
     async def run(self) -> AsyncIterator[Commit | End]:
         """Yield what is committed and, last, the end.
@@ -179,9 +195,13 @@ class Driver:
             await self._roll_back(action.token_count, action.round, action.order)
 
     async def _send_round(self, round_: Round) -> None:
+        timings = self.timings
         self._round_time = time.perf_counter()
+        self._round_decode, self._round_service = timings.target.decode, timings.target.total
         if self._idle_since is not None:
-            self.timings.draft_wait += self._round_time - self._idle_since
+            waited = self._round_time - self._idle_since
+            timings.draft_wait += waited
+            timings.draft_network += max(0.0, waited - (timings.draft.total - self._idle_service))
             self._idle_since = None
             self._forget_timer(self._late_timer)
         self._rows = _RowCollector(round_)
@@ -192,6 +212,7 @@ class Driver:
         generation = self._generation
         if generation.waits_for_draft and self._idle_since is None:
             self._idle_since = time.perf_counter()
+            self._idle_service = self.timings.draft.total
             self._late_timer = self._after(self._draft_seconds, self._note_late)
 
     async def _write(self, link: _Link | None, message: Any) -> None:
@@ -219,6 +240,9 @@ class Driver:
         if not self._pair.target.ready:
             self._after(_RETRY_SECONDS, self._open_target)
             return
+        assert self._pair.target.model is not None
+        costs = self._pair.target.model.decode_costs
+        self._costs = [(cost.row_count, cost.milliseconds) for cost in costs]
         opening = self._next_opening(self._target)
         self._target = _Link(opening, self._pair.target.open(opening))
         self._target.task = asyncio.create_task(
@@ -306,10 +330,20 @@ class Driver:
             return
         if rows is not None:
             self._rows = None
-            now = time.perf_counter()
-            self.timings.verify_wait += now - self._round_time
-            self.timings.prompt = self.timings.prompt or now - self._round_time
+            self._note_round(time.perf_counter() - self._round_time, len(rows))
             self._generation.target_rows(message.round, rows)
+
+    def _note_round(self, waited: float, row_count: int) -> None:
+        timings = self.timings
+        timings.verify_wait += waited
+        served = timings.target.total - self._round_service
+        timings.verify_network += max(0.0, waited - served)
+        if not timings.prompt:
+            timings.prompt = waited
+            return
+        decoded = timings.target.decode - self._round_decode
+        timings.plain += waited - decoded + decoded * plain_share(self._costs, row_count)
+        timings.plain_rounds += 1
 
     def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:
         generation, order = self._generation, message.completed_order
@@ -426,6 +460,7 @@ class _RowCollector:
             [*self._rows.sampled, *rows.sampled],
             [*self._rows.distributions, *rows.distributions],
             [*self._rows.logits, *rows.logits],
+            [*self._rows.candidates, *rows.candidates],
         )
         if len(self._rows) > self._expected:
             raise InvalidRequest("rows", f"more than the {self._expected} asked for")

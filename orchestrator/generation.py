@@ -18,7 +18,7 @@ from orchestrator import acceptance
 from orchestrator.acceptance import DraftToken, Verdict
 from orchestrator.control import FixedLength
 from outrider.distribution import Distribution
-from outrider.messages import Form, Frame, Opening, Order, Round, Rows, Rule, Span
+from outrider.messages import Candidates, Form, Frame, Opening, Order, Round, Rows, Rule, Span
 from outrider.noise import Purpose, uniform
 from outrider.sampling import law
 
@@ -64,12 +64,42 @@ class RollBack:
     order: int
 
 
+class DraftEnd(Enum):
+    """Why a round's draft is as long as it is."""
+
+    LENGTH = "length"  # as long as was wanted
+    END_OF_TEXT = "end of text"
+    TOKEN_LIMIT = "token limit"
+    CONTEXT = "context"
+    SHORT = "short"  # no more was there when the target was free
+    LATE = "late"
+    PAUSED = "paused"
+    ABSENT = "absent"
+    OFF = "off"
+    PROMPT = "prompt"  # the first round is the prompt's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one round verified and what came of it, for whoever wants to watch."""
+
+    round: int  # from 1, repeats not counted
+    committed_count: int  # before the round
+    draft: Sequence[int]
+    accepted_count: int
+    next_token_id: int
+    draft_end: DraftEnd
+    target_candidates: Sequence[Candidates] = ()
+    draft_candidates: Sequence[Candidates] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """These tokens are now part of the text."""
 
     token_ids: Sequence[int]
     origins: Sequence[Origin]
+    report: Report | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +177,7 @@ class _Line:
         self.start = 0
         self.token_ids: list[int] = []
         self.rows: list[Distribution] = []
+        self.candidates: list[Candidates] = []
         self._dead = -1
 
     def add(self, frame: Frame, committed: Sequence[int]) -> None:
@@ -154,17 +185,22 @@ class _Line:
         if frame.base <= self._dead or frame.base < self.base or frame.base > len(committed):
             return
         if frame.base > self.base:
-            self.base, self.start = frame.base, frame.position
-            self.token_ids, self.rows = [], []
+            self.base = frame.base
+            self._begin(frame.position)
         end = self.start + len(self.token_ids)
         if frame.position > end:
             # A frame between was lost: what follows it stands on its own.
-            self.start, self.token_ids, self.rows = frame.position, [], []
+            self._begin(frame.position)
             end = frame.position
         fresh = max(0, end - frame.position)
         self.token_ids += frame.token_ids[fresh:]
         self.rows += frame.rows[fresh:]
+        self.candidates += frame.candidates[fresh:]
         self.compare(committed)
+
+    def _begin(self, position: int) -> None:
+        self.start = position
+        self.token_ids, self.rows, self.candidates = [], [], []
 
     def compare(self, committed: Sequence[int]) -> None:
         """Drop the line, and its base for good, at its first mismatch with the text."""
@@ -175,7 +211,7 @@ class _Line:
     def drop(self) -> None:
         """Forget the line; later frames of its base are ignored."""
         self._dead = max(self._dead, self.base)
-        self.token_ids, self.rows = [], []
+        self._begin(self.start)
 
     def agreed(self, committed: Sequence[int], told: int) -> int:
         """Return how much of the committed text the draft has, by what it was told and drafted.
@@ -215,6 +251,8 @@ class Generation:
         self._target_holds = 0
         self._asked: Round | None = None
         self._asked_rows: list[Distribution] = []
+        self._asked_candidates: list[Candidates] = []
+        self._draft_end = DraftEnd.OFF
         self._sent = False
         self._actions: list[Action] = []
 
@@ -337,7 +375,17 @@ class Generation:
         self._draft_line.compare(self.committed)
         self._draft_pause = max(0, self._draft_pause - 1)
         self._late_rounds += 1
-        self._actions.append(Commit(self.committed[before:], origins))
+        report = Report(
+            round=self.counts.rounds,
+            committed_count=before,
+            draft=asked.draft,
+            accepted_count=verdict.accepted_count,
+            next_token_id=verdict.next_token_id,
+            draft_end=self._draft_end,
+            target_candidates=rows.candidates[: verdict.accepted_count + 1],
+            draft_candidates=self._asked_candidates[: verdict.accepted_count + 1],
+        )
+        self._actions.append(Commit(self.committed[before:], origins, report))
         if self.finished is None and origins[-1] is Origin.CORRECTED and self.plan.rollback_calls:
             self._actions.append(RollBack(self._target_holds, self.round, self.order))
             self._draft_told = min(self._draft_told, self._target_holds)
@@ -475,7 +523,29 @@ class Generation:
         guesses = self._guesses(wanted)
         where = self._draft_line.after(len(self.committed))
         self._asked_rows = self._draft_line.rows[where][: len(guesses)]
+        self._asked_candidates = self._draft_line.candidates[where][: len(guesses)]
+        self._draft_end = self._why(guesses, wanted)
         self._ask(guesses)
+
+    def _why(self, guesses: Sequence[int], wanted: int) -> DraftEnd:
+        """Return why the round's draft is as long as it is."""
+        length = self.plan.control.draft_length
+        scarce = DraftEnd.TOKEN_LIMIT if self._remaining() - 1 <= wanted else DraftEnd.CONTEXT
+        if length == 0:
+            return DraftEnd.OFF
+        if guesses and guesses[-1] in self.plan.end_token_ids:
+            return DraftEnd.END_OF_TEXT
+        if guesses and len(guesses) == wanted:
+            return DraftEnd.LENGTH if wanted == length else scarce
+        if self.draft_state is DraftState.ABSENT:
+            return DraftEnd.ABSENT
+        if self._draft_pause:
+            return DraftEnd.PAUSED
+        if self.draft_state is DraftState.LATE:
+            return DraftEnd.LATE
+        if not self.counts.rounds:
+            return DraftEnd.PROMPT
+        return DraftEnd.SHORT if wanted else scarce
 
     def _ask(self, draft: Sequence[int]) -> None:
         self.round += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -13,13 +13,22 @@ from google.protobuf.duration_pb2 import Duration
 import outrider
 from orchestrator.config import OrchestratorConfig
 from orchestrator.control import FixedLength
-from orchestrator.driver import Driver, EngineSeconds
-from orchestrator.generation import Commit, End, Finish, Generation, Origin, Plan
+from orchestrator.driver import Driver, EngineSeconds, Timings
+from orchestrator.generation import (
+    Commit,
+    DraftEnd,
+    End,
+    Finish,
+    Generation,
+    Origin,
+    Plan,
+    Report,
+)
 from orchestrator.peers import Pair, Peer, State
 from orchestrator.text import Piece, TextAssembler
-from outrider import wire
+from outrider import logs, wire
 from outrider.errors import EngineBusy, InvalidRequest, PeerUnavailable, PromptTooLong
-from outrider.messages import MAX_DRAFT, Form, Opening, Rule
+from outrider.messages import MAX_DRAFT, Candidates, Form, Opening, Rule
 from outrider.rpc.errors import describe
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2
@@ -44,6 +53,21 @@ _REASONS = {
     Finish.STOP_SEQUENCE: messages.FINISH_REASON_STOP_SEQUENCE,
     Finish.CONTEXT_FULL: messages.FINISH_REASON_CONTEXT_FULL,
 }
+_DRAFT_ENDS = {
+    DraftEnd.LENGTH: messages.DRAFT_END_LENGTH,
+    DraftEnd.END_OF_TEXT: messages.DRAFT_END_END_OF_TEXT,
+    DraftEnd.TOKEN_LIMIT: messages.DRAFT_END_TOKEN_LIMIT,
+    DraftEnd.CONTEXT: messages.DRAFT_END_CONTEXT,
+    DraftEnd.SHORT: messages.DRAFT_END_SHORT,
+    DraftEnd.LATE: messages.DRAFT_END_LATE,
+    DraftEnd.PAUSED: messages.DRAFT_END_PAUSED,
+    DraftEnd.ABSENT: messages.DRAFT_END_ABSENT,
+    DraftEnd.OFF: messages.DRAFT_END_OFF,
+    DraftEnd.PROMPT: messages.DRAFT_END_PROMPT,
+}
+_CANDIDATES = 8
+"""Candidates of a position in a detailed report."""
+
 _STATES = {
     State.CONNECTING: messages.PEER_STATE_CONNECTING,
     State.LOADING: messages.PEER_STATE_LOADING,
@@ -76,7 +100,9 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             generation = Generation(plan)
             driver = Driver(generation, self._pair, self._config.draft_seconds, deadline)
             driver.timings.begin = begin
-            async for response in self._stream(generation, driver, TextAssembler(stops)):
+            wants_report = request.round_detail != messages.ROUND_DETAIL_UNSPECIFIED
+            text = TextAssembler[messages.TokenOrigin](stops)
+            async for response in self._stream(generation, driver, text, wants_report):
                 yield response
         finally:
             self._active -= 1
@@ -140,6 +166,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
                 prompt_count=len(prompt),
                 token_limit=limit,
                 vocabulary=vocabulary.token_count,
+                candidate_count=_candidate_count(request.round_detail),
             ),
             prompt=prompt,
             control=FixedLength(self._draft_length(request.speculative)),
@@ -173,10 +200,13 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         return ids
 
     async def _tokenize(self, text: str, deadline: float) -> list[int]:
+        target = self._pair.target
         request = target_service_pb2.TokenizeRequest(text=text, add_special=True)
         seconds = max(0.0, deadline - time.monotonic())
         try:
-            response = await self._pair.target.stub.Tokenize(request, timeout=seconds)
+            response = await target.stub.Tokenize(
+                request, timeout=seconds, metadata=target.metadata
+            )
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
                 raise InvalidRequest("prompt", error.details() or "refused") from None
@@ -190,6 +220,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         generation: Generation,
         driver: Driver,
         text: TextAssembler[messages.TokenOrigin],
+        wants_report: bool,
     ) -> AsyncIterator[messages.GenerateResponse]:
         assert self._pair.target.vocabulary is not None
         texts = self._pair.target.vocabulary.texts
@@ -206,12 +237,15 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             if text.stopped and generation.finished is not Finish.STOP_SEQUENCE:
                 generation.stop(length)
             last = delta.origins[-1]
+            if wants_report and event.report is not None:
+                delta.report.CopyFrom(_report(event.report, texts))
             yield messages.GenerateResponse(delta=delta)
         assert generation.finished is not None
+        numbers = statistics(generation, driver)
+        _log(generation, numbers)
         yield messages.GenerateResponse(
             finished=messages.GenerationFinished(
-                reason=_REASONS[generation.finished],
-                statistics=statistics(generation, driver),
+                reason=_REASONS[generation.finished], statistics=numbers
             )
         )
 
@@ -267,6 +301,37 @@ def _read_rule_and_form(options: messages.SpeculativeOptions, greedy: bool) -> t
     return rule, form
 
 
+def _candidate_count(detail: messages.RoundDetail) -> int:
+    return _CANDIDATES if detail == messages.ROUND_DETAIL_CANDIDATES else 0
+
+
+def _report(report: Report, texts: list[bytes]) -> messages.RoundReport:
+    """Return what a round did, with the texts of its tokens."""
+
+    def token(token_id: int) -> messages.Token:
+        return messages.Token(token_id=token_id, text=texts[token_id])
+
+    def candidates(lists: Sequence[Candidates], i: int) -> list[messages.Candidate]:
+        listed = lists[i] if i < len(lists) else ()
+        return [messages.Candidate(token=token(one), probability=p) for one, p in listed]
+
+    return messages.RoundReport(
+        round=report.round,
+        committed_token_count=report.committed_count,
+        draft=[token(token_id) for token_id in report.draft],
+        accepted_token_count=report.accepted_count,
+        target=token(report.next_token_id),
+        draft_end=_DRAFT_ENDS[report.draft_end],
+        positions=[
+            messages.PositionCandidates(
+                target=candidates(report.target_candidates, i),
+                draft=candidates(report.draft_candidates, i),
+            )
+            for i in range(len(report.target_candidates))
+        ],
+    )
+
+
 def _read_limit(request: messages.GenerateRequest, room: int) -> tuple[int, Finish]:
     """Return the token limit, and what it means when it is reached."""
     limit = request.token_limit if request.HasField("token_limit") else DEFAULT_LIMIT
@@ -309,6 +374,9 @@ def statistics(generation: Generation, driver: Driver) -> messages.GenerationSta
         wire_byte_count=driver.wire_bytes,
         draft_fault_count=counts.draft_faults,
         target_fault_count=counts.target_faults,
+        verify_network_duration=_duration(timings.verify_network),
+        draft_network_duration=_duration(timings.draft_network),
+        plain_round_duration=_plain_round(timings),
     )
 
 
@@ -317,7 +385,32 @@ def _engine_time(seconds: EngineSeconds) -> messages.EngineTime:
         queue_duration=_duration(seconds.queue),
         decode_duration=_duration(seconds.decode),
         sample_duration=_duration(seconds.sample),
+        prompt_duration=_duration(seconds.prompt),
     )
+
+
+def _log(generation: Generation, numbers: messages.GenerationStatistics) -> None:
+    """Log the end of a generation; counts and times, never text."""
+    assert generation.finished is not None
+    logs.event(
+        "outrider.orchestrator",
+        "generated",
+        session=generation.plan.opening.session_id.hex()[:8],
+        reason=generation.finished.value,
+        prompt_tokens=numbers.prompt_token_count,
+        tokens=numbers.generated_token_count,
+        drafted=numbers.drafted_token_count,
+        accepted=numbers.accepted_token_count,
+        rounds=numbers.round_count,
+        first_token_ms=numbers.first_token_duration.ToMilliseconds(),
+        generation_ms=numbers.generation_duration.ToMilliseconds(),
+        draft_faults=numbers.draft_fault_count,
+        target_faults=numbers.target_fault_count,
+    )
+
+
+def _plain_round(timings: Timings) -> Duration | None:
+    return _duration(timings.plain / timings.plain_rounds) if timings.plain_rounds else None
 
 
 def _duration(seconds: float) -> Duration:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
@@ -17,7 +17,8 @@ from grpc_status import rpc_status
 from outrider import wire
 from outrider.errors import InvalidRequest, OutriderError
 from outrider.messages import MAX_DRAFT, Form, Rule
-from outrider.rpc.channel import open_channel
+from outrider.rpc.channel import explain_refusal, open_channel
+from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
 from outrider.sampling import SamplingParameters
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -25,6 +26,7 @@ from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 
 _STATUS_SECONDS = 5.0
 _NO_ANSWER = {
+    grpc.StatusCode.CANCELLED: "the orchestrator at {address} is stopping",
     grpc.StatusCode.UNAVAILABLE: "no orchestrator answers at {address}",
     grpc.StatusCode.DEADLINE_EXCEEDED: "the orchestrator at {address} did not answer in time",
     grpc.StatusCode.UNIMPLEMENTED: "what answers at {address} is not an orchestrator",
@@ -33,6 +35,14 @@ _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
 # --- what is asked ---
+
+
+class Detail(Enum):
+    """How much to tell about each round."""
+
+    NOTHING = 0
+    TOKENS = 1
+    CANDIDATES = 2
 
 
 class Rollback(Enum):
@@ -58,6 +68,7 @@ class GenerateOptions:
     acceptance: Rule | None = None
     rows: Form | None = None
     rollback: Rollback | None = None
+    detail: Detail = Detail.NOTHING
 
     def __post_init__(self) -> None:
         _check("n_predict", self.token_limit, -1, _INT32_MAX)
@@ -90,6 +101,22 @@ class FinishReason(Enum):
     CONTEXT_FULL = "context full"
 
 
+class DraftEnd(Enum):
+    """Why a round's draft is as long as it is."""
+
+    UNSPECIFIED = "unspecified"
+    LENGTH = "it has the length that was asked for"
+    END_OF_TEXT = "it ends the text"
+    TOKEN_LIMIT = "the token limit leaves no more"
+    CONTEXT = "a context leaves no more"
+    SHORT = "no more was there when the target was free"
+    LATE = "the draft is past its deadline"
+    PAUSED = "plain rounds follow a draft that failed or was dropped"
+    ABSENT = "there is no draft service"
+    OFF = "none is wanted"
+    PROMPT = "the first round is the prompt's"
+
+
 class PeerState(Enum):
     """Where a model service stands."""
 
@@ -110,6 +137,43 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Token:
+    """A token and what it adds to a text; that need not be whole characters."""
+
+    token_id: int
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token and its probability."""
+
+    token: Token
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What both models thought about one position; no candidates where none were told."""
+
+    target: tuple[Candidate, ...]
+    draft: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one round verified, from 1, and what came of it."""
+
+    round: int
+    committed_token_count: int
+    draft: tuple[Token, ...]
+    accepted_token_count: int
+    target: Token
+    draft_end: DraftEnd
+    positions: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """The prompt is read."""
 
@@ -125,6 +189,7 @@ class Delta:
     token_ids: tuple[int, ...]
     origins: tuple[Origin, ...]
     pieces: tuple[Piece, ...]
+    report: Report | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +199,7 @@ class EngineSeconds:
     queue_seconds: float = 0.0
     decode_seconds: float = 0.0
     sample_seconds: float = 0.0
+    prompt_seconds: float = 0.0  # of the decoding, what the first answer took
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +225,9 @@ class Statistics:
     wire_byte_count: int
     draft_fault_count: int
     target_fault_count: int
+    verify_network_seconds: float
+    draft_network_seconds: float
+    plain_round_seconds: float  # estimated for a round without a draft; 0 when unknown
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -179,6 +248,19 @@ class Statistics:
     def prompt_tokens_per_second(self) -> float | None:
         """Tokens of the prompt per second of its round; None without a round."""
         return _ratio(self.prompt_token_count, self.prompt_seconds)
+
+    @property
+    def estimated_speedup(self) -> float | None:
+        """Generation against the target alone, estimated; None when nothing was drafted."""
+        if not self.drafted_token_count or not self.plain_round_seconds:
+            return None
+        plain = self.plain_round_seconds * (self.generated_token_count - 1)
+        return _ratio(plain, self.generation_seconds)
+
+    @property
+    def network_seconds(self) -> float:
+        """Of the waiting, what the services' own times do not explain."""
+        return self.verify_network_seconds + self.draft_network_seconds
 
     @property
     def total_seconds(self) -> float:
@@ -260,11 +342,16 @@ class CallFailed(OutriderError):
 
 
 class OutriderClient:
-    """A client of one orchestrator. Make it inside a running event loop, and close it."""
+    """A client of one orchestrator. Make it inside a running event loop, and close it.
 
-    def __init__(self, address: str) -> None:
+    Raises InvalidConfig for an address, a token or a certificate that cannot be used.
+    """
+
+    def __init__(self, address: str, security: ClientSecurity = ANONYMOUS) -> None:
         self.address = address
-        self._channel = open_channel(address)
+        self._security = security
+        self._metadata = call_metadata(security)
+        self._channel = open_channel(address, security)
         self._stub: Any = OrchestratorServiceStub(self._channel)
 
     async def __aenter__(self) -> Self:
@@ -295,7 +382,7 @@ class OutriderClient:
         InvalidRequest for what need not be sent to be refused.
         """
         request = write_request(prompt, options or GenerateOptions())
-        call = self._stub.Generate(request, timeout=timeout_seconds)
+        call = self._stub.Generate(request, timeout=timeout_seconds, metadata=self._metadata)
         try:
             async for response in call:
                 yield read_event(response)
@@ -308,12 +395,18 @@ class OutriderClient:
         """Return the state of the orchestrator. Raises CallFailed."""
         request = messages.GetStatusRequest()
         try:
-            return _read_status(await self._stub.GetStatus(request, timeout=_STATUS_SECONDS))
+            response = await self._stub.GetStatus(
+                request, timeout=_STATUS_SECONDS, metadata=self._metadata
+            )
         except grpc.aio.AioRpcError as error:
             raise self._failure(error) from None
+        return _read_status(response)
 
     def _failure(self, error: grpc.aio.AioRpcError) -> CallFailed:
         status = error.code().name
+        refusal = explain_refusal(error, "orchestrator", self.address, self._security)
+        if refusal is not None:
+            return CallFailed(status, status, str(refusal), {})
         info = _error_info(error)
         if info is not None:
             return CallFailed(info.reason, status, error.details() or "", dict(info.metadata))
@@ -340,6 +433,7 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
         token_limit=options.token_limit,
         stop_sequences=options.stop_sequences,
         speculative=_write_speculative(options),
+        round_detail=_DETAILS[options.detail],
     )
     if isinstance(prompt, str):
         request.prompt_text = _check_text("prompt", prompt)
@@ -400,7 +494,31 @@ def _read_delta(message: messages.GenerationDelta) -> Delta:
         tuple(message.token_ids),
         tuple(_read_origin(value) for value in message.origins),
         tuple(Piece(piece.text, _read_origin(piece.origin)) for piece in message.pieces),
+        _read_report(message.report) if message.HasField("report") else None,
     )
+
+
+def _read_report(message: messages.RoundReport) -> Report:
+    return Report(
+        round=message.round,
+        committed_token_count=message.committed_token_count,
+        draft=tuple(_read_token(token) for token in message.draft),
+        accepted_token_count=message.accepted_token_count,
+        target=_read_token(message.target),
+        draft_end=_DRAFT_ENDS.get(message.draft_end, DraftEnd.UNSPECIFIED),
+        positions=tuple(
+            Position(_read_candidates(position.target), _read_candidates(position.draft))
+            for position in message.positions
+        ),
+    )
+
+
+def _read_token(message: messages.Token) -> Token:
+    return Token(message.token_id, message.text)
+
+
+def _read_candidates(listed: Iterable[messages.Candidate]) -> tuple[Candidate, ...]:
+    return tuple(Candidate(_read_token(one.token), one.probability) for one in listed)
 
 
 def _read_finished(message: messages.GenerationFinished) -> Finished:
@@ -476,4 +594,10 @@ def _members(ours: type[Member], theirs: Any, prefix: str) -> dict[int, Member]:
 _ORIGINS = _members(Origin, messages.TokenOrigin, "TOKEN_ORIGIN_")
 _REASONS = _members(FinishReason, messages.FinishReason, "FINISH_REASON_")
 _STATES = _members(PeerState, messages.PeerState, "PEER_STATE_")
+_DRAFT_ENDS = _members(DraftEnd, messages.DraftEnd, "DRAFT_END_")
+_DETAILS = {
+    Detail.NOTHING: messages.ROUND_DETAIL_UNSPECIFIED,
+    Detail.TOKENS: messages.ROUND_DETAIL_TOKENS,
+    Detail.CANDIDATES: messages.ROUND_DETAIL_CANDIDATES,
+}
 _PROFILES = {common.NUMERICS_PROFILE_EXACT: "exact", common.NUMERICS_PROFILE_LAW: "law"}

@@ -73,6 +73,18 @@ def from_logits(token_ids: NDArray[np.int32], logits: NDArray[np.float32]) -> Di
     return Distribution(token_ids, np.exp(shifted))
 
 
+def softmax(row: NDArray[np.float32]) -> Distribution:
+    """Return the law of a whole row of logits, without any sampler."""
+    return from_logits(np.arange(len(row), dtype=np.int32), row)
+
+
+def most_probable(law: Distribution, count: int) -> list[tuple[int, float]]:
+    """Return up to `count` ids with their probabilities, the most probable first."""
+    order = np.argsort(-law.weights, kind="stable")[:count]
+    total = law.total
+    return [(int(law.token_ids[i]), float(law.weights[i]) / total) for i in order]
+
+
 def residual(p: Distribution, q: Distribution) -> Distribution:
     """Return max(p - q, 0) normalised, or p when rounding left nothing of it."""
     order = np.argsort(q.token_ids)

@@ -13,6 +13,12 @@ from outrider.sampling import SamplingParameters
 MAX_DRAFT = 64
 """Draft tokens of one round at most."""
 
+MAX_CANDIDATES = 16
+"""Candidates reported for one position at most."""
+
+Candidates = Sequence[tuple[int, float]]
+"""The most probable token ids of a position and their probabilities, in falling order."""
+
 VOCABULARY_SLACK = 128
 """Tail tokens by which the vocabularies of a pair may differ in size."""
 
@@ -46,6 +52,7 @@ class Opening:
     prompt_count: int
     token_limit: int
     vocabulary: int  # ids of the target are [0, vocabulary)
+    candidate_count: int = 0  # to report with every row and drafted token
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,8 @@ class Frame:
     """From the draft: a piece of the line that is named by its base.
 
     `rows` has the row of every token under the rejection rule and is empty
-    otherwise. `completed` is the order that ends here, or 0.
+    otherwise; `candidates` is empty unless the session asks for them.
+    `completed` is the order that ends here, or 0.
     """
 
     base: int
@@ -100,6 +108,7 @@ class Frame:
     confidences: bytes = b""
     rows: Sequence[Distribution] = ()
     completed: int = 0
+    candidates: Sequence[Candidates] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +141,15 @@ def contradicts(earlier: Round, later: Round) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """From the target: what follows the prefix and each draft token, in one of three forms."""
+    """From the target: what follows the prefix and each draft token, in one of three forms.
+
+    `candidates` come beside any of them when the session asks for them.
+    """
 
     sampled: Sequence[int] = ()
     distributions: Sequence[Distribution] = ()
     logits: Sequence[bytes] = ()
+    candidates: Sequence[Candidates] = ()
 
     def __len__(self) -> int:
         return max(len(self.sampled), len(self.distributions), len(self.logits))

@@ -12,7 +12,19 @@ import numpy as np
 
 from outrider.distribution import MAX_WEIGHT, Distribution
 from outrider.errors import InvalidRequest
-from outrider.messages import MAX_DRAFT, Form, Frame, Opening, Order, Round, Rows, Rule, Span
+from outrider.messages import (
+    MAX_CANDIDATES,
+    MAX_DRAFT,
+    Candidates,
+    Form,
+    Frame,
+    Opening,
+    Order,
+    Round,
+    Rows,
+    Rule,
+    Span,
+)
 from outrider.sampling import SamplingParameters
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
@@ -95,7 +107,14 @@ def read_opening(message: common.OpenSession) -> Opening:
         prompt_count=_at_least("prompt_token_count", message.prompt_token_count, 1),
         token_limit=_at_least("token_limit", message.token_limit, 0),
         vocabulary=_at_least("vocabulary_token_count", message.vocabulary_token_count, 1),
+        candidate_count=_read_candidate_count(message.candidate_count),
     )
+
+
+def _read_candidate_count(count: int) -> int:
+    if not 0 <= count <= MAX_CANDIDATES:
+        raise InvalidRequest("candidate_count", f"must be in [0, {MAX_CANDIDATES}], not {count}")
+    return count
 
 
 def write_opening(opening: Opening) -> common.OpenSession:
@@ -110,6 +129,7 @@ def write_opening(opening: Opening) -> common.OpenSession:
         prompt_token_count=opening.prompt_count,
         token_limit=opening.token_limit,
         vocabulary_token_count=opening.vocabulary,
+        candidate_count=opening.candidate_count,
     )
 
 
@@ -171,6 +191,7 @@ def read_frame(message: draft.DraftResponse, size: int) -> Frame:
             for row, token_id in zip(frame.distributions, frame.token_ids, strict=False)
         ],
         completed=message.completed_order,
+        candidates=_read_candidates(frame.candidates, size, len(frame.token_ids)),
     )
 
 
@@ -188,6 +209,7 @@ def write_frame(frame: Frame) -> draft.DraftResponse:
                 )
                 for row in frame.rows
             ],
+            candidates=_write_candidates(frame.candidates),
         ),
         completed_order=frame.completed,
     )
@@ -236,6 +258,11 @@ def read_rows(message: target.Rows, size: int) -> Rows:
         sampled=read_ids("token_ids", message.token_ids, size),
         distributions=[_read_target_row(row, size) for row in message.distributions],
         logits=list(message.logits),
+        candidates=_read_candidates(
+            message.candidates,
+            size,
+            max(len(message.token_ids), len(message.distributions), len(message.logits)),
+        ),
     )
 
 
@@ -246,7 +273,28 @@ def write_rows(rows: Rows, first: int) -> target.Rows:
         token_ids=rows.sampled,
         distributions=[_write_target_row(row) for row in rows.distributions],
         logits=rows.logits,
+        candidates=_write_candidates(rows.candidates),
     )
+
+
+def _read_candidates(lists: Sequence[common.Candidates], size: int, count: int) -> list[Candidates]:
+    """Return what was reported for each of `count` tokens, or nothing at all."""
+    if lists and len(lists) != count:
+        raise InvalidRequest("candidates", f"{len(lists)} lists for {count} tokens")
+    return [
+        list(zip(read_ids("candidates", each.token_ids, size), each.probabilities, strict=False))
+        for each in lists
+    ]
+
+
+def _write_candidates(lists: Sequence[Candidates]) -> list[common.Candidates]:
+    return [
+        common.Candidates(
+            token_ids=[token_id for token_id, _ in each],
+            probabilities=[probability for _, probability in each],
+        )
+        for each in lists
+    ]
 
 
 def _read_target_row(message: target.RowDistribution, size: int) -> Distribution:

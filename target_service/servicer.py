@@ -247,4 +247,6 @@ def _pack(number: int, rows: Rows, spent: Spent) -> Iterator[messages.VerifyResp
 def _each_row(rows: Rows) -> Iterator[Rows]:
     for i in range(len(rows)):
         here = slice(i, i + 1)
-        yield Rows(rows.sampled[here], rows.distributions[here], rows.logits[here])
+        yield Rows(
+            rows.sampled[here], rows.distributions[here], rows.logits[here], rows.candidates[here]
+        )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from outrider.distribution import most_probable, softmax
 from outrider.engine.cache import tokens_to_keep
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Model, Row, Sampler
-from outrider.messages import Form, Opening, Round, Rows, check_room, compose
+from outrider.messages import Candidates, Form, Opening, Round, Rows, check_room, compose
 
 
 class Verifier:
@@ -33,10 +34,21 @@ class Verifier:
 
     def _rows(self, logits: list[Row], first: int, form: Form) -> Rows:
         """Read rows off the logits; the first one decides about position `first`."""
+        candidates = [self._candidates(row) for row in logits] if self._asks_for_more else ()
         if form is Form.LOGITS:
-            return Rows(logits=[row.tobytes() for row in logits])
+            return Rows(logits=[row.tobytes() for row in logits], candidates=candidates)
         laws = [self._sampler.law(row) for row in logits]
         if form is Form.DISTRIBUTIONS:
-            return Rows(distributions=laws)
+            return Rows(distributions=laws, candidates=candidates)
         seed, choice = self._opening.seed, self._opening.choice
-        return Rows(sampled=[law.race(seed, choice, first + i)[0] for i, law in enumerate(laws)])
+        sampled = [law.race(seed, choice, first + i)[0] for i, law in enumerate(laws)]
+        return Rows(sampled=sampled, candidates=candidates)
+
+    @property
+    def _asks_for_more(self) -> bool:
+        return self._opening.candidate_count > 0
+
+    def _candidates(self, row: Row) -> Candidates:
+        greedy = self._opening.sampling.greedy
+        law = softmax(row) if greedy else self._sampler.law(row)
+        return most_probable(law, self._opening.candidate_count)

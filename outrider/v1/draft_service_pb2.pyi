@@ -42,18 +42,20 @@ class DraftResponse(_message.Message):
     def __init__(self, frame: _Optional[_Union[DraftFrame, _Mapping]] = ..., missing: _Optional[_Union[_common_pb2.Missing, _Mapping]] = ..., busy: _Optional[_Union[_common_pb2.Busy, _Mapping]] = ..., context_full: _Optional[_Union[_common_pb2.ContextFull, _Mapping]] = ..., completed_order: _Optional[int] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ...) -> None: ...
 
 class DraftFrame(_message.Message):
-    __slots__ = ("base", "position", "token_ids", "confidences", "distributions")
+    __slots__ = ("base", "position", "token_ids", "confidences", "distributions", "candidates")
     BASE_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
     DISTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     base: int
     position: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     confidences: bytes
     distributions: _containers.RepeatedCompositeFieldContainer[DraftDistribution]
-    def __init__(self, base: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., confidences: _Optional[bytes] = ..., distributions: _Optional[_Iterable[_Union[DraftDistribution, _Mapping]]] = ...) -> None: ...
+    candidates: _containers.RepeatedCompositeFieldContainer[_common_pb2.Candidates]
+    def __init__(self, base: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., confidences: _Optional[bytes] = ..., distributions: _Optional[_Iterable[_Union[DraftDistribution, _Mapping]]] = ..., candidates: _Optional[_Iterable[_Union[_common_pb2.Candidates, _Mapping]]] = ...) -> None: ...
 
 class DraftDistribution(_message.Message):
     __slots__ = ("token_ids", "weights")

@@ -26,47 +26,59 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from outrider.v1 import common_pb2 as outrider_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&outrider/v1/orchestrator_service.proto\x12\x0boutrider.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18outrider/v1/common.proto\"\xad\x02\n\x0fGenerateRequest\x12\x15\n\x0bprompt_text\x18\x01 \x01(\tH\x00\x12\x32\n\rprompt_tokens\x18\x02 \x01(\x0b\x32\x19.outrider.v1.PromptTokensH\x00\x12\x31\n\x08sampling\x18\x03 \x01(\x0b\x32\x1f.outrider.v1.SamplingParameters\x12\x11\n\x04seed\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x18\n\x0btoken_limit\x18\x05 \x01(\x05H\x02\x88\x01\x01\x12\x16\n\x0estop_sequences\x18\x06 \x03(\t\x12\x34\n\x0bspeculative\x18\x07 \x01(\x0b\x32\x1f.outrider.v1.SpeculativeOptionsB\x08\n\x06promptB\x07\n\x05_seedB\x0e\n\x0c_token_limit\"!\n\x0cPromptTokens\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\xda\x01\n\x12SpeculativeOptions\x12\x14\n\x07\x65nabled\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x12\n\x05n_max\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12/\n\nacceptance\x18\x03 \x01(\x0e\x32\x1b.outrider.v1.AcceptanceRule\x12&\n\x08row_form\x18\x04 \x01(\x0e\x32\x14.outrider.v1.RowForm\x12+\n\x08rollback\x18\x05 \x01(\x0e\x32\x19.outrider.v1.RollbackModeB\n\n\x08_enabledB\x08\n\x06_n_max\"\xb2\x01\n\x10GenerateResponse\x12\x31\n\x07started\x18\x01 \x01(\x0b\x32\x1e.outrider.v1.GenerationStartedH\x00\x12-\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x1c.outrider.v1.GenerationDeltaH\x00\x12\x33\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1f.outrider.v1.GenerationFinishedH\x00\x42\x07\n\x05\x65vent\"q\n\x11GenerationStarted\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\x05\x12\x0c\n\x04seed\x18\x02 \x01(\x03\x12\x34\n\x0f\x61\x63\x63\x65ptance_rule\x18\x03 \x01(\x0e\x32\x1b.outrider.v1.AcceptanceRule\"w\n\x0fGenerationDelta\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12)\n\x07origins\x18\x02 \x03(\x0e\x32\x18.outrider.v1.TokenOrigin\x12&\n\x06pieces\x18\x03 \x03(\x0b\x32\x16.outrider.v1.TextPiece\"C\n\tTextPiece\x12\x0c\n\x04text\x18\x01 \x01(\t\x12(\n\x06origin\x18\x02 \x01(\x0e\x32\x18.outrider.v1.TokenOrigin\"v\n\x12GenerationFinished\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.outrider.v1.FinishReason\x12\x35\n\nstatistics\x18\x02 \x01(\x0b\x32!.outrider.v1.GenerationStatistics\"\xd0\x05\n\x14GenerationStatistics\x12\x1a\n\x12prompt_token_count\x18\x01 \x01(\x05\x12\x1d\n\x15generated_token_count\x18\x02 \x01(\x05\x12\x1b\n\x13\x64rafted_token_count\x18\x03 \x01(\x05\x12\x1c\n\x14\x61\x63\x63\x65pted_token_count\x18\x04 \x01(\x05\x12\x13\n\x0bround_count\x18\x05 \x01(\x05\x12\x1b\n\x13\x64rafted_round_count\x18\x06 \x01(\x05\x12\x14\n\x0c\x64raft_length\x18\x07 \x01(\x05\x12\x1c\n\x14\x61\x63\x63\x65pted_by_position\x18\x08 \x03(\x05\x12\x1b\n\x13\x64rafted_by_position\x18\t \x03(\x05\x12\x37\n\x14\x66irst_token_duration\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0fprompt_duration\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13generation_duration\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13\x64raft_wait_duration\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x37\n\x14verify_wait_duration\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\x0btarget_time\x18\x0f \x01(\x0b\x32\x17.outrider.v1.EngineTime\x12+\n\ndraft_time\x18\x10 \x01(\x0b\x32\x17.outrider.v1.EngineTime\x12\x17\n\x0fwire_byte_count\x18\x11 \x01(\x03\x12\x19\n\x11\x64raft_fault_count\x18\x12 \x01(\x05\x12\x1a\n\x12target_fault_count\x18\x13 \x01(\x05\"\xa7\x01\n\nEngineTime\x12\x31\n\x0equeue_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64\x65\x63ode_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0fsample_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x12\n\x10GetStatusRequest\"\x9a\x01\n\x11GetStatusResponse\x12\x17\n\x0fservice_version\x18\x01 \x01(\t\x12\x1f\n\x17\x61\x63tive_generation_count\x18\x02 \x01(\x05\x12&\n\x05peers\x18\x03 \x03(\x0b\x32\x17.outrider.v1.PeerStatus\x12\x13\n\x0bspeculating\x18\x04 \x01(\x08\x12\x0e\n\x06reason\x18\x05 \x01(\t\"\xc8\x01\n\nPeerStatus\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12%\n\x05state\x18\x03 \x01(\x0e\x32\x16.outrider.v1.PeerState\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12,\n\x05model\x18\x05 \x01(\x0b\x32\x1d.outrider.v1.GetModelResponse\x12\x36\n\x13round_trip_duration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration*\x91\x01\n\x0bTokenOrigin\x12\x1c\n\x18TOKEN_ORIGIN_UNSPECIFIED\x10\x00\x12\x18\n\x14TOKEN_ORIGIN_DRAFTED\x10\x01\x12\x1a\n\x16TOKEN_ORIGIN_CORRECTED\x10\x02\x12\x16\n\x12TOKEN_ORIGIN_BONUS\x10\x03\x12\x16\n\x12TOKEN_ORIGIN_PLAIN\x10\x04*\xac\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x46INISH_REASON_END_OF_TEXT\x10\x01\x12\x1d\n\x19\x46INISH_REASON_TOKEN_LIMIT\x10\x02\x12\x1f\n\x1b\x46INISH_REASON_STOP_SEQUENCE\x10\x03\x12\x1e\n\x1a\x46INISH_REASON_CONTEXT_FULL\x10\x04*\\\n\x0cRollbackMode\x12\x1d\n\x19ROLLBACK_MODE_UNSPECIFIED\x10\x00\x12\x16\n\x12ROLLBACK_MODE_SPAN\x10\x01\x12\x15\n\x11ROLLBACK_MODE_RPC\x10\x02*\x9d\x01\n\tPeerState\x12\x1a\n\x16PEER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15PEER_STATE_CONNECTING\x10\x01\x12\x16\n\x12PEER_STATE_LOADING\x10\x02\x12\x14\n\x10PEER_STATE_READY\x10\x03\x12\x16\n\x12PEER_STATE_REFUSED\x10\x04\x12\x13\n\x0fPEER_STATE_LOST\x10\x05\x32\xac\x01\n\x13OrchestratorService\x12I\n\x08Generate\x12\x1c.outrider.v1.GenerateRequest\x1a\x1d.outrider.v1.GenerateResponse0\x01\x12J\n\tGetStatus\x12\x1d.outrider.v1.GetStatusRequest\x1a\x1e.outrider.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&outrider/v1/orchestrator_service.proto\x12\x0boutrider.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18outrider/v1/common.proto\"\xdd\x02\n\x0fGenerateRequest\x12\x15\n\x0bprompt_text\x18\x01 \x01(\tH\x00\x12\x32\n\rprompt_tokens\x18\x02 \x01(\x0b\x32\x19.outrider.v1.PromptTokensH\x00\x12\x31\n\x08sampling\x18\x03 \x01(\x0b\x32\x1f.outrider.v1.SamplingParameters\x12\x11\n\x04seed\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x18\n\x0btoken_limit\x18\x05 \x01(\x05H\x02\x88\x01\x01\x12\x16\n\x0estop_sequences\x18\x06 \x03(\t\x12\x34\n\x0bspeculative\x18\x07 \x01(\x0b\x32\x1f.outrider.v1.SpeculativeOptions\x12.\n\x0cround_detail\x18\x08 \x01(\x0e\x32\x18.outrider.v1.RoundDetailB\x08\n\x06promptB\x07\n\x05_seedB\x0e\n\x0c_token_limit\"!\n\x0cPromptTokens\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\xda\x01\n\x12SpeculativeOptions\x12\x14\n\x07\x65nabled\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x12\n\x05n_max\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12/\n\nacceptance\x18\x03 \x01(\x0e\x32\x1b.outrider.v1.AcceptanceRule\x12&\n\x08row_form\x18\x04 \x01(\x0e\x32\x14.outrider.v1.RowForm\x12+\n\x08rollback\x18\x05 \x01(\x0e\x32\x19.outrider.v1.RollbackModeB\n\n\x08_enabledB\x08\n\x06_n_max\"\xb2\x01\n\x10GenerateResponse\x12\x31\n\x07started\x18\x01 \x01(\x0b\x32\x1e.outrider.v1.GenerationStartedH\x00\x12-\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x1c.outrider.v1.GenerationDeltaH\x00\x12\x33\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1f.outrider.v1.GenerationFinishedH\x00\x42\x07\n\x05\x65vent\"q\n\x11GenerationStarted\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\x05\x12\x0c\n\x04seed\x18\x02 \x01(\x03\x12\x34\n\x0f\x61\x63\x63\x65ptance_rule\x18\x03 \x01(\x0e\x32\x1b.outrider.v1.AcceptanceRule\"\xa1\x01\n\x0fGenerationDelta\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12)\n\x07origins\x18\x02 \x03(\x0e\x32\x18.outrider.v1.TokenOrigin\x12&\n\x06pieces\x18\x03 \x03(\x0b\x32\x16.outrider.v1.TextPiece\x12(\n\x06report\x18\x04 \x01(\x0b\x32\x18.outrider.v1.RoundReport\"\xfe\x01\n\x0bRoundReport\x12\r\n\x05round\x18\x01 \x01(\x05\x12\x1d\n\x15\x63ommitted_token_count\x18\x02 \x01(\x05\x12!\n\x05\x64raft\x18\x03 \x03(\x0b\x32\x12.outrider.v1.Token\x12\x1c\n\x14\x61\x63\x63\x65pted_token_count\x18\x04 \x01(\x05\x12\"\n\x06target\x18\x05 \x01(\x0b\x32\x12.outrider.v1.Token\x12(\n\tdraft_end\x18\x06 \x01(\x0e\x32\x15.outrider.v1.DraftEnd\x12\x32\n\tpositions\x18\x07 \x03(\x0b\x32\x1f.outrider.v1.PositionCandidates\"\'\n\x05Token\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\x0c\"c\n\x12PositionCandidates\x12&\n\x06target\x18\x01 \x03(\x0b\x32\x16.outrider.v1.Candidate\x12%\n\x05\x64raft\x18\x02 \x03(\x0b\x32\x16.outrider.v1.Candidate\"C\n\tCandidate\x12!\n\x05token\x18\x01 \x01(\x0b\x32\x12.outrider.v1.Token\x12\x13\n\x0bprobability\x18\x02 \x01(\x02\"C\n\tTextPiece\x12\x0c\n\x04text\x18\x01 \x01(\t\x12(\n\x06origin\x18\x02 \x01(\x0e\x32\x18.outrider.v1.TokenOrigin\"v\n\x12GenerationFinished\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.outrider.v1.FinishReason\x12\x35\n\nstatistics\x18\x02 \x01(\x0b\x32!.outrider.v1.GenerationStatistics\"\x80\x07\n\x14GenerationStatistics\x12\x1a\n\x12prompt_token_count\x18\x01 \x01(\x05\x12\x1d\n\x15generated_token_count\x18\x02 \x01(\x05\x12\x1b\n\x13\x64rafted_token_count\x18\x03 \x01(\x05\x12\x1c\n\x14\x61\x63\x63\x65pted_token_count\x18\x04 \x01(\x05\x12\x13\n\x0bround_count\x18\x05 \x01(\x05\x12\x1b\n\x13\x64rafted_round_count\x18\x06 \x01(\x05\x12\x14\n\x0c\x64raft_length\x18\x07 \x01(\x05\x12\x1c\n\x14\x61\x63\x63\x65pted_by_position\x18\x08 \x03(\x05\x12\x1b\n\x13\x64rafted_by_position\x18\t \x03(\x05\x12\x37\n\x14\x66irst_token_duration\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0fprompt_duration\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13generation_duration\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13\x64raft_wait_duration\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x37\n\x14verify_wait_duration\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\x0btarget_time\x18\x0f \x01(\x0b\x32\x17.outrider.v1.EngineTime\x12+\n\ndraft_time\x18\x10 \x01(\x0b\x32\x17.outrider.v1.EngineTime\x12\x17\n\x0fwire_byte_count\x18\x11 \x01(\x03\x12\x19\n\x11\x64raft_fault_count\x18\x12 \x01(\x05\x12\x1a\n\x12target_fault_count\x18\x13 \x01(\x05\x12:\n\x17verify_network_duration\x18\x14 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x39\n\x16\x64raft_network_duration\x18\x15 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x37\n\x14plain_round_duration\x18\x16 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xdb\x01\n\nEngineTime\x12\x31\n\x0equeue_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64\x65\x63ode_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0fsample_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0fprompt_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x12\n\x10GetStatusRequest\"\x9a\x01\n\x11GetStatusResponse\x12\x17\n\x0fservice_version\x18\x01 \x01(\t\x12\x1f\n\x17\x61\x63tive_generation_count\x18\x02 \x01(\x05\x12&\n\x05peers\x18\x03 \x03(\x0b\x32\x17.outrider.v1.PeerStatus\x12\x13\n\x0bspeculating\x18\x04 \x01(\x08\x12\x0e\n\x06reason\x18\x05 \x01(\t\"\xc8\x01\n\nPeerStatus\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12%\n\x05state\x18\x03 \x01(\x0e\x32\x16.outrider.v1.PeerState\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12,\n\x05model\x18\x05 \x01(\x0b\x32\x1d.outrider.v1.GetModelResponse\x12\x36\n\x13round_trip_duration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration*\x91\x01\n\x0bTokenOrigin\x12\x1c\n\x18TOKEN_ORIGIN_UNSPECIFIED\x10\x00\x12\x18\n\x14TOKEN_ORIGIN_DRAFTED\x10\x01\x12\x1a\n\x16TOKEN_ORIGIN_CORRECTED\x10\x02\x12\x16\n\x12TOKEN_ORIGIN_BONUS\x10\x03\x12\x16\n\x12TOKEN_ORIGIN_PLAIN\x10\x04*\xac\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x46INISH_REASON_END_OF_TEXT\x10\x01\x12\x1d\n\x19\x46INISH_REASON_TOKEN_LIMIT\x10\x02\x12\x1f\n\x1b\x46INISH_REASON_STOP_SEQUENCE\x10\x03\x12\x1e\n\x1a\x46INISH_REASON_CONTEXT_FULL\x10\x04*a\n\x0bRoundDetail\x12\x1c\n\x18ROUND_DETAIL_UNSPECIFIED\x10\x00\x12\x17\n\x13ROUND_DETAIL_TOKENS\x10\x01\x12\x1b\n\x17ROUND_DETAIL_CANDIDATES\x10\x02*\x86\x02\n\x08\x44raftEnd\x12\x19\n\x15\x44RAFT_END_UNSPECIFIED\x10\x00\x12\x14\n\x10\x44RAFT_END_LENGTH\x10\x01\x12\x19\n\x15\x44RAFT_END_END_OF_TEXT\x10\x02\x12\x19\n\x15\x44RAFT_END_TOKEN_LIMIT\x10\x03\x12\x15\n\x11\x44RAFT_END_CONTEXT\x10\x04\x12\x13\n\x0f\x44RAFT_END_SHORT\x10\x05\x12\x12\n\x0e\x44RAFT_END_LATE\x10\x06\x12\x14\n\x10\x44RAFT_END_PAUSED\x10\x07\x12\x14\n\x10\x44RAFT_END_ABSENT\x10\x08\x12\x11\n\rDRAFT_END_OFF\x10\t\x12\x14\n\x10\x44RAFT_END_PROMPT\x10\n*\\\n\x0cRollbackMode\x12\x1d\n\x19ROLLBACK_MODE_UNSPECIFIED\x10\x00\x12\x16\n\x12ROLLBACK_MODE_SPAN\x10\x01\x12\x15\n\x11ROLLBACK_MODE_RPC\x10\x02*\x9d\x01\n\tPeerState\x12\x1a\n\x16PEER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15PEER_STATE_CONNECTING\x10\x01\x12\x16\n\x12PEER_STATE_LOADING\x10\x02\x12\x14\n\x10PEER_STATE_READY\x10\x03\x12\x16\n\x12PEER_STATE_REFUSED\x10\x04\x12\x13\n\x0fPEER_STATE_LOST\x10\x05\x32\xac\x01\n\x13OrchestratorService\x12I\n\x08Generate\x12\x1c.outrider.v1.GenerateRequest\x1a\x1d.outrider.v1.GenerateResponse0\x01\x12J\n\tGetStatus\x12\x1d.outrider.v1.GetStatusRequest\x1a\x1e.outrider.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.orchestrator_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOKENORIGIN']._serialized_start=2553
-  _globals['_TOKENORIGIN']._serialized_end=2698
-  _globals['_FINISHREASON']._serialized_start=2701
-  _globals['_FINISHREASON']._serialized_end=2873
-  _globals['_ROLLBACKMODE']._serialized_start=2875
-  _globals['_ROLLBACKMODE']._serialized_end=2967
-  _globals['_PEERSTATE']._serialized_start=2970
-  _globals['_PEERSTATE']._serialized_end=3127
+  _globals['_TOKENORIGIN']._serialized_start=3340
+  _globals['_TOKENORIGIN']._serialized_end=3485
+  _globals['_FINISHREASON']._serialized_start=3488
+  _globals['_FINISHREASON']._serialized_end=3660
+  _globals['_ROUNDDETAIL']._serialized_start=3662
+  _globals['_ROUNDDETAIL']._serialized_end=3759
+  _globals['_DRAFTEND']._serialized_start=3762
+  _globals['_DRAFTEND']._serialized_end=4024
+  _globals['_ROLLBACKMODE']._serialized_start=4026
+  _globals['_ROLLBACKMODE']._serialized_end=4118
+  _globals['_PEERSTATE']._serialized_start=4121
+  _globals['_PEERSTATE']._serialized_end=4278
   _globals['_GENERATEREQUEST']._serialized_start=114
-  _globals['_GENERATEREQUEST']._serialized_end=415
-  _globals['_PROMPTTOKENS']._serialized_start=417
-  _globals['_PROMPTTOKENS']._serialized_end=450
-  _globals['_SPECULATIVEOPTIONS']._serialized_start=453
-  _globals['_SPECULATIVEOPTIONS']._serialized_end=671
-  _globals['_GENERATERESPONSE']._serialized_start=674
-  _globals['_GENERATERESPONSE']._serialized_end=852
-  _globals['_GENERATIONSTARTED']._serialized_start=854
-  _globals['_GENERATIONSTARTED']._serialized_end=967
-  _globals['_GENERATIONDELTA']._serialized_start=969
-  _globals['_GENERATIONDELTA']._serialized_end=1088
-  _globals['_TEXTPIECE']._serialized_start=1090
-  _globals['_TEXTPIECE']._serialized_end=1157
-  _globals['_GENERATIONFINISHED']._serialized_start=1159
-  _globals['_GENERATIONFINISHED']._serialized_end=1277
-  _globals['_GENERATIONSTATISTICS']._serialized_start=1280
-  _globals['_GENERATIONSTATISTICS']._serialized_end=2000
-  _globals['_ENGINETIME']._serialized_start=2003
-  _globals['_ENGINETIME']._serialized_end=2170
-  _globals['_GETSTATUSREQUEST']._serialized_start=2172
-  _globals['_GETSTATUSREQUEST']._serialized_end=2190
-  _globals['_GETSTATUSRESPONSE']._serialized_start=2193
-  _globals['_GETSTATUSRESPONSE']._serialized_end=2347
-  _globals['_PEERSTATUS']._serialized_start=2350
-  _globals['_PEERSTATUS']._serialized_end=2550
-  _globals['_ORCHESTRATORSERVICE']._serialized_start=3130
-  _globals['_ORCHESTRATORSERVICE']._serialized_end=3302
+  _globals['_GENERATEREQUEST']._serialized_end=463
+  _globals['_PROMPTTOKENS']._serialized_start=465
+  _globals['_PROMPTTOKENS']._serialized_end=498
+  _globals['_SPECULATIVEOPTIONS']._serialized_start=501
+  _globals['_SPECULATIVEOPTIONS']._serialized_end=719
+  _globals['_GENERATERESPONSE']._serialized_start=722
+  _globals['_GENERATERESPONSE']._serialized_end=900
+  _globals['_GENERATIONSTARTED']._serialized_start=902
+  _globals['_GENERATIONSTARTED']._serialized_end=1015
+  _globals['_GENERATIONDELTA']._serialized_start=1018
+  _globals['_GENERATIONDELTA']._serialized_end=1179
+  _globals['_ROUNDREPORT']._serialized_start=1182
+  _globals['_ROUNDREPORT']._serialized_end=1436
+  _globals['_TOKEN']._serialized_start=1438
+  _globals['_TOKEN']._serialized_end=1477
+  _globals['_POSITIONCANDIDATES']._serialized_start=1479
+  _globals['_POSITIONCANDIDATES']._serialized_end=1578
+  _globals['_CANDIDATE']._serialized_start=1580
+  _globals['_CANDIDATE']._serialized_end=1647
+  _globals['_TEXTPIECE']._serialized_start=1649
+  _globals['_TEXTPIECE']._serialized_end=1716
+  _globals['_GENERATIONFINISHED']._serialized_start=1718
+  _globals['_GENERATIONFINISHED']._serialized_end=1836
+  _globals['_GENERATIONSTATISTICS']._serialized_start=1839
+  _globals['_GENERATIONSTATISTICS']._serialized_end=2735
+  _globals['_ENGINETIME']._serialized_start=2738
+  _globals['_ENGINETIME']._serialized_end=2957
+  _globals['_GETSTATUSREQUEST']._serialized_start=2959
+  _globals['_GETSTATUSREQUEST']._serialized_end=2977
+  _globals['_GETSTATUSRESPONSE']._serialized_start=2980
+  _globals['_GETSTATUSRESPONSE']._serialized_end=3134
+  _globals['_PEERSTATUS']._serialized_start=3137
+  _globals['_PEERSTATUS']._serialized_end=3337
+  _globals['_ORCHESTRATORSERVICE']._serialized_start=4281
+  _globals['_ORCHESTRATORSERVICE']._serialized_end=4453
 # @@protoc_insertion_point(module_scope)

@@ -27,6 +27,26 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_STOP_SEQUENCE: _ClassVar[FinishReason]
     FINISH_REASON_CONTEXT_FULL: _ClassVar[FinishReason]
 
+class RoundDetail(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROUND_DETAIL_UNSPECIFIED: _ClassVar[RoundDetail]
+    ROUND_DETAIL_TOKENS: _ClassVar[RoundDetail]
+    ROUND_DETAIL_CANDIDATES: _ClassVar[RoundDetail]
+
+class DraftEnd(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRAFT_END_UNSPECIFIED: _ClassVar[DraftEnd]
+    DRAFT_END_LENGTH: _ClassVar[DraftEnd]
+    DRAFT_END_END_OF_TEXT: _ClassVar[DraftEnd]
+    DRAFT_END_TOKEN_LIMIT: _ClassVar[DraftEnd]
+    DRAFT_END_CONTEXT: _ClassVar[DraftEnd]
+    DRAFT_END_SHORT: _ClassVar[DraftEnd]
+    DRAFT_END_LATE: _ClassVar[DraftEnd]
+    DRAFT_END_PAUSED: _ClassVar[DraftEnd]
+    DRAFT_END_ABSENT: _ClassVar[DraftEnd]
+    DRAFT_END_OFF: _ClassVar[DraftEnd]
+    DRAFT_END_PROMPT: _ClassVar[DraftEnd]
+
 class RollbackMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ROLLBACK_MODE_UNSPECIFIED: _ClassVar[RollbackMode]
@@ -51,6 +71,20 @@ FINISH_REASON_END_OF_TEXT: FinishReason
 FINISH_REASON_TOKEN_LIMIT: FinishReason
 FINISH_REASON_STOP_SEQUENCE: FinishReason
 FINISH_REASON_CONTEXT_FULL: FinishReason
+ROUND_DETAIL_UNSPECIFIED: RoundDetail
+ROUND_DETAIL_TOKENS: RoundDetail
+ROUND_DETAIL_CANDIDATES: RoundDetail
+DRAFT_END_UNSPECIFIED: DraftEnd
+DRAFT_END_LENGTH: DraftEnd
+DRAFT_END_END_OF_TEXT: DraftEnd
+DRAFT_END_TOKEN_LIMIT: DraftEnd
+DRAFT_END_CONTEXT: DraftEnd
+DRAFT_END_SHORT: DraftEnd
+DRAFT_END_LATE: DraftEnd
+DRAFT_END_PAUSED: DraftEnd
+DRAFT_END_ABSENT: DraftEnd
+DRAFT_END_OFF: DraftEnd
+DRAFT_END_PROMPT: DraftEnd
 ROLLBACK_MODE_UNSPECIFIED: RollbackMode
 ROLLBACK_MODE_SPAN: RollbackMode
 ROLLBACK_MODE_RPC: RollbackMode
@@ -62,7 +96,7 @@ PEER_STATE_REFUSED: PeerState
 PEER_STATE_LOST: PeerState
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt_text", "prompt_tokens", "sampling", "seed", "token_limit", "stop_sequences", "speculative")
+    __slots__ = ("prompt_text", "prompt_tokens", "sampling", "seed", "token_limit", "stop_sequences", "speculative", "round_detail")
     PROMPT_TEXT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +104,7 @@ class GenerateRequest(_message.Message):
     TOKEN_LIMIT_FIELD_NUMBER: _ClassVar[int]
     STOP_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     SPECULATIVE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_DETAIL_FIELD_NUMBER: _ClassVar[int]
     prompt_text: str
     prompt_tokens: PromptTokens
     sampling: _common_pb2.SamplingParameters
@@ -77,7 +112,8 @@ class GenerateRequest(_message.Message):
     token_limit: int
     stop_sequences: _containers.RepeatedScalarFieldContainer[str]
     speculative: SpeculativeOptions
-    def __init__(self, prompt_text: _Optional[str] = ..., prompt_tokens: _Optional[_Union[PromptTokens, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., token_limit: _Optional[int] = ..., stop_sequences: _Optional[_Iterable[str]] = ..., speculative: _Optional[_Union[SpeculativeOptions, _Mapping]] = ...) -> None: ...
+    round_detail: RoundDetail
+    def __init__(self, prompt_text: _Optional[str] = ..., prompt_tokens: _Optional[_Union[PromptTokens, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., token_limit: _Optional[int] = ..., stop_sequences: _Optional[_Iterable[str]] = ..., speculative: _Optional[_Union[SpeculativeOptions, _Mapping]] = ..., round_detail: _Optional[_Union[RoundDetail, str]] = ...) -> None: ...
 
 class PromptTokens(_message.Message):
     __slots__ = ("token_ids",)
@@ -120,14 +156,58 @@ class GenerationStarted(_message.Message):
     def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ..., acceptance_rule: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ...) -> None: ...
 
 class GenerationDelta(_message.Message):
-    __slots__ = ("token_ids", "origins", "pieces")
+    __slots__ = ("token_ids", "origins", "pieces", "report")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ORIGINS_FIELD_NUMBER: _ClassVar[int]
     PIECES_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     origins: _containers.RepeatedScalarFieldContainer[TokenOrigin]
     pieces: _containers.RepeatedCompositeFieldContainer[TextPiece]
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., origins: _Optional[_Iterable[_Union[TokenOrigin, str]]] = ..., pieces: _Optional[_Iterable[_Union[TextPiece, _Mapping]]] = ...) -> None: ...
+    report: RoundReport
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., origins: _Optional[_Iterable[_Union[TokenOrigin, str]]] = ..., pieces: _Optional[_Iterable[_Union[TextPiece, _Mapping]]] = ..., report: _Optional[_Union[RoundReport, _Mapping]] = ...) -> None: ...
+
+class RoundReport(_message.Message):
+    __slots__ = ("round", "committed_token_count", "draft", "accepted_token_count", "target", "draft_end", "positions")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_END_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    committed_token_count: int
+    draft: _containers.RepeatedCompositeFieldContainer[Token]
+    accepted_token_count: int
+    target: Token
+    draft_end: DraftEnd
+    positions: _containers.RepeatedCompositeFieldContainer[PositionCandidates]
+    def __init__(self, round: _Optional[int] = ..., committed_token_count: _Optional[int] = ..., draft: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., accepted_token_count: _Optional[int] = ..., target: _Optional[_Union[Token, _Mapping]] = ..., draft_end: _Optional[_Union[DraftEnd, str]] = ..., positions: _Optional[_Iterable[_Union[PositionCandidates, _Mapping]]] = ...) -> None: ...
+
+class Token(_message.Message):
+    __slots__ = ("token_id", "text")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    token_id: int
+    text: bytes
+    def __init__(self, token_id: _Optional[int] = ..., text: _Optional[bytes] = ...) -> None: ...
+
+class PositionCandidates(_message.Message):
+    __slots__ = ("target", "draft")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_FIELD_NUMBER: _ClassVar[int]
+    target: _containers.RepeatedCompositeFieldContainer[Candidate]
+    draft: _containers.RepeatedCompositeFieldContainer[Candidate]
+    def __init__(self, target: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., draft: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ...) -> None: ...
+
+class Candidate(_message.Message):
+    __slots__ = ("token", "probability")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    token: Token
+    probability: float
+    def __init__(self, token: _Optional[_Union[Token, _Mapping]] = ..., probability: _Optional[float] = ...) -> None: ...
 
 class TextPiece(_message.Message):
     __slots__ = ("text", "origin")
@@ -146,7 +226,7 @@ class GenerationFinished(_message.Message):
     def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., statistics: _Optional[_Union[GenerationStatistics, _Mapping]] = ...) -> None: ...
 
 class GenerationStatistics(_message.Message):
-    __slots__ = ("prompt_token_count", "generated_token_count", "drafted_token_count", "accepted_token_count", "round_count", "drafted_round_count", "draft_length", "accepted_by_position", "drafted_by_position", "first_token_duration", "prompt_duration", "generation_duration", "draft_wait_duration", "verify_wait_duration", "target_time", "draft_time", "wire_byte_count", "draft_fault_count", "target_fault_count")
+    __slots__ = ("prompt_token_count", "generated_token_count", "drafted_token_count", "accepted_token_count", "round_count", "drafted_round_count", "draft_length", "accepted_by_position", "drafted_by_position", "first_token_duration", "prompt_duration", "generation_duration", "draft_wait_duration", "verify_wait_duration", "target_time", "draft_time", "wire_byte_count", "draft_fault_count", "target_fault_count", "verify_network_duration", "draft_network_duration", "plain_round_duration")
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     GENERATED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -166,6 +246,9 @@ class GenerationStatistics(_message.Message):
     WIRE_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FAULT_COUNT_FIELD_NUMBER: _ClassVar[int]
     TARGET_FAULT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_NETWORK_DURATION_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_NETWORK_DURATION_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_ROUND_DURATION_FIELD_NUMBER: _ClassVar[int]
     prompt_token_count: int
     generated_token_count: int
     drafted_token_count: int
@@ -185,17 +268,22 @@ class GenerationStatistics(_message.Message):
     wire_byte_count: int
     draft_fault_count: int
     target_fault_count: int
-    def __init__(self, prompt_token_count: _Optional[int] = ..., generated_token_count: _Optional[int] = ..., drafted_token_count: _Optional[int] = ..., accepted_token_count: _Optional[int] = ..., round_count: _Optional[int] = ..., drafted_round_count: _Optional[int] = ..., draft_length: _Optional[int] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., first_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., generation_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., target_time: _Optional[_Union[EngineTime, _Mapping]] = ..., draft_time: _Optional[_Union[EngineTime, _Mapping]] = ..., wire_byte_count: _Optional[int] = ..., draft_fault_count: _Optional[int] = ..., target_fault_count: _Optional[int] = ...) -> None: ...
+    verify_network_duration: _duration_pb2.Duration
+    draft_network_duration: _duration_pb2.Duration
+    plain_round_duration: _duration_pb2.Duration
+    def __init__(self, prompt_token_count: _Optional[int] = ..., generated_token_count: _Optional[int] = ..., drafted_token_count: _Optional[int] = ..., accepted_token_count: _Optional[int] = ..., round_count: _Optional[int] = ..., drafted_round_count: _Optional[int] = ..., draft_length: _Optional[int] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., first_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., generation_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., target_time: _Optional[_Union[EngineTime, _Mapping]] = ..., draft_time: _Optional[_Union[EngineTime, _Mapping]] = ..., wire_byte_count: _Optional[int] = ..., draft_fault_count: _Optional[int] = ..., target_fault_count: _Optional[int] = ..., verify_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., plain_round_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class EngineTime(_message.Message):
-    __slots__ = ("queue_duration", "decode_duration", "sample_duration")
+    __slots__ = ("queue_duration", "decode_duration", "sample_duration", "prompt_duration")
     QUEUE_DURATION_FIELD_NUMBER: _ClassVar[int]
     DECODE_DURATION_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_DURATION_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_DURATION_FIELD_NUMBER: _ClassVar[int]
     queue_duration: _duration_pb2.Duration
     decode_duration: _duration_pb2.Duration
     sample_duration: _duration_pb2.Duration
-    def __init__(self, queue_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., sample_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    prompt_duration: _duration_pb2.Duration
+    def __init__(self, queue_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., sample_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

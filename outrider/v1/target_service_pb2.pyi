@@ -62,16 +62,18 @@ class VerifyResponse(_message.Message):
     def __init__(self, round: _Optional[int] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., missing: _Optional[_Union[_common_pb2.Missing, _Mapping]] = ..., busy: _Optional[_Union[_common_pb2.Busy, _Mapping]] = ..., superseded: _Optional[_Union[_common_pb2.Superseded, _Mapping]] = ..., context_full: _Optional[_Union[_common_pb2.ContextFull, _Mapping]] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ...) -> None: ...
 
 class Rows(_message.Message):
-    __slots__ = ("first_row", "token_ids", "distributions", "logits")
+    __slots__ = ("first_row", "token_ids", "distributions", "logits", "candidates")
     FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     DISTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     LOGITS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     first_row: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     distributions: _containers.RepeatedCompositeFieldContainer[RowDistribution]
     logits: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, first_row: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., distributions: _Optional[_Iterable[_Union[RowDistribution, _Mapping]]] = ..., logits: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    candidates: _containers.RepeatedCompositeFieldContainer[_common_pb2.Candidates]
+    def __init__(self, first_row: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., distributions: _Optional[_Iterable[_Union[RowDistribution, _Mapping]]] = ..., logits: _Optional[_Iterable[bytes]] = ..., candidates: _Optional[_Iterable[_Union[_common_pb2.Candidates, _Mapping]]] = ...) -> None: ...
 
 class RowDistribution(_message.Message):
     __slots__ = ("token_ids", "weights")

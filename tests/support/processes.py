@@ -61,6 +61,11 @@ class ServiceProcess:
         if number in (signal.SIGKILL, signal.SIGTERM):
             self._process.wait(20)
 
+    def wait(self, seconds: float) -> int:
+        """Wait for the process to end by itself and return its exit code."""
+        assert self._process is not None
+        return self._process.wait(seconds)
+
     def stop(self) -> None:
         """Kill the process if it runs."""
         if self._process is not None and self._process.poll() is None:

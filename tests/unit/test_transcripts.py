@@ -2,7 +2,7 @@
 
 Every file in tests/transcripts is one generation. A block is some lines that
 tell what happened, in order, and then what the generation wants done.
-`OUTRIDER_REWRITE=1 pytest tests/unit/test_transcripts.py` writes what it wants
+`REWRITE_TRANSCRIPTS=1 pytest tests/unit/test_transcripts.py` writes what it wants
 now into the files; the difference is for a reader to judge.
 
     prompt 5 6 7 limit 10      begins: `draft N`, `rule R`, `form F`, `end ID`, `pause N`,
@@ -161,7 +161,9 @@ class Play:
             return f"roll back to {action.token_count}"
         if isinstance(action, Commit):
             origins = " ".join(origin.value for origin in action.origins)
-            return f"text {_text(action.token_ids)} ({origins})"
+            assert action.report is not None
+            why = action.report.draft_end.value
+            return f"text {_text(action.token_ids)} ({origins}; draft: {why})"
         assert isinstance(action, End)
         return f"end: {action.reason.value}"
 
@@ -255,7 +257,7 @@ def play(transcript: str) -> str:
 def test_a_generation_asks_for_what_its_transcript_says(path: Path) -> None:
     transcript = path.read_text()
     played = play(transcript)
-    if os.environ.get("OUTRIDER_REWRITE") == "1":
+    if os.environ.get("REWRITE_TRANSCRIPTS") == "1":
         path.write_text(played)
         return
     assert played == transcript
