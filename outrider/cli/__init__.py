@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 
 def main() -> None:
@@ -27,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return int(app(arguments, prog_name="outrider", standalone_mode=False) or 0)
     except typer.TyperException as error:
-        return _complain(error.format_message(), error.exit_code)
+        return _complain(error.format_message() + _set_by(error), error.exit_code)
     except OutriderError as error:
         return _complain(str(error), 1)
     except (KeyboardInterrupt, typer.Abort):
@@ -38,6 +39,17 @@ def run(arguments: Sequence[str]) -> int:
         # Python would complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _set_by(error: Any) -> str:
+    """Return where a refused value was set, when that was not on the command line."""
+    from outrider.cli.settings import origin
+
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    if context is None or parameter is None:
+        return ""
+    found = origin(context, parameter)
+    return "" if found in ("flag", "default") else f" (set by {found})"
 
 
 def _complain(message: str, code: int) -> int:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from outrider.cli import settings
+from outrider.cli.config import show
 from outrider.cli.generate import generate
+from outrider.cli.health import health
 from outrider.cli.services import draft, orchestrator, target
 from outrider.cli.status import status
+from outrider.cli.up import up
 
 app = typer.Typer(
     name="outrider",
     help="Lossless speculative decoding across machines, on llama.cpp.",
+    epilog="Every option can also be set in the environment and in a file: outrider config show.",
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (generate, status, target, draft, orchestrator):
+for command in (generate, up, status, health, target, draft, orchestrator):
     app.command()(command)
+config = typer.Typer(no_args_is_help=True, help="Look at where options come from.")
+config.command("show", context_settings={"ignore_unknown_options": True})(show)
+app.add_typer(config, name="config")
 
 
 def _tell_version(wanted: bool) -> None:
@@ -32,9 +41,23 @@ def _tell_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="TOML",
+            envvar=settings.FILE_VARIABLE,
+            help="A file with values for options, below the environment's.",
+        ),
+    ] = None,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    pass
+    settings.read_environment(context.command, os.environ)
+    if config_file is not None:
+        file = settings.SettingsFile(config_file, context.command)
+        context.meta["outrider.settings"] = file
+        context.default_map = file.default_map()

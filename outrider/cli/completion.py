@@ -5,23 +5,36 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from outrider.cli.local import LocalModels, LocalServices, local_services
+from outrider.cli.local import LocalPlan, LocalServices, local_services
 from outrider.cli.render import (
     FAINT,
+    Speedup,
     Transcript,
     Words,
     json_object,
     statistics_lines,
     waiting_line,
 )
-from outrider.cli.screen import Progress, Screen, note, show_lines
-from outrider.client import Event, GenerateOptions, OutriderClient, PeerState, Started, Status
+from outrider.cli.rounds import round_lines
+from outrider.cli.screen import Progress, Screen, note, open_screen, show_lines
+from outrider.client import (
+    Delta,
+    Detail,
+    Event,
+    GenerateOptions,
+    OutriderClient,
+    PeerState,
+    Started,
+    Status,
+)
 from outrider.errors import VocabularyMismatch
+from outrider.rpc.security import ClientSecurity
 
 _POLL_SECONDS = 0.02
+_LONG_PROMPT = 2000  # characters from which on the prompt is worth a line of progress
 
 
 class Reader(Protocol):
@@ -30,17 +43,26 @@ class Reader(Protocol):
     def read(self, event: Event) -> None:
         """Something happened."""
 
-    def end(self, status: Status) -> None:
+    def end(self, transcript: Transcript, status: Status, speedup: Speedup) -> None:
         """Everything was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to generate, and who reads it."""
+    """What to generate, who reads it, and whether to do it once more without drafts."""
 
     prompt: str
     options: GenerateOptions
     reader: Reader
+    compare: bool = False
+
+
+def make_reader(prompt: str, as_json: bool, verbose: int) -> Reader:
+    """Return what shows the events in the way that the options ask for."""
+    if as_json:
+        return JsonReader()
+    screen = open_screen()
+    return RoundReader(screen, prompt) if verbose else TextReader(screen, prompt)
 
 
 class TextReader:
@@ -49,79 +71,121 @@ class TextReader:
     def __init__(self, screen: Screen, prompt: str) -> None:
         self._screen = screen
         self._prompt = prompt
-        self._transcript = Transcript()
 
     def read(self, event: Event) -> None:
         if isinstance(event, Started):
             self._screen.show(Words(self._prompt, FAINT))
-        for words in self._transcript.add(event):
+        for words in Transcript.words(event):
             self._screen.show(words)
 
-    def end(self, status: Status) -> None:
+    def end(self, transcript: Transcript, status: Status, speedup: Speedup) -> None:
         self._screen.show(Words("\n\n"))
-        show_lines(self._screen, statistics_lines(self._transcript))
+        show_lines(self._screen, statistics_lines(transcript, status, speedup))
+
+
+class RoundReader(TextReader):
+    """Shows what every round did, then the text and the statistics."""
+
+    def __init__(self, screen: Screen, prompt: str) -> None:
+        super().__init__(screen, prompt)
+        self._events: list[Event] = []
+
+    def read(self, event: Event) -> None:
+        self._events.append(event)
+        if isinstance(event, Delta) and event.report is not None:
+            for line in round_lines(event.report):
+                self._screen.show(Words(f"{line}\n"))
+
+    def end(self, transcript: Transcript, status: Status, speedup: Speedup) -> None:
+        self._screen.show(Words("\n"))
+        for event in self._events:
+            super().read(event)
+        super().end(transcript, status, speedup)
 
 
 class JsonReader:
     """Prints one JSON object at the end."""
 
-    def __init__(self) -> None:
-        self._transcript = Transcript()
-
     def read(self, event: Event) -> None:
-        self._transcript.add(event)
+        pass
 
-    def end(self, status: Status) -> None:
-        print(json.dumps(json_object(self._transcript, status)), flush=True)
+    def end(self, transcript: Transcript, status: Status, speedup: Speedup) -> None:
+        print(json.dumps(json_object(transcript, status, speedup)), flush=True)
 
 
-async def run_locally(order: Order, models: LocalModels) -> None:
+async def run_locally(order: Order, plan: LocalPlan) -> None:
     """Generate with services of our own, which are gone when this returns."""
     progress = Progress()
     try:
-        async with local_services(models) as services:
+        async with local_services(plan) as services:
             progress.say("starting the services")
-            await _use(services, order, models, progress)
+            await _use(services, order, plan, progress)
             if services.draft is not None and services.draft.ended:
                 note("the draft ended early; the rest was generated without it")
     finally:
         progress.clear()
 
 
-async def _use(
-    services: LocalServices, order: Order, models: LocalModels, progress: Progress
-) -> None:
+async def _use(services: LocalServices, order: Order, plan: LocalPlan, progress: Progress) -> None:
     async with OutriderClient(await services.start()) as client:
-        ready = _wait_for_pair(client, progress)
-        status = await services.watch(ready)
+        status = await services.watch(wait_for_pair(client, progress))
         progress.clear()
-        if models.draft == models.target:
-            note(f"no --draft-model: {models.target.name} drafts for itself")
-        await services.watch_without_draft(_read(client, order, status))
+        if plan.is_its_own_draft:
+            note("no --draft-model: the target drafts for itself, as a demonstration")
+        await services.watch_without_draft(_carry_out(client, order, status, progress))
 
 
-async def run_remotely(order: Order, address: str) -> None:
+async def run_remotely(order: Order, address: str, security: ClientSecurity) -> None:
     """Generate with an orchestrator that is running."""
     progress = Progress()
     try:
-        async with OutriderClient(address) as client:
+        async with OutriderClient(address, security) as client:
             status = await _wait_for_target(client, progress)
             progress.clear()
             if order.options.speculate and not status.speculating:
                 note(f"without drafts: {status.reason}")
-            await _read(client, order, status)
+            await _carry_out(client, order, status, progress)
     finally:
         progress.clear()
 
 
-async def _read(client: OutriderClient, order: Order, status: Status) -> None:
+async def _carry_out(
+    client: OutriderClient, order: Order, status: Status, progress: Progress
+) -> None:
+    if len(order.prompt) >= _LONG_PROMPT:
+        progress.say("reading the prompt")
+    transcript = Transcript()
     async with aclosing(client.generate(order.prompt, order.options)) as events:
         async for event in events:
+            # It is read once the first token is there.
+            if not isinstance(event, Started):
+                progress.clear()
+            transcript.add(event)
             order.reader.read(event)
-    order.reader.end(status)
+    plain = None
+    if order.compare:
+        progress.say("once more without drafts")
+        plain = await _without_drafts(client, order, transcript)
+        progress.clear()
+    order.reader.end(transcript, status, Speedup.of(transcript, plain))
 
 
-async def _wait_for_pair(client: OutriderClient, progress: Progress) -> Status:
+async def _without_drafts(
+    client: OutriderClient, order: Order, transcript: Transcript
+) -> Transcript:
+    """Generate the same once more with the target alone."""
+    assert transcript.started is not None
+    options = replace(
+        order.options, speculate=False, seed=transcript.started.seed, detail=Detail.NOTHING
+    )
+    plain = Transcript()
+    async with aclosing(client.generate(order.prompt, options)) as events:
+        async for event in events:
+            plain.add(event)
+    return plain
+
+
+async def wait_for_pair(client: OutriderClient, progress: Progress) -> Status:
     """Return once every model is ready. Raises VocabularyMismatch when they do not fit."""
     while True:
         status = await client.status()

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from pathlib import Path
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
 
-import outrider
-from outrider.cli.local import LocalModels
+from outrider.cli.options import ClientOptions, ModelOptions, Prefix, spread
+from outrider.cli.pair import (
+    BESIDE_THE_TARGET,
+    DraftModel,
+    TargetModel,
+    choose_draft,
+    choose_target,
+    host_draft,
+)
 
 DEFAULT_PROMPT = "def read_config(path):"
-BUNDLED = Path(outrider.__file__).parents[1] / "models"
-BUNDLED_TARGET = BUNDLED / "stdlib-target-q8_0.gguf"
-BUNDLED_DRAFT = BUNDLED / "stdlib-draft-2m-q8_0.gguf"
+
+ONE_SESSION = ModelOptions(sessions=1)
+DRAFT_SESSION = replace(BESIDE_THE_TARGET, sessions=1)
 
 _MODELS, _SAMPLING, _SPECULATION = "Models", "Sampling", "Speculation"
 
@@ -39,6 +46,24 @@ Count = Annotated[
 Stop = Annotated[
     list[str] | None, typer.Option(metavar="TEXT", help="End before this text. Repeatable.")
 ]
+Verbose = Annotated[
+    int,
+    typer.Option(
+        "--verbose",
+        "-v",
+        count=True,
+        metavar="",
+        help="Tell what every round did; -vv: and the candidates of both models.",
+    ),
+]
+Compare = Annotated[
+    bool,
+    typer.Option(
+        "--compare",
+        help="Generate once more without drafts, and measure the speed-up.",
+        rich_help_panel=_SPECULATION,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Orchestrator = Annotated[
     str | None,
@@ -46,34 +71,8 @@ Orchestrator = Annotated[
         metavar="HOST:PORT", help="Ask this one; start nothing here.", rich_help_panel=_MODELS
     ),
 ]
-TargetModel = Annotated[
-    Path | None,
-    typer.Option(
-        "--model",
-        "-m",
-        metavar="GGUF",
-        help="The target. Without --draft-model it drafts for itself.",
-        show_default="the bundled pair",
-        rich_help_panel=_MODELS,
-    ),
-]
-DraftModel = Annotated[
-    Path | None, typer.Option(metavar="GGUF", help="The draft.", rich_help_panel=_MODELS)
-]
 NoDraft = Annotated[
     bool, typer.Option("--no-draft", help="Use the target alone.", rich_help_panel=_MODELS)
-]
-Threads = Annotated[
-    int, typer.Option(help="Threads of the target; 0: all.", rich_help_panel=_MODELS)
-]
-DraftThreads = Annotated[
-    int, typer.Option(help="Threads of the draft; 0: all.", rich_help_panel=_MODELS)
-]
-Context = Annotated[
-    int,
-    typer.Option(
-        "--ctx", help="Tokens of context; 0: as trained, at most 4096.", rich_help_panel=_MODELS
-    ),
 ]
 Temperature = Annotated[float, typer.Option(help="0: greedy.", rich_help_panel=_SAMPLING)]
 TopK = Annotated[int, typer.Option(help="0: off.", rich_help_panel=_SAMPLING)]
@@ -118,18 +117,17 @@ Rollback = Annotated[
 ]
 
 
+@spread
 def generate(
     prompt: Prompt = None,
     n_predict: Count = 100,
     stop: Stop = None,
+    verbose: Verbose = 0,
     as_json: Json = False,
-    orchestrator: Orchestrator = None,
     model: TargetModel = None,
     draft_model: DraftModel = None,
     no_draft: NoDraft = False,
-    threads: Threads = 0,
-    draft_threads: DraftThreads = 1,
-    context: Context = 0,
+    orchestrator: Orchestrator = None,
     temperature: Temperature = 0.8,
     top_k: TopK = 40,
     top_p: TopP = 0.95,
@@ -139,17 +137,22 @@ def generate(
     acceptance: Acceptance = None,
     rows: Rows = None,
     rollback: Rollback = None,
+    compare: Compare = False,
+    engine: Annotated[ModelOptions, Prefix(panel="Target")] = ONE_SESSION,
+    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = DRAFT_SESSION,
+    connection: Annotated[ClientOptions, Prefix(panel="Connection")] = ClientOptions(),
 ) -> None:
     """Generate text: exactly the target's, sooner.
 
     Without --orchestrator, the three services are started for this one text and stopped after it.
     """
     from outrider import client, messages
-    from outrider.cli import completion, screen
+    from outrider.cli import completion
+    from outrider.cli.local import Hosted, LocalPlan
     from outrider.sampling import SamplingParameters
 
-    if no_draft and draft_model:
-        raise typer.BadParameter("--no-draft and --draft-model exclude each other")
+    if no_draft and (draft_model or compare):
+        raise typer.BadParameter("--no-draft excludes --draft-model and --compare")
     options = client.GenerateOptions(
         token_limit=n_predict,
         sampling=SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p),
@@ -160,45 +163,25 @@ def generate(
         acceptance=messages.Rule(acceptance) if acceptance else None,
         rows=messages.Form(rows) if rows else None,
         rollback=client.Rollback(rollback) if rollback else None,
+        detail=client.Detail(min(verbose, 2)),
     )
     text = read_prompt(prompt)
-    reader = (
-        completion.JsonReader() if as_json else completion.TextReader(screen.open_screen(), text)
-    )
-    order = completion.Order(text, options, reader)
+    order = completion.Order(text, options, completion.make_reader(text, as_json, verbose), compare)
     if orchestrator:
-        if model or draft_model or (threads, draft_threads, context) != (0, 1, 0):
-            raise typer.BadParameter("--orchestrator excludes models, threads and --ctx of our own")
-        asyncio.run(completion.run_remotely(order, orchestrator))
+        if model or draft_model or (engine, draft_engine) != (ONE_SESSION, DRAFT_SESSION):
+            raise typer.BadParameter("--orchestrator excludes models and their options")
+        asyncio.run(completion.run_remotely(order, orchestrator, connection.security()))
         return
-    models = LocalModels(
-        target=choose_target(model),
-        draft=None if no_draft else choose_draft(model, draft_model),
-        threads=threads,
-        draft_threads=draft_threads,
-        context=context,
+    if connection != ClientOptions():
+        raise typer.BadParameter("tokens and TLS are for --orchestrator")
+    own = None if no_draft else choose_draft(model, draft_model)
+    plan = LocalPlan(
+        target=Hosted(choose_target(model), engine),
+        draft=host_draft(own, draft_engine, engine) if own else None,
+        # One user at a terminal: Ctrl-C is the deadline.
+        orchestrator=("--request-timeout", "1000000"),
     )
-    asyncio.run(completion.run_locally(order, models))
-
-
-def choose_target(model: Path | None) -> Path:
-    """Return the target's file: the one given, or the bundled one."""
-    return _check_file("model", model or BUNDLED_TARGET)
-
-
-def choose_draft(model: Path | None, draft_model: Path | None) -> Path:
-    """Return the draft's file: a target of the user's own is its own draft."""
-    return _check_file("draft-model", draft_model or model or BUNDLED_DRAFT)
-
-
-def _check_file(option: str, path: Path) -> Path:
-    """Return the path, or refuse it before anything is started."""
-    from outrider.errors import InvalidConfig
-
-    if not path.is_file():
-        hint = ": this install has no bundled models" if BUNDLED in path.parents else ""
-        raise InvalidConfig(option, f"there is no file {path}{hint}")
-    return path
+    asyncio.run(completion.run_locally(order, plan))
 
 
 def read_prompt(given: str | None) -> str:

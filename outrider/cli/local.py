@@ -3,34 +3,60 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from outrider.cli.options import ModelOptions, arguments
 from outrider.errors import OutriderError
 
 T = TypeVar("T")
+Tell = Callable[[str, str], None]
+"""Takes a role and a line of its log."""
 
-_STOP_SECONDS = 3.0  # a service that takes longer to drain is killed
+ANY_PORT = "127.0.0.1:0"
+
+_GRACE_SECONDS = 2.0  # for what is under way when a service is stopped
+_STOP_SECONDS = 3.0  # a service that takes longer is killed
 _SETTLE_SECONDS = 0.2
 _LINE_BYTES = 1 << 20
 _ERROR_PREFIX = "outrider: "
+_PLAIN = "plain://"  # never TLS between processes of one machine
+
+
+def _ignore(role: str, line: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """A model to host here."""
+
+    model: Path
+    options: ModelOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalModels:
-    """What the local services host. `draft` is None to use the target alone."""
+class LocalPlan:
+    """What to start: each model here, or reached at its address; no draft for the target alone."""
 
-    target: Path
-    draft: Path | None
-    threads: int = 0  # of the target; 0 is all
-    draft_threads: int = 1  # more would fight with the target's over the same cores
-    context: int = 0
+    target: Hosted | str
+    draft: Hosted | str | None
+    listen: str = ANY_PORT  # of the orchestrator
+    orchestrator: tuple[str, ...] = ()  # more of its options
+
+    @property
+    def is_its_own_draft(self) -> bool:
+        """Whether one model plays both parts, as a demonstration."""
+        both = (self.target, self.draft)
+        hosted = [one.model for one in both if isinstance(one, Hosted)]
+        return len(hosted) == 2 and hosted[0] == hosted[1]
 
 
 class ServiceStopped(OutriderError):
@@ -41,35 +67,40 @@ class ServiceStopped(OutriderError):
 
 
 class LocalServices:
-    """Target, draft and orchestrator on ports of the system's choice."""
+    """Target, draft and orchestrator; the models on ports of the system's choice."""
 
-    def __init__(self, models: LocalModels) -> None:
-        self._models = models
+    def __init__(self, plan: LocalPlan, tell: Tell = _ignore) -> None:
+        self._plan = plan
+        self._tell = tell
         self.target: Child | None = None
         self.draft: Child | None = None
         self.orchestrator: Child | None = None
+        self._draft_address = ""
 
     async def start(self) -> str:
         """Return the orchestrator's address; the models may still be loading."""
-        peers = await self._start_models()
-        # One user at a terminal: Ctrl-C is the deadline.
-        patience = ("--request-timeout", "1000000")
-        self.orchestrator = await Child.start("orchestrator", *peers, *patience)
+        plan = self._plan
+        if isinstance(plan.target, Hosted):
+            self.target = await self._start_model("target", plan.target)
+        if isinstance(plan.draft, Hosted):
+            self.draft = await self._start_model("draft", plan.draft)
+        target, draft = await asyncio.gather(
+            _address(self.target, plan.target), _address(self.draft, plan.draft)
+        )
+        self._draft_address = draft.removeprefix(_PLAIN)
+        peers = ("--target", target, *(("--draft", draft) if draft else ("--no-draft",)))
+        words = (*peers, *plan.orchestrator)
+        self.orchestrator = await Child.start("orchestrator", plan.listen, words, self._tell)
         return await self.watch(self.orchestrator.address())
 
-    async def _start_models(self) -> list[str]:
-        """Start target and draft at the same time; return where they listen, as options."""
-        models = self._models
-        context = ("--ctx", str(models.context), "--sessions", "1")
-        self.target = await Child.start(
-            "target", f"--model={models.target}", "--threads", str(models.threads), *context
-        )
-        if models.draft is None:
-            return ["--no-draft", "--target", await self.target.address()]
-        threads = ("--threads", str(models.draft_threads), "--nice", "19")
-        self.draft = await Child.start("draft", f"--model={models.draft}", *threads, *context)
-        addresses = await asyncio.gather(self.target.address(), self.draft.address())
-        return ["--target", addresses[0], "--draft", addresses[1]]
+    async def _start_model(self, role: str, hosted: Hosted, listen: str = ANY_PORT) -> Child:
+        words = (f"--model={hosted.model}", *arguments(hosted.options))
+        return await Child.start(role, listen, words, self._tell)
+
+    async def restart_draft(self) -> None:
+        """Start the draft again where it was."""
+        assert isinstance(self._plan.draft, Hosted)
+        self.draft = await self._start_model("draft", self._plan.draft, self._draft_address)
 
     async def watch(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`; raise ServiceStopped as soon as any service ends."""
@@ -88,9 +119,9 @@ class LocalServices:
 
 
 @asynccontextmanager
-async def local_services(models: LocalModels) -> AsyncIterator[LocalServices]:
-    """Give services that are stopped at the end, however it comes."""
-    services = LocalServices(models)
+async def local_services(plan: LocalPlan, tell: Tell = _ignore) -> AsyncIterator[LocalServices]:
+    """Give services that are stopped at the end, however it comes; `tell` gets their log lines."""
+    services = LocalServices(plan, tell)
     try:
         yield services
     finally:
@@ -105,30 +136,35 @@ class Child:
     Ctrl-C reaches it through `stop` alone.
     """
 
-    def __init__(self, role: str, process: Process) -> None:
+    def __init__(self, role: str, process: Process, tell: Tell) -> None:
         self.role = role
         self._process = process
+        self._tell = tell
         self._last_line = ""
         self._last_error = ""
         self._reader = asyncio.create_task(self._read_errors())
 
     @classmethod
-    async def start(cls, role: str, *options: str) -> Child:
-        """Start a service on a free port."""
+    async def start(cls, role: str, listen: str, options: Sequence[str], tell: Tell) -> Child:
+        """Start a service."""
         # -P: a file in the working directory must not stand for a module of ours.
         command = (sys.executable, "-P", "-m", "outrider.cli", role, *options)
+        # What the environment says was said to this process; the child is told by flags alone.
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("OUTRIDER_")}
         process = await asyncio.create_subprocess_exec(
             *command,
             "--listen",
-            "127.0.0.1:0",
+            listen,
             "--stop-on-stdin-end",
+            f"--grace={_GRACE_SECONDS}",
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
+            env=inherited,
             limit=_LINE_BYTES,
             start_new_session=True,
         )
-        return cls(role, process)
+        return cls(role, process, tell)
 
     async def address(self) -> str:
         """Return HOST:PORT once it listens. Raises ServiceStopped."""
@@ -155,6 +191,7 @@ class Child:
         async for line in self._process.stderr:
             text = line.decode(errors="replace").strip()
             self._last_line = text or self._last_line
+            self._tell(self.role, text)
             if text.startswith(_ERROR_PREFIX):
                 self._last_error = text.removeprefix(_ERROR_PREFIX)
 
@@ -173,6 +210,13 @@ class Child:
             with suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
+
+
+async def _address(child: Child | None, place: Hosted | str | None) -> str:
+    """Return where a peer is, for the orchestrator; empty when there is none."""
+    if child is not None:
+        return _PLAIN + await child.address()
+    return place if isinstance(place, str) else ""
 
 
 async def _watch(work: Coroutine[Any, Any, T], children: Sequence[Child]) -> T:

@@ -66,24 +66,50 @@ class Transcript:
     origins: list[Origin] = field(default_factory=list)
     text: str = ""
 
-    def add(self, event: Event) -> list[Words]:
-        """Take in an event and return what to show for it."""
+    def add(self, event: Event) -> None:
+        """Take in an event."""
         if isinstance(event, Delta):
             self.token_ids += event.token_ids
             self.origins += event.origins
             self.text += "".join(piece.text for piece in event.pieces)
-            return [Words(piece.text, STYLES[piece.origin]) for piece in event.pieces]
-        if isinstance(event, Started):
+        elif isinstance(event, Started):
             self.started = event
         else:
             self.finished = event
-        return []
+
+    @staticmethod
+    def words(event: Event) -> list[Words]:
+        """Return what to show for an event."""
+        if not isinstance(event, Delta):
+            return []
+        return [Words(piece.text, STYLES[piece.origin]) for piece in event.pieces]
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Tokens per second against the target alone; None where nothing was drafted."""
+
+    ratio: float | None
+    measured: bool = False
+    same_text: bool | None = None  # as of the target alone; None when that was not run
+
+    @classmethod
+    def of(cls, transcript: Transcript, plain: Transcript | None) -> Speedup:
+        """Return the measured one if there is a run without drafts, else the estimate."""
+        assert transcript.finished is not None
+        numbers = transcript.finished.statistics
+        if plain is None:
+            return cls(numbers.estimated_speedup)
+        assert plain.finished is not None
+        fast, slow = numbers.tokens_per_second, plain.finished.statistics.tokens_per_second
+        same = transcript.token_ids == plain.token_ids
+        return cls(fast / slow if fast and slow else None, True, same)
 
 
 # --- statistics ---
 
 
-def statistics_lines(transcript: Transcript) -> list[Line]:
+def statistics_lines(transcript: Transcript, status: Status, speedup: Speedup) -> list[Line]:
     """Return the statistics of a finished generation, a label before each line."""
     assert transcript.started is not None and transcript.finished is not None
     numbers = transcript.finished.statistics
@@ -95,10 +121,11 @@ def statistics_lines(transcript: Transcript) -> list[Line]:
         [Words(_label("origins"), FAINT), *_origins(transcript.origins)],
         _labelled("rounds", _rounds(numbers)),
         _labelled("first token", f"after {_seconds(numbers.first_token_seconds)}"),
-        _labelled("time", _time(numbers)),
-        _labelled("target", _engine(numbers.target_time)),
-        _labelled("draft", _engine(numbers.draft_time)),
+        *_time(numbers),
+        _labelled("target", _engine(numbers.target_time, status.peer("target"))),
+        _labelled("draft", _engine(numbers.draft_time, status.peer("draft"))),
         *_faults(numbers),
+        _labelled("speed-up", _speedup(speedup)),
         _labelled("seed", seed),
         _labelled("finished", transcript.finished.reason.value),
     ]
@@ -144,26 +171,42 @@ def _origins(origins: Sequence[Origin]) -> list[Words]:
 def _rounds(numbers: Statistics) -> str:
     mean = numbers.tokens_per_round
     shown = _NOTHING if mean is None else f"{mean:.2f}"
-    return f"{numbers.round_count}, {shown} tokens per round, draft length {numbers.draft_length}"
+    last = f"draft length {numbers.draft_length} at the end"
+    return f"{numbers.round_count}, {shown} tokens per round, {last}"
 
 
-def _time(numbers: Statistics) -> str:
+def _time(numbers: Statistics) -> list[Line]:
     """Return where the time went; the parts add up to the whole."""
     parts = (
-        ("draft wait", numbers.draft_wait_seconds),
-        ("verify", numbers.verify_wait_seconds),
+        ("draft", numbers.draft_wait_seconds - numbers.draft_network_seconds),
+        ("verify", numbers.verify_wait_seconds - numbers.verify_network_seconds),
+        ("network", numbers.network_seconds),
         ("other", numbers.other_seconds),
     )
     total = numbers.total_seconds
     shares = [f"{name} {_seconds(part)} ({_share(part, total)})" for name, part in parts]
-    return f"{_seconds(total)} = {' + '.join(shares)}"
+    return [
+        _labelled("time", f"{_seconds(total)} = {' + '.join(shares[:2])}"),
+        _labelled("", f"+ {' + '.join(shares[2:])}"),
+    ]
 
 
-def _engine(spent: EngineSeconds) -> str:
+def _engine(spent: EngineSeconds, peer: Peer | None) -> str:
+    if peer is None or peer.model is None:
+        return _NOTHING
     return (
-        f"decode {_seconds(spent.decode_seconds)}, sample {_seconds(spent.sample_seconds)}, "
-        f"queue {_seconds(spent.queue_seconds)}"
+        f"load {_seconds(peer.model.load_seconds)}, prompt {_seconds(spent.prompt_seconds)}, "
+        f"decode {_seconds(spent.decode_seconds - spent.prompt_seconds)}, "
+        f"sampling {_seconds(spent.sample_seconds)}, queue {_seconds(spent.queue_seconds)}"
     )
+
+
+def _speedup(speedup: Speedup) -> str:
+    if speedup.ratio is None:
+        return _NOTHING
+    how = "measured" if speedup.measured else "estimated"
+    same = {None: "", True: ", same text", False: ", another text"}[speedup.same_text]
+    return f"{speedup.ratio:.2f} times the target alone, {how}{same}"
 
 
 def _faults(numbers: Statistics) -> list[Line]:
@@ -193,7 +236,7 @@ def _count(number: int, noun: str) -> str:
 # --- JSON ---
 
 
-def json_object(transcript: Transcript, status: Status) -> dict[str, Any]:
+def json_object(transcript: Transcript, status: Status, speedup: Speedup) -> dict[str, Any]:
     """Return everything about a finished generation, for json.dumps."""
     assert transcript.started is not None and transcript.finished is not None
     return {
@@ -205,6 +248,7 @@ def json_object(transcript: Transcript, status: Status) -> dict[str, Any]:
         "acceptance": transcript.started.acceptance.value,
         "finish_reason": transcript.finished.reason.value,
         "statistics": _statistics_object(transcript.finished.statistics),
+        "speedup": asdict(speedup),
         "models": {peer.role: _model_object(peer.model) for peer in status.peers},
     }
 

@@ -9,97 +9,53 @@ from typing import Annotated, Any
 
 import typer
 
+from outrider.cli.options import ModelOptions, ServerOptions, spread
+
+TARGET_ADDRESS = "127.0.0.1:50062"
+DRAFT_ADDRESS = "127.0.0.1:50061"
+ORCHESTRATOR_ADDRESS = "127.0.0.1:50060"
+
 Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any.")]
-Reflection = Annotated[
-    bool, typer.Option("--reflection/--no-reflection", help="Serve gRPC reflection.")
-]
-StopOnStdinEnd = Annotated[
-    bool, typer.Option("--stop-on-stdin-end", hidden=True, help="Stop with the parent.")
-]
 ModelPath = Annotated[Path, typer.Option("--model", "-m", metavar="GGUF", help="The model's file.")]
-Alias = Annotated[str, typer.Option(help="The name told to others; else the file's name.")]
-Threads = Annotated[int, typer.Option(help="Threads of the engine; 0: all that may be used.")]
-Context = Annotated[
-    int, typer.Option("--ctx", help="Tokens of a session; 0: as trained, at most 4096.")
-]
-Sessions = Annotated[int, typer.Option(help="Sessions that hold a cache at the same time.")]
-Nice = Annotated[int, typer.Option(help="Give way to other processes; 19 most.")]
 
 
+@spread
 def target(
     model: ModelPath,
-    listen: Listen = "127.0.0.1:50062",
-    alias: Alias = "",
-    threads: Threads = 0,
-    context: Context = 0,
-    sessions: Sessions = 4,
-    nice: Nice = 0,
-    reflection: Reflection = False,
-    stop_on_stdin_end: StopOnStdinEnd = False,
+    listen: Listen = TARGET_ADDRESS,
+    engine: ModelOptions = ModelOptions(),
+    server: ServerOptions = ServerOptions(),
 ) -> None:
     """Run a target service: the model whose text is wanted."""
-    from outrider.rpc.run_model import ModelConfig
-    from outrider.rpc.server import ServerConfig
     from target_service.config import TargetConfig
     from target_service.main import run
 
-    config = TargetConfig(
-        server=ServerConfig(
-            listen=listen, reflection=reflection, stop_on_stdin_end=stop_on_stdin_end
-        ),
-        model=ModelConfig(
-            model=model,
-            alias=alias,
-            threads=threads,
-            context=context,
-            sessions=sessions,
-            nice=nice,
-        ),
-    )
-    _serve(run(config))
+    _serve(run(TargetConfig(server=server.config(listen), model=engine.config(model))))
 
 
+@spread
 def draft(
     model: ModelPath,
-    listen: Listen = "127.0.0.1:50061",
-    alias: Alias = "",
-    threads: Threads = 0,
-    context: Context = 0,
-    sessions: Sessions = 4,
-    nice: Nice = 0,
-    reflection: Reflection = False,
-    stop_on_stdin_end: StopOnStdinEnd = False,
+    listen: Listen = DRAFT_ADDRESS,
+    engine: ModelOptions = ModelOptions(),
+    server: ServerOptions = ServerOptions(),
 ) -> None:
     """Run a draft service: a small model that guesses ahead."""
     from draft_service.config import DraftConfig
     from draft_service.main import run
-    from outrider.rpc.run_model import ModelConfig
-    from outrider.rpc.server import ServerConfig
 
-    config = DraftConfig(
-        server=ServerConfig(
-            listen=listen, reflection=reflection, stop_on_stdin_end=stop_on_stdin_end
-        ),
-        model=ModelConfig(
-            model=model,
-            alias=alias,
-            threads=threads,
-            context=context,
-            sessions=sessions,
-            nice=nice,
-        ),
-    )
-    _serve(run(config))
+    _serve(run(DraftConfig(server=server.config(listen), model=engine.config(model))))
 
 
+@spread
 def orchestrator(
-    listen: Listen = "127.0.0.1:50060",
+    listen: Listen = ORCHESTRATOR_ADDRESS,
     target: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="The target service.")
-    ] = "127.0.0.1:50062",
+    ] = TARGET_ADDRESS,
     draft: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="The draft service.")
-    ] = "127.0.0.1:50061",
+    ] = DRAFT_ADDRESS,
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Use the target alone.")] = False,
     n_draft: Annotated[
         int, typer.Option(help="Draft tokens a round, unless a request says otherwise.")
@@ -110,17 +66,31 @@ def orchestrator(
     request_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")
     ] = 600.0,
-    reflection: Reflection = False,
-    stop_on_stdin_end: StopOnStdinEnd = False,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PEM",
+            help="Reach target and draft by TLS, except where the address is plain://HOST:PORT.",
+        ),
+    ] = None,
+    server: ServerOptions = ServerOptions(),
 ) -> None:
-    """Run an orchestrator: joins the two, serves the clients."""
+    """Run an orchestrator: joins the two, serves the clients.
+
+    It shows its own token and certificate to the target and the draft.
+    """
     from orchestrator.config import OrchestratorConfig
     from orchestrator.main import run
-    from outrider.rpc.server import ServerConfig
+    from outrider.rpc.security import ClientSecurity
 
     config = OrchestratorConfig(
-        server=ServerConfig(
-            listen=listen, reflection=reflection, stop_on_stdin_end=stop_on_stdin_end
+        server=server.config(listen),
+        peer_security=ClientSecurity(
+            token_file=server.token_file,
+            tls_ca=tls_ca,
+            # Without TLS to the peers, the certificate is for the clients alone.
+            tls_cert=server.tls_cert if tls_ca else None,
+            tls_key=server.tls_key if tls_ca else None,
         ),
         target=target,
         draft="" if no_draft else draft,

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outrider.cli.options import ClientOptions, spread
+from outrider.cli.services import ORCHESTRATOR_ADDRESS
 
+if TYPE_CHECKING:
+    from outrider.rpc.security import ClientSecurity
+
+
+@spread
 def status(
     orchestrator: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="The orchestrator to ask.")
-    ] = "127.0.0.1:50060",
+    ] = ORCHESTRATOR_ADDRESS,
+    connection: ClientOptions = ClientOptions(),
 ) -> None:
     """Show what an orchestrator has and what it waits for."""
-    asyncio.run(_show(orchestrator))
+    asyncio.run(_show(orchestrator, connection.security()))
 
 
-async def _show(address: str) -> None:
+async def _show(address: str, security: ClientSecurity) -> None:
     from outrider.cli.render import status_lines
     from outrider.cli.screen import open_screen, show_lines
     from outrider.client import OutriderClient
 
-    async with OutriderClient(address) as client:
+    async with OutriderClient(address, security) as client:
         show_lines(open_screen(), status_lines(address, await client.status()))

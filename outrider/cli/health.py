@@ -1,0 +1,25 @@
+"""The command that asks one service whether it serves, as probes and scripts do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from outrider.cli.options import ClientOptions, spread
+
+
+@spread
+def health(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The service to ask.")],
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Wait this long.")] = 5.0,
+    connection: ClientOptions = ClientOptions(),
+) -> None:
+    """Say whether a service serves; the exit code is 0 only if it does."""
+    from outrider.rpc.health import check
+
+    answer = asyncio.run(check(address, connection.security(), timeout))
+    print(answer)
+    if answer != "serving":
+        raise typer.Exit(1)

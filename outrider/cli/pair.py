@@ -1,0 +1,66 @@
+"""Which two models the commands of one machine use, and how they share it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import outrider
+from outrider.cli.options import ModelOptions
+
+if TYPE_CHECKING:
+    from outrider.cli.local import Hosted
+
+BUNDLED = Path(outrider.__file__).parents[1] / "models"
+BUNDLED_TARGET = BUNDLED / "stdlib-target-q8_0.gguf"
+BUNDLED_DRAFT = BUNDLED / "stdlib-draft-2m-q8_0.gguf"
+
+# More threads, or no niceness, would fight with the target's over the same cores.
+BESIDE_THE_TARGET = ModelOptions(threads=1, nice=19)
+
+TargetModel = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="GGUF",
+        help="The target. Without --draft-model it drafts for itself.",
+        show_default="the bundled pair",
+        rich_help_panel="Models",
+    ),
+]
+DraftModel = Annotated[
+    Path | None, typer.Option(metavar="GGUF", help="The draft.", rich_help_panel="Models")
+]
+
+
+def choose_target(model: Path | None) -> Path:
+    """Return the target's file: the one given, or the bundled one."""
+    return _check_file("model", model or BUNDLED_TARGET)
+
+
+def choose_draft(model: Path | None, draft_model: Path | None) -> Path:
+    """Return the draft's file: a target of the user's own is its own draft."""
+    if draft_model is None and model is not None:
+        return _check_file("model", model)
+    return _check_file("draft-model", draft_model or BUNDLED_DRAFT)
+
+
+def host_draft(model: Path, options: ModelOptions, of_target: ModelOptions) -> Hosted:
+    """Return the draft to host; it takes the target's context unless it has its own."""
+    from outrider.cli.local import Hosted
+
+    return Hosted(model, replace(options, context=options.context or of_target.context))
+
+
+def _check_file(option: str, path: Path) -> Path:
+    """Return the path, or refuse it before anything is started."""
+    from outrider.errors import InvalidConfig
+
+    if not path.is_file():
+        hint = ": this install has no bundled models" if BUNDLED in path.parents else ""
+        raise InvalidConfig(option, f"there is no file {path}{hint}")
+    return path

@@ -1,0 +1,69 @@
+"""What a round did, as the fixed lines of `generate --verbose`.
+
+    [DRAFT] Token 0: 284 ('The')
+    [DRAFT] Token 1: 1108 (' key')
+    [VERIFY] Draft: 284 ('The'), Target: 284 ('The')
+    [ACCEPT] Token 0 accepted
+    [VERIFY] Draft: 1108 (' key'), Target: 2191 (' main')
+    [REJECT] Token 1 rejected, using target token
+    [ROLLBACK] 1 draft token dropped, 12 tokens kept
+
+A fully accepted draft ends with `[BONUS] Target: ...`, a round without one is
+`[PLAIN] Target: ...`. Where the request asks for candidates, `[STOP]` says why
+drafting stopped and `[TOP]` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outrider.client import Candidate, Position, Report, Token
+
+
+def round_lines(report: Report) -> Iterator[str]:
+    """Yield the lines of one round."""
+    for i, token in enumerate(report.draft):
+        yield f"[DRAFT] Token {i}: {_shown(token)}"
+    if report.positions:
+        yield f"[STOP] {len(report.draft)} drafted: {report.draft_end.value}"
+    for i, position in enumerate(report.positions):
+        yield f"[TOP] Token {i}: {_candidates(position)}"
+    yield from _verdicts(report)
+
+
+def _verdicts(report: Report) -> Iterator[str]:
+    accepted = report.accepted_token_count
+    for i, token in enumerate(report.draft[:accepted]):
+        yield f"[VERIFY] Draft: {_shown(token)}, Target: {_shown(token)}"
+        yield f"[ACCEPT] Token {i} accepted"
+    if accepted < len(report.draft):
+        rejected, dropped = report.draft[accepted], len(report.draft) - accepted
+        yield f"[VERIFY] Draft: {_shown(rejected)}, Target: {_shown(report.target)}"
+        yield f"[REJECT] Token {accepted} rejected, using target token"
+        noun = "token" if dropped == 1 else "tokens"
+        kept = report.committed_token_count + accepted
+        yield f"[ROLLBACK] {dropped} draft {noun} dropped, {kept} tokens kept"
+    else:
+        yield f"[{'BONUS' if report.draft else 'PLAIN'}] Target: {_shown(report.target)}"
+
+
+def _shown(token: Token) -> str:
+    return f"{token.token_id} ({token.text.decode('utf-8', 'replace')!r})"
+
+
+def _candidates(position: Position) -> str:
+    """Return all candidates of a position with p, the target's, and q, the draft's."""
+    p, q = _by_token(position.target), _by_token(position.draft)
+    tokens = {one.token.token_id: one.token for one in (*position.target, *position.draft)}
+    return ", ".join(
+        f"{_shown(token)} p {_probability(p, token)} q {_probability(q, token)}"
+        for token in tokens.values()
+    )
+
+
+def _by_token(candidates: tuple[Candidate, ...]) -> dict[int, float]:
+    return {one.token.token_id: one.probability for one in candidates}
+
+
+def _probability(of: dict[int, float], token: Token) -> str:
+    return f"{of[token.token_id]:.3f}" if token.token_id in of else "-"

@@ -1,0 +1,122 @@
+"""The command that runs the three services on this machine until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outrider.cli.options import (
+    ClientOptions,
+    ModelOptions,
+    Prefix,
+    ServerOptions,
+    arguments,
+    spread,
+)
+from outrider.cli.pair import (
+    BESIDE_THE_TARGET,
+    DraftModel,
+    TargetModel,
+    choose_draft,
+    choose_target,
+    host_draft,
+)
+from outrider.cli.services import ORCHESTRATOR_ADDRESS, Listen
+
+if TYPE_CHECKING:
+    from outrider.cli.local import LocalPlan, LocalServices
+
+_RESTART_SECONDS = 1.0
+
+
+@spread
+def up(
+    model: TargetModel = None,
+    draft_model: DraftModel = None,
+    no_draft: Annotated[bool, typer.Option("--no-draft", help="Use the target alone.")] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A target on another machine, in place of --model."),
+    ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A draft on another machine, not --draft-model."),
+    ] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(metavar="PEM", help="Reach other machines by TLS; trust this.")
+    ] = None,
+    listen: Listen = ORCHESTRATOR_ADDRESS,
+    n_draft: Annotated[
+        int, typer.Option(help="Draft tokens a round, unless a request says otherwise.")
+    ] = 4,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = (
+        False
+    ),
+    engine: Annotated[ModelOptions, Prefix(panel="Target")] = ModelOptions(),
+    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = BESIDE_THE_TARGET,
+    server: Annotated[ServerOptions, Prefix(panel="Orchestrator")] = ServerOptions(),
+) -> None:
+    """Run target, draft and orchestrator here until Ctrl-C.
+
+    The target gets the threads, the draft what it leaves. A draft that dies is started again.
+    """
+    from outrider.cli.local import Hosted, LocalPlan
+
+    if target and model:
+        raise typer.BadParameter("--target and --model exclude each other")
+    if sum(map(bool, (draft, draft_model, no_draft))) > 1:
+        raise typer.BadParameter("--draft, --draft-model and --no-draft exclude each other")
+    own = None if no_draft or draft else choose_draft(model, draft_model)
+    words = [f"--n-draft={n_draft}", *arguments(server)]
+    if tls_ca:
+        words.append(f"--tls-ca={tls_ca}")
+    plan = LocalPlan(
+        target=target or Hosted(choose_target(model), engine),
+        draft=draft or (host_draft(own, draft_engine, engine) if own else None),
+        listen=listen,
+        orchestrator=tuple(words),
+    )
+    client = ClientOptions(token_file=server.token_file, tls_ca=tls_ca or server.tls_cert)
+    asyncio.run(_stay_up(plan, client, verbose))
+
+
+async def _stay_up(plan: LocalPlan, client: ClientOptions, verbose: bool) -> None:
+    from outrider.cli.local import local_services
+
+    async with local_services(plan, _show_log if verbose else lambda role, line: None) as services:
+        address = await services.start()
+        await services.watch_without_draft(_serve(services, address, client))
+
+
+async def _serve(services: LocalServices, address: str, options: ClientOptions) -> None:
+    """Say when everything is ready; then bring the draft back whenever it dies."""
+    from outrider.cli.completion import wait_for_pair
+    from outrider.cli.render import status_lines
+    from outrider.cli.screen import Progress, note, open_screen, show_lines
+    from outrider.client import OutriderClient
+
+    progress = Progress()
+    try:
+        async with OutriderClient(address, options.security()) as asked:
+            status = await wait_for_pair(asked, progress)
+    finally:
+        progress.clear()
+    show_lines(open_screen(), status_lines(address, status))
+    print(f"try: outrider generate --orchestrator {address}", flush=True)
+    while True:
+        if services.draft is None:
+            await asyncio.Event().wait()
+        assert services.draft is not None
+        stopped = await services.draft.end()
+        note(f"{stopped}; starting it again")
+        await asyncio.sleep(_RESTART_SECONDS)
+        await services.restart_draft()
+
+
+def _show_log(role: str, line: str) -> None:
+    print(f"{role}: {line}", file=sys.stderr, flush=True)
