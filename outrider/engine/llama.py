@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.distribution import Distribution, certain, from_logits
+from outrider.engine.gguf_file import check_gguf
 from outrider.engine.model import (
     MAX_ROWS_OUT,
     Chunk,
@@ -36,15 +37,43 @@ if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
 
 import llama_cpp as ll
 
-_GGUF_MAGIC = b"GGUF"
 _ERROR_LEVEL = 4
 _recent_errors: deque[str] = deque(maxlen=4)
+
+# llama.cpp goes on without the lock and only warns, even where it was asked for one.
+_NOT_LOCKED = (b"failed to mlock", b"mlock not supported")
+_NUMA = {
+    "distribute": ll.GGML_NUMA_STRATEGY_DISTRIBUTE,
+    "isolate": ll.GGML_NUMA_STRATEGY_ISOLATE,
+    "numactl": ll.GGML_NUMA_STRATEGY_NUMACTL,
+}
+_LOAD_MODES = {  # by (mmap, mlock)
+    (True, False): ll.LLAMA_LOAD_MODE_AUTO,  # mmap, unless a device cannot
+    (True, True): ll.LLAMA_LOAD_MODE_MMAP_MLOCK,
+    (False, True): ll.LLAMA_LOAD_MODE_MLOCK,
+    (False, False): ll.LLAMA_LOAD_MODE_NONE,
+}
+_CACHE_TYPES = {
+    "f32": ll.GGML_TYPE_F32,
+    "f16": ll.GGML_TYPE_F16,
+    "bf16": 30,  # which the binding leaves out
+    "q8_0": ll.GGML_TYPE_Q8_0,
+    "q5_1": ll.GGML_TYPE_Q5_1,
+    "q5_0": ll.GGML_TYPE_Q5_0,
+    "q4_1": ll.GGML_TYPE_Q4_1,
+    "q4_0": ll.GGML_TYPE_Q4_0,
+    "iq4_nl": ll.GGML_TYPE_IQ4_NL,
+}
+_BLOCK = 32  # values of a block, in every quantised type that a cache may have
+_MOST_CELLS = 2**31 - 1
+_numa_strategy: list[str] = []  # what this process has told llama.cpp, once
 
 
 @ll.llama_log_callback  # type: ignore[untyped-decorator]
 def _keep_errors(level: int, text: bytes, _: Any) -> None:
-    if level == _ERROR_LEVEL and text.strip(b".\n "):
-        _recent_errors.append(text.decode("utf-8", "replace").strip())
+    fatal = level == _ERROR_LEVEL or any(words in text for words in _NOT_LOCKED)
+    if fatal and text.strip(b".\n "):
+        _recent_errors.append(text.decode("utf-8", "replace").strip().splitlines()[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +84,19 @@ class LlamaConfig:
     context: int  # tokens of one session; 0 takes what the model was trained on, at most 4096
     sequence_count: int
     thread_count: int
+    batch_thread_count: int = 0  # of a decode of more than one row; 0 is `thread_count`
     pad_multiple: int  # each chunk's rows are padded to a multiple, so that kernels do not vary
     batch_rows: int = 512  # of one decode; also llama.cpp's ubatch, so a cancel waits for one
+    gpu_layers: int = -1  # -1 is every layer where this build has a GPU, else none
+    main_gpu: int = 0  # above 0: holds the whole model, other GPUs nothing
+    tensor_split: Sequence[float] = ()  # shares of the layers, GPU by GPU; () goes by free memory
+    numa: str = ""  # distribute, isolate or numactl; the first model of a process decides
+    mmap: bool = True
+    mlock: bool = False
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"  # a quantised one turns flash attention on: llama.cpp wants it
+    progress: Callable[[float], None] | None = None
+    """Told the share that is loaded: 0.0 once the file was found sound, up to 1.0."""
 
 
 class LlamaModel:
@@ -66,15 +106,19 @@ class LlamaModel:
     """
 
     def __init__(self, config: LlamaConfig) -> None:
-        ll.llama_log_set(_keep_errors, ctypes.c_void_p(0))
-        ll.llama_backend_init()
+        _init_backend()
         self._config = config
-        self._model = _load(config.path)
+        self._model = _load(config)
         self._vocab = ll.llama_model_get_vocab(self._model)
         self._vocabulary = _describe_vocabulary(self._vocab)
         self._size = self._vocabulary.token_count
-        self._capacity = _capacity(config, ll.llama_model_n_ctx_train(self._model))
-        self._ctx = self._new_context()
+        try:
+            _check_added_tokens(config.path, self._vocabulary)
+            self._capacity = _capacity(config, ll.llama_model_n_ctx_train(self._model))
+            self._ctx = self._new_context()
+        except InvalidConfig:
+            ll.llama_model_free(self._model)
+            raise
         self._memory = ll.llama_get_memory(self._ctx)
         self._batch = _Batch(config.batch_rows)
         self._held = [0] * config.sequence_count
@@ -85,16 +129,24 @@ class LlamaModel:
         config = self._config
         params = ll.llama_context_default_params()
         room = self._capacity + config.pad_multiple
-        params.n_ctx = -(-room // 256) * 256 * config.sequence_count
+        cells = -(-room // 256) * 256 * config.sequence_count
+        if cells > _MOST_CELLS:
+            raise InvalidConfig("ctx", f"{cells} cells in all sessions; {_MOST_CELLS} at most")
+        params.n_ctx = cells
         params.n_batch = params.n_ubatch = config.batch_rows
         params.n_seq_max = config.sequence_count
         params.n_outputs_max = max(min(config.batch_rows, MAX_ROWS_OUT), config.sequence_count)
-        params.n_threads = params.n_threads_batch = config.thread_count
+        params.n_threads = config.thread_count
+        params.n_threads_batch = config.batch_thread_count or config.thread_count
+        params.type_k = _cache_type(self._model, "cache-type-k", config.cache_type_k)
+        params.type_v = _cache_type(self._model, "cache-type-v", config.cache_type_v)
         # One stream per session: a neighbour's cells never enter an attention.
         params.kv_unified = False
         params.swa_full = True
         params.no_perf = True
-        if not ll.llama_supports_gpu_offload():
+        if _is_quantised(config.cache_type_v):
+            params.flash_attn_type = ll.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        elif _gpu_layers(config) == 0:
             params.flash_attn_type = ll.LLAMA_FLASH_ATTN_TYPE_DISABLED
         _recent_errors.clear()
         context = ll.llama_init_from_model(self._model, params)
@@ -169,7 +221,14 @@ class LlamaModel:
             if self.padded(len(chunk.token_ids)) > len(chunk.token_ids):
                 self._cut(chunk.sequence, end)
             self._held[chunk.sequence] = end
-        return self._rows(chunks)
+        logits = self._logits(sum(map(self._rows_out, chunks)))
+        # A maximum is NaN where any value is.
+        if len(logits) and not np.isfinite(logits.max()):
+            for chunk in chunks:
+                self.truncate(chunk.sequence, chunk.position)
+            name = self._config.path.name
+            raise DecodeFailed(f"{name} computes no numbers: its weights may be damaged")
+        return self._rows(chunks, logits)
 
     def _check(self, chunks: Sequence[Chunk]) -> None:
         """Assert what would abort the process in C."""
@@ -197,20 +256,22 @@ class LlamaModel:
         pads = self.padded(len(chunk.token_ids)) - len(chunk.token_ids)
         return self.padded(chunk.row_count + pads)
 
-    def _rows(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
-        """Return views of llama.cpp's own memory, one list per chunk."""
-        counts = [self._rows_out(chunk) for chunk in chunks]
-        total = sum(counts)
-        if total == 0:
-            return [[] for _ in chunks]
+    def _logits(self, count: int) -> NDArray[np.float32]:
+        """Return a view of llama.cpp's own memory, float32[row, vocabulary]."""
+        if count == 0:
+            return np.empty((0, self._size), np.float32)
         start = ctypes.addressof(ll.llama_get_logits(self._ctx).contents)
-        memory = (ctypes.c_float * (total * self._size)).from_address(start)
-        matrix = np.ctypeslib.as_array(memory).reshape(total, self._size)
+        memory = (ctypes.c_float * (count * self._size)).from_address(start)
+        return np.ctypeslib.as_array(memory).reshape(count, self._size)
+
+    def _rows(self, chunks: Sequence[Chunk], logits: NDArray[np.float32]) -> list[list[Row]]:
+        """Return the wanted rows of each chunk."""
+        counts = [self._rows_out(chunk) for chunk in chunks]
         rows, end = [], 0
         for chunk, count in zip(chunks, counts, strict=True):
             end += count
             last = end - (self.padded(len(chunk.token_ids)) - len(chunk.token_ids))
-            rows.append(list(matrix[last - chunk.row_count : last]) if count else [])
+            rows.append(list(logits[last - chunk.row_count : last]) if count else [])
         return rows
 
     def padded(self, row_count: int) -> int:
@@ -344,22 +405,121 @@ def _pointer(array: NDArray[Any], kind: Any) -> Any:
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
 
 
-def _load(path: Path) -> Any:
+def system_info() -> str:
+    """Return the version of llama.cpp and what this build of it uses of the machine."""
+    _init_backend()
+    features = ll.llama_print_system_info().decode("utf-8", "replace").strip()
+    return f"llama.cpp {ll.llama_version().decode()} | {features}"
+
+
+def _init_backend() -> None:
+    ll.llama_log_set(_keep_errors, ctypes.c_void_p(0))
+    ll.llama_backend_init()
+
+
+def _load(config: LlamaConfig) -> Any:
     """Return the model; raise InvalidConfig with one line that says what is wrong."""
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise InvalidConfig("model", f"cannot read {path}: {error.strerror}") from None
-    if magic != _GGUF_MAGIC:
-        raise InvalidConfig("model", f"{path} is not a GGUF file")
+    params = _model_params(config)
+    check_gguf(config.path)
+    _init_numa(config.numa)
+    report = config.progress or _ignore
+    report(0.0)
+
+    @ll.llama_progress_callback  # type: ignore[untyped-decorator]
+    def go_on(share: float, _: Any) -> bool:
+        report(share)
+        return True
+
+    params.progress_callback = go_on
     _recent_errors.clear()
-    model = ll.llama_model_load_from_file(os.fsencode(path), ll.llama_model_default_params())
+    model = ll.llama_model_load_from_file(os.fsencode(config.path), params)
     if not model:
-        raise InvalidConfig("model", f"llama.cpp cannot load {path}: {_last_error()}")
-    if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
-        raise InvalidConfig("model", f"{path} is not a decoder-only model")
+        raise InvalidConfig("model", f"llama.cpp cannot load {config.path}: {_last_error()}")
+    refusal = _refusal(config, model)
+    if refusal:
+        ll.llama_model_free(model)
+        raise refusal
     return model
+
+
+def _refusal(config: LlamaConfig, model: Any) -> InvalidConfig | None:
+    """Return why a model that llama.cpp has loaded cannot be used."""
+    if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
+        return InvalidConfig("model", f"{config.path} is not a decoder-only model")
+    if config.mlock and _recent_errors:
+        reason = _last_error().removeprefix("warning: ")
+        return InvalidConfig("mlock", f"{reason} (see `ulimit -l`)")
+    return None
+
+
+def _ignore(_: float) -> None:
+    return None
+
+
+def _model_params(config: LlamaConfig) -> Any:
+    params = ll.llama_model_default_params()
+    params.n_gpu_layers = _gpu_layers(config)
+    params.load_mode = _LOAD_MODES[config.mmap, config.mlock]
+    if config.main_gpu > 0:
+        _need_gpu("main-gpu")
+        params.split_mode = ll.LLAMA_SPLIT_MODE_NONE
+        params.main_gpu = config.main_gpu
+    if config.tensor_split:
+        _need_gpu("tensor-split")
+        # llama.cpp reads as many as it could have devices.
+        shares = (ctypes.c_float * ll.llama_max_devices())(*config.tensor_split)
+        params.tensor_split = shares
+    return params
+
+
+def _gpu_layers(config: LlamaConfig) -> int:
+    """Return the layers to offload; -1, which is all, only where there is a GPU."""
+    if config.gpu_layers > 0:
+        _need_gpu("n-gpu-layers")
+    return config.gpu_layers if ll.llama_supports_gpu_offload() else 0
+
+
+def _need_gpu(option: str) -> None:
+    if not ll.llama_supports_gpu_offload():
+        raise InvalidConfig(option, "this build of llama.cpp finds no GPU")
+
+
+def _init_numa(strategy: str) -> None:
+    """Bind threads to nodes; for the whole process, once."""
+    if strategy and not _numa_strategy:
+        _numa_strategy.append(strategy)
+        ll.llama_numa_init(_NUMA[strategy])
+
+
+def _is_quantised(cache_type: str) -> bool:
+    return cache_type not in ("f32", "f16", "bf16")
+
+
+def _cache_type(model: Any, option: str, name: str) -> int:
+    """Return ggml's number of a cache type that suits the model's heads."""
+    heads = _head_sizes(model, "key" if option == "cache-type-k" else "value")
+    if _is_quantised(name) and any(size % _BLOCK for size in heads):
+        sizes = ", ".join(map(str, sorted(heads)))
+        raise InvalidConfig(
+            option, f"{name} needs heads of a multiple of {_BLOCK}; the model's are of {sizes}"
+        )
+    return _CACHE_TYPES[name]
+
+
+def _head_sizes(model: Any, kind: str) -> set[int]:
+    """Return the sizes that the file gives for its key or value heads."""
+    architecture = _metadata(model, "general.architecture")
+    prefix = f"{architecture}.attention.{kind}_length"
+    told = {_metadata(model, prefix), _metadata(model, f"{prefix}_swa")} - {""}
+    heads = ll.llama_model_n_head(model)
+    default = {ll.llama_model_n_embd(model) // heads} if heads else set()
+    return {int(size) for size in told} or default
+
+
+def _metadata(model: Any, key: str) -> str:
+    buffer = ctypes.create_string_buffer(64)
+    ll.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
+    return buffer.value.decode("utf-8", "replace")
 
 
 def _last_error() -> str:
@@ -371,6 +531,14 @@ def _capacity(config: LlamaConfig, trained: int) -> int:
     if capacity < 32:
         raise InvalidConfig("ctx", f"must be at least 32 tokens, not {capacity}")
     return int(capacity)
+
+
+def _check_added_tokens(path: Path, vocabulary: VocabularyDescription) -> None:
+    """Refuse a tokenizer that adds what it does not have: llama.cpp would abort at a prompt."""
+    begins = vocabulary.adds_bos and vocabulary.bos is None
+    ends = vocabulary.adds_eos and vocabulary.eos is None
+    if begins or ends:
+        raise InvalidConfig("model", f"{path} adds a token to texts that it does not have")
 
 
 def _describe_vocabulary(vocab: Any) -> VocabularyDescription:
@@ -389,3 +557,52 @@ def _describe_vocabulary(vocab: Any) -> VocabularyDescription:
         adds_eos=ll.llama_vocab_get_add_eos(vocab),
         end_token_ids=tuple(i for i in range(count) if ll.llama_vocab_is_eog(vocab, i)),
     )
+
+
+# --- looking at files and at this build, without weights ---
+
+
+@dataclass(frozen=True, slots=True)
+class FileVocabulary:
+    """The vocabulary of a file, the texts its tokens are stored under, and the trained context."""
+
+    description: VocabularyDescription
+    names: list[bytes]
+    trained_context: int
+
+
+def read_vocabulary(path: Path) -> FileVocabulary:
+    """Read a file without its weights. Raises InvalidConfig for what cannot be loaded."""
+    _init_backend()
+    check_gguf(path)
+    params = ll.llama_model_default_params()
+    params.vocab_only = True
+    _recent_errors.clear()
+    model = ll.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        raise InvalidConfig("model", f"llama.cpp cannot load {path}: {_last_error()}")
+    refusal = _unusable(path, model)
+    if refusal:
+        ll.llama_model_free(model)
+        raise refusal
+    vocab = ll.llama_model_get_vocab(model)
+    description = _describe_vocabulary(vocab)
+    names = [ll.llama_vocab_get_text(vocab, i) or b"" for i in range(description.token_count)]
+    trained = _metadata(model, _metadata(model, "general.architecture") + ".context_length")
+    ll.llama_model_free(model)
+    return FileVocabulary(description, names, int(trained or 0))
+
+
+def _unusable(path: Path, model: Any) -> InvalidConfig | None:
+    """Return why no service would take a model of this kind."""
+    if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
+        return InvalidConfig("model", f"{path} is not a decoder-only model")
+    if ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model):
+        return InvalidConfig("model", f"{path.stem} cannot be rolled back (recurrent)")
+    return None
+
+
+def offloads() -> bool:
+    """Return whether this build of llama.cpp has a GPU to use."""
+    _init_backend()
+    return bool(ll.llama_supports_gpu_offload())
