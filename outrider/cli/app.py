@@ -10,6 +10,7 @@ import typer
 
 from outrider.cli import settings
 from outrider.cli.config import show
+from outrider.cli.doctor import doctor
 from outrider.cli.generate import generate
 from outrider.cli.health import health
 from outrider.cli.services import draft, orchestrator, target
@@ -24,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (generate, up, status, health, target, draft, orchestrator):
+for command in (generate, up, status, health, doctor, target, draft, orchestrator):
     app.command()(command)
 config = typer.Typer(no_args_is_help=True, help="Look at where options come from.")
 config.command("show", context_settings={"ignore_unknown_options": True})(show)

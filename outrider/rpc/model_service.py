@@ -13,7 +13,7 @@ import outrider
 from outrider import handshake, wire
 from outrider.engine.host import EngineHost, Loaded
 from outrider.engine.job import Spent
-from outrider.engine.model import Numerics
+from outrider.engine.model import Numerics, VocabularyDescription
 from outrider.errors import Draining, InvalidRequest, PeerUnavailable, SessionTaken
 from outrider.messages import MAX_DRAFT
 from outrider.v1 import common_pb2 as common
@@ -176,7 +176,6 @@ def write_spent(spent: Spent) -> common.ServiceTime:
 def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelResponse:
     """Return the description of a loaded model."""
     model = loaded.model.describe()
-    vocabulary = model.vocabulary
     response = common.GetModelResponse(
         protocol_version=outrider.PROTOCOL_VERSION,
         service_version=outrider.__version__,
@@ -186,17 +185,7 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         parameter_count=model.parameter_count,
         context_token_count=model.context,
         session_count=model.sequence_count,
-        vocabulary=common.Vocabulary(
-            type=vocabulary.type,
-            token_count=vocabulary.token_count,
-            bos_token_id=_or_none(vocabulary.bos),
-            eos_token_id=_or_none(vocabulary.eos),
-            eot_token_id=_or_none(vocabulary.eot),
-            adds_bos=vocabulary.adds_bos,
-            adds_eos=vocabulary.adds_eos,
-            digest=digest,
-            end_token_ids=vocabulary.end_token_ids,
-        ),
+        vocabulary=describe_vocabulary(model.vocabulary, digest),
         rollback_capability=common.ROLLBACK_CAPABILITY_FULL,
         numerics_profile=common.NUMERICS_PROFILE_EXACT
         if loaded.numerics is Numerics.EXACT
@@ -211,6 +200,21 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
     )
     response.load_duration.FromMicroseconds(int(loaded.seconds * 1e6))
     return response
+
+
+def describe_vocabulary(vocabulary: VocabularyDescription, digest: bytes) -> common.Vocabulary:
+    """Return what two models compare before they work together."""
+    return common.Vocabulary(
+        type=vocabulary.type,
+        token_count=vocabulary.token_count,
+        bos_token_id=_or_none(vocabulary.bos),
+        eos_token_id=_or_none(vocabulary.eos),
+        eot_token_id=_or_none(vocabulary.eot),
+        adds_bos=vocabulary.adds_bos,
+        adds_eos=vocabulary.adds_eos,
+        digest=digest,
+        end_token_ids=vocabulary.end_token_ids,
+    )
 
 
 def _or_none(token_id: int | None) -> int:

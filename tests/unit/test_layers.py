@@ -19,6 +19,7 @@ PURE = (
     "outrider.noise",
     "outrider.sampling",
     "outrider.messages",
+    "outrider.diagnosis",
     "outrider.engine.cache",
     "outrider.engine.model",
     "outrider.engine.schedule",

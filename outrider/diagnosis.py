@@ -1,0 +1,661 @@
+"""Says what is wrong with a set-up and how to mend it: facts in, findings out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+MEASURABLE_BYTES = 2 * 10**9
+"""Models from here on are not loaded just to look at them."""
+
+LEAST_RATIO = 4
+"""A draft should be this many times smaller than its target."""
+
+EXPIRY_DAYS = 30
+
+_DAY = 86400.0
+_FULL = 0.8  # of the memory; caches and the rest of the machine need some too
+_SHORT_SPIN, _LONG_SPIN = 5000, 100_000
+_LEAST_NICE = 10
+_BY_DEFAULT = 10_000  # GOMP_SPINCOUNT, as outrider.engine.llama sets it
+_NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+
+
+class Level(Enum):
+    """How bad it is."""
+
+    OK = "ok"
+    NOTE = "note"  # works, but not as well as it could
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found; `remedy` is empty where there is nothing to do."""
+
+    check: str
+    level: Level
+    message: str
+    remedy: str = ""
+
+
+def all_well(findings: Sequence[Finding]) -> bool:
+    """Return whether nothing has to be mended."""
+    return all(finding.level is not Level.PROBLEM for finding in findings)
+
+
+# --- versions and the build ---
+
+
+class Step(Enum):
+    """What the process that tries llama.cpp does, in this order."""
+
+    IMPORT = "loading its library"
+    READ = "reading the models' vocabularies"
+    LOAD = "loading the model"
+    SEVERAL = "decoding several tokens at once"
+    ONE = "decoding one token"
+    NUMERICS = "comparing the bits of differently batched decodes"
+    DONE = "nothing more"
+
+
+class End(Enum):
+    """How that process ended."""
+
+    DONE = "done"
+    SIGNAL = "killed by a signal"
+    ERROR = "failed"
+    TIMEOUT = "too slow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """The installed llama-cpp-python; `version` is empty without one."""
+
+    version: str
+    pinned: str
+    is_checkout: bool = True  # of the repository, with its `make setup`
+    machine: str = "x86_64"
+    has_gpu_device: bool = False
+    gpu_layers: int = -1  # most that any model asks for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What became of the process that tried llama.cpp: the last step it began, and its end."""
+
+    step: Step
+    end: End
+    model: str = ""  # the name of the file that it decoded with; empty if there was none
+    detail: str = ""  # the signal's name, or the last words
+    seconds: float = 0.0
+    system_info: str = ""
+    offloads: bool = False
+
+
+def judge_versions(versions: Mapping[str, str]) -> Finding:
+    """Return what runs here."""
+    told = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
+    return Finding("versions", Level.OK, told)
+
+
+def judge_build(library: Library, trial: Trial | None) -> list[Finding]:
+    """Return whether llama.cpp is here and works; `trial` is None when it is not here."""
+    if not library.version:
+        message = "llama-cpp-python is not installed: this machine cannot host a model"
+        return [Finding("build", Level.PROBLEM, message, _install(library))]
+    findings = []
+    if library.pinned and library.version != library.pinned:
+        message = (
+            f"llama-cpp-python {library.version} is installed, and this Outrider is written for "
+            f"{library.pinned}: the low-level API changes without notice"
+        )
+        findings.append(Finding("build", Level.PROBLEM, message, _install(library)))
+    if trial is None:
+        return findings
+    return [*findings, _judge_trial(library, trial), *_judge_gpu(library, trial)]
+
+
+def _judge_trial(library: Library, trial: Trial) -> Finding:
+    of = f" ({trial.model})" if trial.model else ""
+    if trial.end is End.SIGNAL:
+        return _judge_death(library, trial, of)
+    if trial.end is End.TIMEOUT and trial.step is not Step.NUMERICS:
+        message = f"llama.cpp was still {trial.step.value} after {trial.seconds:.0f} s{of}"
+        return Finding("build", Level.PROBLEM, message, "try again when the machine is less busy")
+    if trial.end is End.ERROR:
+        message = f"llama.cpp failed {trial.step.value}{of}: {trial.detail}"
+        remedy = _rebuild(library) if trial.step is Step.IMPORT else ""
+        return Finding("build", Level.PROBLEM, message, remedy)
+    if not trial.model:
+        message = "llama.cpp loads; there was no model small enough to try a decode with"
+        remedy = "give a small one: --draft-model"
+        return Finding("build", Level.NOTE, message, remedy)
+    return Finding("build", Level.OK, f"llama.cpp decodes several tokens and one{of}")
+
+
+def _judge_death(library: Library, trial: Trial, of: str) -> Finding:
+    message = f"llama.cpp died of {trial.detail} while {trial.step.value}{of}"
+    if trial.detail == "SIGKILL":
+        message += ": most likely out of memory"
+        return Finding("build", Level.PROBLEM, message, "free memory, or take a smaller model")
+    if trial.detail == "SIGABRT":
+        remedy = "try another file; if the bundled models die too: " + _rebuild(library)
+        return Finding("build", Level.PROBLEM, f"{message}: its own check failed", remedy)
+    if _is_x86(library):
+        message += (
+            ": a bad build; gcc 12 miscompiles its AMX kernels, and one made elsewhere may use "
+            "instructions that this processor lacks"
+        )
+    else:
+        message += ": a bad build, perhaps made for another processor"
+    return Finding("build", Level.PROBLEM, message, _rebuild(library))
+
+
+def _judge_gpu(library: Library, trial: Trial) -> list[Finding]:
+    """Return what the build makes of the hardware, once its library is loaded."""
+    if not trial.system_info:
+        return []
+    if trial.offloads:
+        return [Finding("gpu", Level.OK, f"the build can use a GPU: {trial.system_info}")]
+    remedy = _pip(library, "-DGGML_CUDA=on ")
+    if library.is_checkout:
+        remedy = "make clean && CMAKE_ARGS=-DGGML_CUDA=on make setup"
+    if library.gpu_layers > 0:
+        message = f"{library.gpu_layers} layers shall go to a GPU, and the build can use none"
+        return [Finding("gpu", Level.PROBLEM, message, f"{remedy}; or leave --n-gpu-layers out")]
+    if library.has_gpu_device:
+        message = f"there is a GPU, and the build cannot use it: {trial.system_info}"
+        return [Finding("gpu", Level.NOTE, message, remedy)]
+    return [Finding("gpu", Level.OK, f"none, and none is needed: {trial.system_info}")]
+
+
+def _install(library: Library) -> str:
+    if library.is_checkout:
+        return "rm -f .venv/ready && make setup"
+    return _pip(library) if _is_x86(library) else "pip install 'outrider[llama]'"
+
+
+def _rebuild(library: Library) -> str:
+    return _install(library) if library.is_checkout else _pip(library)
+
+
+def _pip(library: Library, flags: str = "") -> str:
+    """Return the command that builds the library anew, past pip's cache."""
+    if _is_x86(library):
+        flags += " ".join(f"-DCMAKE_{language}_FLAGS='{_NO_AMX}'" for language in ("C", "CXX"))
+    build = f'CMAKE_ARGS="{flags.strip()}" ' if flags else ""
+    version = f"=={library.pinned}" if library.pinned else ""
+    return (
+        f"{build}pip install --force-reinstall --no-deps --no-cache-dir "
+        f"--no-binary llama-cpp-python llama-cpp-python{version}"
+    )
+
+
+def _is_x86(library: Library) -> bool:
+    return library.machine.lower() in ("x86_64", "amd64")
+
+
+# --- the models ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """A model to host here; `error` says why it cannot be read."""
+
+    role: str
+    name: str
+    size: int = 0
+    error: str = ""
+    context: int = 0  # tokens of a session, as it would be hosted; 0 where unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The bytes that a process could take, and what sets that limit: machine or cgroup."""
+
+    available: int
+    limited_by: str = "machine"
+
+
+def judge_models(
+    models: Sequence[ModelFile], memory: Memory | None, offloads: bool
+) -> list[Finding]:
+    """Return whether the files can be loaded, one finding each and one for all together."""
+    findings = [_judge_file(model) for model in models]
+    # Two roles of one file share its pages.
+    total = sum(size for _, size in {(model.name, model.size) for model in models})
+    if memory is not None and total:
+        findings += _judge_memory(total, memory, offloads)
+    return findings
+
+
+def _judge_file(model: ModelFile) -> Finding:
+    if model.error:
+        remedy = "give another file, or fetch it again"
+        return Finding("models", Level.PROBLEM, f"{model.role}: {model.error}", remedy)
+    told = f"{model.role}: {model.name}, {show_size(model.size)}"
+    context = f", {model.context} tokens of context" if model.context else ""
+    return Finding("models", Level.OK, told + context)
+
+
+def _judge_memory(total: int, memory: Memory, offloads: bool) -> list[Finding]:
+    numbers = (
+        f"the weights take {show_size(total)} of the {show_size(memory.available)} "
+        f"that the {memory.limited_by} has available"
+    )
+    remedy = "take smaller weights or fewer --sessions, or host the draft on another machine"
+    if total <= _FULL * memory.available:
+        return [Finding("memory", Level.OK, numbers)]
+    if offloads or total <= memory.available:
+        return [Finding("memory", Level.NOTE, f"{numbers}; the caches come on top", remedy)]
+    return [Finding("memory", Level.PROBLEM, numbers, remedy)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """What comparing the vocabularies of two models gave; `mismatch` is empty if they fit."""
+
+    mismatch: str = ""
+    rule: str = ""  # that is broken
+
+
+def judge_pair(pairing: Pairing, target: ModelFile, draft: ModelFile) -> list[Finding]:
+    """Return whether two models can work together, and what slows them down."""
+    findings = [judge_pairing(pairing)]
+    if 0 < draft.context < target.context:
+        message = (
+            f"the draft's context of {draft.context} tokens is smaller than the target's "
+            f"{target.context}: texts that grow past it go on without drafts"
+        )
+        findings.append(Finding("pair", Level.NOTE, message, f"--draft-ctx {target.context}"))
+    if draft.size * LEAST_RATIO > target.size > 0:
+        share = draft.size / target.size
+        message = f"the draft is {share:.0%} of the target's size: the speed-up will be small"
+        remedy = "take a draft that is ten times smaller or more"
+        findings.append(Finding("pair", Level.NOTE, message, remedy))
+    return findings
+
+
+def judge_pairing(pairing: Pairing) -> Finding:
+    """Return whether two vocabularies fit."""
+    if not pairing.mismatch:
+        return Finding("pair", Level.OK, "the draft and the target share a vocabulary")
+    message = f"the vocabularies do not match (rule: {pairing.rule}): {pairing.mismatch}"
+    remedy = "take a draft of the target's own family, made with the same tokenizer"
+    return Finding("pair", Level.PROBLEM, message, remedy)
+
+
+def judge_numerics(profile: str, size: int) -> Finding:
+    """Return what the numerics profile means; empty when the engine did not look."""
+    if profile == "exact":
+        message = "exact: a seed gives the same text with and without drafts, bit for bit"
+        return Finding("numerics", Level.OK, message)
+    if profile == "law":
+        message = (
+            "law: texts keep the target's exact distribution, but bits depend on batching, so a "
+            "seed may give another text at near-ties"
+        )
+        remedy = "Q8_0 or Q4_0 weights on a CPU, if texts must be identical (docs/decisions/0004)"
+        return Finding("numerics", Level.NOTE, message, remedy)
+    why = "the trial did not get so far"
+    if size >= MEASURABLE_BYTES:
+        why = f"a target of {show_size(size)} is not loaded just to look"
+    return Finding("numerics", Level.NOTE, f"not known: {why}", "outrider status, once it runs")
+
+
+# --- sharing a machine ---
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """What a model hosted here asks for; 0 threads are as many as are available."""
+
+    role: str
+    count: int
+    nice: int = 0
+
+
+def judge_threads(wishes: Sequence[Threads], affinity: int, available: int) -> list[Finding]:
+    """Return whether the models' threads fit on the cores that this process may use."""
+    limit = f"{_plural(affinity, 'core')} in the affinity mask"
+    if available < affinity:
+        limit += f", {available} by the cgroup's quota"
+    findings = []
+    for wish in wishes:
+        if wish.count > available:
+            flag = "--draft-threads" if wish.role == "draft" else "--threads"
+            message = f"{wish.role}: {_plural(wish.count, 'thread')}, but only {limit}"
+            findings.append(
+                Finding("threads", Level.PROBLEM, message, f"{flag} {available}, or leave it out")
+            )
+    total = sum(wish.count or available for wish in wishes)
+    told = ", ".join(f"{wish.role} {wish.count or available}" for wish in wishes)
+    fights = [w for w in wishes if w.role == "draft" and w.nice < _LEAST_NICE]
+    if total > available and len(wishes) > 1 and fights:
+        message = f"{told}: {total} threads on {_plural(available, 'core')} fight for them"
+        remedy = "--draft-threads 1 --draft-nice 19: the draft then takes what the target leaves"
+        findings.append(Finding("threads", Level.NOTE, message, remedy))
+    if not findings:
+        told = f"{told}; " if told else ""
+        findings.append(Finding("threads", Level.OK, f"{told}{limit}"))
+    return findings
+
+
+def judge_openmp(
+    environment: Mapping[str, str], model_count: int, uses_openmp: bool
+) -> list[Finding]:
+    """Return whether waiting threads leave the cores to others; by the variables of libgomp."""
+    if not uses_openmp:
+        return [Finding("openmp", Level.OK, "this build of llama.cpp waits without OpenMP")]
+    findings = [*_judge_waiting(environment, model_count), *_judge_placing(environment)]
+    if not findings:
+        message = f"no variable is in the way; the engine sets GOMP_SPINCOUNT={_BY_DEFAULT}"
+        if "GOMP_SPINCOUNT" in environment:
+            message = f"GOMP_SPINCOUNT={environment['GOMP_SPINCOUNT']}, threads wait shortly"
+        findings.append(Finding("openmp", Level.OK, message))
+    return findings
+
+
+def _judge_waiting(environment: Mapping[str, str], model_count: int) -> list[Finding]:
+    spin, policy = environment.get("GOMP_SPINCOUNT"), environment.get("OMP_WAIT_POLICY")
+    if spin is None and policy is None:
+        return []
+    if spin is not None:  # it wins over the policy
+        name, count = "GOMP_SPINCOUNT", read_spin_count(spin)
+        if count is None:
+            message = f"GOMP_SPINCOUNT={spin} is no number, so threads spin for long"
+            count = float("inf")
+        else:
+            message = f"GOMP_SPINCOUNT={spin}"
+    else:
+        name = "OMP_WAIT_POLICY"
+        message = f"OMP_WAIT_POLICY={policy}"
+        count = 0 if (policy or "").strip().lower() == "passive" else float("inf")
+    if count > _LONG_SPIN:
+        level = Level.PROBLEM if model_count > 1 else Level.NOTE
+        message += (
+            ": waiting threads keep their cores busy; beside another process one decode was seen "
+            "to take 1.7 s in place of 0.07 s"
+        )
+    elif count < _SHORT_SPIN:
+        level = Level.NOTE
+        message += ": threads sleep at once; a verify of 4 rows was seen to take 3 times as long"
+    else:
+        return []
+    remedy = f"unset {name} (the engine then sets GOMP_SPINCOUNT={_BY_DEFAULT})"
+    if model_count > 1:
+        remedy += "; --draft-threads 1 --draft-nice 19"
+    return [Finding("openmp", level, message, remedy)]
+
+
+def _judge_placing(environment: Mapping[str, str]) -> list[Finding]:
+    """Return what binds or limits threads behind llama.cpp's back."""
+    findings = []
+    for name in ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY"):
+        value = environment.get(name, "")
+        if value and value.strip().lower() != "false":
+            message = f"{name}={value} binds threads: two services may sit on the same core"
+            findings.append(Finding("openmp", Level.NOTE, message, f"unset {name}"))
+    if environment.get("OMP_THREAD_LIMIT"):
+        message = f"OMP_THREAD_LIMIT={environment['OMP_THREAD_LIMIT']} caps --threads silently"
+        findings.append(Finding("openmp", Level.NOTE, message, "unset OMP_THREAD_LIMIT"))
+    if environment.get("OMP_NUM_THREADS"):
+        message = f"OMP_NUM_THREADS={environment['OMP_NUM_THREADS']} means nothing to llama.cpp"
+        findings.append(Finding("openmp", Level.NOTE, message, "--threads is what counts"))
+    return findings
+
+
+def read_spin_count(text: str) -> float | None:
+    """Return how often libgomp would look before it sleeps; None for what it cannot read."""
+    word = text.strip().lower()
+    if word in ("infinity", "infinite"):
+        return float("inf")
+    digits = word.rstrip("kmgt")
+    suffix = word[len(digits) :].strip()
+    if not digits.strip().isdecimal() or len(suffix) > 1:
+        return None
+    return int(digits) * 10.0 ** (3 * " kmgt".index(suffix or " "))
+
+
+# --- ports ---
+
+
+class PortState(Enum):
+    """What a port is."""
+
+    FREE = "free"
+    OURS = "taken by Outrider"
+    TAKEN = "taken by something else"
+    UNUSABLE = "not an address here"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """Where a service shall listen; `detail` says what is there, or why it cannot."""
+
+    role: str  # empty for an address that any service may want
+    address: str
+    state: PortState
+    detail: str = ""
+
+
+def judge_port(port: Port) -> Finding:
+    """Return whether a service can listen there."""
+    place = f"{port.address} ({port.role})" if port.role else port.address
+    if port.state is PortState.FREE:
+        return Finding("ports", Level.OK, f"{place} is free")
+    if port.state is PortState.OURS:
+        remedy = "use it, or give a second one another --listen"
+        return Finding("ports", Level.NOTE, f"{place} is taken: {port.detail}", remedy)
+    if port.state is PortState.TAKEN:
+        number = port.address.rpartition(":")[2]
+        remedy = f"give another --listen; to see whose it is: ss -ltnp 'sport = :{number}'"
+        detail = port.detail or "another program listens there"
+        return Finding("ports", Level.PROBLEM, f"{place} is taken: {detail}", remedy)
+    message = f"{place} cannot be listened on: {port.detail}"
+    return Finding("ports", Level.PROBLEM, message, "--listen wants an address of this machine")
+
+
+# --- peers ---
+
+
+class Failure(Enum):
+    """Why a service could not be talked to, and what to do about it."""
+
+    REFUSED = "start it there (outrider {role}), or correct the port"
+    TIMEOUT = "correct the address; let the firewall pass the port; look at its --listen"
+    UNKNOWN_HOST = "correct the host name, or give a numerical address"
+    UNREACHABLE = "look at the network between the two machines"
+    TOKEN = "--token-file with the token that the service was started with"
+    TRUST = "--tls-ca with what signed the service's certificate, and an address that it names"
+    OTHER_SERVICE = "correct the address: {role} listens on another port"
+    OPTIONS = "correct the option"
+    BROKEN = "look at the log of the service"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerModel:
+    """The model of a service, as the service or the orchestrator describes it."""
+
+    role: str
+    address: str
+    name: str
+    profile: str
+    decode_seconds: float = 0.0  # of one row; 0 where unknown
+    round_trip_seconds: float = 0.0  # from the orchestrator; 0 where unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """What a visit to a service found; with a `failure`, nothing after it is known."""
+
+    role: str
+    address: str
+    failure: Failure | None = None
+    detail: str = ""
+    serving: bool = True
+    round_trips: tuple[float, ...] = ()  # seconds
+    model: PeerModel | None = None
+    models: tuple[PeerModel, ...] = ()  # that an orchestrator has
+    obstacle: str = ""  # why an orchestrator does not use its draft
+    waits: tuple[tuple[str, str, str], ...] = ()  # role, state, detail of peers that are not ready
+    version: str = ""
+    expiry_seconds: float | None = None  # from now, of its certificate
+
+
+def judge_peer(peer: Peer, own_version: str = "") -> list[Finding]:
+    """Return whether a service can be used, and how far away it is."""
+    place = f"{peer.role} at {peer.address}"
+    if peer.failure is not None:
+        remedy = peer.failure.value.format(role=peer.role)
+        return [Finding("peers", Level.PROBLEM, f"{place}: {peer.detail}", remedy)]
+    findings = [_judge_distance(peer, place)]
+    if peer.version and own_version and peer.version != own_version:
+        message = f"{place} is version {peer.version}, this is {own_version}"
+        findings.append(Finding("peers", Level.NOTE, message, "install the same everywhere"))
+    if peer.expiry_seconds is not None:
+        findings += _judge_expiry(f"the certificate of the {place}", peer.expiry_seconds)
+    if peer.model is not None and peer.round_trips:
+        findings += _judge_link(
+            f"this machine and the {place}",
+            _median(peer.round_trips),
+            peer.model.decode_seconds if peer.role == "target" else 0.0,
+        )
+    return findings + (_judge_orchestrator(peer) if peer.role == "orchestrator" else [])
+
+
+def _judge_distance(peer: Peer, place: str) -> Finding:
+    told = [place]
+    if peer.model is not None:
+        told.append(f"{peer.model.name}, numerics {peer.model.profile}")
+    if peer.round_trips:
+        middle, worst = _median(peer.round_trips), max(peer.round_trips)
+        told.append(f"round trip {show_time(middle)}, at worst {show_time(worst)}")
+    message = ", ".join(told)
+    if peer.serving:
+        return Finding("peers", Level.OK, message)
+    remedy = "wait until it has loaded its model; its log says how far it is"
+    return Finding("peers", Level.NOTE, f"{message}; it is not serving yet", remedy)
+
+
+def _judge_link(between: str, round_trip: float, decode: float) -> list[Finding]:
+    """Return a note when a link costs more than the work behind it."""
+    if not 0 < decode < round_trip:
+        return []
+    message = (
+        f"a round trip between {between} takes {show_time(round_trip)}, more than a decode of the "
+        f"target, {show_time(decode)}: the link sets the speed"
+    )
+    remedy = "run the orchestrator beside the target, or draft more per round (--n-draft)"
+    return [Finding("peers", Level.NOTE, message, remedy)]
+
+
+def _judge_orchestrator(peer: Peer) -> list[Finding]:
+    """Return what an orchestrator says of its own peers."""
+    findings = []
+    for role, state, detail in peer.waits:
+        level = Level.PROBLEM if state in ("refused", "lost") else Level.NOTE
+        remedy = f"outrider doctor --{role} with its address says more, run beside the orchestrator"
+        findings.append(Finding("peers", level, f"its {role} is {state}: {detail}", remedy))
+    for model in peer.models:
+        trip = model.round_trip_seconds
+        distance = f", round trip {show_time(trip)}" if trip else ""
+        message = f"its {model.role} at {model.address}, {model.name}, numerics {model.profile}"
+        findings.append(Finding("peers", Level.OK, message + distance))
+        if model.role == "target":
+            between = f"the orchestrator and its target at {model.address}"
+            findings += _judge_link(between, trip, model.decode_seconds)
+    if peer.waits:
+        return findings
+    if not peer.obstacle:
+        return [*findings, Finding("pair", Level.OK, "the orchestrator uses its draft")]
+    if len(peer.models) < 2:
+        message = f"the orchestrator works without a draft: {peer.obstacle}"
+        return [*findings, Finding("pair", Level.NOTE, message, "start it with --draft HOST:PORT")]
+    message = f"the orchestrator refuses its pair: {peer.obstacle}"
+    remedy = "take a draft of the target's own family, made with the same tokenizer"
+    return [*findings, Finding("pair", Level.PROBLEM, message, remedy)]
+
+
+# --- tokens and certificates ---
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """A token file: why it cannot be used, and the bits of its mode."""
+
+    name: str
+    error: str
+    mode: int
+
+
+def judge_token(file: TokenFile) -> Finding:
+    """Return whether a token can be used and is a secret."""
+    if file.error:
+        remedy = f"openssl rand -hex 32 > {file.name} && chmod 600 {file.name}"
+        if "cannot read" in file.error:
+            remedy = "correct --token-file, or let this user read the file"
+        return Finding("token", Level.PROBLEM, file.error, remedy)
+    if file.mode & 0o004:
+        message = f"every user of this machine can read {file.name}"
+        return Finding("token", Level.NOTE, message, f"chmod 600 {file.name}")
+    return Finding("token", Level.OK, f"{file.name} holds a token, and not for everyone")
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate file; `expiry_seconds` is from now, None where it cannot be told."""
+
+    option: str
+    name: str
+    error: str = ""
+    expiry_seconds: float | None = None
+
+
+def judge_certificate(certificate: Certificate) -> list[Finding]:
+    """Return whether a certificate can be used, and for how long."""
+    if certificate.error:
+        remedy = "correct the option, or have the certificate made anew"
+        return [Finding("tls", Level.PROBLEM, certificate.error, remedy)]
+    what = f"{certificate.name} ({certificate.option})"
+    seconds = certificate.expiry_seconds
+    if seconds is None:
+        return [Finding("tls", Level.OK, f"{what} can be read; its expiry is not known")]
+    told = f"{what} is valid for another {_plural(int(seconds // _DAY), 'day')}"
+    return _judge_expiry(what, seconds) or [Finding("tls", Level.OK, told)]
+
+
+def _judge_expiry(what: str, seconds: float) -> list[Finding]:
+    remedy = "have a new one issued, and start the services again"
+    if seconds <= 0:
+        return [Finding("tls", Level.PROBLEM, f"{what} has expired", remedy)]
+    if seconds < EXPIRY_DAYS * _DAY:
+        message = f"{what} expires in {_plural(int(seconds // _DAY), 'day')}"
+        return [Finding("tls", Level.NOTE, message, remedy)]
+    return []
+
+
+# --- words ---
+
+
+def show_size(count: int) -> str:
+    """Return a number of bytes for people."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} bytes"
+
+
+def show_time(seconds: float) -> str:
+    """Return a duration for people."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.1f} ms"
+
+
+def _median(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

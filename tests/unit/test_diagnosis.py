@@ -1,0 +1,516 @@
+"""What doctor concludes from what it sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from outrider.diagnosis import (
+    MEASURABLE_BYTES,
+    Certificate,
+    End,
+    Failure,
+    Finding,
+    Level,
+    Library,
+    Memory,
+    ModelFile,
+    Pairing,
+    Peer,
+    PeerModel,
+    Port,
+    PortState,
+    Step,
+    Threads,
+    TokenFile,
+    Trial,
+    all_well,
+    judge_build,
+    judge_certificate,
+    judge_models,
+    judge_numerics,
+    judge_openmp,
+    judge_pair,
+    judge_peer,
+    judge_port,
+    judge_threads,
+    judge_token,
+    judge_versions,
+    read_spin_count,
+    show_size,
+    show_time,
+)
+
+OK, NOTE, PROBLEM = Level.OK, Level.NOTE, Level.PROBLEM
+DAY = 86400.0
+
+LIBRARY = Library(version="0.3.36", pinned="0.3.36")
+TRIAL = Trial(step=Step.DONE, end=End.DONE, model="m.gguf", system_info="CPU : OPENMP = 1 |")
+TARGET = ModelFile(role="target", name="t.gguf", size=4 * 10**9, context=4096)
+DRAFT = ModelFile(role="draft", name="d.gguf", size=4 * 10**8, context=4096)
+
+
+def levels(findings: list[Finding]) -> list[Level]:
+    return [finding.level for finding in findings]
+
+
+def only(findings: list[Finding]) -> Finding:
+    [finding] = findings
+    return finding
+
+
+def test_notes_are_no_problems():
+    assert all_well([])
+    assert all_well([Finding("a", OK, ""), Finding("b", NOTE, "")])
+    assert not all_well([Finding("a", OK, ""), Finding("b", PROBLEM, "")])
+
+
+def test_versions_name_what_is_missing():
+    finding = judge_versions({"Python": "3.11.7", "llama-cpp-python": ""})
+    assert finding == Finding("versions", OK, "Python 3.11.7, llama-cpp-python not installed")
+
+
+# --- the build ---
+
+
+def test_a_build_that_decodes_is_fine():
+    assert levels(judge_build(LIBRARY, TRIAL)) == [OK, OK]
+
+
+def test_no_library_is_a_problem():
+    finding = only(judge_build(replace(LIBRARY, version=""), None))
+    assert finding.level is PROBLEM and finding.remedy == "rm -f .venv/ready && make setup"
+
+
+def test_outside_a_checkout_the_remedy_is_pip():
+    library = replace(LIBRARY, version="", is_checkout=False, machine="aarch64")
+    assert only(judge_build(library, None)).remedy == "pip install 'outrider[llama]'"
+
+
+def test_another_version_is_a_problem_that_names_both():
+    findings = judge_build(replace(LIBRARY, version="0.3.30"), TRIAL)
+    assert levels(findings) == [PROBLEM, OK, OK]
+    assert "0.3.30" in findings[0].message and "0.3.36" in findings[0].message
+
+
+def test_without_a_pin_no_version_is_wrong():
+    assert levels(judge_build(replace(LIBRARY, pinned=""), TRIAL)) == [OK, OK]
+
+
+def died(name: str, step: Step = Step.SEVERAL) -> Trial:
+    return replace(TRIAL, step=step, end=End.SIGNAL, detail=name, system_info="")
+
+
+@pytest.mark.parametrize("name", ["SIGILL", "SIGSEGV", "SIGBUS"])
+def test_a_death_in_a_decode_names_signal_step_and_the_known_cause(name: str):
+    finding = only(judge_build(LIBRARY, died(name)))
+    assert finding.level is PROBLEM
+    assert finding.message.startswith(
+        f"llama.cpp died of {name} while decoding several tokens at once (m.gguf)"
+    )
+    assert "gcc 12 miscompiles its AMX kernels" in finding.message
+    assert finding.remedy == "rm -f .venv/ready && make setup"
+
+
+def test_the_command_that_builds_anew_leaves_amx_out_on_x86_alone():
+    pip = replace(LIBRARY, is_checkout=False)
+    remedy = only(judge_build(pip, died("SIGILL"))).remedy
+    flags = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+    assert remedy == (
+        f"CMAKE_ARGS=\"-DCMAKE_C_FLAGS='{flags}' -DCMAKE_CXX_FLAGS='{flags}'\" "
+        "pip install --force-reinstall --no-deps --no-cache-dir "
+        "--no-binary llama-cpp-python llama-cpp-python==0.3.36"
+    )
+    finding = only(judge_build(replace(pip, machine="aarch64"), died("SIGILL")))
+    assert "amx" not in finding.remedy and "AMX" not in finding.message
+
+
+def test_a_killed_trial_ran_out_of_memory():
+    finding = only(judge_build(LIBRARY, died("SIGKILL", Step.LOAD)))
+    assert "out of memory" in finding.message and "memory" in finding.remedy
+
+
+def test_an_abort_points_at_the_file_first():
+    finding = only(judge_build(LIBRARY, died("SIGABRT", Step.READ)))
+    assert finding.remedy.startswith("try another file")
+
+
+def test_a_slow_trial_is_told_with_its_time():
+    trial = replace(TRIAL, step=Step.LOAD, end=End.TIMEOUT, seconds=120)
+    assert "still loading the model after 120 s" in judge_build(LIBRARY, trial)[0].message
+
+
+def test_a_trial_that_is_slow_after_its_decodes_shows_a_sound_build():
+    trial = replace(TRIAL, step=Step.NUMERICS, end=End.TIMEOUT)
+    assert levels(judge_build(LIBRARY, trial)) == [OK, OK]
+
+
+def test_a_library_that_does_not_load_is_built_anew():
+    trial = Trial(step=Step.IMPORT, end=End.ERROR, detail="no libllama.so")
+    finding = only(judge_build(LIBRARY, trial))
+    assert (finding.level, finding.remedy) == (PROBLEM, "rm -f .venv/ready && make setup")
+    assert "no libllama.so" in finding.message
+
+
+def test_an_error_of_a_model_asks_for_no_new_build():
+    trial = replace(TRIAL, step=Step.LOAD, end=End.ERROR, detail="no context of 9 cells")
+    finding = judge_build(LIBRARY, trial)[0]
+    assert finding.level is PROBLEM and "setup" not in finding.remedy
+
+
+def test_without_a_model_nothing_was_tried():
+    assert levels(judge_build(LIBRARY, replace(TRIAL, model=""))) == [NOTE, OK]
+
+
+@pytest.mark.parametrize(
+    ("offloads", "device", "layers", "level"),
+    [
+        (False, False, -1, OK),
+        (True, True, -1, OK),
+        (True, True, 99, OK),
+        (False, True, -1, NOTE),
+        (False, True, 99, PROBLEM),
+        (False, False, 1, PROBLEM),
+        (False, False, 0, OK),
+    ],
+)
+def test_the_gpu(offloads: bool, device: bool, layers: int, level: Level):
+    library = replace(LIBRARY, has_gpu_device=device, gpu_layers=layers)
+    finding = judge_build(library, replace(TRIAL, offloads=offloads))[1]
+    assert (finding.check, finding.level) == ("gpu", level)
+    assert bool(finding.remedy) is (level is not OK)
+
+
+def test_outside_a_checkout_a_build_for_the_gpu_is_made_by_pip():
+    library = replace(LIBRARY, is_checkout=False, machine="aarch64", has_gpu_device=True)
+    remedy = judge_build(library, TRIAL)[1].remedy
+    assert remedy.startswith('CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall')
+
+
+# --- the models ---
+
+
+def test_a_file_that_cannot_be_read_is_a_problem():
+    broken = ModelFile(role="draft", name="d.gguf", error="d.gguf is not a GGUF file")
+    findings = judge_models([TARGET, broken], None, False)
+    assert levels(findings) == [OK, PROBLEM]
+    assert findings[1].message == "draft: d.gguf is not a GGUF file"
+
+
+@pytest.mark.parametrize(
+    ("available", "offloads", "level"),
+    [
+        (10 * 10**9, False, OK),
+        (5 * 10**9, False, NOTE),
+        (4 * 10**9, False, PROBLEM),
+        (4 * 10**9, True, NOTE),
+    ],
+)
+def test_weights_against_memory(available: int, offloads: bool, level: Level):
+    findings = judge_models([TARGET, DRAFT], Memory(available, "cgroup"), offloads)
+    assert levels(findings) == [OK, OK, level]
+    assert "4.4 GB" in findings[2].message and "the cgroup has" in findings[2].message
+
+
+def test_one_file_in_two_roles_is_in_memory_once():
+    both = [TARGET, replace(TARGET, role="draft")]
+    assert "take 4.0 GB of" in judge_models(both, Memory(10**10), False)[2].message
+
+
+def test_no_models_say_nothing_of_memory():
+    assert judge_models([], Memory(1), False) == []
+
+
+def test_a_pair_that_fits():
+    assert levels(judge_pair(Pairing(), TARGET, DRAFT)) == [OK]
+
+
+def test_a_mismatch_names_the_rule_and_the_token():
+    pairing = Pairing(mismatch="token 9 differs: target 'a', draft 'b'", rule="token text")
+    finding = judge_pair(pairing, TARGET, DRAFT)[0]
+    assert finding.level is PROBLEM and finding.remedy
+    assert "(rule: token text): token 9 differs: target 'a', draft 'b'" in finding.message
+
+
+def test_a_smaller_context_of_the_draft_is_a_note():
+    findings = judge_pair(Pairing(), TARGET, replace(DRAFT, context=1024))
+    assert levels(findings) == [OK, NOTE]
+    assert findings[1].remedy == "--draft-ctx 4096"
+
+
+@pytest.mark.parametrize(("size", "level"), [(10**9, [OK]), (10**9 + 1, [OK, NOTE])])
+def test_a_draft_larger_than_a_quarter_is_a_note(size: int, level: list[Level]):
+    assert levels(judge_pair(Pairing(), TARGET, replace(DRAFT, size=size))) == level
+
+
+@pytest.mark.parametrize(
+    ("profile", "size", "level", "words"),
+    [
+        ("exact", 1, OK, "bit for bit"),
+        ("law", 1, NOTE, "near-ties"),
+        ("", MEASURABLE_BYTES, NOTE, "a target of 2.0 GB is not loaded just to look"),
+        ("", 1, NOTE, "did not get so far"),
+    ],
+)
+def test_the_numerics_profile(profile: str, size: int, level: Level, words: str):
+    finding = judge_numerics(profile, size)
+    assert finding.level is level and words in finding.message
+    assert bool(finding.remedy) is (level is not OK)
+
+
+# --- sharing a machine ---
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "nice", "expected"),
+    [
+        (0, 1, 19, [OK]),
+        (4, 1, 19, [OK]),
+        (3, 1, 0, [OK]),
+        (4, 1, 0, [NOTE]),
+        (0, 1, 9, [NOTE]),
+        (5, 1, 19, [PROBLEM]),
+        (5, 5, 19, [PROBLEM, PROBLEM]),
+        (5, 1, 0, [PROBLEM, NOTE]),
+    ],
+)
+def test_threads_of_a_pair_on_four_cores(target: int, draft: int, nice: int, expected: list[Level]):
+    wishes = [Threads("target", target), Threads("draft", draft, nice)]
+    assert levels(judge_threads(wishes, 4, 4)) == expected
+
+
+def test_too_many_threads_are_told_with_the_numbers_and_the_flag():
+    finding = only(judge_threads([Threads("draft", 8)], 16, 2))
+    assert finding.message == (
+        "draft: 8 threads, but only 16 cores in the affinity mask, 2 by the cgroup's quota"
+    )
+    assert finding.remedy.startswith("--draft-threads 2")
+    assert only(judge_threads([Threads("target", 2)], 1, 1)).remedy.startswith("--threads 1")
+
+
+def test_one_model_alone_may_take_every_core():
+    assert levels(judge_threads([Threads("draft", 4)], 4, 4)) == [OK]
+
+
+@pytest.mark.parametrize(
+    ("variables", "alone", "shared"),
+    [
+        ({}, OK, OK),
+        ({"GOMP_SPINCOUNT": "10000"}, OK, OK),
+        ({"GOMP_SPINCOUNT": "10k"}, OK, OK),
+        ({"OMP_WAIT_POLICY": "active"}, NOTE, PROBLEM),
+        ({"OMP_WAIT_POLICY": " ACTIVE "}, NOTE, PROBLEM),
+        ({"OMP_WAIT_POLICY": "passive"}, NOTE, NOTE),
+        ({"GOMP_SPINCOUNT": "infinity"}, NOTE, PROBLEM),
+        ({"GOMP_SPINCOUNT": "300000"}, NOTE, PROBLEM),
+        ({"GOMP_SPINCOUNT": "1G"}, NOTE, PROBLEM),
+        ({"GOMP_SPINCOUNT": "soon"}, NOTE, PROBLEM),
+        ({"GOMP_SPINCOUNT": "0"}, NOTE, NOTE),
+        ({"GOMP_SPINCOUNT": "10000", "OMP_WAIT_POLICY": "active"}, OK, OK),
+        ({"OMP_PROC_BIND": "true"}, NOTE, NOTE),
+        ({"OMP_PROC_BIND": "false"}, OK, OK),
+        ({"GOMP_CPU_AFFINITY": "0-1"}, NOTE, NOTE),
+        ({"OMP_THREAD_LIMIT": "1"}, NOTE, NOTE),
+        ({"OMP_NUM_THREADS": "4"}, NOTE, NOTE),
+    ],
+)
+def test_openmp_variables(variables: dict[str, str], alone: Level, shared: Level):
+    assert only(judge_openmp(variables, 1, True)).level is alone
+    assert only(judge_openmp(variables, 2, True)).level is shared
+
+
+def test_the_remedy_for_waiting_names_the_variable_that_counts():
+    both = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "infinite"}
+    remedy = only(judge_openmp(both, 2, True)).remedy
+    assert remedy.startswith("unset GOMP_SPINCOUNT (")
+    assert remedy.endswith("--draft-threads 1 --draft-nice 19")
+    assert only(judge_openmp({"OMP_WAIT_POLICY": "active"}, 1, True)).remedy == (
+        "unset OMP_WAIT_POLICY (the engine then sets GOMP_SPINCOUNT=10000)"
+    )
+
+
+def test_variables_mean_nothing_to_a_build_without_openmp():
+    assert only(judge_openmp({"OMP_WAIT_POLICY": "active"}, 2, False)).level is OK
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        (" 12 ", 12),
+        ("10k", 1e4),
+        ("2M", 2e6),
+        ("3 G", 3e9),
+        ("1t", 1e12),
+        ("INFINITE", float("inf")),
+        ("-1", None),
+        ("1kk", None),
+        ("k", None),
+        ("", None),
+        ("1.5", None),
+    ],
+)
+def test_spin_counts_are_read_as_libgomp_does(text: str, count: float | None):
+    assert read_spin_count(text) == count
+
+
+# --- ports ---
+
+
+@pytest.mark.parametrize(
+    ("state", "level"),
+    [
+        (PortState.FREE, OK),
+        (PortState.OURS, NOTE),
+        (PortState.TAKEN, PROBLEM),
+        (PortState.UNUSABLE, PROBLEM),
+    ],
+)
+@pytest.mark.parametrize("role", ["target", ""])
+def test_ports(state: PortState, level: Level, role: str):
+    finding = judge_port(Port(role, "127.0.0.1:50062", state, "a target serves there"))
+    assert finding.level is level and "127.0.0.1:50062" in finding.message
+    assert bool(finding.remedy) is (level is not OK)
+
+
+def test_a_strangers_port_is_looked_up_by_its_number():
+    finding = judge_port(Port("draft", "[::1]:50061", PortState.TAKEN))
+    assert finding.message == "[::1]:50061 (draft) is taken: another program listens there"
+    assert finding.remedy.endswith("ss -ltnp 'sport = :50061'")
+
+
+# --- peers ---
+
+MODEL = PeerModel(role="target", address="t:1", name="big", profile="exact", decode_seconds=0.05)
+NEAR = Peer(role="target", address="t:1", round_trips=(0.001,) * 3, model=MODEL)
+
+
+@pytest.mark.parametrize("failure", list(Failure))
+def test_every_failure_has_a_remedy(failure: Failure):
+    peer = Peer(role="draft", address="d:1", failure=failure, detail="it is so")
+    finding = only(judge_peer(peer))
+    assert finding.level is PROBLEM and finding.message == "draft at d:1: it is so"
+    assert finding.remedy and "{" not in finding.remedy
+
+
+def test_a_peer_is_told_with_its_median_and_worst_round_trip():
+    peer = replace(NEAR, round_trips=(0.001, 0.002, 0.009))
+    finding = only(judge_peer(peer))
+    assert finding.level is OK
+    assert finding.message == (
+        "target at t:1, big, numerics exact, round trip 2.0 ms, at worst 9.0 ms"
+    )
+
+
+def test_a_peer_that_loads_is_a_note():
+    assert only(judge_peer(Peer(role="draft", address="d:1", serving=False))).level is NOTE
+
+
+@pytest.mark.parametrize(("trip", "count"), [(0.05, 1), (0.051, 2)])
+def test_a_link_that_costs_more_than_a_decode_of_the_target_is_a_note(trip: float, count: int):
+    findings = judge_peer(replace(NEAR, round_trips=(trip,)))
+    assert levels(findings) == [OK, NOTE][:count]
+
+
+def test_the_link_to_a_draft_is_not_measured_against_its_decode():
+    draft = Peer(role="draft", address="d:1", round_trips=(1.0,), model=MODEL)
+    assert levels(judge_peer(draft)) == [OK]
+
+
+def test_other_versions_are_a_note():
+    peer = replace(NEAR, version="0.2.0")
+    assert levels(judge_peer(peer, "0.2.0")) == [OK]
+    assert levels(judge_peer(peer, "0.1.0")) == [OK, NOTE]
+
+
+def test_the_certificate_of_a_peer_expires():
+    assert levels(judge_peer(replace(NEAR, expiry_seconds=31 * DAY))) == [OK]
+    assert levels(judge_peer(replace(NEAR, expiry_seconds=29 * DAY))) == [OK, NOTE]
+
+
+FAR = replace(MODEL, round_trip_seconds=0.01)
+SMALL = PeerModel(role="draft", address="d:1", name="small", profile="law")
+ORCHESTRATOR = Peer(role="orchestrator", address="o:1", models=(FAR, SMALL))
+
+
+def test_an_orchestrator_that_drafts_is_fine():
+    assert levels(judge_peer(ORCHESTRATOR)) == [OK, OK, OK, OK]
+
+
+def test_the_link_between_orchestrator_and_target_is_judged():
+    slow = replace(ORCHESTRATOR, models=(replace(FAR, round_trip_seconds=0.2), SMALL))
+    assert levels(judge_peer(slow)) == [OK, OK, NOTE, OK, OK]
+
+
+def test_a_pair_that_the_orchestrator_refuses_is_a_problem():
+    refused = replace(ORCHESTRATOR, obstacle="token 9 differs: target 'a', draft 'b'")
+    finding = judge_peer(refused)[-1]
+    assert (finding.check, finding.level) == ("pair", PROBLEM)
+    assert "token 9 differs" in finding.message
+
+
+def test_an_orchestrator_without_a_draft_is_a_note():
+    alone = replace(ORCHESTRATOR, models=(FAR,), obstacle="no draft is configured")
+    assert judge_peer(alone)[-1].level is NOTE
+
+
+@pytest.mark.parametrize(
+    ("state", "level"),
+    [("loading", NOTE), ("connecting", NOTE), ("lost", PROBLEM), ("refused", PROBLEM)],
+)
+def test_what_an_orchestrator_waits_for(state: str, level: Level):
+    waits = (("draft", state, "waiting for the draft at d:1"),)
+    waiting = replace(ORCHESTRATOR, models=(FAR,), waits=waits, obstacle="waiting for the draft")
+    finding = judge_peer(waiting)[1]
+    assert finding.level is level
+    assert finding.message == f"its draft is {state}: waiting for the draft at d:1"
+
+
+# --- tokens and certificates ---
+
+
+@pytest.mark.parametrize(
+    ("error", "mode", "level", "remedy"),
+    [
+        ("", 0o600, OK, ""),
+        ("", 0o640, OK, ""),
+        ("", 0o644, NOTE, "chmod 600 t"),
+        ("--token-file: cannot read t: No such file", 0, PROBLEM, "correct --token-file"),
+        ("--token-file: a token has 16 to 4096", 0, PROBLEM, "openssl rand -hex 32 > t"),
+    ],
+)
+def test_token_files(error: str, mode: int, level: Level, remedy: str):
+    finding = judge_token(TokenFile("t", error, mode))
+    assert finding.level is level and finding.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "level", "words"),
+    [
+        (None, OK, "not known"),
+        (400 * DAY, OK, "another 400 days"),
+        (30 * DAY, OK, "another 30 days"),
+        (1.5 * DAY, NOTE, "expires in 1 day"),
+        (0.0, PROBLEM, "has expired"),
+        (-DAY, PROBLEM, "has expired"),
+    ],
+)
+def test_certificates(seconds: float | None, level: Level, words: str):
+    finding = only(judge_certificate(Certificate("--tls-ca", "ca.pem", "", seconds)))
+    assert finding.level is level and words in finding.message
+
+
+def test_a_certificate_that_cannot_be_used_is_a_problem():
+    refused = Certificate("--tls-ca", "ca.pem", "--tls-ca: there is no PEM certificate in ca.pem")
+    assert only(judge_certificate(refused)).level is PROBLEM
+
+
+# --- words ---
+
+
+def test_sizes_and_times_are_for_people():
+    assert [show_size(n) for n in (5, 1500, 22_400_000, 4 * 10**9)] == [
+        *("5 bytes", "1.5 KB", "22.4 MB", "4.0 GB"),
+    ]
+    assert [show_time(s) for s in (0.00012, 0.0666, 1.7)] == ["0.1 ms", "66.6 ms", "1.70 s"]

@@ -1,0 +1,103 @@
+"""Memory limits are read as the system writes them, and certificates without another library."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import trustme
+
+from outrider.cli.surroundings import available_memory, ca_expiry, own_expiry
+from outrider.diagnosis import Memory
+
+DAY = 86400.0
+
+
+def system(folder: Path, cgroup: str, files: dict[str, str]) -> Memory | None:
+    """Return what is found on a system with these files."""
+    told = {"proc/meminfo": "MemTotal: 99 kB\nMemAvailable:    2000 kB\n"}
+    told |= {"proc/self/cgroup": cgroup}
+    for name, text in {**told, **files}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return available_memory(folder / "proc", folder / "cgroup")
+
+
+def test_without_a_limit_the_machine_decides(tmp_path: Path):
+    assert system(tmp_path, "0::/\n", {}) == Memory(2_048_000)
+    unlimited = {"cgroup/memory.max": "max\n", "cgroup/memory.current": "5\n"}
+    assert system(tmp_path, "0::/\n", unlimited) == Memory(2_048_000)
+
+
+def test_a_limit_counts_less_what_is_used_and_cannot_be_dropped(tmp_path: Path):
+    files = {
+        "cgroup/a/b/memory.max": "1000000\n",
+        "cgroup/a/b/memory.current": "700000\n",
+        "cgroup/a/b/memory.stat": "anon 300000\ninactive_file 200000\n",
+    }
+    assert system(tmp_path, "0::/a/b\n", files) == Memory(500_000, "cgroup")
+
+
+def test_the_tightest_limit_above_counts(tmp_path: Path):
+    files = {
+        "cgroup/a/memory.max": "100\n",
+        "cgroup/a/memory.current": "90\n",
+        "cgroup/a/b/memory.max": "1000\n",
+        "cgroup/a/b/memory.current": "90\n",
+    }
+    assert system(tmp_path, "0::/a/b\n", files) == Memory(10, "cgroup")
+
+
+def test_in_a_container_the_limit_is_at_the_top(tmp_path: Path):
+    files = {"cgroup/memory.max": "100\n", "cgroup/memory.current": "150\n"}
+    assert system(tmp_path, "0::/of/the/host\n", files) == Memory(0, "cgroup")
+
+
+def test_version_1_has_other_names(tmp_path: Path):
+    files = {
+        "cgroup/memory/x/memory.limit_in_bytes": "1000\n",
+        "cgroup/memory/x/memory.usage_in_bytes": "400\n",
+        "cgroup/memory/x/memory.stat": "total_inactive_file 100\n",
+        "cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "cgroup/memory/memory.usage_in_bytes": "5000\n",
+    }
+    assert system(tmp_path, "4:memory:/x\n1:cpu:/\n0::/\n", files) == Memory(700, "cgroup")
+
+
+def test_a_system_that_says_nothing_is_none(tmp_path: Path):
+    assert available_memory(tmp_path, tmp_path) is None
+
+
+# --- certificates ---
+
+
+def issued(folder: Path, days: float) -> tuple[Path, Path]:
+    """Return a certificate that ends in so many days, and its key."""
+    end = datetime.now(UTC) + timedelta(days=days)
+    leaf = trustme.CA().issue_cert("there.example", not_before=datetime(2020, 1, 1), not_after=end)
+    leaf.cert_chain_pems[0].write_to_path(folder / "own.pem")
+    leaf.private_key_pem.write_to_path(folder / "own.key")
+    return folder / "own.pem", folder / "own.key"
+
+
+def test_the_end_of_an_authority_is_read(tmp_path: Path):
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
+    assert (ca_expiry(tmp_path / "ca.pem") or 0) > 1000 * DAY
+
+
+@pytest.mark.parametrize("days", [10, 400])
+def test_the_end_of_our_own_certificate_is_read(tmp_path: Path, days: int):
+    assert own_expiry(*issued(tmp_path, days)) == pytest.approx(days * DAY, abs=60)
+
+
+def test_a_certificate_that_has_expired_has_nothing_left(tmp_path: Path):
+    assert own_expiry(*issued(tmp_path, -3)) == 0.0
+
+
+def test_what_is_no_certificate_is_not_known(tmp_path: Path):
+    file = tmp_path / "text.pem"
+    file.write_text("nothing")
+    assert ca_expiry(file) is None and own_expiry(file, file) is None
+    assert ca_expiry(tmp_path / "missing") is None
