@@ -1,13 +1,14 @@
 # Every target but `help` and `clean` sets up .venv first, once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check protos bench-overhead bench-sessions bench-memory clean
+.PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
+    test check protos pair-card bench-overhead bench-sessions bench-memory compose-test clean
 
 BIN := .venv/bin
 READY := .venv/ready
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## prepare .venv: llama.cpp, Outrider, the test tools
 
@@ -16,9 +17,32 @@ $(READY): pyproject.toml constraints.txt scripts/setup scripts/check_llama.py
 	@touch $@
 
 demo: setup ## stream a completion with the bundled pair
-	@$(BIN)/outrider generate \
-	    --model models/stdlib-target-q8_0.gguf --draft-model models/stdlib-draft-2m-q8_0.gguf \
-	    --prompt 'def read_config(path):' --temperature 0 --n-predict 128
+	@$(BIN)/outrider generate --temperature 0 --n-predict 128
+
+# To play with: MODEL= DRAFT= PROMPT= N_DRAFT= name your own; without them the bundled pair is used.
+export PROMPT
+PAIR = $(if $(MODEL),--model '$(MODEL)') $(if $(DRAFT),--draft-model '$(DRAFT)')
+GENERATE = $(BIN)/outrider generate $(PAIR) $(if $(N_DRAFT),--n-draft $(N_DRAFT))
+SAME = $(or $(MODEL),models/stdlib-target-q8_0.gguf)
+
+same-model: setup ## let a model draft for itself: every guess is right, and nothing is gained
+	@$(BIN)/outrider generate --model '$(SAME)' $(if $(N_DRAFT),--n-draft $(N_DRAFT)) \
+	    --temperature 0 --prompt "$${PROMPT:-def read_config(path):}"
+
+draft-comparison: setup ## a table of draft lengths
+	@$(BIN)/python -m bench.draft_lengths $(PAIR) --prompt "$${PROMPT:-def read_config(path):}"
+
+temperature-demo: setup ## the same prompt from greedy to creative; watch the acceptance rate
+	@for temperature in 0 0.3 0.7 1.0; do \
+	    echo "--- temperature $$temperature"; \
+	    $(GENERATE) --temperature $$temperature --seed 1 --prompt "$${PROMPT:-def read_config(path):}" || exit; \
+	done
+
+creative: setup ## something inventive, at temperature 0.9
+	@$(GENERATE) --temperature 0.9 --n-predict 200 --prompt "$${PROMPT:-class Dragon:}"
+
+technical: setup ## something dry, at temperature 0.2
+	@$(GENERATE) --temperature 0.2 --n-predict 200 --prompt "$${PROMPT:-def parse_header(line):}"
 
 test: setup ## run the tests
 	$(BIN)/python -m pytest
@@ -41,6 +65,12 @@ bench-sessions: setup ## throughput over concurrent sessions
 
 bench-memory: setup ## what the processes hold with 32 open generations
 	$(BIN)/python -m bench.memory
+
+compose-test: setup ## build the image and try deploy/compose.yaml with a real Docker
+	@scripts/compose-test
+
+pair-card: setup ## measure the bundled pair; the figures of its card
+	$(BIN)/python -m models.evaluate
 
 clean: ## remove .venv, builds and caches
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from outrider.cli.options import ClientOptions, ModelOptions, Prefix, spread
+from outrider.cli import settings
+from outrider.cli.options import ClientOptions, ModelOptions, Prefix, flags, spread
 from outrider.cli.pair import (
     BESIDE_THE_TARGET,
     DraftModel,
@@ -23,6 +24,8 @@ DEFAULT_PROMPT = "def read_config(path):"
 
 ONE_SESSION = ModelOptions(sessions=1)
 DRAFT_SESSION = replace(BESIDE_THE_TARGET, sessions=1)
+
+_ENGINE_FLAGS = {word + flag for flag in flags(ModelOptions) for word in ("", "draft-")}
 
 _MODELS, _SAMPLING, _SPECULATION = "Models", "Sampling", "Speculation"
 
@@ -119,6 +122,7 @@ Rollback = Annotated[
 
 @spread
 def generate(
+    command_line: typer.Context,
     prompt: Prompt = None,
     n_predict: Count = 100,
     stop: Stop = None,
@@ -166,14 +170,14 @@ def generate(
         detail=client.Detail(min(verbose, 2)),
     )
     text = read_prompt(prompt)
+    client.write_request(text, options)  # refuses before anything is started
     order = completion.Order(text, options, completion.make_reader(text, as_json, verbose), compare)
     if orchestrator:
-        if model or draft_model or (engine, draft_engine) != (ONE_SESSION, DRAFT_SESSION):
-            raise typer.BadParameter("--orchestrator excludes models and their options")
+        ours = settings.typed(command_line) & {"model", "draft-model", *_ENGINE_FLAGS}
+        if ours:
+            raise typer.BadParameter(f"--orchestrator excludes --{min(ours)}")
         asyncio.run(completion.run_remotely(order, orchestrator, connection.security()))
         return
-    if connection != ClientOptions():
-        raise typer.BadParameter("tokens and TLS are for --orchestrator")
     own = None if no_draft else choose_draft(model, draft_model)
     plan = LocalPlan(
         target=Hosted(choose_target(model), engine),

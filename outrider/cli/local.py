@@ -190,7 +190,8 @@ class Child:
         assert self._process.stderr is not None
         async for line in self._process.stderr:
             text = line.decode(errors="replace").strip()
-            self._last_line = text or self._last_line
+            if text and not text.startswith("{"):  # what is logged is no reason
+                self._last_line = text
             self._tell(self.role, text)
             if text.startswith(_ERROR_PREFIX):
                 self._last_error = text.removeprefix(_ERROR_PREFIX)

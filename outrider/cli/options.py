@@ -44,7 +44,7 @@ class ModelOptions:
     n_gpu_layers: Annotated[
         int, typer.Option(help="Layers on the GPU; -1: all, if llama.cpp was built for one.")
     ] = -1
-    main_gpu: Annotated[int, typer.Option(help="The GPU that holds what is not split.")] = 0
+    main_gpu: Annotated[int, typer.Option(help="Above 0: the one GPU to use; else all.")] = 0
     tensor_split: Annotated[
         str, typer.Option(metavar="N,N,...", help="Proportions of the model per GPU.")
     ] = ""
@@ -169,6 +169,11 @@ def arguments(group: ModelOptions | ServerOptions | ClientOptions) -> list[str]:
             flag = _flag(name, option.info)
             words.append(flag if value is True else f"{flag}={value}")
     return words
+
+
+def flags(kind: type[ModelOptions]) -> list[str]:
+    """Return the names of a group's options."""
+    return [_flag(name, field.info).removeprefix("--") for name, field in _options(kind).items()]
 
 
 # --- from groups to options ---

@@ -197,7 +197,7 @@ def _engine(spent: EngineSeconds, peer: Peer | None) -> str:
     return (
         f"load {_seconds(peer.model.load_seconds)}, prompt {_seconds(spent.prompt_seconds)}, "
         f"decode {_seconds(spent.decode_seconds - spent.prompt_seconds)}, "
-        f"sampling {_seconds(spent.sample_seconds)}, queue {_seconds(spent.queue_seconds)}"
+        f"sampling {_seconds(spent.sample_seconds)}"
     )
 
 

@@ -55,10 +55,11 @@ def _candidates(position: Position) -> str:
     """Return all candidates of a position with p, the target's, and q, the draft's."""
     p, q = _by_token(position.target), _by_token(position.draft)
     tokens = {one.token.token_id: one.token for one in (*position.target, *position.draft)}
-    return ", ".join(
+    listed = ", ".join(
         f"{_shown(token)} p {_probability(p, token)} q {_probability(q, token)}"
         for token in tokens.values()
     )
+    return listed or "-"
 
 
 def _by_token(candidates: tuple[Candidate, ...]) -> dict[int, float]:

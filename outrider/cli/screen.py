@@ -22,8 +22,13 @@ class Screen(Protocol):
 
 def open_screen() -> Screen:
     """Return a screen on standard output."""
+    return _Colors() if _takes_codes(sys.stdout) else _Plain(sys.stdout)
+
+
+def _takes_codes(stream: TextIO) -> bool:
+    """Whether escape codes are welcome there."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return _Colors() if sys.stdout.isatty() and not plain else _Plain(sys.stdout)
+    return stream.isatty() and not plain
 
 
 def show_lines(screen: Screen, lines: Iterable[Line]) -> None:
@@ -67,7 +72,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Show this text in place of the last one."""
-        if not sys.stderr.isatty():
+        if not _takes_codes(sys.stderr):
             return
         from rich.console import Console
         from rich.status import Status

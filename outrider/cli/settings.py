@@ -130,6 +130,15 @@ class SettingsFile:
         return nested
 
 
+def typed(context: Any) -> set[str]:
+    """Return the options that were given as flags, by their names."""
+    return {
+        name
+        for name, parameter in options(context.command).items()
+        if origin(context, parameter) == "flag"
+    }
+
+
 def origin(context: Any, parameter: Any) -> str:
     """Return where the value of a parameter came from: "flag", a variable, a file or "default"."""
     source = context.get_parameter_source(parameter.name)

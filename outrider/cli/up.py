@@ -81,8 +81,18 @@ def up(
         listen=listen,
         orchestrator=tuple(words),
     )
-    client = ClientOptions(token_file=server.token_file, tls_ca=tls_ca or server.tls_cert)
-    asyncio.run(_stay_up(plan, client, verbose))
+    asyncio.run(_stay_up(plan, _client_of(server), verbose))
+
+
+def _client_of(server: ServerOptions) -> ClientOptions:
+    """Return what the orchestrator wants to be shown; its own certificate will do for ours."""
+    demanded = server.tls_client_ca is not None
+    return ClientOptions(
+        token_file=server.token_file,
+        tls_ca=server.tls_cert,
+        tls_cert=server.tls_cert if demanded else None,
+        tls_key=server.tls_key if demanded else None,
+    )
 
 
 async def _stay_up(plan: LocalPlan, client: ClientOptions, verbose: bool) -> None:
@@ -98,16 +108,22 @@ async def _serve(services: LocalServices, address: str, options: ClientOptions) 
     from outrider.cli.completion import wait_for_pair
     from outrider.cli.render import status_lines
     from outrider.cli.screen import Progress, note, open_screen, show_lines
-    from outrider.client import OutriderClient
+    from outrider.client import CallFailed, OutriderClient
 
+    # Where it listens on every address, this one is ours.
+    address = address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:")
     progress = Progress()
     try:
         async with OutriderClient(address, options.security()) as asked:
             status = await wait_for_pair(asked, progress)
+        show_lines(open_screen(), status_lines(address, status))
+    except CallFailed as error:
+        # A certificate for another name, say. Whoever is meant to call it, can.
+        note(f"it runs, but cannot be asked from here: {error}")
     finally:
         progress.clear()
-    show_lines(open_screen(), status_lines(address, status))
-    print(f"try: outrider generate --orchestrator {address}", flush=True)
+    command = ("outrider", "generate", f"--orchestrator={address}", *arguments(options))
+    print(f"try: {shlex.join(command)}", flush=True)
     while True:
         if services.draft is None:
             await asyncio.Event().wait()

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 
 from outrider import __version__, logs
+from outrider.engine.gguf_file import check_gguf
 from outrider.engine.host import EngineHost, HostOptions
 from outrider.engine.model import Model
 from outrider.errors import InvalidConfig
@@ -136,7 +137,11 @@ class LoadingLog:
 
 
 def load_llama(config: ModelConfig) -> Callable[[], Model]:
-    """Return a loader of the configured model; llama.cpp is imported when it is called."""
+    """Return a loader of the configured model; llama.cpp is imported when it is called.
+
+    Raises InvalidConfig at once for a file that is no model.
+    """
+    check_gguf(config.model)
 
     def load() -> Model:
         from outrider.engine.llama import LlamaConfig, LlamaModel

@@ -11,7 +11,10 @@ from grpc.aio import AioRpcError, Metadata
 
 from outrider.client import (
     CallFailed,
+    Candidate,
     Delta,
+    Detail,
+    DraftEnd,
     EngineSeconds,
     Finished,
     FinishReason,
@@ -19,9 +22,12 @@ from outrider.client import (
     Origin,
     OutriderClient,
     PeerState,
+    Position,
+    Report,
     Rollback,
     Started,
     Statistics,
+    Token,
     read_event,
     write_request,
 )
@@ -35,7 +41,7 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 def test_what_is_not_chosen_is_left_to_the_orchestrator():
     request = write_request("x", GenerateOptions())
     assert request.prompt_text == "x" and request.token_limit == 128
-    assert not request.HasField("seed")
+    assert not request.HasField("seed") and not request.round_detail
     assert request.speculative == messages.SpeculativeOptions(enabled=True)
 
 
@@ -49,6 +55,7 @@ def test_what_is_chosen_is_sent():
         acceptance=Rule.REJECTION,
         rows=Form.LOGITS,
         rollback=Rollback.RPC,
+        detail=Detail.CANDIDATES,
     )
     request = write_request([1, 2], options)
     assert list(request.prompt_tokens.token_ids) == [1, 2]
@@ -62,6 +69,7 @@ def test_what_is_chosen_is_sent():
         rollback=messages.ROLLBACK_MODE_RPC,
     )
     assert request.speculative.HasField("n_max")
+    assert request.round_detail == messages.ROUND_DETAIL_CANDIDATES
 
 
 @pytest.mark.parametrize(
@@ -91,6 +99,7 @@ def test_our_names_are_those_of_the_contract():
         (Origin, messages.TokenOrigin, "TOKEN_ORIGIN_"),
         (FinishReason, messages.FinishReason, "FINISH_REASON_"),
         (PeerState, messages.PeerState, "PEER_STATE_"),
+        (DraftEnd, messages.DraftEnd, "DRAFT_END_"),
     )
     for ours, theirs, prefix in pairs:
         assert [prefix + member.name for member in ours] == theirs.keys()
@@ -123,17 +132,62 @@ def test_origins_of_a_later_version_read_as_unspecified():
     assert read_event(response) == Delta((5,), (Origin.UNSPECIFIED,), ())
 
 
+def test_a_report_of_a_round_is_read():
+    response = messages.GenerateResponse()
+    response.delta.token_ids.extend([5, 6])
+    told = response.delta.report
+    told.round, told.committed_token_count, told.accepted_token_count = 3, 12, 1
+    told.draft.add(token_id=5, text=b"\xc3")
+    told.target.token_id, told.target.text = 6, b"\xa9"
+    told.draft_end = messages.DRAFT_END_SHORT
+    told.positions.add().target.add(token=messages.Token(token_id=5, text=b"x"), probability=0.5)
+    event = read_event(response)
+    assert isinstance(event, Delta)
+    assert event.report == Report(
+        round=3,
+        committed_token_count=12,
+        draft=(Token(5, b"\xc3"),),
+        accepted_token_count=1,
+        target=Token(6, b"\xa9"),
+        draft_end=DraftEnd.SHORT,
+        positions=(Position((Candidate(Token(5, b"x"), 0.5),), ()),),
+    )
+
+
+def test_a_delta_without_a_report_has_none():
+    response = messages.GenerateResponse()
+    response.delta.token_ids.append(5)
+    event = read_event(response)
+    assert isinstance(event, Delta) and event.report is None
+
+
+def test_an_end_of_a_later_version_reads_as_unspecified():
+    response = messages.GenerateResponse()
+    response.delta.report.draft_end = 99  # type: ignore[assignment]
+    event = read_event(response)
+    assert isinstance(event, Delta) and event.report is not None
+    assert event.report.draft_end is DraftEnd.UNSPECIFIED
+
+
 def test_durations_are_read_as_seconds():
     response = messages.GenerateResponse()
     statistics = response.finished.statistics
     statistics.prompt_duration.FromMilliseconds(1500)
     statistics.target_time.decode_duration.FromMicroseconds(250)
+    statistics.target_time.prompt_duration.FromMicroseconds(125)
+    statistics.verify_network_duration.FromMilliseconds(2)
+    statistics.draft_network_duration.FromMilliseconds(1)
+    statistics.plain_round_duration.FromNanoseconds(7_000_001)
     statistics.accepted_by_position.extend([2, 1])
     event = read_event(response)
     assert isinstance(event, Finished)
     assert event.reason is FinishReason.UNSPECIFIED
     assert event.statistics.prompt_seconds == 1.5
-    assert event.statistics.target_time == EngineSeconds(decode_seconds=0.00025)
+    assert event.statistics.target_time == EngineSeconds(
+        decode_seconds=0.00025, prompt_seconds=0.000125
+    )
+    assert event.statistics.network_seconds == 0.003
+    assert event.statistics.plain_round_seconds == 0.007000001
     assert event.statistics.accepted_by_position == (2, 1)
 
 

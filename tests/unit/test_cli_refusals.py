@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
 import outrider
 from outrider.cli import run
-from outrider.cli.generate import BUNDLED_TARGET
+from tests.support.commands import environment
 
 NOT_A_COMMAND_LINE = [
     (["generate", "--acceptance", "hope"], "'hope' is not one of 'match', 'shared-noise'"),
     (["generate", "--rows", "all"], "'all' is not one of 'sampled', 'distributions', 'logits'"),
     (["generate", "--n-predict", "many"], "--n-predict"),
     (["generate", "--no-such-option"], "--no-such-option"),
-    (["generate", "--no-draft", "--draft-model", "d.gguf"], "exclude each other"),
+    (["generate", "--no-draft", "--draft-model", "d.gguf"], "--no-draft excludes"),
+    (["generate", "--no-draft", "--compare"], "--no-draft excludes"),
+    (["generate", "--orchestrator", "127.0.0.1:1", "--draft-ctx", "9"], "--orchestrator"),
+    (["up", "--target", "127.0.0.1:1", "--model", "m.gguf"], "--target and --model exclude"),
+    (["up", "--draft", "127.0.0.1:1", "--no-draft"], "exclude each other"),
+    (["config", "show", "targt"], "there is no command 'targt'"),
+    (["config", "show", "target", "--threads", "nine"], "--threads"),
     (["generate", "--orchestrator", "127.0.0.1:1", "--model", "m.gguf"], "--orchestrator"),
     (["no-such-command"], "no-such-command"),
     (["target"], "--model"),
@@ -36,6 +38,9 @@ OUT_OF_RANGE = [
     (["generate", "--seed", str(2**63)], "seed: must be in ["),
     (["generate", "--model", "/no/such.gguf"], "model: there is no file /no/such.gguf"),
     (["generate", "--draft-model", "/no/such.gguf"], "draft-model: there is no file /no/such"),
+    (["up", "--model", "/no/such.gguf"], "model: there is no file /no/such.gguf"),
+    (["generate", "--prompt", "\udc80"], "prompt: is not valid Unicode text"),
+    (["generate", "--orchestrator", "127.0.0.1:1", "--tls-cert", "c"], "--tls-cert: needs --tls"),
     (["generate", "--orchestrator", "127.0.0.1:1"], "no orchestrator answers at 127.0.0.1:1"),
     (["status", "--orchestrator", "127.0.0.1:1"], "no orchestrator answers at 127.0.0.1:1"),
     (["target", "--model", "m.gguf", "--sessions", "0"], "sessions: must be in [1, 256], not 0"),
@@ -62,80 +67,12 @@ def test_a_wrong_command_line_is_one_line(
     assert told.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("role", ["target", "draft"])
-def test_a_file_that_is_no_model_is_one_line(role: str, tmp_path: Path):
-    path = tmp_path / "text.gguf"
-    path.write_text("GGML, almost")
-    refuse(f"model: {path} is not a GGUF file", role, "--model", str(path))
-
-
-def test_a_truncated_model_is_one_line(tmp_path: Path):
-    refuse("model: llama.cpp cannot load", "target", "--model", str(truncated(tmp_path)))
-
-
-def test_a_service_that_refuses_speaks_through_generate(tmp_path: Path):
-    path = truncated(tmp_path)
-    refuse(f"draft: model: llama.cpp cannot load {path}", "generate", "--draft-model", str(path))
-
-
-def test_a_port_in_use_is_one_line():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        refuse(f"listen: cannot listen on {address}: in use", "orchestrator", "--listen", address)
-
-
-def test_bytes_that_are_no_text_are_one_line():
-    told = command("generate", input=b"\xff\xfe")
-    assert told.returncode == 1
-    assert told.stderr == b"outrider: prompt: standard input is not UTF-8 text\n"
-
-
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]):
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"outrider {outrider.__version__}\n"
-
-
-def test_help_comes_at_once():
-    command("--help")
-    begin = time.perf_counter()
-    assert b"generate" in command("--help").stdout
-    # 0.15 s on an idle machine; importing any service would cost twice the bound.
-    assert time.perf_counter() - begin < 2.0
 
 
 def test_help_imports_neither_grpc_nor_numpy():
     code = "import sys; from outrider.cli.app import app; print({'grpc', 'numpy'} & {*sys.modules})"
     command = [sys.executable, "-c", code]
     assert subprocess.check_output(command, env=environment()) == b"set()\n"
-
-
-def truncated(folder: Path) -> Path:
-    path = folder / "half.gguf"
-    path.write_bytes(BUNDLED_TARGET.read_bytes()[:200_000])
-    return path
-
-
-def refuse(words: str, *arguments: str) -> None:
-    """Expect a refusal by a process of its own."""
-    told = command(*arguments)
-    error = told.stderr.decode()
-    assert told.returncode == 1
-    assert error.startswith("outrider: ") and words in error
-    assert error.count("\n") == 1
-
-
-def command(*arguments: str, input: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "outrider.cli", *arguments],
-        input=input,
-        capture_output=True,
-        env=environment(),
-        timeout=60,
-        check=False,
-    )
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(outrider.__file__).parents[1])}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import fields, replace
 
+import pytest
+
 from outrider.cli.render import (
     STYLES,
     Line,
+    Speedup,
     Transcript,
     Words,
     json_object,
@@ -47,11 +50,16 @@ STATISTICS = Statistics(
     generation_seconds=1.75,
     draft_wait_seconds=0.5,
     verify_wait_seconds=1.25,
-    target_time=EngineSeconds(queue_seconds=0.125, decode_seconds=1.5, sample_seconds=0.0625),
+    target_time=EngineSeconds(
+        queue_seconds=0.125, decode_seconds=1.0, sample_seconds=0.0625, prompt_seconds=0.25
+    ),
     draft_time=EngineSeconds(decode_seconds=0.25),
     wire_byte_count=300,
     draft_fault_count=0,
     target_fault_count=0,
+    verify_network_seconds=0.125,
+    draft_network_seconds=0.0625,
+    plain_round_seconds=0.875,
 )
 MODEL = Model(
     name="small",
@@ -87,6 +95,7 @@ STATUS = Status(
     speculating=False,
     reason=REFUSED.detail,
 )
+NOTHING = Speedup(None)
 
 
 def transcript_of(numbers: Statistics = STATISTICS) -> Transcript:
@@ -106,9 +115,14 @@ def plain(lines: list[Line]) -> dict[str, str]:
     return {text[:13].strip(): text[13:] for text in texts}
 
 
+def shown(numbers: Statistics = STATISTICS, speedup: Speedup = NOTHING) -> dict[str, str]:
+    """Return the statistics as a reader without colours sees them."""
+    return plain(statistics_lines(transcript_of(numbers), STATUS, speedup))
+
+
 def test_a_delta_shows_each_piece_in_the_style_of_its_origin():
     delta = Delta((7, 8), (Origin.DRAFTED, Origin.BONUS), (Piece("x", Origin.DRAFTED),))
-    assert Transcript().add(delta) == [Words("x", STYLES[Origin.DRAFTED])]
+    assert Transcript.words(delta) == [Words("x", STYLES[Origin.DRAFTED])]
 
 
 def test_origins_that_need_telling_apart_have_styles_of_their_own():
@@ -121,23 +135,88 @@ def test_every_origin_has_a_style():
 
 
 def test_statistics_name_everything_a_user_asks_for():
-    assert plain(statistics_lines(transcript_of())) == {
+    assert shown(speedup=Speedup(2.0)) == {
         "prompt": "9 tokens in 200 ms, 45.0 tokens/s",
         "generated": "5 tokens in 1.75 s, 2.3 tokens/s",
         "drafted": "4 tokens, 3 accepted, acceptance rate 0.750",
         "origins": "3 drafted, 1 corrected, 0 bonus, 1 plain",
-        "rounds": "2, 2.50 tokens per round, draft length 4",
+        "rounds": "2, 2.50 tokens per round, draft length 4 at the end",
         "first token": "after 250 ms",
-        "time": "2.00 s = draft wait 500 ms (25 %) + verify 1.25 s (62 %) + other 250 ms (12 %)",
-        "target": "decode 1.50 s, sample 62 ms, queue 125 ms",
-        "draft": "decode 250 ms, sample 0 ms, queue 0 ms",
+        "time": "2.00 s = draft 438 ms (22 %) + verify 1.12 s (56 %)",
+        "": "+ network 188 ms (9 %) + other 250 ms (12 %)",
+        "target": "load 500 ms, prompt 250 ms, decode 750 ms, sampling 62 ms",
+        "draft": "load 500 ms, prompt 0 ms, decode 250 ms, sampling 0 ms",
+        "speed-up": "2.00 times the target alone, estimated",
         "seed": "42 (shared-noise)",
         "finished": "token limit",
     }
 
 
+def test_the_parts_of_the_time_add_up_to_the_whole():
+    waits = STATISTICS.draft_wait_seconds + STATISTICS.verify_wait_seconds
+    assert waits + STATISTICS.other_seconds == STATISTICS.total_seconds == 2.0
+    assert STATISTICS.network_seconds == 0.1875
+    late = replace(STATISTICS, draft_wait_seconds=9.0)
+    assert late.other_seconds == 0.0
+
+
+def test_a_model_that_is_not_there_has_no_times():
+    alone = replace(STATUS, peers=(READY,))
+    lines = plain(statistics_lines(transcript_of(), alone, NOTHING))
+    assert lines["draft"] == "n/a" and lines["target"].startswith("load 500 ms")
+    waiting = replace(STATUS, peers=(replace(READY, model=None), REFUSED))
+    assert plain(statistics_lines(transcript_of(), waiting, NOTHING))["target"] == "n/a"
+
+
+# --- the speed-up ---
+
+
+def with_speed(seconds: float, token_ids: tuple[int, ...] = (7, 8, 9, 10, 11)) -> Transcript:
+    """Return a run without drafts that took this long after its first token."""
+    transcript = Transcript()
+    transcript.add(Started((0, 1, 2), 42, Rule.SHARED_NOISE))
+    transcript.add(Delta(token_ids, (Origin.PLAIN,) * len(token_ids), ()))
+    numbers = replace(STATISTICS, drafted_token_count=0, generation_seconds=seconds)
+    transcript.add(Finished(FinishReason.TOKEN_LIMIT, numbers))
+    return transcript
+
+
+def test_the_speed_up_is_estimated_from_the_cost_of_plain_rounds():
+    # Four tokens after the first, 0.875 s each alone, took 1.75 s.
+    assert Speedup.of(transcript_of(), None) == Speedup(2.0)
+
+
+def test_a_run_without_drafts_measures_the_speed_up_and_compares_the_text():
+    assert Speedup.of(transcript_of(), with_speed(7.0)) == Speedup(4.0, True, True)
+    other = with_speed(7.0, (7, 8, 9, 10, 12))
+    assert Speedup.of(transcript_of(), other) == Speedup(4.0, True, False)
+
+
+def test_nothing_to_compare_is_no_speed_up():
+    undrafted = transcript_of(replace(STATISTICS, drafted_token_count=0))
+    unknown = transcript_of(replace(STATISTICS, plain_round_seconds=0.0))
+    assert Speedup.of(undrafted, None) == Speedup.of(unknown, None) == NOTHING
+    assert Speedup.of(transcript_of(), with_speed(0.0)).ratio is None
+    assert shown()["speed-up"] == "n/a"
+
+
+@pytest.mark.parametrize(
+    ("speedup", "line"),
+    [
+        (Speedup(1.499), "1.50 times the target alone, estimated"),
+        (Speedup(2.26, True, True), "2.26 times the target alone, measured, same text"),
+        (Speedup(0.5, True, False), "0.50 times the target alone, measured, another text"),
+    ],
+)
+def test_the_speed_up_says_how_it_was_found(speedup: Speedup, line: str):
+    assert shown(speedup=speedup)["speed-up"] == line
+
+
+# --- styles and odd numbers ---
+
+
 def test_the_legend_is_in_the_styles_of_the_text():
-    line = statistics_lines(transcript_of())[3]
+    line = statistics_lines(transcript_of(), STATUS, NOTHING)[3]
     styled = {words.text: words.style for words in line}
     assert {origin: styled[origin.value] for origin in list(Origin)[1:]} == {
         origin: STYLES[origin] for origin in list(Origin)[1:]
@@ -146,8 +225,7 @@ def test_the_legend_is_in_the_styles_of_the_text():
 
 def test_what_was_mended_on_the_way_is_told():
     numbers = replace(STATISTICS, draft_fault_count=1, target_fault_count=2)
-    shown = plain(statistics_lines(transcript_of(numbers)))
-    assert shown["mended"] == "draft 1 time, target 2 times"
+    assert shown(numbers)["mended"] == "draft 1 time, target 2 times"
 
 
 def test_ratios_over_nothing_are_not_numbers():
@@ -161,22 +239,24 @@ def test_ratios_over_nothing_are_not_numbers():
         generation_seconds=0.0,
         first_token_seconds=0.0,
     )
-    shown = plain(statistics_lines(transcript_of(numbers)))
-    assert shown["prompt"].endswith("n/a tokens/s")
-    assert shown["generated"] == "0 tokens in 0 ms, n/a tokens/s"
-    assert shown["drafted"].endswith("acceptance rate n/a")
-    assert shown["rounds"].startswith("0, n/a tokens per round")
-    assert "n/a" in shown["time"]
-    assert json_object(transcript_of(numbers), STATUS)["statistics"]["acceptance_rate"] is None
+    lines = shown(numbers)
+    assert lines["prompt"].endswith("n/a tokens/s")
+    assert lines["generated"] == "0 tokens in 0 ms, n/a tokens/s"
+    assert lines["drafted"].endswith("acceptance rate n/a")
+    assert lines["rounds"].startswith("0, n/a tokens per round")
+    assert "n/a" in lines["time"]
+    found = json_object(transcript_of(numbers), STATUS, NOTHING)
+    assert found["statistics"]["acceptance_rate"] is None
+    assert found["speedup"] == {"ratio": None, "measured": False, "same_text": None}
 
 
 def test_nothing_accepted_is_a_rate_of_zero():
     numbers = replace(STATISTICS, accepted_token_count=0)
-    assert plain(statistics_lines(transcript_of(numbers)))["drafted"].endswith("rate 0.000")
+    assert shown(numbers)["drafted"].endswith("rate 0.000")
 
 
 def test_the_json_object_survives_json():
-    found = json_object(transcript_of(), STATUS)
+    found = json_object(transcript_of(), STATUS, Speedup(2.5, True, True))
     assert json.loads(json.dumps(found))["origins"] == found["origins"]
     assert found["text"] == "abc"
     assert found["prompt_token_ids"] == [0, 1, 2]
@@ -185,17 +265,19 @@ def test_the_json_object_survives_json():
     assert (found["seed"], found["acceptance"]) == (42, "shared-noise")
     assert found["finish_reason"] == "token limit"
     assert found["models"]["draft"]["parameter_count"] == 2_000_000
+    assert found["speedup"] == {"ratio": 2.5, "measured": True, "same_text": True}
 
 
 def test_the_json_statistics_hold_every_number_and_the_ratios():
-    found = json_object(transcript_of(), STATUS)["statistics"]
+    found = json_object(transcript_of(), STATUS, NOTHING)["statistics"]
     ratios = {"acceptance_rate", "tokens_per_round", "tokens_per_second"}
     assert found.keys() == {field.name for field in fields(Statistics)} | ratios | {
         "prompt_tokens_per_second"
     }
     assert found["acceptance_rate"] == 0.75
     assert found["tokens_per_round"] == 2.5
-    assert found["target_time"]["decode_seconds"] == 1.5
+    assert found["target_time"]["decode_seconds"] == 1.0
+    assert found["target_time"]["queue_seconds"] == 0.125
 
 
 def test_text_for_a_terminal_cannot_give_it_orders():

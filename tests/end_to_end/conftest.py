@@ -1,0 +1,24 @@
+"""Services that several tests ask and none of them harms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from outrider.cli.pair import BUNDLED_DRAFT, BUNDLED_TARGET
+from tests.support.commands import service, status, until
+
+
+@pytest.fixture(scope="session")
+def orchestrator() -> Iterator[str]:
+    """Three services started by hand; the address to ask. It never goes on without its draft."""
+    with (
+        service("target", "--model", str(BUNDLED_TARGET), "--threads", "1") as target,
+        service("draft", "--model", str(BUNDLED_DRAFT), "--threads", "1") as draft,
+        service(
+            "orchestrator", "--target", target, "--draft", draft, "--draft-timeout", "30"
+        ) as address,
+    ):
+        until(lambda: "\nspeculating\n" in status(address).out)
+        yield address

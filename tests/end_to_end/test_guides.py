@@ -1,0 +1,143 @@
+"""Runs the commands of the guides as they are printed.
+
+Shell blocks of one page run one after the other, in a folder that looks like
+a checkout. A comment before a block can say `test: background`, for services
+that live until the next heading, or `test: skip` with the reason. The names
+large.gguf and small.gguf are the bundled pair, and the machine `gpu` is here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import DRAFT, TARGET
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "docs/tuning.md", "docs/troubleshooting.md", "docs/operations.md")
+PATIENCE = 110.0
+READY = ('"serving"', "try: outrider generate")
+"""What a service, and `up`, say once they can be used."""
+
+_BLOCK = re.compile(
+    r"^(?P<heading>#+ [^\n]*)$"
+    r"|^(?:<!-- test: (?P<how>\w+).*?-->\n)?(?P<indent> *)```sh\n(?P<text>.*?)^ *```$",
+    re.MULTILINE | re.DOTALL,
+)
+_ITSELF = re.compile(r"^make test\b.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Commands of a page. `how` is "", "background" or "skip"."""
+
+    how: str
+    text: str
+
+
+def blocks(page: str) -> Iterator[Block | None]:
+    """Yield the blocks of a page, and None for every heading."""
+    for found in _BLOCK.finditer((ROOT / page).read_text()):
+        if found["heading"]:
+            yield None
+        else:
+            text = re.sub(rf"^{found['indent']}", "", found["text"], flags=re.MULTILINE)
+            yield Block(found["how"] or "", text)
+
+
+class Shell:
+    """Runs blocks in one folder; what runs in the background is stopped by `settle`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: list[subprocess.Popen[bytes]] = []
+        kept = {key: value for key, value in os.environ.items() if key != "MAKEFLAGS"}
+        # One thread: two would wait for each other whenever the machine is busy.
+        self._environment = kept | {"OUTRIDER_THREADS": "1"}
+
+    def run(self, block: Block) -> None:
+        """Run a block; fail if any of its commands does."""
+        text = _ITSELF.sub("", re.sub(r"\bgpu\b(?!-)", "localhost", block.text))
+        if block.how == "background":
+            self._start(text)
+        elif block.how != "skip":
+            # Output goes to a file: a child that lives on would hold a pipe open.
+            with (self._folder / "output").open("w+b") as output:
+                code = self._popen(text, output).wait(PATIENCE)
+                output.seek(0)
+                assert code == 0, f"{text}\n{output.read().decode()}"
+
+    def _popen(self, text: str, output: object) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            ["bash", "-eu", "-o", "pipefail", "-c", text],
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,  # type: ignore[arg-type]
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def _start(self, text: str) -> None:
+        log = self._folder / f"background-{len(self._running)}"
+        with log.open("wb") as output:
+            process = self._popen(text, output)
+        self._running.append(process)
+        deadline = time.monotonic() + PATIENCE
+        while not any(word in log.read_text() for word in READY):
+            assert process.poll() is None, f"{text}\n{log.read_text()}"
+            assert time.monotonic() < deadline, f"{text}\n{log.read_text()}"
+            time.sleep(0.05)
+
+    def settle(self) -> None:
+        """Stop what runs in the background, as Ctrl-C does."""
+        for process in reversed(self._running):
+            os.killpg(process.pid, signal.SIGINT)
+            process.wait(PATIENCE)
+        self._running.clear()
+
+    def kill(self) -> None:
+        """Leave nothing behind."""
+        for process in self._running:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    for entry in ROOT.iterdir():
+        if entry.name not in (".git", "build", "README.md"):
+            (tmp_path / entry.name).symlink_to(entry)
+    (tmp_path / "large.gguf").symlink_to(TARGET)
+    (tmp_path / "small.gguf").symlink_to(DRAFT)
+    shell = Shell(tmp_path)
+    yield shell
+    shell.kill()
+
+
+@pytest.mark.skipif(not (ROOT / ".venv" / "bin" / "outrider").exists(), reason="needs `make setup`")
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_work(page: str, shell: Shell) -> None:
+    for block in blocks(page):
+        if block is None:
+            shell.settle()
+        else:
+            shell.run(block)
+    shell.settle()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for link in re.findall(r"\]\((?!http)([^)#]+)", text):
+        assert ((ROOT / page).parent / link).exists(), link

@@ -1,0 +1,81 @@
+"""How the output looks: colours on terminals alone, and a help that comes at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from outrider.cli import settings
+from outrider.cli.app import app
+from tests.support.commands import GREEDY, PROMPT, Command, environment, on_a_terminal
+
+HELP_SECONDS = 0.5
+"""Of the processor; importing gRPC and numpy alone would cost as much."""
+
+COMMANDS = [[], ["config"], *map(str.split, settings.commands(typer.main.get_command(app)))]
+
+
+@pytest.fixture
+def asked(orchestrator: str) -> tuple[str, ...]:
+    """A generation with everything that could be coloured or animated."""
+    return ("generate", *GREEDY, "--orchestrator", orchestrator, "-n", "16", "--compare")
+
+
+def test_a_terminal_gets_colours(asked: tuple[str, ...]):
+    shown = on_a_terminal(*asked)
+    assert b"\x1b[32m" in shown and b"\x1b[2m" + PROMPT.encode() in shown
+
+
+@pytest.mark.parametrize("variable", [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_a_terminal_that_wants_none_gets_no_escape_codes(
+    asked: tuple[str, ...], variable: tuple[str, str]
+):
+    shown = on_a_terminal(*asked, **dict([variable]))
+    assert b"\x1b" not in shown
+    assert shown.startswith(PROMPT.encode()) and b"\r\nfinished     token limit\r\n" in shown
+
+
+def test_a_pipe_gets_no_escape_codes(asked: tuple[str, ...]):
+    told = Command(*asked).finish()
+    assert (told.code, told.err) == (0, "")
+    assert "\x1b" not in told.out and told.out.startswith(PROMPT)
+
+
+def test_a_status_has_colours_on_terminals_alone(orchestrator: str):
+    asked = ("status", "--orchestrator", orchestrator)
+    assert b"\x1b[32mready" in on_a_terminal(*asked)
+    assert b"\x1b" not in on_a_terminal(*asked, NO_COLOR="1")
+    assert "\x1b" not in Command(*asked).finish().out
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=[" ".join(words) or "-" for words in COMMANDS])
+def test_help_fits_a_terminal_and_comes_at_once(words: list[str]):
+    seconds = 0.0
+    for _ in range(3):
+        out, seconds = help_of(words)
+        assert out.lstrip().startswith(" ".join(["Usage: outrider", *words]))
+        assert max(map(len, out.splitlines())) <= 80
+        assert "\x1b" not in out
+        if seconds < HELP_SECONDS:
+            return
+    raise AssertionError(f"it took {seconds:.2f} s of the processor")
+
+
+def help_of(words: list[str]) -> tuple[str, float]:
+    """Return the help of a command, and the processor's time that it took."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "outrider.cli", *words, "--help"],
+        stdout=subprocess.PIPE,
+        env=environment(COLUMNS="80"),
+    )
+    assert process.stdout is not None
+    with process.stdout as stream:
+        out = stream.read().decode()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return out, usage.ru_utime + usage.ru_stime

@@ -1,0 +1,184 @@
+"""`outrider up`: three services on one machine, or some of them elsewhere, until Ctrl-C."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.cli.pair import BUNDLED_TARGET
+from tests.support.certificates import write_certificates
+from tests.support.commands import GREEDY, Command, outrider_json, service, status, until
+
+FAST = ("--threads", "1", "--listen", "127.0.0.1:0")
+
+
+@contextmanager
+def up(*arguments: str, cwd: Path | None = None) -> Iterator[Command]:
+    """Run `outrider up` and leave nothing behind."""
+    command = Command("up", *FAST, *arguments, cwd=cwd)
+    try:
+        yield command
+    finally:
+        command.kill_all()
+
+
+def ready(command: Command) -> list[str]:
+    """Return what is printed until everything is ready; the last line is what to try."""
+    assert command.process.stdout is not None
+    lines = []
+    for line in command.process.stdout:
+        lines.append(line.decode().removesuffix("\n"))
+        if lines[-1].startswith("try: "):
+            return lines
+    raise AssertionError(f"up ended: {command.finish()}")
+
+
+def tried(line: str, *more: str, cwd: Path | None = None) -> Any:
+    """Run the command that `up` suggests and return its JSON object."""
+    program, *words = shlex.split(line.removeprefix("try: "))
+    assert program == "outrider"
+    return Command(*words, *GREEDY, "--json", "-n", "24", *more, cwd=cwd).finish().json
+
+
+def test_a_pair_is_ready_survives_its_draft_and_stops():
+    with up() as command:
+        lines = ready(command)
+        address = lines[0].split()[1]
+        assert re.fullmatch(r"orchestrator  127\.0\.0\.1:\d+  version \S+, 0 .* way", lines[0])
+        assert [line.split()[0] for line in lines[1:4]] == ["target", "draft", "speculating"]
+        assert " ready " in lines[1] and " ready " in lines[2]
+        assert lines[4:] == [f"try: outrider generate --orchestrator={address}"]
+
+        found = tried(lines[-1])
+        assert found["statistics"]["accepted_token_count"] > 5
+
+        # The draft is killed, comes back where it was, and is used again.
+        before = command.services()["draft"]
+        where = lines[2].split()[1]
+        before.kill()
+        assert command.process.stderr is not None
+        note = command.process.stderr.readline().decode()
+        assert note.startswith("note: draft: ended unexpectedly (SIGKILL)")
+        assert note.endswith("; starting it again\n")
+        until(lambda: "\nspeculating\n" in status(address).out)
+        assert status(address).out.splitlines()[2].split()[1] == where
+        assert command.services()["draft"].pid != before.pid
+        again = tried(lines[-1])
+        assert again["token_ids"] == found["token_ids"]
+        assert again["statistics"]["accepted_token_count"] > 5
+
+        begin = time.monotonic()
+        command.process.send_signal(signal.SIGINT)
+        told = command.finish()
+        assert (told.code, told.out, told.err) == (130, "", "")
+        assert time.monotonic() - begin < 10.0
+        assert command.services() == {}
+
+
+def test_killing_up_leaves_no_process_behind():
+    with up() as command:
+        command.wait_for_services("target", "draft", "orchestrator")
+        command.process.kill()
+        until(lambda: not command.services())
+
+
+def test_a_port_in_use_is_one_line_and_leaves_no_process_behind():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = Command("up", "--threads", "1", "--listen", address)
+        told = command.finish()
+    assert (told.code, told.out) == (1, "")
+    assert told.err == (
+        f"outrider: orchestrator: listen: cannot listen on {address}: "
+        "in use, or not an address here\n"
+    )
+    assert command.services() == {}
+
+
+def test_a_target_that_dies_ends_up_with_one_line():
+    with up("--no-draft") as command:
+        ready(command)
+        command.services()["target"].kill()
+        told = command.finish()
+        assert told.code == 1 and told.err.count("\n") == 1
+        assert told.err.startswith("outrider: target: ended unexpectedly (SIGKILL)")
+        assert command.services() == {}
+
+
+# --- a target elsewhere ---
+
+
+def test_a_target_started_by_hand_is_joined(orchestrator: str):
+    target = status(orchestrator).out.splitlines()[1].split()[1]
+    with up("--target", target) as command:
+        lines = ready(command)
+        assert lines[1].split()[1] == target
+        assert command.services().keys() == {"draft", "orchestrator"}
+        found = tried(lines[-1])
+        asked = ("--orchestrator", orchestrator, *GREEDY, "-n", "24")
+        assert found["token_ids"] == outrider_json(*asked)["token_ids"]
+        assert found["statistics"]["accepted_token_count"] > 5
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("secrets")
+    write_certificates(folder)
+    return folder
+
+
+def test_a_target_behind_tls_and_a_token_is_joined(secrets: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(secrets)
+    guarded = ("--token-file=right.token", "--tls-cert=server.pem", "--tls-key=server.key")
+    model = ("--model", str(BUNDLED_TARGET), "--threads", "1")
+    with (
+        service("target", *model, *guarded) as target,
+        up("--target", target, "--tls-ca=ca.pem", *guarded) as command,
+    ):
+        lines = ready(command)
+        assert lines[3] == "speculating"
+        assert shlex.split(lines[-1])[-2:] == ["--token-file=right.token", "--tls-ca=server.pem"]
+        assert tried(lines[-1])["statistics"]["accepted_token_count"] > 5
+        address = lines[0].split()[1]
+        told = status(address, "--tls-ca=ca.pem", "--token-file=wrong.token")
+        assert told.err == (
+            f"outrider: the orchestrator at {address} does not accept this token (--token-file)\n"
+        )
+
+
+def test_a_target_behind_tls_is_joined_by_a_plain_orchestrator(
+    secrets: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(secrets)
+    model = ("--model", str(BUNDLED_TARGET), "--threads", "1")
+    tls = ("--tls-cert=server.pem", "--tls-key=server.key")
+    with (
+        service("target", *model, *tls) as target,
+        up("--no-draft", "--target", target, "--tls-ca=ca.pem") as command,
+    ):
+        lines = ready(command)
+        address = lines[0].split()[1]
+        assert lines[-1] == f"try: outrider generate --orchestrator={address}"
+        assert set(tried(lines[-1])["origins"]) == {"plain"}
+
+
+def test_clients_may_be_asked_for_certificates(secrets: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(secrets)
+    tls = ("--tls-cert=server.pem", "--tls-key=server.key", "--tls-client-ca=ca.pem")
+    with up("--no-draft", *tls) as command:
+        lines = ready(command)
+        assert len(tried(lines[-1])["token_ids"]) == 24
+        address = lines[0].split()[1]
+        asked = ("--tls-ca=ca.pem", "--tls-cert=client.pem", "--tls-key=client.key")
+        assert status(address, *asked).code == 0

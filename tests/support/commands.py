@@ -1,0 +1,170 @@
+"""The `outrider` command as a user runs it: in a process of its own, with its services."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import outrider
+
+PROMPT = "def read_config(path):"
+GREEDY = ("--temperature", "0", "--prompt", PROMPT)
+LOCAL = (*GREEDY, "--threads", "1")
+"""One thread: two would wait for each other whenever the machine is busy."""
+
+PATIENCE = 60.0
+"""Nothing in these tests takes as long, unless it hangs."""
+
+_MARK = "TEST_MARK_OF_OUTRIDER"
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return this process's environment with nothing that changes what the command does."""
+    kept = {k: v for k, v in os.environ.items() if k != "NO_COLOR" and not k.startswith("OUTRIDER")}
+    root = str(Path(outrider.__file__).parents[1])
+    return {**kept, "PYTHONPATH": root, "TERM": "xterm-256color", **more}
+
+
+class Command:
+    """One run of the command; it and its services carry a mark, so that none is overlooked."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        stdout: int = subprocess.PIPE,
+        stderr: int = subprocess.PIPE,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.mark = secrets.token_hex(8)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "outrider.cli", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=cwd,
+            env={**environment(**(env or {})), _MARK: self.mark},
+        )
+
+    def services(self) -> dict[str, psutil.Process]:
+        """Return the services that live, by role."""
+        found = {}
+        for process in psutil.process_iter():
+            try:
+                if process.pid != self.process.pid and process.environ().get(_MARK) == self.mark:
+                    words = process.cmdline()
+                    role = words[words.index("outrider.cli") + 1]
+                    found[role] = process
+            except (psutil.Error, ValueError):
+                continue
+        return found
+
+    def wait_for_text(self) -> None:
+        """Return when text streams, so that every service is up and at work."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.read(len(PROMPT) + 1)
+
+    def wait_for_line(self, words: str) -> str:
+        """Return the first line of standard output that has these words."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if words in line.decode():
+                return line.decode()
+        raise AssertionError(f"the command ended without {words!r}")
+
+    def wait_for_services(self, *roles: str) -> None:
+        """Return when services of these roles live."""
+        until(lambda: self.services().keys() >= set(roles))
+
+    def finish(self, input: bytes = b"") -> Result:
+        """Wait for the end and return what came of it."""
+        out, err = self.process.communicate(input, timeout=PATIENCE)
+        return Result(self.process.returncode, (out or b"").decode(), (err or b"").decode())
+
+    def kill_all(self) -> None:
+        """Leave nothing behind, whatever the test did."""
+        for process in [*self.services().values(), self.process]:
+            process.kill()
+        self.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one JSON object of standard output; anything beside it fails."""
+        assert self.code == 0, self.err
+        assert self.out.count("\n") == 1
+        return json.loads(self.out)
+
+
+def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def outrider_json(*arguments: str) -> Any:
+    """Return the JSON object of a generation."""
+    return Command("generate", "--json", *arguments).finish().json
+
+
+def status(address: str, *options: str) -> Result:
+    """Ask an orchestrator how it is."""
+    return Command("status", "--orchestrator", address, *options).finish()
+
+
+@contextmanager
+def service(role: str, *options: str) -> Iterator[str]:
+    """Run one service and return where it says that it listens."""
+    command = Command(role, *options, "--listen", "127.0.0.1:0", stderr=subprocess.DEVNULL)
+    try:
+        line = command.wait_for_line(" listening on ")
+        yield line.removeprefix(f"outrider {role} listening on ").strip()
+    finally:
+        command.process.terminate()
+        command.finish()
+
+
+def on_a_terminal(*arguments: str, **env: str) -> bytes:
+    """Return what a command shows on a terminal of its own, standard error included."""
+    ours, theirs = pty.openpty()
+    command = Command(*arguments, stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    parts: list[bytes] = []
+    reader = threading.Thread(target=_read_all, args=(ours, parts))
+    reader.start()
+    told = command.finish()
+    reader.join()
+    os.close(ours)
+    assert told.code == 0, b"".join(parts)
+    return b"".join(parts)
+
+
+def _read_all(descriptor: int, parts: list[bytes]) -> None:
+    try:
+        while part := os.read(descriptor, 65536):
+            parts.append(part)
+    except OSError:
+        pass  # the other end is closed

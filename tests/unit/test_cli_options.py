@@ -1,0 +1,241 @@
+"""Groups of options: from dataclasses to a command line, and from a command line back."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import typer
+
+from outrider.cli import settings
+from outrider.cli.app import app
+from outrider.cli.options import (
+    ClientOptions,
+    ModelOptions,
+    Prefix,
+    ServerOptions,
+    arguments,
+    spread,
+)
+from outrider.cli.pair import BESIDE_THE_TARGET
+from outrider.rpc.run_model import ModelConfig
+from outrider.rpc.security import ClientSecurity, ServerSecurity
+
+Group = ModelOptions | ServerOptions | ClientOptions
+
+OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its default
+    ModelOptions: {
+        "alias": "a name, with --dashes = and spaces",
+        "n_gpu_layers": 3,
+        "main_gpu": 1,
+        "tensor_split": "3,1",
+        "threads": 2,
+        "threads_batch": 3,
+        "batch": 128,
+        "context": 256,
+        "sessions": 7,
+        "numa": "isolate",
+        "no_mmap": True,
+        "mlock": True,
+        "cache_type_k": "q8_0",
+        "cache_type_v": "f32",
+        "nice": 5,
+    },
+    ServerOptions: {
+        "allow_remote": True,
+        "token_file": Path("a token"),
+        "tls_cert": Path("cert.pem"),
+        "tls_key": Path("--key.pem"),
+        "tls_client_ca": Path("ca.pem"),
+        "grace": 0.25,
+        "reflection": True,
+        "stop_on_stdin_end": True,
+    },
+    ClientOptions: {
+        "token_file": Path("token"),
+        "tls_ca": Path("ca.pem"),
+        "tls_cert": Path("cert.pem"),
+        "tls_key": Path("key.pem"),
+    },
+}
+EVERY_FIELD = [(kind, name) for kind, values in OTHER.items() for name in values]
+
+
+def parsed(kind: type, words: list[str], default: Any = None, prefix: str = "") -> Any:
+    """Return the group that a command with such options gets from a command line."""
+    got = []
+
+    def command(group: Any) -> None:
+        got.append(group)
+
+    command.__annotations__["group"] = Annotated[kind, Prefix(prefix)] if prefix else kind
+    command.__defaults__ = (kind() if default is None else default,)
+    one = typer.Typer()
+    one.command()(spread(command))
+    one(words, standalone_mode=False)
+    return got[0]
+
+
+def options_of(name: str) -> dict[str, Any]:
+    """Return the options of one of our commands, by flag."""
+    return settings.options(settings.commands(typer.main.get_command(app))[name])
+
+
+# --- there and back ---
+
+
+def test_the_other_values_are_of_every_field():
+    for kind, values in OTHER.items():
+        assert values.keys() == {field.name for field in fields(kind)}
+        assert not set(values.items()) & {(f.name, f.default) for f in fields(kind)}
+
+
+@pytest.mark.parametrize("kind", OTHER)
+def test_no_words_are_the_defaults(kind: type):
+    assert arguments(kind()) == []
+    assert parsed(kind, []) == kind()
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY_FIELD)
+def test_the_words_of_one_field_give_that_field_back(kind: type, name: str):
+    group = kind(**{name: OTHER[kind][name]})
+    assert len(arguments(group)) == 1
+    assert parsed(kind, arguments(group)) == group
+
+
+@pytest.mark.parametrize("kind", OTHER)
+def test_the_words_of_all_fields_give_all_back(kind: type):
+    group = kind(**OTHER[kind])
+    assert len(arguments(group)) == len(fields(kind))
+    assert parsed(kind, arguments(group)) == group
+
+
+def test_words_are_against_the_defaults_of_the_group_and_not_of_a_command():
+    assert arguments(BESIDE_THE_TARGET) == ["--threads=1", "--nice=19"]
+    assert arguments(replace(BESIDE_THE_TARGET, threads=0, nice=0)) == []
+
+
+@pytest.mark.parametrize(("role", "kind"), [("target", ModelOptions), ("draft", ServerOptions)])
+def test_a_service_takes_the_words_that_are_written_for_it(role: str, kind: type):
+    # `up` and `generate` start the services with these.
+    flags = {word.partition("=")[0] for word in arguments(kind(**OTHER[kind]))}
+    assert flags <= {f"--{key}" for key in options_of(role)}
+
+
+# --- instances and prefixes ---
+
+
+@pytest.mark.parametrize("name", OTHER[ModelOptions])
+def test_a_prefix_stands_before_every_flag(name: str):
+    group = ModelOptions(**{name: OTHER[ModelOptions][name]})
+    words = [word.replace("--", "--draft-", 1) for word in arguments(group)]
+    assert parsed(ModelOptions, words, prefix="draft") == group
+
+
+def test_an_instance_gives_the_defaults_of_a_command():
+    default = ModelOptions(threads=3, no_mmap=True)
+    assert parsed(ModelOptions, [], default) == default
+    assert parsed(ModelOptions, ["--nice", "4"], default) == replace(default, nice=4)
+    assert parsed(ModelOptions, ["--threads", "0"], default) == replace(default, threads=0)
+
+
+def test_two_groups_of_one_kind_do_not_mix():
+    got = []
+
+    @spread
+    def command(
+        name: str,
+        ours: ModelOptions = ModelOptions(sessions=1),
+        theirs: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = BESIDE_THE_TARGET,
+    ) -> None:
+        got.append((name, ours, theirs))
+
+    one = typer.Typer()
+    one.command()(command)
+    words = ["n", "--ctx=5", "--draft-ctx=6", "--mlock", "--draft-no-mmap", "--draft-nice=1"]
+    one(words, standalone_mode=False)
+    assert got == [
+        (
+            "n",
+            ModelOptions(sessions=1, context=5, mlock=True),
+            replace(BESIDE_THE_TARGET, context=6, no_mmap=True, nice=1),
+        )
+    ]
+
+
+def test_a_group_without_a_default_has_its_fields_defaults():
+    got = []
+
+    @spread
+    def command(group: ClientOptions) -> None:
+        got.append(group)
+
+    one = typer.Typer()
+    one.command()(command)
+    one([], standalone_mode=False)
+    assert got == [ClientOptions()]
+
+
+def test_a_command_without_groups_is_what_it_was():
+    def command(a: int, b: str = "x") -> None:
+        """Say something."""
+
+    assert spread(command).__doc__ == command.__doc__
+    assert spread(command).__annotations__ == {"a": int, "b": str}
+
+
+# --- the real commands ---
+
+COMMANDS = list(settings.commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_two_options_share_a_flag(name: str):
+    command = settings.commands(typer.main.get_command(app))[name]
+    flags = [flag for parameter in command.params for flag in parameter.opts]
+    assert len(flags) == len(set(flags))
+
+
+@pytest.mark.parametrize("name", ["generate", "up"])
+def test_a_command_with_two_models_has_every_option_of_a_model_twice(name: str):
+    words = arguments(ModelOptions(**OTHER[ModelOptions]))
+    flags = {word.partition("=")[0].removeprefix("--") for word in words}
+    found = options_of(name)
+    assert flags | {f"draft-{flag}" for flag in flags} <= found.keys()
+    assert {found[flag].rich_help_panel for flag in flags} == {"Target"}
+    assert {found[f"draft-{flag}"].rich_help_panel for flag in flags} == {"Draft"}
+
+
+@pytest.mark.parametrize("name", ["target", "draft"])
+def test_a_service_of_one_model_has_one_panel(name: str):
+    assert {option.rich_help_panel for option in options_of(name).values()} == {None}
+
+
+# --- what they stand for ---
+
+
+def test_model_options_become_the_configuration_of_a_service():
+    config = ModelOptions(**OTHER[ModelOptions] | {"tensor_split": ""}).config(Path("m.gguf"))
+    plain = ModelOptions().config(Path("m.gguf"))
+    assert plain == ModelConfig(model=Path("m.gguf"))
+    assert (config.mmap, config.context, config.cache_type_k) == (False, 256, "q8_0")
+    same = [field.name for field in fields(ModelConfig)]
+    changed = {name for name in same if getattr(config, name) != getattr(plain, name)}
+    assert changed == {*OTHER[ModelOptions], "mmap"} - {"no_mmap", "tensor_split"}
+
+
+def test_server_options_become_the_configuration_of_a_server():
+    files = {"tls_cert": Path("c"), "tls_key": Path("k"), "tls_client_ca": Path("ca")}
+    options = ServerOptions(allow_remote=True, token_file=Path("t"), grace=2.0, **files)
+    config = options.config("127.0.0.1:1")
+    assert (config.listen, config.grace_seconds, config.reflection) == ("127.0.0.1:1", 2.0, False)
+    security = ServerSecurity(allow_remote=True, token_file=Path("t"), **files)
+    assert config.security == security
+
+
+def test_client_options_become_what_a_channel_needs():
+    assert ClientOptions().security() == ClientSecurity()
+    shown = ClientOptions(**OTHER[ClientOptions])
+    assert shown.security() == ClientSecurity(**OTHER[ClientOptions])
