@@ -13,6 +13,7 @@ from outrider.v1.orchestrator_service_pb2_grpc import add_OrchestratorServiceSer
 async def run(config: OrchestratorConfig) -> None:
     """Serve until SIGTERM; peers may come and go."""
     pair = make_pair(config)
+    logs.starting("outrider.orchestrator")
     server = Server(config.server, "outrider.v1.OrchestratorService")
     add_OrchestratorServiceServicer_to_server(OrchestratorServicer(config, pair), server.grpc)
     await server.start()

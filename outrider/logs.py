@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import platform
 import sys
 import time
+from importlib import metadata
+
+import outrider
 
 
 class _JsonLines(logging.Formatter):
@@ -32,6 +37,19 @@ def start_logging(level: int = logging.INFO) -> None:
 def event(where: str, message: str, **fields: object) -> None:
     """Log one event with its fields."""
     logging.getLogger(where).info(message, extra={"fields": fields})
+
+
+def starting(where: str, **fields: object) -> None:
+    """Log that a process starts, and of what it is made."""
+    event(
+        where,
+        "starting",
+        outrider=outrider.__version__,
+        python=platform.python_version(),
+        grpc=metadata.version("grpcio"),
+        pid=os.getpid(),
+        **fields,
+    )
 
 
 def warning(where: str, message: str, **fields: object) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from outrider import __version__, logs
+from outrider import logs
 from outrider.engine.gguf_file import check_gguf
 from outrider.engine.host import EngineHost, HostOptions
 from outrider.engine.model import Model
@@ -120,17 +119,12 @@ class LoadingLog:
 
         config = self._config
         threads = config.threads or available_threads()
-        logs.event(
+        logs.starting(
             "outrider.engine",
-            "starting",
-            outrider=__version__,
-            python=platform.python_version(),
-            grpc=version("grpcio"),
             llama_cpp_python=version("llama-cpp-python"),
             system=system_info(),
             threads=threads,
             threads_batch=config.threads_batch or threads,
-            pid=os.getpid(),
             file=str(config.model),
             bytes=config.model.stat().st_size,
         )

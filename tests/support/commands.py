@@ -136,9 +136,9 @@ def status(address: str, *options: str) -> Result:
 
 
 @contextmanager
-def service(role: str, *options: str) -> Iterator[str]:
-    """Run one service and return where it says that it listens."""
-    command = Command(role, *options, "--listen", "127.0.0.1:0", stderr=subprocess.DEVNULL)
+def service(role: str, *options: str, stderr: int = subprocess.DEVNULL) -> Iterator[str]:
+    """Run one service and return where it says that it listens; `stderr` takes its log."""
+    command = Command(role, *options, "--listen", "127.0.0.1:0", stderr=stderr)
     try:
         line = command.wait_for_line(" listening on ")
         yield line.removeprefix(f"outrider {role} listening on ").strip()
