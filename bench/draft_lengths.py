@@ -24,7 +24,8 @@ from outrider.cli.screen import Progress
 from outrider.client import Finished, GenerateOptions, OutriderClient, Statistics
 from outrider.sampling import SamplingParameters
 
-LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12)
+WARM_UP = 4
 
 
 async def measure(options: argparse.Namespace) -> dict[int, list[Statistics]]:
@@ -41,12 +42,12 @@ async def measure(options: argparse.Namespace) -> dict[int, list[Statistics]]:
             OutriderClient(await services.start()) as client,
         ):
             await services.watch(wait_for_pair(client, progress))
-            for turn in range(options.turns + 1):
+            await services.watch(generate(client, options, WARM_UP))
+            for turn in range(options.turns):
                 for length in LENGTHS:
-                    progress.say(f"turn {turn} of {options.turns}, draft length {length}")
+                    progress.say(f"turn {turn + 1} of {options.turns}, draft length {length}")
                     numbers = await services.watch(generate(client, options, length))
-                    if turn:  # the first one warms up
-                        measured[length].append(numbers)
+                    measured[length].append(numbers)
     finally:
         progress.clear()
     return measured

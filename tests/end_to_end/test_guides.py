@@ -23,7 +23,9 @@ from tests.support.processes import DRAFT, TARGET
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/tuning.md", "docs/troubleshooting.md", "docs/operations.md")
-PATIENCE = 110.0
+PATIENCE = 300.0
+"""On a busy machine; the longest block takes half a minute on a quiet one."""
+
 READY = ('"serving"', "try: outrider generate")
 """What a service, and `up`, say once they can be used."""
 
@@ -125,7 +127,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 @pytest.mark.skipif(not (ROOT / ".venv" / "bin" / "outrider").exists(), reason="needs `make setup`")
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_work(page: str, shell: Shell) -> None:
     for block in blocks(page):
