@@ -1,0 +1,353 @@
+"""The compose file for real: what starts when, what is reachable, and the draft failing midway.
+
+Run by `make compose-test`, which builds the image and finds or starts a Docker. Its Docker must be
+on this machine, and port 50060 free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from outrider.client import (
+    CallFailed,
+    Delta,
+    Finished,
+    GenerateOptions,
+    Origin,
+    OutriderClient,
+    Started,
+    Statistics,
+)
+from outrider.rpc.security import ClientSecurity
+from outrider.sampling import SamplingParameters
+
+DEPLOY = Path(__file__).parent
+PROJECT = "outrider-compose-test"
+NETWORK = f"{PROJECT}_models"
+SERVICES = ("target", "draft", "orchestrator")
+ADDRESS = "127.0.0.1:50060"
+PROMPT = "def read_config(path):"
+TOKEN_COUNT = 600
+MIDWAY = 100  # tokens after which the draft fails
+TAIL = 100  # tokens at the end, when it has surely failed
+BACK_SECONDS = 300.0  # on a busy machine; else a few
+
+GREEDY = GenerateOptions(token_limit=TOKEN_COUNT, sampling=SamplingParameters(temperature=0))
+OPTIONS = {"greedy": GREEDY, "sampled": GenerateOptions(token_limit=TOKEN_COUNT, seed=7)}
+
+log = logging.getLogger("compose")
+
+
+# --- Docker ---
+
+
+def run(*words: str, environment: dict[str, str] | None = None) -> str:
+    """Return what a command prints; fail with what it complains of."""
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=os.environ | (environment or {}), check=False
+    )
+    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr.strip()}"
+    return done.stdout.strip()
+
+
+def insist(*words: str) -> None:
+    """Run a command up to five times.
+
+    On cgroup v1, runc gives up freezing a process that a busy machine does not let run.
+    """
+    for _ in range(4):
+        with suppress(AssertionError):
+            run(*words)
+            return
+    run(*words)
+
+
+def compose(*words: str, **environment: str) -> str:
+    files = ("-f", str(DEPLOY / "compose.yaml"))
+    return run("docker", "compose", "-p", PROJECT, *files, *words, environment=environment)
+
+
+def container(service: str) -> str:
+    return compose("ps", "--all", "--quiet", service)
+
+
+def inspect(service: str) -> dict:
+    return json.loads(run("docker", "inspect", container(service)))[0]
+
+
+def healthy(service: str) -> bool:
+    return inspect(service)["State"]["Health"]["Status"] == "healthy"
+
+
+def wait_until_healthy(service: str) -> None:
+    started = time.monotonic()
+    while not healthy(service):
+        assert time.monotonic() - started < BACK_SECONDS, f"the {service} does not become healthy"
+        time.sleep(0.5)
+
+
+def events(since: float) -> list[tuple[str, str]]:
+    """Return (service, what happened), in order."""
+    chosen = (
+        "--since",
+        f"{since:.3f}",
+        "--until",
+        f"{time.time():.3f}",
+        "--filter",
+        "type=container",
+    )
+    lines = run("docker", "events", *chosen, "--format", "{{json .}}").splitlines()
+    happened = [json.loads(line) for line in lines]
+    name = "com.docker.compose.service"
+    return [(one["Actor"]["Attributes"].get(name, ""), one["Action"]) for one in happened]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The running containers."""
+
+    started: float  # seconds since the epoch
+    token_file: Path
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    compose("down", "--volumes", "--remove-orphans")
+    started = time.time()
+    try:
+        compose("up", "--detach", "--wait", "--no-build")
+        log.info("up after %.0f s", time.time() - started)
+        token_file = tmp_path_factory.mktemp("token") / "token"
+        token_file.write_text(compose("exec", "-T", "orchestrator", "cat", "/run/outrider/token"))
+        yield Stack(started, token_file)
+    except BaseException:
+        log.error(compose("logs"))
+        raise
+    finally:
+        compose("down", "--volumes", "--remove-orphans", "--timeout", "10")
+
+
+# --- generations ---
+
+
+@dataclass
+class Generation:
+    """What a generation gave."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+    statistics: Statistics | None = None
+
+    def drafted(self) -> int:
+        """Return how many tokens came from the draft."""
+        return self.origins.count(Origin.DRAFTED)
+
+
+@asynccontextmanager
+async def connected(stack: Stack) -> AsyncIterator[OutriderClient]:
+    async with OutriderClient(ADDRESS, ClientSecurity(token_file=stack.token_file)) as client:
+        yield client
+
+
+async def generate(
+    client: OutriderClient,
+    options: GenerateOptions,
+    midway: Callable[[], object] = lambda: None,
+) -> Generation:
+    """Generate through the published port; `midway` runs once MIDWAY tokens are there."""
+    made, disturbed = Generation(), False
+    async for event in client.generate(PROMPT, options, timeout_seconds=300):
+        match event:
+            case Started():
+                pass
+            case Finished(statistics=statistics):
+                made.statistics = statistics
+            case Delta():
+                made.text += "".join(piece.text for piece in event.pieces)
+                made.token_ids += event.token_ids
+                made.origins += event.origins
+        if not disturbed and len(made.token_ids) >= MIDWAY:
+            disturbed = True
+            await asyncio.to_thread(midway)
+    return made
+
+
+async def wait_until_drafting(client: OutriderClient) -> float:
+    """Return after how many seconds the draft was healthy and its tokens were used."""
+    started = time.monotonic()
+    while time.monotonic() - started < BACK_SECONDS:
+        # Ask Docker first: generations would take the cores that the draft needs to start.
+        if healthy("draft") and (await generate(client, replace(GREEDY, token_limit=32))).drafted():
+            return time.monotonic() - started
+        await asyncio.sleep(0.5)
+    raise AssertionError(f"no drafted token {BACK_SECONDS:.0f} s after the draft came back")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(stack: Stack) -> dict[str, Generation]:
+    """Return what is generated when nothing fails, by its kind."""
+
+    async def all_kinds() -> dict[str, Generation]:
+        async with connected(stack) as client:
+            return {kind: await generate(client, OPTIONS[kind]) for kind in OPTIONS}
+
+    made = asyncio.run(all_kinds())
+    for kind, one in made.items():
+        assert one.statistics is not None
+        log.info(
+            "undisturbed, %s: %d tokens, %d of them drafted, %.0f tokens/s",
+            kind,
+            len(one.token_ids),
+            one.drafted(),
+            one.statistics.tokens_per_second,
+        )
+    return made
+
+
+# --- what is up, and for whom ---
+
+
+def test_the_gpu_override_fits() -> None:
+    files = (DEPLOY / "compose.yaml", DEPLOY / "compose.gpu.yaml")
+    chosen = [word for file in files for word in ("-f", str(file))]
+    merged = json.loads(run("docker", "compose", *chosen, "config", "--format", "json"))
+    target = merged["services"]["target"]
+    assert target["image"] == "outrider-cuda"
+    assert target["build"]["dockerfile"] == "deploy/Dockerfile.cuda"
+    assert target["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
+
+
+def test_target_and_draft_are_healthy_before_the_orchestrator_starts(stack: Stack) -> None:
+    seen = events(stack.started)
+    orchestrator = seen.index(("orchestrator", "start"))
+    for service in ("target", "draft"):
+        assert seen.index(("token", "die")) < seen.index((service, "start"))
+        assert seen.index((service, "health_status: healthy")) < orchestrator
+    assert orchestrator < seen.index(("orchestrator", "health_status: healthy"))
+
+
+def test_only_the_orchestrator_is_published_and_on_loopback_only(stack: Stack) -> None:
+    published = {name: inspect(name)["NetworkSettings"]["Ports"] for name in SERVICES}
+    assert published["orchestrator"] == {
+        "50060/tcp": [{"HostIp": "127.0.0.1", "HostPort": "50060"}]
+    }
+    assert not any(published["target"].values())
+    assert not any(published["draft"].values())
+
+
+def test_models_are_out_of_reach_of_other_networks(stack: Stack) -> None:
+    reached = json.loads(run("docker", "network", "inspect", NETWORK))[0]
+    assert reached["Internal"]
+    for service in ("target", "draft"):
+        assert list(inspect(service)["NetworkSettings"]["Networks"]) == [NETWORK]
+
+
+async def test_a_call_without_the_token_is_refused(stack: Stack) -> None:
+    async with OutriderClient(ADDRESS) as client:
+        with pytest.raises(CallFailed) as refusal:
+            await client.status()
+    assert refusal.value.status == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_container_has_no_privileges_and_nothing_to_write_to(stack: Stack, service: str) -> None:
+    look = (
+        "import os, re\n"
+        "def write(path):\n"
+        "    try: open(path, 'w').close(); return 'written'\n"
+        "    except OSError as error: return error.strerror\n"
+        "status = open('/proc/1/status').read()\n"
+        "print(os.getuid(), re.search('CapBnd:\\t(.*)', status)[1],"
+        " re.search('NoNewPrivs:\\t(.*)', status)[1], write('/opt/x'), write('/run/outrider/x'),"
+        " write('/tmp/x'), sep='|')"
+    )
+    seen = compose("exec", "-T", service, "python", "-c", look).split("|")
+    read_only = "Read-only file system"
+    assert seen == ["10001", "0" * 16, "1", read_only, read_only, "written"]
+
+
+async def test_the_target_advertises_exact_numerics(stack: Stack) -> None:
+    async with connected(stack) as client:
+        target = (await client.status()).peer("target")
+    assert target is not None
+    assert target.model is not None
+    assert target.model.numerics_profile == "exact"
+
+
+def test_the_command_works_inside_the_orchestrators_container(stack: Stack) -> None:
+    words = ("outrider", "generate", "--prompt", PROMPT, "--temperature", "0", "--json")
+    answer = json.loads(compose("exec", "-T", "orchestrator", *words, "--n-predict", "40"))
+    assert len(answer["token_ids"]) == 40
+
+
+# --- the draft fails midway ---
+
+FAULTS = {  # what Docker is told to do to the draft, and how that is undone
+    "killed": (["kill"], ["start"]),
+    "paused": (["pause"], ["unpause"]),
+    "disconnected": (
+        ["network", "disconnect", NETWORK],
+        ["network", "connect", "--alias", "draft", NETWORK],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["greedy", "sampled"])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_the_text_is_the_same_when_the_draft_is(
+    stack: Stack, undisturbed: dict[str, Generation], fault: str, kind: str
+) -> None:
+    options, expected = OPTIONS[kind], undisturbed[kind]
+    fail, repair = FAULTS[fault]
+    draft = container("draft")
+    async with connected(stack) as client:
+        await wait_until_drafting(client)
+        made = await generate(client, options, midway=lambda: insist("docker", *fail, draft))
+        run("docker", *repair, draft)
+        back = await wait_until_drafting(client)
+        again = await generate(client, replace(options, token_limit=TOKEN_COUNT // 3))
+
+    assert made.statistics is not None
+    drafted = [origin is Origin.DRAFTED for origin in made.origins]
+    assert (made.token_ids, made.text) == (expected.token_ids, expected.text)
+    assert sum(drafted[:MIDWAY]) > MIDWAY // 10
+    assert not any(drafted[-TAIL:]), "the draft was still there at the end"
+    assert made.statistics.draft_fault_count > 0
+    assert again.token_ids == expected.token_ids[: TOKEN_COUNT // 3]
+    assert again.drafted() > len(again.token_ids) // 10
+    log.info(
+        "%s, %s: same text; of the tokens before it %d of %d were drafted, of the last %d none;"
+        " %d draft faults; drafting again %.1f s after it was repaired",
+        fault,
+        kind,
+        sum(drafted[:MIDWAY]),
+        MIDWAY,
+        TOKEN_COUNT - len(drafted) + drafted[::-1].index(True),
+        made.statistics.draft_fault_count,
+        back,
+    )
+
+
+async def test_without_a_draft_the_orchestrator_starts_and_the_text_is_the_same(
+    stack: Stack, undisturbed: dict[str, Generation]
+) -> None:
+    compose("down", "--timeout", "10")
+    compose("up", "--detach", "--no-build", DRAFT_MODEL=str(DEPLOY / "compose.yaml"))
+    wait_until_healthy("orchestrator")
+    assert not healthy("draft")
+    async with connected(stack) as client:
+        made = await generate(client, GREEDY)
+    assert made.token_ids == undisturbed["greedy"].token_ids
+    assert made.drafted() == 0
