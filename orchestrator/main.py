@@ -13,10 +13,10 @@ from outrider.v1.orchestrator_service_pb2_grpc import add_OrchestratorServiceSer
 async def run(config: OrchestratorConfig) -> None:
     """Serve until SIGTERM; peers may come and go."""
     pair = make_pair(config)
-    logs.starting("outrider.orchestrator")
     server = Server(config.server, "outrider.v1.OrchestratorService")
     add_OrchestratorServiceServicer_to_server(OrchestratorServicer(config, pair), server.grpc)
     await server.start()
+    logs.starting("outrider.orchestrator")
     server.watch_for_stop()
     print(f"outrider orchestrator listening on {server.address}", flush=True)
     pair.start()

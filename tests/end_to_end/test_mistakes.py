@@ -78,7 +78,7 @@ outrider generate --model tiny.gguf --draft-model text.gguf
 outrider up --model text.gguf --no-draft
 outrider generate --model tiny.gguf --draft-model other-token.gguf
 outrider generate --model tiny.gguf --draft-model other-size.gguf
-outrider generate --model tiny.gguf --ctx 16 --prompt 'a prompt of more than sixteen tokens'
+outrider generate --model tiny.gguf --no-draft --ctx 16
 """
 ADDRESSES = """
 outrider orchestrator --listen IN_USE

@@ -24,7 +24,7 @@ from orchestrator.config import OrchestratorConfig
 from orchestrator.main import make_pair
 from orchestrator.peers import Pair, State
 from orchestrator.servicer import OrchestratorServicer
-from outrider.cli.health import health as health_command
+from outrider.cli import run as run_command
 from outrider.client import CallFailed, Delta, GenerateOptions, OutriderClient, PeerState, Rollback
 from outrider.engine.host import EngineHost
 from outrider.errors import DeadlinePassed, InvalidConfig, PeerUnavailable, Unauthenticated
@@ -588,14 +588,11 @@ async def test_a_service_that_is_too_slow_has_no_health(monkeypatch: pytest.Monk
 async def test_the_health_command_prints_one_line_and_fails_unless_serving(
     capsys: pytest.CaptureFixture[str],
 ):
-    import typer
-
     async with health_server(ServerSecurity()) as server:
-        with pytest.raises(typer.Exit) as caught:
-            await asyncio.to_thread(health_command, server.address, timeout=PATIENCE)
-        assert caught.value.exit_code == 1
+        ask = ("health", server.address, "--timeout", str(PATIENCE))
+        assert await asyncio.to_thread(run_command, ask) == 1
         await server.set_serving(True)
-        await asyncio.to_thread(health_command, server.address, timeout=PATIENCE)
+        assert await asyncio.to_thread(run_command, ask) == 0
     assert capsys.readouterr().out == "not serving\nserving\n"
 
 
