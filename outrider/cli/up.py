@@ -115,7 +115,8 @@ async def _serve(services: LocalServices, address: str, options: ClientOptions) 
     progress = Progress()
     try:
         async with OutriderClient(address, options.security()) as asked:
-            status = await wait_for_pair(asked, progress)
+            # A draft that cannot even load is a mistake; later on it may come and go.
+            status = await services.watch(wait_for_pair(asked, progress))
         show_lines(open_screen(), status_lines(address, status))
     except CallFailed as error:
         # A certificate for another name, say. Whoever is meant to call it, can.

@@ -182,3 +182,20 @@ def test_clients_may_be_asked_for_certificates(secrets: Path, monkeypatch: pytes
         address = lines[0].split()[1]
         asked = ("--tls-ca=ca.pem", "--tls-cert=client.pem", "--tls-key=client.key")
         assert status(address, *asked).code == 0
+
+
+def test_a_draft_that_dies_before_the_pair_is_ready_is_one_line() -> None:
+    with up("--verbose") as command:
+        command.wait_for_services("target", "draft")
+        # As long as the target does not answer, the pair cannot be ready.
+        target = command.services()["target"]
+        assert command.process.stderr is not None
+        for line in command.process.stderr:
+            if b"outrider.orchestrator" in line and b'"serving"' in line:
+                target.suspend()
+            if b'"draft ready"' in line:
+                break
+        command.services()["draft"].kill()
+        told = command.finish()
+        assert told.code == 1
+        assert told.err.endswith("\noutrider: draft: ended unexpectedly (SIGKILL)\n")
