@@ -12,7 +12,7 @@ from orchestrator.peers import Pair, Peer
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 TARGET = MODELS / "stdlib-target-q8_0.gguf"
-DRAFT = MODELS / "stdlib-draft-2m-q8_0.gguf"
+DRAFT = MODELS / "stdlib-draft-q8_0.gguf"
 
 
 @asynccontextmanager

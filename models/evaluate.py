@@ -151,7 +151,7 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", type=Path, default=HERE / "stdlib-target-q8_0.gguf")
-    parser.add_argument("--draft", type=Path, default=HERE / "stdlib-draft-2m-q8_0.gguf")
+    parser.add_argument("--draft", type=Path, default=HERE / "stdlib-draft-q8_0.gguf")
     parser.add_argument("--library", type=Path, default=LIBRARY)
     parser.add_argument("--windows", type=int, default=60, help="of 512 tokens each")
     parser.add_argument("--texts", type=int, default=20, help="of 128 generated tokens each")

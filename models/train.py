@@ -9,9 +9,9 @@ the end the two GGUF files to `--out`. `make pair-card` measures what came out.
 
 The target is a llama-shaped model trained on next tokens, with Muon for the
 matrices of its blocks and AdamW for the rest. The draft is a smaller one
-trained on the target's distributions: first by KL divergence, then mostly by
-total variation, which is what decides acceptance, and every other batch on
-text that the target wrote itself.
+trained on the target's distributions, asked for once: first by KL divergence,
+then mostly by total variation, which is what decides acceptance, and every
+other batch on text that the target wrote itself.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import gguf
@@ -41,8 +42,10 @@ BOS, EOS, PAD = 0, 1, 2
 SPECIAL_TOKENS = ("<|bos|>", "<|eos|>", "<|pad|>")
 CONTEXT = 1024
 TOKENS_PER_STEP = 8192
-HELD_OUT_BATCHES = 6
-OWN_TEXT_ROUNDS = 8  # of 128 texts
+HELD_OUT_BATCHES, HELD_OUT_WINDOWS = 6, 128
+TOP = 32
+LESSON_PARTS, LESSON_WINDOWS = 8, 1024  # half of the corpus
+OWN_TEXT_ROUNDS = 4  # of 128 texts
 OWN_TEMPERATURES = (1e-3, 0.8, 0.8, 1.0)  # in turn
 
 
@@ -141,7 +144,7 @@ class Shape:
 
 
 TARGET_SHAPE = Shape(width=512, layers=6, heads=4, kv_heads=2, feed_forward=1536)
-DRAFT_SHAPE = Shape(width=256, layers=2, heads=4, kv_heads=2, feed_forward=768)
+DRAFT_SHAPE = Shape(width=384, layers=2, heads=3, kv_heads=1, feed_forward=512)
 
 
 class Norm(nn.Module):
@@ -477,66 +480,112 @@ def texts_of(target: Transformer, train: Windows, rounds: int, file: Path) -> Te
     return torch.cat(texts)
 
 
+@dataclass(frozen=True)
+class Lessons:
+    """What the target says along texts, for the draft to learn.
+
+    The texts (N, 512), and after each of their tokens the target's TOP likeliest tokens with
+    their log probabilities, both (N, 512, TOP) and best first.
+    """
+
+    ids: Tensor
+    tokens: Tensor
+    logs: Tensor
+
+    def some(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The lessons of these texts, as the draft's training takes them."""
+        return self.ids[rows].long(), self.tokens[rows].long(), self.logs[rows].float()
+
+
+def lessons_of(target: Transformer, texts: Callable[[], Tensor], file: Path) -> Lessons:
+    """Ask the target once for all the distributions along texts (N, 513); later, read the file."""
+    if not file.exists():
+
+        @torch.compile(dynamic=False)
+        def top_logs(ids: Tensor) -> tuple[Tensor, Tensor]:
+            return torch.log_softmax(target(ids).float(), -1).topk(TOP)
+
+        ids, answers, started = texts()[:, :-1], [], time.monotonic()
+        with torch.no_grad():
+            for rows in ids.split(8):
+                logs, tokens = top_logs(rows)
+                answers.append((tokens.short(), logs.half()))
+        tokens, logs = (torch.cat(part) for part in zip(*answers, strict=True))
+        torch.save((ids.short(), tokens, logs), file)
+        print(f"draft: {file.stem}, {time.monotonic() - started:.0f} s", flush=True)
+    return Lessons(*torch.load(file))
+
+
+def distances(draft_logits: Tensor, tokens: Tensor, logs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """KL divergence from the target, sum min(p, q) and greedy agreement, means over positions.
+
+    `logits` (B, T, vocabulary), the others (B, T, TOP) as in Lessons. The tokens beyond the top
+    count as one in the divergence and not at all in the overlap.
+    """
+    draft_logits = draft_logits.float()
+    q_logs = draft_logits.gather(-1, tokens) - draft_logits.logsumexp(-1, keepdim=True)
+    p, q = logs.exp(), q_logs.exp()
+    p_rest, q_rest = ((1 - part.sum(-1)).clamp(min=1e-6) for part in (p, q))
+    divergence = (p * (logs - q_logs)).sum(-1) + p_rest * (p_rest / q_rest).log()
+    overlap = torch.minimum(p, q).sum(-1)
+    agreement = (draft_logits.argmax(-1) == tokens[..., 0]).float()
+    return divergence.mean(), overlap.mean(), agreement.mean()
+
+
 def train_draft(
     target: Transformer, train: Windows, held_out: Windows, steps: int, folder: Path
 ) -> Transformer:
     """Train on KL divergence, then on 0.3 KL + 1.5 total variation and on own text by half."""
     target.requires_grad_(requires_grad=False)
-    own_texts = texts_of(target, train, OWN_TEXT_ROUNDS, folder / "own-texts.pt")
+
+    def windows(source: Windows, count: int) -> Tensor:
+        source.begin(0)
+        ids, following = source.batch(count, 512)
+        return torch.cat([ids, following[:, -1:]], 1)
+
+    texts = windows(train, LESSON_PARTS * LESSON_WINDOWS).split(LESSON_WINDOWS)
+    taught = [
+        lessons_of(target, partial(texts.__getitem__, part), folder / f"lessons-{part}.pt")
+        for part in range(LESSON_PARTS)
+    ]
+    own = lessons_of(
+        target,
+        lambda: texts_of(target, train, OWN_TEXT_ROUNDS, folder / "own-texts.pt"),
+        folder / "lessons-own.pt",
+    )
+    check = lessons_of(
+        target, lambda: windows(held_out, HELD_OUT_WINDOWS), folder / "lessons-held-out.pt"
+    )
+
     model = Transformer(DRAFT_SHAPE)
     embeddings = target.token_embd.weight.float()
     rotation = torch.linalg.svd(embeddings, full_matrices=False)[2].T
     with torch.no_grad():
         model.token_embd.weight.copy_((embeddings @ rotation)[:, : DRAFT_SHAPE.width])
     run = Run("draft", model, steps, folder)
-    random = torch.Generator().manual_seed(5)
-
-    def distances(ids: Tensor, target_logs: Tensor, late: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        logs = torch.log_softmax(model(ids).float(), -1)
-        wanted = target_logs.float()
-        chances = wanted.exp()
-        divergence = (chances * (wanted - logs)).sum(-1).mean()
-        overlap = torch.minimum(chances, logs.exp()).sum(-1).mean()
-        agreement = (logs.argmax(-1) == wanted.argmax(-1)).float().mean()
-        return (
-            (1 - 0.7 * late) * divergence + late * 1.5 * (1 - overlap),
-            overlap.detach(),
-            agreement.detach(),
-        )
-
-    distances_of = torch.compile(distances, dynamic=False)
-    logs_of = torch.compile(
-        lambda ids: torch.log_softmax(target(ids).float(), -1).bfloat16(), dynamic=False
+    distances_of = torch.compile(
+        lambda ids, tokens, logs: distances(model(ids), tokens, logs), dynamic=False
     )
-
-    def target_logs(ids: Tensor) -> Tensor:
-        with torch.no_grad():
-            return logs_of(ids).clone()
-
-    train.begin(run.optimizer.step_count)
+    random = torch.Generator().manual_seed(5 + run.optimizer.step_count)
     for step in run.remaining():
-        late = step > 0.6 * steps
-        if late and step % 2 == 0:
-            ids = own_texts[torch.randint(len(own_texts), (8,), generator=random)][:, :-1]
-        else:
-            ids, _ = train.batch(8, 512)
-        loss, overlap, agreement = distances_of(ids, target_logs(ids), torch.tensor(float(late)))
+        is_late = step > 0.6 * steps
+        part = own if is_late and step % 2 == 0 else taught[step % LESSON_PARTS]
+        rows = torch.randint(len(part.ids), (8,), generator=random)
+        divergence, overlap, agreement = distances_of(*part.some(rows))
+        loss = 0.3 * divergence + 1.5 * (1 - overlap) if is_late else divergence
         loss.backward()
         run.optimizer.step(pace(step, steps, flat=0.4))
         run.note(overlap=overlap.item(), agreement=agreement.item())
     with torch.no_grad():
-        figures = []
-        for _ in range(HELD_OUT_BATCHES):
-            ids, _ = held_out.batch(8, 512)
-            figures.append(
-                [
-                    value.item()
-                    for value in distances_of(ids, target_logs(ids), torch.tensor(0.0))[1:]
-                ]
-            )
-    overlap, agreement = np.mean(figures, axis=0)
+        figures = [
+            [value.item() for value in distances_of(*check.some(rows))]
+            for rows in torch.arange(len(check.ids)).split(8)
+        ]
+    divergence, overlap, agreement = np.mean(figures, axis=0)
     print(
-        f"draft: held-out sum min(p, q) {overlap:.3f}, greedy agreement {agreement:.3f}", flush=True
+        f"draft: held-out KL {divergence:.3f}, sum min(p, q) {overlap:.3f}, "
+        f"greedy agreement {agreement:.3f}",
+        flush=True,
     )
     return model
 
@@ -616,8 +665,8 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, help="folder for the GGUF files; the work folder unless given"
     )
-    parser.add_argument("--target-steps", type=int, default=850, help="of 8192 tokens each")
-    parser.add_argument("--draft-steps", type=int, default=900, help="of 4096 tokens each")
+    parser.add_argument("--target-steps", type=int, default=1150, help="of 8192 tokens each")
+    parser.add_argument("--draft-steps", type=int, default=3000, help="of 4096 tokens each")
     options = parser.parse_args()
     if os.environ.get("OMP_WAIT_POLICY") != "passive":
         print(
@@ -647,7 +696,7 @@ def main() -> None:
     draft = train_draft(target, train, held_out, options.draft_steps, options.work)
     out = options.out or options.work
     write_gguf(target, tokenizer, "Outrider stdlib target", out / "stdlib-target-q8_0.gguf")
-    write_gguf(draft, tokenizer, "Outrider stdlib draft", out / "stdlib-draft-2m-q8_0.gguf")
+    write_gguf(draft, tokenizer, "Outrider stdlib draft", out / "stdlib-draft-q8_0.gguf")
 
 
 if __name__ == "__main__":

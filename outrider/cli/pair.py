@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 BUNDLED = Path(outrider.__file__).parents[1] / "models"
 BUNDLED_TARGET = BUNDLED / "stdlib-target-q8_0.gguf"
-BUNDLED_DRAFT = BUNDLED / "stdlib-draft-2m-q8_0.gguf"
+BUNDLED_DRAFT = BUNDLED / "stdlib-draft-q8_0.gguf"
 
 # More threads, or no niceness, would fight with the target's over the same cores.
 BESIDE_THE_TARGET = ModelOptions(threads=1, nice=19)

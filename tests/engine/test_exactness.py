@@ -191,6 +191,6 @@ def test_the_bundled_target_is_found_to_be_exact(target: LlamaModel) -> None:
 
 
 def test_the_bundled_draft_is_found_to_be_exact() -> None:
-    model = load("stdlib-draft-2m-q8_0.gguf")
+    model = load("stdlib-draft-q8_0.gguf")
     assert numerics(model) is Numerics.EXACT
     model.close()

@@ -420,7 +420,7 @@ def test_no_damaged_file_ends_the_process(
     if name == "tiny":
         write_model(path, shape=Shape(layers=2), vocabulary=Vocabulary(tail_count=1))
     else:
-        path.write_bytes((ROOT / "models" / "stdlib-draft-2m-q8_0.gguf").read_bytes())
+        path.write_bytes((ROOT / "models" / "stdlib-draft-q8_0.gguf").read_bytes())
     command = [sys.executable, "-m", "tests.engine.load_mutants", str(path), str(first), str(count)]
     said = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, cwd=ROOT, timeout=110, check=True
