@@ -17,9 +17,11 @@ $(READY): pyproject.toml constraints.txt scripts/setup scripts/check_llama.py
 	@touch $@
 
 demo: setup ## stream a completion with the bundled pair
-	@$(BIN)/outrider generate --temperature 0 --n-predict 128
+	@$(BIN)/outrider generate --temperature 0 --n-predict 128 --n-draft 4
 
 # To play with: MODEL= DRAFT= PROMPT= N_DRAFT= name your own; without them the bundled pair is used.
+# Drafts have a fixed length here, so that there is something to see even where none would pay.
+N_DRAFT = 4
 export PROMPT
 PAIR = $(if $(MODEL),--model '$(MODEL)') $(if $(DRAFT),--draft-model '$(DRAFT)')
 GENERATE = $(BIN)/outrider generate $(PAIR) $(if $(N_DRAFT),--n-draft $(N_DRAFT))

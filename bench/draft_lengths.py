@@ -23,6 +23,7 @@ from outrider.cli.pair import choose_draft, choose_target
 from outrider.cli.screen import Progress
 from outrider.client import Finished, GenerateOptions, OutriderClient, Statistics
 from outrider.sampling import SamplingParameters
+from outrider.speculation import Policy
 
 LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12)
 WARM_UP = 4
@@ -59,7 +60,8 @@ async def generate(client: OutriderClient, options: argparse.Namespace, length: 
         token_limit=options.n_predict,
         sampling=SamplingParameters(temperature=options.temperature),
         seed=1,
-        draft_length=length,
+        n_max=length,
+        policy=Policy.FIXED,
     )
     async for event in client.generate(options.prompt, asked):
         if isinstance(event, Finished):

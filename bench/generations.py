@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 import time
 
-from orchestrator.control import FixedLength
+from orchestrator.control import control
 from orchestrator.driver import Driver
 from orchestrator.generation import Generation, Plan
 from orchestrator.peers import Pair
 from outrider.messages import Form, Opening, Rule
 from outrider.sampling import SamplingParameters
+from outrider.speculation import Policy, Speculation
 from outrider.v1 import common_pb2, draft_service_pb2, target_service_pb2
 
 PROMPTS = (
@@ -34,10 +35,12 @@ async def make_generation(
     request = target_service_pb2.TokenizeRequest(text=prompt, add_special=True)
     ids = list((await pair.target.stub.Tokenize(request)).token_ids)
     assert pair.target.model is not None
+    rule = Rule.MATCH if sampling.greedy else Rule.SHARED_NOISE
+    speculation = Speculation(n_max=draft_length, policy=Policy.FIXED, run_ahead=False)
     opening = Opening(
         session_id=secrets.token_bytes(16),
         attempt=0,
-        rule=Rule.MATCH if sampling.greedy else Rule.SHARED_NOISE,
+        rule=rule,
         sampling=sampling,
         seed=seed,
         choice=0,
@@ -49,7 +52,7 @@ async def make_generation(
         Plan(
             opening=opening,
             prompt=ids,
-            control=FixedLength(draft_length),
+            control=control(speculation, rule, pair.experience, patience=5.0),
             form=Form.SAMPLED,
             rollback_calls=False,
             # Benchmarks want a fixed number of tokens.
@@ -63,7 +66,7 @@ class TimedDriver(Driver):
     """A driver that notes what each round spent outside the models."""
 
     def __init__(self, generation: Generation, pair: Pair) -> None:
-        super().__init__(generation, pair, draft_seconds=5.0, deadline=time.monotonic() + 300.0)
+        super().__init__(generation, pair, deadline=time.monotonic() + 300.0)
         self.overheads: list[float] = []
         self._before = 0.0
         self._spent = 0.0

@@ -9,6 +9,7 @@ from bench.generations import PROMPTS, TimedDriver, drive, make_generation
 from bench.processes import running_pair
 from orchestrator.peers import Pair
 from outrider.sampling import GREEDY
+from outrider.speculation import Policy
 from outrider.v1 import common_pb2
 
 USERS = 4
@@ -30,7 +31,8 @@ async def _measure(pair: Pair, users: int, length: int) -> None:
             pair,
             PROMPTS[user % len(PROMPTS)],
             sampling=GREEDY,
-            draft_length=length,
+            n_max=length,
+            policy=Policy.FIXED,
             token_limit=TOKENS,
             seed=user,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -18,20 +19,23 @@ from outrider.noise import Purpose, uniform
 
 FRAME_TOKENS = 4
 FRAME_SECONDS = 0.005
-"""A frame goes out with this many tokens, or this long after its first one."""
+"""A frame goes out with this many tokens, or this long after its first one, unless an order
+says how many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
     """A drafted token, how sure the draft is (one byte), and the row under `rejection`.
 
-    `candidates` are there when the session asks for them.
+    `candidates` are there when the session asks for them. A doubtful one is
+    one that the session does not want, and ends the draft.
     """
 
     token_id: int
     confidence: int
     row: Distribution | None = None
     candidates: Candidates = ()
+    doubtful: bool = False
 
 
 class Guesser(Protocol):
@@ -124,9 +128,11 @@ class Drafter:
             lease.keep(kept)
             rows = yield Step(line.token_ids[kept:], 1)
             guess = self._guess(rows[0], line.base, len(line.token_ids))
+            if guess.doubtful:
+                break
             line.token_ids.append(guess.token_id)
             frame.add(guess)
-            if frame.due() and len(line.token_ids) < until:
+            if frame.due(order.frame_tokens) and len(line.token_ids) < until:
                 emit(frame.take())
         emit(frame.take(order.number))
 
@@ -165,9 +171,11 @@ class _FrameBuilder:
             self._first_time = self._clock()
         self._guesses.append(guess)
 
-    def due(self) -> bool:
-        if len(self._guesses) >= FRAME_TOKENS:
+    def due(self, frame_tokens: int) -> bool:
+        if len(self._guesses) >= (frame_tokens or FRAME_TOKENS):
             return True
+        if frame_tokens:
+            return False
         return bool(self._guesses) and self._clock() - self._first_time >= FRAME_SECONDS
 
     def take(self, completed: int = 0) -> Frame:
@@ -203,16 +211,28 @@ def guesser(model: Model, opening: Opening, support: int, tail: float) -> Guesse
             law = softmax(row)
         return most_probable(law, count)
 
+    def doubts(row: Row, probability: float) -> bool:
+        if probability < opening.min_probability:
+            return True
+        if not opening.min_ratio:
+            return False
+        second, best = np.partition(row, -2)[-2:]
+        return bool(best - second < math.log(opening.min_ratio))
+
     def greedy(row: Row, base: int, position: int) -> Guess:
         row = row[:size]
         best = int(row.argmax())
         probability = 1.0 / float(np.exp(row - row[best]).sum())
-        return Guess(best, int(255 * probability), candidates=candidates(row))
+        doubtful = doubts(row, probability)
+        return Guess(best, int(255 * probability), None, candidates(row), doubtful)
 
     def shared_noise(row: Row, base: int, position: int) -> Guess:
         law = sampler.law(row[:size])
         token_id, margin = law.race(opening.seed, opening.choice, position)
-        return Guess(token_id, int(min(255.0, 32.0 * margin)), candidates=candidates(row, law))
+        probability = law.probability(token_id) if opening.min_probability else 1.0
+        doubtful = doubts(row[:size], probability)
+        confidence = int(min(255.0, 32.0 * margin))
+        return Guess(token_id, confidence, None, candidates(row, law), doubtful)
 
     def rejection(row: Row, base: int, position: int) -> Guess:
         law = quantised(sampler.law(row[:size]), support, tail)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outrider.errors import InvalidConfig
-from outrider.messages import MAX_DRAFT
 from outrider.rpc.channel import read_address
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
 from outrider.rpc.server import ServerConfig
+from outrider.speculation import DEFAULT, Speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +22,12 @@ class OrchestratorConfig:
     target: str
     draft: str = ""
     peer_security: ClientSecurity = ANONYMOUS  # what both peers are shown
-    draft_length: int = 4  # tokens a round, unless the request says otherwise
+    speculation: Speculation = DEFAULT  # unless the request says otherwise
     draft_seconds: float = 1.0  # wait for an order this long, then go on plainly
     request_seconds: float = 600.0  # a generation's deadline when the client sets none
     generations: int = 64  # at the same time; more get RESOURCE_EXHAUSTED
 
     def __post_init__(self) -> None:
-        if not 0 <= self.draft_length <= MAX_DRAFT:
-            raise InvalidConfig("n_draft", f"must be in [0, {MAX_DRAFT}], not {self.draft_length}")
         for name, address in (("target", self.target), ("draft", self.draft)):
             if address:
                 read_address(name, address)

@@ -1,57 +1,622 @@
-"""How many tokens to draft, and whether to wait for them. Pure.
+"""How many tokens to draft, what to verify, and when to wait for more. Pure.
 
-So far serial drafting with a fixed length; the measured policy takes this
-place and answers the same questions.
+One rule decides all of it, the marginal rule of renewal-reward processes:
+spending time d on drafting, waiting or more rows pays iff the tokens that it
+is expected to add exceed rho * d, where rho is the tokens per second that
+this generation makes, and never less than the target alone would make. All
+that goes in is measured; times are seconds of one clock, told by the caller.
 """
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from orchestrator.forecast import Conditions, Forecast, Mode, forecasts
+from outrider.costs import CostTable
 from outrider.messages import Rule
+from outrider.speculation import Policy, Speculation
+
+_UNKNOWN_COSTS = ((1, 0.03), (64, 0.06))
+_LOOKAHEAD = 48
+_HOPELESS = 0.02
+_WORTHWHILE = 1.01  # times the target's own rate
+_FORECAST_ROUNDS = 8
+_SLOWDOWN_SAMPLES = 4
+_AHEAD = (Mode.WAITING, Mode.RESTLESS)
+_CLASSIC_START, _CLASSIC_STEP, _CLASSIC_LARGEST, _CLASSIC_SMALLEST = 16, 8, 30, 2
+CLASSIC_RATIO = 2.0
+"""Under the classic policy drafting stops when the best token is less than so many times as
+likely as the second."""
 
 
-def plain_share(costs: Sequence[tuple[int, float]], row_count: int) -> float:
-    """Return what one row costs to decode as a share of what `row_count` rows cost.
+class Mean:
+    """A mean of the latest values, weighted exponentially; `prior` until there is one."""
 
-    `costs` are (rows, time) by rising rows; rows between two of them are
-    padded to the next. 1 when nothing is known.
+    def __init__(self, prior: float, weight: float = 0.1) -> None:
+        self.value = prior
+        self.count = 0
+        self._weight = weight
+
+    def note(self, value: float) -> None:
+        """Take in a value; the first ones count in full."""
+        self.count += 1
+        self.value += (value - self.value) * max(self._weight, 1.0 / self.count)
+
+
+class Acceptance:
+    """How often draft tokens are accepted, overall and by how sure the draft was.
+
+    Only tokens that were decided count: the accepted ones and the first
+    rejected one of a round (a censored geometric sample). Older rounds fade.
     """
-    if not costs:
-        return 1.0
-    whole = next((time for rows, time in costs if rows >= row_count), costs[-1][1])
-    return min(1.0, costs[0][1] / whole) if whole > 0 else 1.0
+
+    _EDGES = (8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 244, 253)
+    _MEMORY = 0.97
+    _SHRINKAGE = 4.0
+
+    def __init__(self, before: Acceptance | None = None, weight: float = 12.0) -> None:
+        """Start as `before` ended, as if that had been at most `weight` tokens."""
+        bins = len(self._EDGES) + 1
+        self._accepted, self._tried = [0.0] * bins, [0.0] * bins
+        self._all_accepted, self._all_tried = 1.0, 2.0
+        if before is not None:
+            share = min(1.0, weight / before._all_tried)
+            self._accepted = [share * count for count in before._accepted]
+            self._tried = [share * count for count in before._tried]
+            self._all_accepted = share * before._all_accepted
+            self._all_tried = share * before._all_tried
+
+    @property
+    def mean(self) -> float:
+        """The chance of a token of which nothing is known."""
+        return (self._all_accepted + 0.1) / (self._all_tried + 0.2)
+
+    def note(self, confidences: Sequence[int], accepted: int) -> None:
+        """Take in decided tokens by their confidences, of which the first `accepted` stood."""
+        for i, confidence in enumerate(confidences):
+            stood = float(i < accepted)
+            bin_ = self._bin(confidence)
+            self._accepted[bin_] = self._MEMORY * self._accepted[bin_] + stood
+            self._tried[bin_] = self._MEMORY * self._tried[bin_] + 1.0
+            self._all_accepted = self._MEMORY * self._all_accepted + stood
+            self._all_tried = self._MEMORY * self._all_tried + 1.0
+
+    def chance(self, confidence: int) -> float:
+        """Return the chance of a token of this confidence, drawn towards the mean."""
+        bin_ = self._bin(confidence)
+        return (self._accepted[bin_] + self._SHRINKAGE * self.mean) / (
+            self._tried[bin_] + self._SHRINKAGE
+        )
+
+    def survival(self, confidences: Sequence[int], count: int) -> list[float]:
+        """Return for each of `count` tokens the chance that it and all before it stand.
+
+        Those beyond the known confidences are not drafted yet.
+        """
+        chances = [self.chance(confidence) for confidence in confidences[:count]]
+        chances += [self.mean] * (count - len(chances))
+        survival, product = [], 1.0
+        for chance in chances:
+            product *= chance
+            survival.append(product)
+        return survival
+
+    def _bin(self, confidence: int) -> int:
+        return sum(confidence >= edge for edge in self._EDGES)
+
+
+@dataclass(slots=True)
+class Experience:
+    """What was learned about a pair of models and the links to them; outlives the sessions."""
+
+    costs: CostTable = field(default_factory=lambda: CostTable(_UNKNOWN_COSTS))
+    same_host: bool = False  # draft and target share their cores
+    overhead: Mean = field(default_factory=lambda: Mean(0.002))
+    """Of a round, what the target's decode does not explain."""
+    latency: Mean = field(default_factory=lambda: Mean(0.002))
+    """From an order to its first frame, what the draft's own time does not explain."""
+    token_time: Mean = field(default_factory=lambda: Mean(0.005))
+    """The draft's own time for one token."""
+    slowdown: Mean = field(default_factory=lambda: Mean(1.0))
+    """A decode of the target while the draft is busy, over one while it is not."""
+    acceptance: dict[Rule, Acceptance] = field(default_factory=dict)
+
+    @property
+    def plain_seconds(self) -> float:
+        """Return the time of a round without a draft."""
+        return self.costs.seconds(1) + self.overhead.value
 
 
 @dataclass(frozen=True, slots=True)
-class FixedLength:
-    """Draft `draft_length` tokens a round and wait for all of them.
+class Choice:
+    """Verify this many tokens now, or look again at the time `until` if nothing comes before."""
 
-    `plain_rounds` is how many rounds go without a draft after a block of the
-    rejection rule was dropped: a schedule that no token has a say in. A draft
-    that is late is asked again every `probe_rounds` rounds.
-    """
+    count: int
+    until: float | None = None
 
-    draft_length: int
-    plain_rounds: int = 4
-    probe_rounds: int = 16
 
-    def draft_count(self, remaining: int, room: int) -> int:
-        """Return the tokens to draft when `remaining` may still be generated.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One verified round, for the controller to learn from."""
 
-        A verify always adds one token of the target's own, so the last of
-        them need not be drafted. `room` is what the contexts leave.
+    now: float
+    sent: float
+    confidences: Sequence[int]  # of the draft
+    offered: int  # draft tokens that were sent
+    drafted: int  # and of them, those that were verified
+    accepted: int
+    committed: int
+    decode_seconds: float  # 0 when the target did not say
+    draft_busy: bool
+    is_prompt: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What the controller thinks, for the statistics."""
+
+    rate: float  # rho, tokens per second
+    plain_rate: float  # expected of the target alone
+    acceptance: float
+    draft_token_seconds: float
+    latency_seconds: float
+    overhead_seconds: float
+    slowdown: float
+    run_ahead: bool
+    costs: Sequence[tuple[int, float]]  # (rows, seconds)
+
+
+class Control(ABC):
+    """Decides for one generation. Everything it knows it was told."""
+
+    def __init__(
+        self, speculation: Speculation, rule: Rule, experience: Experience, patience: float
+    ) -> None:
+        self.speculation = speculation
+        self.rule = rule
+        self.experience = experience
+        self.acceptance = Acceptance(experience.acceptance.get(rule))
+        self._all_acceptance = experience.acceptance.setdefault(rule, Acceptance())
+        self._longest_patience = patience
+        self._tokens = self._seconds = 0.0
+        self._last_time: float | None = None
+        self._idle_since: float | None = None
+        self._orders: list[tuple[int, float]] = []  # committed length and time, unanswered ones
+        self._due = 0.0
+        self._draft_seconds = 0.0  # since the newest round was sent
+        self._frame_tokens = 1
+        self._line_end: int | None = None  # of the line, while it agrees with the text
+        self._rounds = self._forecast_round = 0
+        self._forecast: Forecast | None = None
+
+    # --- told ---
+
+    def note_order(self, now: float, length: int, frame_tokens: int) -> None:
+        """An order went out that may start the line over at the committed length `length`.
+
+        Its answer comes in frames of `frame_tokens`; 0 is one token at a time.
         """
-        return max(0, min(self.draft_length, remaining - 1, room))
+        self._frame_tokens = max(1, frame_tokens)
+        if not self._orders:
+            self._due = self._first_due(now)
+        self._orders.append((length, now))
+
+    def _first_due(self, order_time: float) -> float:
+        experience = self.experience
+        drafting = self._frame_tokens * experience.token_time.value
+        return order_time + experience.latency.value + drafting
+
+    def note_frame(self, now: float, base: int, count: int, seconds: float, is_first: bool) -> None:
+        """A frame of the line that started over at `base` came, after the draft's own `seconds`.
+
+        `is_first` says that it is the first one of its base.
+        """
+        self._draft_seconds += seconds
+        if count == 0:
+            return
+        experience = self.experience
+        times = [time for length, time in self._orders if length == base]
+        if seconds > 0.0:
+            experience.token_time.note(seconds / count)
+            if is_first and times and self._rounds:
+                experience.latency.note(max(0.0, now - times[0] - seconds))
+        self._due = now + experience.token_time.value
+
+    def line_agrees(self, end: int) -> None:
+        """The line agrees with the text and reaches to `end`; it answers the orders up to there."""
+        self._line_end = end
+        self._orders = [order for order in self._orders if order[0] > end]
+
+    def line_lost(self, length: int) -> None:
+        """The line disagrees with the text at position `length`; a later order starts it over."""
+        self._line_end = None
+        self._orders = [order for order in self._orders if order[0] > length]
+        if self._orders:
+            self._due = self._first_due(self._orders[0][1])
+
+    def note_sent(self) -> None:
+        """A round went to the target."""
+        self._idle_since = None
+        self._draft_seconds = 0.0
+
+    def note_round(self, outcome: Outcome) -> None:
+        """Learn from a verified round."""
+        experience = self.experience
+        rows = outcome.drafted + 1
+        if not outcome.is_prompt:
+            since = outcome.sent if self._last_time is None else self._last_time
+            self._tokens = 0.95 * self._tokens + outcome.committed
+            self._seconds = 0.95 * self._seconds + max(0.0, outcome.now - since)
+            if outcome.decode_seconds > 0.0:
+                waited = outcome.now - outcome.sent
+                experience.overhead.note(max(0.0, waited - outcome.decode_seconds))
+                self._note_decode(rows, outcome.decode_seconds, outcome.draft_busy)
+        self._last_time = outcome.now
+        self._rounds += 1
+        self._draft_seconds = 0.0
+        if self.rule is Rule.REJECTION:
+            self._note_decided(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
+
+    def _note_decode(self, rows: int, seconds: float, draft_busy: bool) -> None:
+        """Learn what a decode costs, and what it costs more beside a busy draft."""
+        experience = self.experience
+        overlap = min(seconds, self._draft_seconds) if draft_busy else 0.0
+        if overlap < 0.1 * seconds:
+            experience.costs.note(rows, seconds)
+        elif overlap > 0.5 * seconds:
+            more = (seconds - experience.costs.seconds(rows)) / overlap
+            experience.slowdown.note(max(0.5, 1.0 + more))
+
+    def note_line(self, confidences: Sequence[int], agrees: bool) -> None:
+        """Learn from draft tokens that the text has caught up with, verified or not.
+
+        All of them agree with it, but for the last one unless `agrees`. Where
+        acceptance is equality, that is what the acceptance rule says of them.
+        """
+        self._note_decided(confidences, len(confidences) - (not agrees))
+
+    def _note_decided(self, confidences: Sequence[int], accepted: int) -> None:
+        for acceptance in (self.acceptance, self._all_acceptance):
+            acceptance.note(confidences, accepted)
+
+    # --- asked ---
+
+    @property
+    def rate(self) -> float:
+        """Rho: tokens per second, at least what the target alone would make."""
+        plain = 1.0 / self.experience.plain_seconds
+        return max(plain, self._tokens / self._seconds) if self._seconds > 0.0 else plain
+
+    @abstractmethod
+    def draft_count(self, cap: int) -> int:
+        """Return how many tokens to draft anew for the next round, at most `cap`."""
+
+    @abstractmethod
+    def choose(
+        self, confidences: Sequence[int], cap: int, now: float, length: int, expected: bool
+    ) -> Choice:
+        """Return what to verify now that the target is free and the text has `length` tokens.
+
+        `confidences` are those of the usable tokens, at most `cap` may be
+        verified, and `expected` says whether more are on their way.
+        """
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether a busy target may verify fewer tokens than it is sent; not a pinned length."""
+        return self.speculation.policy is Policy.MEASURED
+
+    @property
+    def may_doubt(self) -> bool:
+        """Whether the draft may stop at a token that it is not sure of."""
+        return self.speculation.p_min > 0.0 or self.speculation.policy is Policy.CLASSIC
+
+    def lookahead(self) -> int:
+        """Return how far to draft beyond the next round.
+
+        That is what may be committed before the next order arrives, unless it
+        is unlikely to survive for so long.
+        """
+        experience = self.experience
+        if self.forecast.mode is Mode.PLAIN:
+            # A probe must reach behind what is decoded until it comes.
+            return math.ceil(experience.latency.value / experience.plain_seconds)
+        if not self.runs_ahead():
+            return 0
+        count = self.forecast.hit_length or 1
+        ahead_time = experience.latency.value + experience.costs.seconds(count + 1)
+        wanted = count + 1 + math.ceil(ahead_time / max(experience.token_time.value, 1e-4))
+        mean = min(0.98, max(0.02, self.acceptance.mean))
+        return max(2, min(_LOOKAHEAD, wanted, math.ceil(math.log(_HOPELESS) / math.log(mean))))
+
+    def runs_ahead(self) -> bool:
+        """Return whether the draft goes on while the target verifies."""
+        if self.rule is Rule.REJECTION:
+            return False
+        if self.speculation.run_ahead is not None:
+            return self.speculation.run_ahead
+        return self.forecast.mode in _AHEAD or self._measures_slowdown
+
+    @property
+    def _measures_slowdown(self) -> bool:
+        """Whether this is a round to see what a busy draft does to the target beside it."""
+        experience = self.experience
+        every = 8 if experience.slowdown.count < _SLOWDOWN_SAMPLES else 64
+        return experience.same_host and self._rounds % every == every // 2
+
+    @property
+    def forecast(self) -> Forecast:
+        """The mode that is best by what is known, and what it yields."""
+        if self._forecast is None or self._rounds >= self._forecast_round + _FORECAST_ROUNDS:
+            self._forecast_round = self._rounds
+            self._forecast = self._best_mode()
+        return self._forecast
+
+    def _best_mode(self) -> Forecast:
+        experience = self.experience
+        conditions = Conditions(
+            acceptance=min(0.99, self.acceptance.mean),
+            costs=experience.costs,
+            overhead=experience.overhead.value,
+            latency=experience.latency.value,
+            token_time=experience.token_time.value,
+            slowdown=experience.slowdown.value,
+        )
+        run_ahead = self.speculation.run_ahead
+        unmeasured = experience.same_host and experience.slowdown.count < _SLOWDOWN_SAMPLES
+        if self.rule is Rule.REJECTION or (run_ahead is None and unmeasured):
+            run_ahead = False
+        alone, *others = forecasts(conditions, self.speculation.n_max, run_ahead)
+        best = max(others, key=lambda each: each.rate, default=alone)
+        return best if best.rate > _WORTHWHILE * alone.rate else alone
+
+    def rounds_ahead(self, count: int) -> int:
+        """Return how many rounds of `count` tokens may be at the target beside the oldest.
+
+        They pay when a round spends longer on the way than in the decode.
+        """
+        if not self.runs_ahead():
+            return 0
+        experience = self.experience
+        return min(3, int(2.0 * experience.overhead.value / experience.costs.seconds(count + 1)))
+
+    def _wait_for_all(self, have: int, wanted: int, now: float, expected: bool) -> Choice:
+        """Return the choice to verify all that is wanted, if it comes before it is late."""
+        if have < wanted and expected and not self.is_late(now):
+            if self._idle_since is None:
+                self._idle_since = now
+            return Choice(have, max(self._due, self._idle_since) + self._patience())
+        return Choice(min(have, wanted))
+
+    def is_late(self, now: float) -> bool:
+        """Return whether the draft should have sent something long ago."""
+        since = self._due if self._idle_since is None else max(self._due, self._idle_since)
+        return now >= since + self._patience()
+
+    def _patience(self) -> float:
+        return self._longest_patience
+
+    def view(self) -> View:
+        """Return what the controller thinks."""
+        experience = self.experience
+        return View(
+            rate=self.rate,
+            plain_rate=1.0 / experience.plain_seconds,
+            acceptance=self.acceptance.mean,
+            draft_token_seconds=experience.token_time.value,
+            latency_seconds=experience.latency.value,
+            overhead_seconds=experience.overhead.value,
+            slowdown=experience.slowdown.value,
+            run_ahead=self.runs_ahead(),
+            costs=experience.costs.points,
+        )
+
+    # --- a schedule that no token has a say in ---
+
+    @property
+    def probing(self) -> bool:
+        """Whether an order only asks how good the draft is now; one will do."""
+        return False
 
     def probes(self, late_rounds: int) -> bool:
         """Return whether to order again from a draft that did not answer in time.
 
         Its answer may have been lost, and an order costs a message, not time.
         """
-        return late_rounds > 0 and late_rounds % self.probe_rounds == 0
+        return late_rounds > 0 and late_rounds % 16 == 0
 
-    def pause(self, rule: Rule) -> int:
+    def pause(self) -> int:
         """Return the rounds to go plainly after a late draft, even if it comes back."""
-        return self.plain_rounds if rule is Rule.REJECTION else 0
+        return 4 if self.rule is Rule.REJECTION else 0
+
+
+class Fixed(Control):
+    """Draft `n_max` tokens a round and wait for all of them."""
+
+    def draft_count(self, cap: int) -> int:
+        return max(0, min(self._length(), cap))
+
+    def _length(self) -> int:
+        return self.speculation.n_max
+
+    def choose(
+        self, confidences: Sequence[int], cap: int, now: float, length: int, expected: bool
+    ) -> Choice:
+        return self._wait_for_all(len(confidences), self.draft_count(cap), now, expected)
+
+
+class Classic(Fixed):
+    """The rule of llama.cpp's example: longer after a full acceptance, shorter after a rejection.
+
+    It starts at `n_max`, grows by 8 up to 30 when a full-length draft is all
+    accepted, stays for a shorter one, and shrinks by 1 down to 2 otherwise.
+    """
+
+    def __init__(
+        self, speculation: Speculation, rule: Rule, experience: Experience, patience: float
+    ) -> None:
+        super().__init__(speculation, rule, experience, patience)
+        self._current = speculation.n_max
+
+    def _length(self) -> int:
+        return self._current
+
+    def note_round(self, outcome: Outcome) -> None:
+        super().note_round(outcome)
+        if outcome.accepted < outcome.drafted:
+            self._current = max(min(_CLASSIC_SMALLEST, self._current), self._current - 1)
+        elif outcome.drafted and outcome.drafted >= self._current:
+            self._current = min(_CLASSIC_LARGEST, self._current + _CLASSIC_STEP)
+
+
+class Measured(Control):
+    """Draft, verify and wait for what pays."""
+
+    _FIRST_PROBE, _LAST_PROBE, _PROBE_LENGTH = 16, 128, 3
+    _GRANT_STEP = 0.25
+    """Tokens a round by which a draft grows again after a busy target cut it."""
+
+    def __init__(
+        self, speculation: Speculation, rule: Rule, experience: Experience, patience: float
+    ) -> None:
+        super().__init__(speculation, rule, experience, patience)
+        self._unknown_rounds = 0
+        self._probe_after = self._FIRST_PROBE
+        self._granted = float(speculation.n_max)
+
+    def note_round(self, outcome: Outcome) -> None:
+        super().note_round(outcome)
+        self._unknown_rounds += 1
+        if outcome.drafted < outcome.offered:
+            self._granted = float(outcome.drafted)
+        else:
+            self._granted += self._GRANT_STEP
+
+    def note_line(self, confidences: Sequence[int], agrees: bool) -> None:
+        super().note_line(confidences, agrees)
+        if confidences:
+            nothing = len(confidences) == 1 and not agrees
+            longer = min(self._LAST_PROBE, 2 * self._probe_after)
+            self._probe_after = longer if nothing else self._FIRST_PROBE
+            self._unknown_rounds = 0
+
+    @property
+    def probing(self) -> bool:
+        return self.forecast.length == 0 and self._is_time_to_probe
+
+    @property
+    def _is_time_to_probe(self) -> bool:
+        return self._unknown_rounds >= self._probe_after
+
+    def draft_count(self, cap: int) -> int:
+        count = min(self.forecast.length, int(self._granted))
+        if count == 0 and self._is_time_to_probe:
+            count = min(self.speculation.n_max, self._PROBE_LENGTH)
+        return max(0, min(count, cap))
+
+    def choose(
+        self, confidences: Sequence[int], cap: int, now: float, length: int, expected: bool
+    ) -> Choice:
+        if self.rule is Rule.REJECTION:
+            return self._wait_for_all(len(confidences), cap, now, expected)
+        most = max(0, min(self.speculation.n_max, cap))
+        have = min(len(confidences), most)
+        behind = max(0, length - self._next_position(length))
+        values = self._values(confidences, have, most if expected else have, now, behind, expected)
+        best_now = _best(values[: have + 1], self.speculation.n_min)
+        best = _best(values, self.speculation.n_min)
+        if best <= have or self.is_late(now):
+            return Choice(best_now)
+        if self._idle_since is None:
+            self._idle_since = now
+        gain = values[best] - values[best_now]
+        return Choice(best_now, max(self._due, now) + gain / self.forecast.rate + 1e-4)
+
+    def _next_position(self, length: int) -> int:
+        """Return where the next token stands that will come; the text may be further by now."""
+        if self._line_end is not None:
+            return self._line_end
+        return self._orders[0][0] if self._orders else length
+
+    def _values(
+        self,
+        confidences: Sequence[int],
+        have: int,
+        most: int,
+        now: float,
+        behind: int,
+        expected: bool,
+    ) -> list[float]:
+        """Return what it is worth, in tokens, to verify 0, 1, .. `most` draft tokens.
+
+        That is what the round adds, less what the target makes anyway in the
+        time, and what a hit after it is worth. Beyond `have` tokens the time
+        includes the wait for them, and for `behind` ones that the text has
+        overtaken and that must all agree with it.
+        """
+        forecast, experience = self.forecast, self.experience
+        rate, goes_on = forecast.rate, self.runs_ahead()
+        mean = self.acceptance.mean
+        first = self._wait_for_the_first(now) + behind * experience.token_time.value
+        values, tokens, survival = [], 1.0, 1.0
+        for k in range(most + 1):
+            if k == have + 1:
+                survival *= mean**behind
+            if k:
+                survival *= self.acceptance.chance(confidences[k - 1]) if k <= have else mean
+                tokens += survival
+            time = experience.costs.seconds(k + 1) + experience.overhead.value
+            hit = survival * mean
+            if k > have:
+                frames = (k - have - 1) // self._frame_tokens
+                time += first + frames * self._frame_tokens * experience.token_time.value
+            elif k == 0 and expected:
+                # Plain rounds until the first frame comes, and the line agrees with them all.
+                rounds = max(1, math.ceil(first / time)) if first > 0 else 1
+                tokens, time = 1.0 * rounds, time * rounds
+                hit = mean ** (behind + rounds)
+            worth = forecast.hit_worth if goes_on and (expected or k < have) else 0.0
+            values.append(tokens - rate * time + hit * worth)
+            if k == 0:
+                tokens = 1.0
+        return values
+
+    def _wait_for_the_first(self, now: float) -> float:
+        """Return the expected wait for the next frame.
+
+        What is overdue is expected to take as long again as it is late.
+        """
+        return max(self._due - now, now - self._due)
+
+    def _patience(self) -> float:
+        experience = self.experience
+        usual = 0.05 + 4.0 * (experience.latency.value + experience.token_time.value)
+        return min(self._longest_patience, usual)
+
+
+def _best(values: Sequence[float], n_min: int) -> int:
+    """Return the number of tokens that is worth most; fewer than `n_min` are none."""
+    best = 0
+    for count in range(max(1, n_min), len(values)):
+        if values[count] > values[best]:
+            best = count
+    return best
+
+
+_POLICIES = {Policy.FIXED: Fixed, Policy.CLASSIC: Classic, Policy.MEASURED: Measured}
+
+
+def control(
+    speculation: Speculation, rule: Rule, experience: Experience, patience: float
+) -> Control:
+    """Return what decides for one generation; `patience` seconds without a sign are too many."""
+    return _POLICIES[speculation.policy](speculation, rule, experience, patience)
+
+
+def plain_share(costs: CostTable, row_count: int) -> float:
+    """Return what one row costs to decode as a share of what `row_count` rows cost."""
+    whole = costs.seconds(row_count)
+    return min(1.0, costs.seconds(1) / whole) if whole > 0 else 1.0

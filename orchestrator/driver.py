@@ -13,12 +13,12 @@ from orchestrator.control import plain_share
 from orchestrator.generation import (
     Action,
     Commit,
-    DraftState,
     End,
     Generation,
     RollBack,
     SendOrder,
     SendRound,
+    Wake,
 )
 from orchestrator.peers import Pair, Stream, StreamLost
 from outrider import wire
@@ -78,14 +78,11 @@ class Timings:
 class Driver:
     """Runs one generation over a pair. `run` is used once."""
 
-    def __init__(
-        self, generation: Generation, pair: Pair, draft_seconds: float, deadline: float
-    ) -> None:
+    def __init__(self, generation: Generation, pair: Pair, deadline: float) -> None:
         self.timings = Timings(time.perf_counter())
         self._generation = generation
         self._opening: Opening = generation.plan.opening
         self._pair = pair
-        self._draft_seconds = draft_seconds
         self._deadline = deadline
         self._loop = asyncio.get_running_loop()
         self._events: list[Callable[[], None]] = []
@@ -97,15 +94,12 @@ class Driver:
         self._target: _Link | None = None
         self._draft: _Link | None = None
         self._failure: Exception | None = None
-        self._rows: _RowCollector | None = None
-        self._round_time = 0.0
-        self._round_decode = 0.0  # of the target's time when the round was sent
-        self._round_service = 0.0
+        self._rounds_sent: dict[int, _SentRound] = {}
+        self._answer_time = 0.0  # of the newest round
         self._idle_since: float | None = None
         self._idle_service = 0.0  # the draft's time when the target fell idle
-        self._late_timer: asyncio.TimerHandle | None = None
+        self._wake: asyncio.TimerHandle | None = None
         self._closed_bytes = 0
-        self._costs: list[tuple[int, float]] = []
 
     async def run(self) -> AsyncIterator[Commit | End]:
         """Yield what is committed and, last, the end.
@@ -172,12 +166,13 @@ class Driver:
     async def _act(self) -> None:
         """Carry out what the generation asks; work for the models goes out before text."""
         told = []
-        for action in self._generation.next_actions():
+        self._forget_timer(self._wake)
+        for action in self._generation.next_actions(time.perf_counter()):
             if isinstance(action, Commit | End):
                 told.append(action)
             else:
                 await self._carry_out(action)
-        self._watch_draft()
+        self._note_idle()
         self._told += told
 
     def _note_commit(self) -> None:
@@ -191,29 +186,26 @@ class Driver:
             await self._write(self._draft, wire.write_order(action.order))
         elif isinstance(action, SendRound):
             await self._send_round(action.round)
+        elif isinstance(action, Wake):
+            self._wake = self._after(action.time - time.perf_counter(), lambda: None)
         elif isinstance(action, RollBack):
             await self._roll_back(action.token_count, action.round, action.order)
 
     async def _send_round(self, round_: Round) -> None:
-        timings = self.timings
-        self._round_time = time.perf_counter()
-        self._round_decode, self._round_service = timings.target.decode, timings.target.total
+        now, timings = time.perf_counter(), self.timings
         if self._idle_since is not None:
-            waited = self._round_time - self._idle_since
+            waited = now - self._idle_since
             timings.draft_wait += waited
             timings.draft_network += max(0.0, waited - (timings.draft.total - self._idle_service))
             self._idle_since = None
-            self._forget_timer(self._late_timer)
-        self._rows = _RowCollector(round_)
+        self._rounds_sent[round_.number] = _SentRound(round_, now)
         await self._write(self._target, wire.write_round(round_))
 
-    def _watch_draft(self) -> None:
-        """Start the deadline of an order when the target falls idle for it."""
-        generation = self._generation
-        if generation.waits_for_draft and self._idle_since is None:
+    def _note_idle(self) -> None:
+        """Note when the target fell idle for the draft."""
+        if self._generation.waits_for_draft and self._idle_since is None:
             self._idle_since = time.perf_counter()
             self._idle_service = self.timings.draft.total
-            self._late_timer = self._after(self._draft_seconds, self._note_late)
 
     async def _write(self, link: _Link | None, message: Any) -> None:
         """Write to a stream; that it is lost is told by its reader."""
@@ -240,9 +232,7 @@ class Driver:
         if not self._pair.target.ready:
             self._after(_RETRY_SECONDS, self._open_target)
             return
-        assert self._pair.target.model is not None
-        costs = self._pair.target.model.decode_costs
-        self._costs = [(cost.row_count, cost.milliseconds) for cost in costs]
+        self._rounds_sent.clear()
         opening = self._next_opening(self._target)
         self._target = _Link(opening, self._pair.target.open(opening))
         self._target.task = asyncio.create_task(
@@ -253,7 +243,7 @@ class Driver:
     def _open_draft(self) -> None:
         """Open a stream to the draft as soon as it is usable."""
         draft = self._pair.draft
-        if draft is None or self._generation.plan.control.draft_length == 0:
+        if draft is None or not self._generation.plan.control.speculation.drafts:
             return
         if not self._pair.draft_usable:
             self._after(_RETRY_SECONDS, self._open_draft)
@@ -320,40 +310,50 @@ class Driver:
 
     def _read_rows(self, message: target_service_pb2.VerifyResponse) -> None:
         """Collect a round's rows; a target that sends nonsense cannot be worked around."""
-        if self._rows is None or message.round != self._rows.round:
+        sent = self._rounds_sent.get(message.round)
+        if sent is None:
             return  # a repeat of a round that is over
         try:
             size = self._opening.vocabulary
-            rows = self._rows.add(message.rows.first_row, wire.read_rows(message.rows, size))
+            sent.expect(message.rows.answered_row_count)
+            rows = sent.add(message.rows.first_row, wire.read_rows(message.rows, size))
         except InvalidRequest as error:
             self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
             return
+        sent.service.add(message.service_time)
         if rows is not None:
-            self._rows = None
-            self._note_round(time.perf_counter() - self._round_time, len(rows))
-            self._generation.target_rows(message.round, rows)
+            now = time.perf_counter()
+            self._note_round(sent, now, len(rows))
+            # The rounds before it are over: answers come in order.
+            for number in [n for n in self._rounds_sent if n <= message.round]:
+                del self._rounds_sent[number]
+            self._generation.target_rows(message.round, rows, now, sent.service.decode)
 
-    def _note_round(self, waited: float, row_count: int) -> None:
-        timings = self.timings
+    def _note_round(self, sent: _SentRound, now: float, row_count: int) -> None:
+        timings, decoded = self.timings, sent.service.decode
+        waited = now - max(sent.time, self._answer_time)
+        self._answer_time = now
         timings.verify_wait += waited
-        served = timings.target.total - self._round_service
-        timings.verify_network += max(0.0, waited - served)
+        timings.verify_network += max(0.0, waited - sent.service.total)
         if not timings.prompt:
             timings.prompt = waited
             return
-        decoded = timings.target.decode - self._round_decode
-        timings.plain += waited - decoded + decoded * plain_share(self._costs, row_count)
+        costs = self._generation.plan.control.experience.costs
+        timings.plain += max(0.0, waited - decoded) + decoded * plain_share(costs, row_count)
         timings.plain_rounds += 1
 
     def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:
         generation, order = self._generation, message.completed_order
+        before = self.timings.draft.total
         self.timings.draft.add(message.service_time)
         outcome = message.WhichOneof("outcome")
         if outcome == "missing":
             generation.draft_missing(order, message.missing.held_token_count)
         elif outcome == "frame":
             try:
-                generation.draft_frame(wire.read_frame(message, self._opening.vocabulary))
+                frame = wire.read_frame(message, self._opening.vocabulary)
+                seconds = self.timings.draft.total - before
+                generation.draft_frame(frame, time.perf_counter(), seconds)
             except InvalidRequest:
                 # A frame that cannot be read is no draft.
                 generation.draft_refused(order or generation.order)
@@ -374,11 +374,6 @@ class Driver:
         handle = self._loop.call_later(max(0.0, seconds), fire)
         self._timers.add(handle)
         return handle
-
-    def _note_late(self) -> None:
-        # The event may have been on its way while a round was sent.
-        if self._idle_since is not None:
-            self._generation.draft_late()
 
     def _forget_timer(self, timer: asyncio.TimerHandle | None) -> None:
         if timer is not None:
@@ -418,12 +413,6 @@ class Driver:
         """Serialized bytes so far, both ways, both peers."""
         return self._closed_bytes + sum(link.stream.byte_count for link in self._links())
 
-    @property
-    def draft_length(self) -> int:
-        """The draft length in force; 0 while there is no draft."""
-        absent = self._generation.draft_state is DraftState.ABSENT
-        return 0 if absent else self._generation.plan.control.draft_length
-
 
 _background: set[asyncio.Task[None]] = set()
 
@@ -442,13 +431,20 @@ class _Link:
             self.task.cancel()
 
 
-class _RowCollector:
-    """Puts the rows of one round together; they may come in several messages."""
+class _SentRound:
+    """A round at the target; its rows may come in several messages."""
 
-    def __init__(self, round_: Round) -> None:
-        self.round = round_.number
+    def __init__(self, round_: Round, now: float) -> None:
+        self.time = now
+        self.service = EngineSeconds()
         self._expected = round_.row_count
         self._rows = Rows()
+
+    def expect(self, answered: int) -> None:
+        """Note that fewer rows come than were asked for; 0 is all of them."""
+        if not 0 <= answered <= self._expected:
+            raise InvalidRequest("answered_row_count", f"{answered} of {self._expected}")
+        self._expected = answered or self._expected
 
     def add(self, first: int, rows: Rows) -> Rows | None:
         """Return all rows once the last one came; ignore repeats of the first ones."""

@@ -1,26 +1,46 @@
 """The state machine of one completion: what to ask next, and what to do with answers. Pure.
 
-The driver tells it what happened (`draft_*`, `target_*`) and carries out what
-`next_actions` returns. Committed text only grows, and is the truth. The
-target is never left idle for a draft that cannot be used, and nothing that a
-draft does, or fails to do, changes what is committed.
+The driver tells it what happened (`draft_*`, `target_*`), at times of its own
+clock in seconds, and carries out what `next_actions` returns. Committed text
+only grows, and is the truth. The controller says how much to draft and when
+waiting for a draft pays; nothing that a draft does, or fails to do, changes
+what is committed.
+
+Several rounds may be at the target at once: each after the first assumes that
+the one before is accepted in full and that the line goes on as drafted. The
+first mismatch drops all later ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TypeVar
 
 import numpy as np
 
 from orchestrator import acceptance
 from orchestrator.acceptance import DraftToken, Verdict
-from orchestrator.control import FixedLength
+from orchestrator.control import Control, Outcome
+from orchestrator.line import Compared, ReceivedLine
 from outrider.distribution import Distribution
-from outrider.messages import Candidates, Form, Frame, Opening, Order, Round, Rows, Rule, Span
+from outrider.messages import (
+    MAX_DRAFT,
+    Candidates,
+    Form,
+    Frame,
+    Opening,
+    Order,
+    Round,
+    Rows,
+    Rule,
+    Span,
+)
 from outrider.noise import Purpose, uniform
 from outrider.sampling import law
+
+T = TypeVar("T")
 
 
 class Origin(Enum):
@@ -56,6 +76,13 @@ class SendRound:
 
 
 @dataclass(frozen=True, slots=True)
+class Wake:
+    """Ask for the next actions again at this time, if nothing happens before."""
+
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
 class RollBack:
     """Call Rollback at both services and wait for it."""
 
@@ -71,6 +98,8 @@ class DraftEnd(Enum):
     END_OF_TEXT = "end of text"
     TOKEN_LIMIT = "token limit"
     CONTEXT = "context"
+    DOUBT = "doubt"  # the draft stopped at an unsure token, as the request wants
+    ENOUGH = "enough"  # more would not have paid
     SHORT = "short"  # no more was there when the target was free
     LATE = "late"
     PAUSED = "paused"
@@ -109,7 +138,7 @@ class End:
     reason: Finish
 
 
-Action = SendOrder | SendRound | RollBack | Commit | End
+Action = SendOrder | SendRound | Wake | RollBack | Commit | End
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +147,7 @@ class Plan:
 
     opening: Opening
     prompt: Sequence[int]
-    control: FixedLength
+    control: Control
     form: Form
     rollback_calls: bool  # call Rollback after every rejection, as in the textbook
     end_token_ids: frozenset[int]
@@ -169,62 +198,23 @@ class DraftState(Enum):
     LATE = "late"  # ordered, past its deadline: nobody waits for it
 
 
-class _Line:
-    """The draft's line as received: tokens from `start` on, of the newest base."""
+@dataclass(slots=True)
+class _Asked:
+    """A round that the target was asked for, and what its draft came with."""
 
-    def __init__(self) -> None:
-        self.base = -1
-        self.start = 0
-        self.token_ids: list[int] = []
-        self.rows: list[Distribution] = []
-        self.candidates: list[Candidates] = []
-        self._dead = -1
+    round: Round
+    length: int  # of the text, the committed and the assumed, before its draft
+    confidences: Sequence[int]
+    rows: Sequence[Distribution]
+    candidates: Sequence[Candidates]
+    draft_end: DraftEnd
+    sent_time: float | None = None
+    draft_busy: bool = False
 
-    def add(self, frame: Frame, committed: Sequence[int]) -> None:
-        """Take in a frame; older bases, repeats and dropped lines change nothing."""
-        if frame.base <= self._dead or frame.base < self.base or frame.base > len(committed):
-            return
-        if frame.base > self.base:
-            self.base = frame.base
-            self._begin(frame.position)
-        end = self.start + len(self.token_ids)
-        if frame.position > end:
-            # A frame between was lost: what follows it stands on its own.
-            self._begin(frame.position)
-            end = frame.position
-        fresh = max(0, end - frame.position)
-        self.token_ids += frame.token_ids[fresh:]
-        self.rows += frame.rows[fresh:]
-        self.candidates += frame.candidates[fresh:]
-        self.compare(committed)
-
-    def _begin(self, position: int) -> None:
-        self.start = position
-        self.token_ids, self.rows, self.candidates = [], [], []
-
-    def compare(self, committed: Sequence[int]) -> None:
-        """Drop the line, and its base for good, at its first mismatch with the text."""
-        known = committed[self.start : self.start + len(self.token_ids)]
-        if list(known) != self.token_ids[: len(known)]:
-            self.drop()
-
-    def drop(self) -> None:
-        """Forget the line; later frames of its base are ignored."""
-        self._dead = max(self._dead, self.base)
-        self._begin(self.start)
-
-    def agreed(self, committed: Sequence[int], told: int) -> int:
-        """Return how much of the committed text the draft has, by what it was told and drafted.
-
-        Behind a gap in its frames nobody knows what it drafted.
-        """
-        if self.start > told:
-            return told
-        return max(told, min(len(committed), self.start + len(self.token_ids)))
-
-    def after(self, length: int) -> slice:
-        """Return where the guesses for positions `length` and later are."""
-        return slice(max(0, length - self.start), None) if self.start <= length else slice(0, 0)
+    @property
+    def pending(self) -> int:
+        """The token that its prefix ends with."""
+        return self.round.prefix.token_ids[-1]
 
 
 class Generation:
@@ -238,35 +228,36 @@ class Generation:
         self.finished: Finish | None = None
         self.order = 0
         self.round = 0
+        self.waits_for_draft = False
+        self._control = plan.control
         self._draft_context = 0
         self._draft_told = 0
-        self._draft_line = _Line()
+        self._draft_line = ReceivedLine()
         self._draft_pause = 0
+        self._block = (-1, 0)
+        self._draft_is_new = False
         self._last_start = self._last_accepted = 0
-        self._ordered_length = -1
+        self._ordered_length = self._ordered_until = -1
         self._missed_length = -1
         self._late_rounds = 0
         self._needs_order = False
         self._target_ready = False
         self._target_holds = 0
-        self._asked: Round | None = None
-        self._asked_rows: list[Distribution] = []
-        self._asked_candidates: list[Candidates] = []
-        self._draft_end = DraftEnd.OFF
-        self._sent = False
+        self._asked: list[_Asked] = []  # oldest first
         self._actions: list[Action] = []
 
     # --- what the driver may look at ---
 
     @property
-    def waits_for_draft(self) -> bool:
-        """Whether the target is idle only because a draft is on its way."""
-        return self._asked is None and self.draft_state is DraftState.DRAFTING
-
-    @property
     def target_ready(self) -> bool:
         """Whether a stream to the target is open."""
         return self._target_ready
+
+    @property
+    def draft_length(self) -> int:
+        """The tokens that a draft made anew now would have; 0 while there is no draft."""
+        absent = self.draft_state is DraftState.ABSENT
+        return 0 if absent else self._control.draft_count(MAX_DRAFT)
 
     # --- what happened at the draft ---
 
@@ -274,9 +265,10 @@ class Generation:
         """A stream to the draft is open; it has no line yet."""
         self.draft_state = DraftState.IDLE
         self._draft_context = context
-        self._draft_line = _Line()
+        self._draft_line = ReceivedLine()
         # The last orders of the stream before may never have arrived.
         self._draft_told = 0
+        self._draft_is_new = True
         self._missed_length = -1
         self._needs_order = True
 
@@ -286,23 +278,39 @@ class Generation:
             self.counts.draft_faults += 1
             self._pause()
         self.draft_state = DraftState.ABSENT
-        self._draft_line = _Line()
+        self._draft_line = ReceivedLine()
 
-    def draft_frame(self, frame: Frame) -> None:
-        """A piece of the line arrived."""
+    def draft_frame(self, frame: Frame, now: float, seconds: float = 0.0) -> None:
+        """A piece of the line arrived, after `seconds` of the draft's own time."""
+        line = self._draft_line
         if self.plan.opening.rule is Rule.REJECTION and len(frame.rows) != len(frame.token_ids):
-            self._draft_line.drop()
+            line.drop()
         else:
-            self._draft_line.add(frame, self.committed)
+            is_first = frame.base > line.base
+            compared = line.add(frame, self.committed)
+            if not self._draft_is_new:
+                count = len(frame.token_ids) if compared.is_news else 0
+                self._control.note_frame(now, frame.base, count, seconds, is_first)
+            self._draft_is_new = self._draft_is_new and not frame.token_ids
+            self._note_line(compared)
         if frame.completed == self.order and self.draft_state is not DraftState.ABSENT:
             self.draft_state = DraftState.IDLE
+
+    def _note_line(self, compared: Compared) -> None:
+        """Tell the controller how good the line was, and which orders it still answers."""
+        if not self._is_rejection:
+            self._control.note_line(compared.decided, compared.mismatch is None)
+        if compared.mismatch is not None:
+            self._control.line_lost(compared.mismatch)
+        elif self._draft_line.token_ids:
+            self._control.line_agrees(self._draft_line.end)
 
     def draft_missing(self, order: int, held: int) -> None:
         """The draft holds less of the text than the order assumed: tell it, once a round."""
         if order == self.order:
             self.counts.draft_faults += 1
             self._draft_told = held if held < self._draft_told else 0
-            self._draft_line = _Line()
+            self._draft_line = ReceivedLine()
             self.draft_state = DraftState.IDLE
             self._needs_order = True
             if self._missed_length == len(self.committed):
@@ -315,16 +323,16 @@ class Generation:
             self.draft_state = DraftState.IDLE
             self._draft_pause = max(self._draft_pause, 1)
 
-    def draft_late(self) -> None:
-        """The deadline of the order passed: go on plainly until the draft answers."""
-        if self.draft_state is DraftState.DRAFTING:
+    def _give_up_waiting(self, now: float) -> None:
+        """Go on plainly until the draft answers, if its order is long overdue."""
+        if self.draft_state is DraftState.DRAFTING and self._control.is_late(now):
             self.counts.draft_faults += 1
             self.draft_state = DraftState.LATE
             self._late_rounds = 0
             self._pause()
 
     def _pause(self) -> None:
-        self._draft_pause = self.plan.control.pause(self.plan.opening.rule)
+        self._draft_pause = self._control.pause()
         if self._draft_pause:
             self._draft_line.drop()
 
@@ -334,56 +342,78 @@ class Generation:
         """A stream to the target is open; it may lead to another replica, or to an old cache."""
         self._target_ready = True
         self._target_holds = 0
-        if self._asked is not None:
-            self._ask(self._asked.draft)
+        self._ask_again()
 
     def target_lost(self) -> None:
-        """The stream to the target is gone; the round under way is asked again."""
+        """The stream to the target is gone; the oldest round under way is asked again."""
         if self._target_ready:
             self.counts.target_faults += 1
         self._target_ready = False
 
     def target_missing(self, round_: int, held: int) -> None:
         """The target holds less of the text than the round assumed."""
-        if self._asked is not None and round_ == self._asked.number:
+        if self._is_oldest(round_):
             self.counts.target_faults += 1
             self._target_holds = held if held < self._target_holds else 0
-            self._ask(self._asked.draft)
+            self._ask_again()
 
     def target_busy(self, round_: int) -> None:
-        """The target had no room; the round is asked again when this is called."""
-        if self._asked is not None and round_ == self._asked.number:
-            self._ask(self._asked.draft)
+        """The target had no room, or dropped the round; it is asked again when this is called."""
+        if self._is_oldest(round_):
+            self._ask_again()
 
     def target_full(self, round_: int) -> None:
         """The round does not fit the target's context."""
-        if self._asked is not None and round_ == self._asked.number:
+        if self._is_oldest(round_):
             self._finish(Finish.CONTEXT_FULL)
 
-    def target_rows(self, round_: int, rows: Rows) -> None:
-        """The target answered: decide, commit, and say what follows."""
-        asked = self._asked
-        if asked is None or round_ != asked.number:
+    def _is_oldest(self, round_: int) -> bool:
+        """Whether a round is the oldest under way; a later one that failed is forgotten."""
+        numbers = [asked.round.number for asked in self._asked]
+        if round_ in numbers[1:]:
+            del self._asked[numbers.index(round_) :]
+        return numbers[:1] == [round_]
+
+    def target_rows(self, round_: int, rows: Rows, now: float, seconds: float = 0.0) -> None:
+        """The target answered after `seconds` of decoding: decide, commit, say what follows."""
+        if not self._is_oldest(round_):
             return
-        verdict = self._judge(asked.draft, rows)
+        asked = self._asked.pop(0)
+        # A target that decodes for others too may have left out the draft's end.
+        draft = asked.round.draft[: len(rows) - 1]
+        verdict = self._judge(asked, draft, rows)
         before = len(self.committed)
-        accepted, origins = self._commit(asked.draft, verdict)
-        self.counts.note_draft(len(asked.draft), accepted)
+        accepted, origins = self._commit(draft, verdict)
+        self.counts.note_draft(len(draft), accepted)
         self._last_start, self._last_accepted = before, accepted
-        self._asked = None
+        self._control.note_round(
+            Outcome(
+                now=now,
+                sent=now if asked.sent_time is None else asked.sent_time,
+                confidences=asked.confidences,
+                offered=len(asked.round.draft),
+                drafted=len(draft),
+                accepted=verdict.accepted_count,
+                committed=len(origins),
+                decode_seconds=seconds,
+                draft_busy=asked.draft_busy,
+                is_prompt=self.counts.rounds == 1,
+            )
+        )
         self._target_holds = before + verdict.accepted_count
-        self._draft_line.compare(self.committed)
+        self._keep_what_follows(asked.round.draft, verdict)
+        self._note_line(self._draft_line.compare(self.committed))
         self._draft_pause = max(0, self._draft_pause - 1)
         self._late_rounds += 1
         report = Report(
             round=self.counts.rounds,
             committed_count=before,
-            draft=asked.draft,
+            draft=draft,
             accepted_count=verdict.accepted_count,
             next_token_id=verdict.next_token_id,
-            draft_end=self._draft_end,
+            draft_end=asked.draft_end,
             target_candidates=rows.candidates[: verdict.accepted_count + 1],
-            draft_candidates=self._asked_candidates[: verdict.accepted_count + 1],
+            draft_candidates=asked.candidates[: verdict.accepted_count + 1],
         )
         self._actions.append(Commit(self.committed[before:], origins, report))
         if self.finished is None and origins[-1] is Origin.CORRECTED and self.plan.rollback_calls:
@@ -391,9 +421,15 @@ class Generation:
             self._draft_told = min(self._draft_told, self._target_holds)
             self._draft_line.drop()
 
+    def _keep_what_follows(self, draft: Sequence[int], verdict: Verdict) -> None:
+        """Drop the later rounds under way unless they assumed just what came."""
+        whole = verdict.accepted_count == len(draft)
+        if self._asked and not (whole and verdict.next_token_id == self._asked[0].pending):
+            self._asked.clear()
+
     # --- deciding ---
 
-    def _judge(self, draft: Sequence[int], rows: Rows) -> Verdict:
+    def _judge(self, asked: _Asked, draft: Sequence[int], rows: Rows) -> Verdict:
         """Apply the acceptance rule."""
         if self.plan.form is Form.SAMPLED:
             return acceptance.match(draft, rows.sampled)
@@ -401,7 +437,7 @@ class Generation:
         if self.plan.form is Form.LOGITS:
             sampling = self.plan.opening.sampling
             laws = [law(np.frombuffer(row, np.float32), sampling) for row in rows.logits]
-        tokens = [DraftToken(i, q) for i, q in zip(draft, self._asked_rows, strict=True)]
+        tokens = [DraftToken(i, q) for i, q in zip(draft, asked.rows, strict=True)]
         return acceptance.rejection(tokens, laws, self._uniform)
 
     def _uniform(self, purpose: Purpose, index: int) -> float:
@@ -432,9 +468,11 @@ class Generation:
                 break
         return min(count, verdict.accepted_count), origins[:count]
 
-    def _remaining(self) -> int:
+    def _remaining(self, length: int | None = None) -> int:
+        """Return the tokens that may still follow the text, or its first `length` tokens."""
         opening = self.plan.opening
-        return opening.prompt_count + opening.token_limit - len(self.committed)
+        length = len(self.committed) if length is None else length
+        return opening.prompt_count + opening.token_limit - length
 
     def stop(self, length: int) -> None:
         """End the text at `length` tokens, within the last commit: a stop sequence is complete."""
@@ -442,113 +480,218 @@ class Generation:
         self.counts.forget_accepted(accepted, self._last_accepted)
         del self.committed[length:]
         self.finished = Finish.STOP_SEQUENCE
-        self._asked = None
+        self._asked.clear()
 
     def _finish(self, reason: Finish) -> None:
         if self.finished is None:
             self.finished = reason
-            self._asked = None
+            self._asked.clear()
 
     # --- asking ---
 
-    def next_actions(self) -> list[Action]:
+    def next_actions(self, now: float) -> list[Action]:
         """Return what is to be done now; empty means wait for something to happen."""
+        self.waits_for_draft = False
         if self.finished is None and self._remaining() <= 0:
             self._finish(self.plan.limit_reason)
         if self.finished is None:
-            self._ask_for_more()
+            self._ask_for_more(now)
         actions, self._actions = self._actions, []
         if self.finished is not None:
             actions.append(End(self.finished))
         return actions
 
-    def _ask_for_more(self) -> None:
-        if self._asked is None:
-            wanted = self._draft_count()
-            self._order_draft(wanted)
-            # The first round is the prompt: both models read it at once.
-            if self.counts.rounds and self.waits_for_draft and len(self._guesses(wanted)) < wanted:
-                return
-            self._ask_draft(wanted)
+    def _ask_for_more(self, now: float) -> None:
+        if not self._asked:
+            self._ask_for_a_round(now)
         elif self._needs_order:
-            self._order_draft(0)
-        if self._asked is not None and self._target_ready and not self._sent:
-            self._sent = True
-            self._actions.append(SendRound(self._asked))
+            self._order_draft(0, 0, now)
+        elif len(self.committed) != self._ordered_length and self._control.runs_ahead():
+            # Text was committed while later rounds stay under way: the line may go on.
+            wanted = self._control.draft_count(self._cap(len(self.committed)))
+            self._order_draft(wanted, self._control.lookahead(), now)
+        while self._ask_ahead():
+            pass
+        if not self._target_ready:
+            return
+        for asked in self._asked:
+            if asked.sent_time is None:
+                asked.sent_time = now
+                asked.draft_busy = self.draft_state in (DraftState.DRAFTING, DraftState.LATE)
+                self._control.note_sent()
+                self._actions.append(SendRound(asked.round))
 
-    def _draft_count(self) -> int:
-        """Return how many tokens the next round should carry."""
+    def _ask_for_a_round(self, now: float) -> None:
+        """Ask the target about the text and a part of the line, or wait for more of it."""
+        length = len(self.committed)
+        cap = self._cap(length)
+        wanted = self._wanted(length, cap)
+        self._order_draft(wanted, self._control.lookahead() if wanted else 0, now)
+        self._give_up_waiting(now)
+        count = 0
+        if self._is_rejection:
+            cap = wanted  # a block is used whole or not at all
+        if self.counts.rounds:
+            # The first round is the prompt's: both models read it at once.
+            expected = self.draft_state is DraftState.DRAFTING
+            known = self._line_from(length, self._draft_line.confidences)[:cap]
+            choice = self._control.choose(known, cap, now, length, expected)
+            count = choice.count
+            if choice.until is not None:
+                self.waits_for_draft = True
+                self._actions.append(Wake(choice.until))
+                return
+        else:
+            count = min(cap, len(self._line_from(length, self._draft_line.token_ids)))
+        if self._is_rejection and not (self._draft_line.base == length and count == wanted):
+            count = 0
+        self._ask(length, count, Span(self._target_holds, self.committed[self._target_holds :]))
+        self._asked[-1].draft_end = self._why(self._asked[-1].round.draft, cap, wanted)
+
+    def _wanted(self, length: int, cap: int) -> int:
+        """Return how many tokens to draft anew; a block's length is chosen once, before it."""
+        if self._is_rejection and self._block[0] == length:
+            return min(self._block[1], cap)
+        wanted = self._control.draft_count(cap)
+        if cap:
+            self._block = (length, wanted)
+        return wanted
+
+    def _ask_ahead(self) -> bool:
+        """Ask for a round more that assumes the ones under way; return whether there is one."""
+        if not self._asked or self._is_rejection or self.plan.rollback_calls:
+            return False
+        last = self._asked[-1]
+        count = len(last.round.draft)
+        if len(self._asked) > self._control.rounds_ahead(count) or not count:
+            return False
+        pending = last.length + count
+        guesses = self._line_from(pending, self._draft_line.token_ids)
+        count = self._control.draft_count(self._cap(pending + 1))
+        if not 0 < count < len(guesses) or guesses[0] in self.plan.end_token_ids:
+            return False
+        self._ask(pending + 1, count, Span(pending, guesses[:1]), is_ahead=True)
+        self._asked[-1].draft_end = DraftEnd.LENGTH
+        return True
+
+    @property
+    def _is_rejection(self) -> bool:
+        return self.plan.opening.rule is Rule.REJECTION
+
+    def _cap(self, length: int) -> int:
+        """Return how many draft tokens a round behind `length` tokens may carry.
+
+        A verify always adds one token of the target's own, so the last one
+        that may be generated need not be drafted.
+        """
         if self.draft_state is DraftState.ABSENT or self._draft_pause:
             return 0
-        if self.plan.opening.rule is Rule.REJECTION and not self.counts.rounds:
+        if self._is_rejection and not self.counts.rounds:
             return 0
-        room = min(self.plan.target_context, self._draft_context) - len(self.committed)
-        return self.plan.control.draft_count(self._remaining(), room)
+        room = min(self.plan.target_context, self._draft_context) - length
+        return max(0, min(MAX_DRAFT, self._remaining(length) - 1, room))
 
-    def _guesses(self, wanted: int) -> list[int]:
-        """Return the part of the line that may be verified now.
+    def _line_from(self, length: int, what: list[T]) -> list[T]:
+        """Return the part of the line's tokens, or of what came with them, from a length on."""
+        return what[self._draft_line.after(length)]
 
-        A rejection block is used whole or not at all, and only at the
-        position that it was drafted for.
+    def _order_draft(self, wanted: int, ahead: int, now: float) -> None:
+        """Tell the draft what is committed, if it must know to draft on.
+
+        `wanted` tokens are for the next round, and `ahead` more for later ones.
         """
-        length = len(self.committed)
-        guesses = self._draft_line.token_ids[self._draft_line.after(length)][:wanted]
-        if self.plan.opening.rule is Rule.REJECTION:
-            whole = self._draft_line.base == length and len(guesses) == wanted
-            return guesses if whole else []
-        return guesses
-
-    def _order_draft(self, wanted: int) -> None:
-        """Tell the draft what is committed, if it must know to draft `wanted` tokens."""
         if self.draft_state is DraftState.ABSENT or self._remaining() <= 1:
             return
         late = self.draft_state is DraftState.LATE
-        if late and not self.plan.control.probes(self._late_rounds):
+        if late and not self._control.probes(self._late_rounds):
             return
         length = len(self.committed)
-        enough = length == self._ordered_length or len(self._guesses(wanted)) >= wanted
-        if enough and not self._needs_order:
+        until = length + min(wanted + ahead, self._cap(length))
+        if not self._needs_order and not self._is_news(length, wanted, until):
             return
         position = self._draft_line.agreed(self.committed, self._draft_told)
         span = Span(position, self.committed[position:])
         self.order += 1
         self._draft_told = self._ordered_length = length
+        self._ordered_until = until
         self._needs_order = False
+        goes_on = self.draft_state is DraftState.DRAFTING and self._has_line(length)
+        frame_tokens = 0 if ahead else wanted
+        if not goes_on:
+            self._control.note_order(now, length, frame_tokens)
         # Nobody waits for the answer to a probe; it shows that the draft is back.
         self.draft_state = DraftState.LATE if late else DraftState.DRAFTING
-        self._actions.append(SendOrder(Order(self.order, span, length + wanted)))
+        self._actions.append(SendOrder(Order(self.order, span, until, frame_tokens)))
 
-    def _ask_draft(self, wanted: int) -> None:
-        """Ask the target about the text and the usable part of the line."""
-        guesses = self._guesses(wanted)
-        where = self._draft_line.after(len(self.committed))
-        self._asked_rows = self._draft_line.rows[where][: len(guesses)]
-        self._asked_candidates = self._draft_line.candidates[where][: len(guesses)]
-        self._draft_end = self._why(guesses, wanted)
-        self._ask(guesses)
+    def _is_news(self, length: int, wanted: int, until: int) -> bool:
+        """Return whether the draft would stop too early, or go astray, without a new order."""
+        if wanted == 0 or (length == self._ordered_length and until <= self._ordered_until):
+            return False
+        if self._control.probing and self.draft_state is DraftState.DRAFTING:
+            return False
+        have = len(self._usable(length))
+        if self._has_line(length):
+            return have < wanted if until <= length + wanted else self._ordered_until < until
+        return True
 
-    def _why(self, guesses: Sequence[int], wanted: int) -> DraftEnd:
+    def _has_line(self, length: int) -> bool:
+        return bool(self._usable(length))
+
+    def _usable(self, length: int) -> list[int]:
+        """Return the guesses that follow the text, under the rejection rule only a block's own."""
+        if self._is_rejection and self._draft_line.base != length:
+            return []
+        return self._line_from(length, self._draft_line.token_ids)
+
+    def _ask(self, length: int, count: int, prefix: Span, is_ahead: bool = False) -> None:
+        line = self._draft_line
+        self.round += 1
+        draft = self._line_from(length, line.token_ids)[:count]
+        confidences = self._line_from(length, line.confidences)[:count]
+        survivals = b""
+        if self.plan.form is Form.SAMPLED and self._control.may_be_cut:
+            chances = self._control.acceptance.survival(confidences, len(draft))
+            survivals = bytes(int(255 * chance) for chance in chances)
+        self._asked.append(
+            _Asked(
+                round=Round(self.round, prefix, draft, self.plan.form, is_ahead, survivals),
+                length=length,
+                confidences=confidences,
+                rows=self._line_from(length, line.rows)[:count],
+                candidates=self._line_from(length, line.candidates)[:count],
+                draft_end=DraftEnd.OFF,
+            )
+        )
+
+    def _ask_again(self) -> None:
+        """Ask for the oldest round anew; what was asked behind it is forgotten."""
+        if self._asked:
+            asked = self._asked[0]
+            self.round += 1
+            span = Span(self._target_holds, self.committed[self._target_holds :])
+            asked.round = replace(asked.round, number=self.round, prefix=span, is_ahead=False)
+            asked.sent_time = None
+            self._asked = [asked]
+
+    def _why(self, guesses: Sequence[int], cap: int, wanted: int) -> DraftEnd:
         """Return why the round's draft is as long as it is."""
-        length = self.plan.control.draft_length
-        scarce = DraftEnd.TOKEN_LIMIT if self._remaining() - 1 <= wanted else DraftEnd.CONTEXT
-        if length == 0:
+        if not self._control.speculation.drafts:
             return DraftEnd.OFF
         if guesses and guesses[-1] in self.plan.end_token_ids:
             return DraftEnd.END_OF_TEXT
-        if guesses and len(guesses) == wanted:
-            return DraftEnd.LENGTH if wanted == length else scarce
         if self.draft_state is DraftState.ABSENT:
             return DraftEnd.ABSENT
         if self._draft_pause:
             return DraftEnd.PAUSED
+        if not self.counts.rounds and not guesses:
+            return DraftEnd.PROMPT
+        unhindered = self._control.draft_count(MAX_DRAFT)
+        if len(guesses) == cap < unhindered:
+            return DraftEnd.TOKEN_LIMIT if self._remaining() - 1 <= cap else DraftEnd.CONTEXT
+        if guesses and len(guesses) >= unhindered:
+            return DraftEnd.LENGTH
         if self.draft_state is DraftState.LATE:
             return DraftEnd.LATE
-        if not self.counts.rounds:
-            return DraftEnd.PROMPT
-        return DraftEnd.SHORT if wanted else scarce
-
-    def _ask(self, draft: Sequence[int]) -> None:
-        self.round += 1
-        span = Span(self._target_holds, self.committed[self._target_holds :])
-        self._asked = Round(self.round, span, draft, self.plan.form)
-        self._sent = False
+        if self.draft_state is DraftState.IDLE and self._control.may_doubt and wanted:
+            return DraftEnd.DOUBT
+        return DraftEnd.SHORT if len(guesses) < wanted else DraftEnd.ENOUGH

@@ -13,7 +13,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
+from orchestrator.control import Experience, Mean
 from outrider import handshake, logs, wire
+from outrider.costs import CostTable
 from outrider.errors import PeerUnavailable, Unauthenticated, VocabularyMismatch
 from outrider.messages import Opening
 from outrider.rpc.channel import explain_refusal, open_channel
@@ -255,6 +257,36 @@ class Stream:
         self._call.cancel()
 
 
+def _identity(peer: Peer) -> bytes:
+    """Return what stays the same while a peer hosts the same model in the same process."""
+    assert peer.model is not None
+    described = common.GetModelResponse()
+    described.CopyFrom(peer.model)
+    described.ClearField("activity")
+    return described.SerializeToString(deterministic=True)
+
+
+def _experience(target: Peer, draft: Peer | None) -> Experience:
+    """Return what is known before the first round: what the services measured at load."""
+    experience = Experience()
+    if target.model is not None:
+        if costs := _costs(target.model):
+            experience.costs = CostTable(costs)
+        experience.overhead = Mean(target.round_trip)
+    if draft is not None and draft.model is not None:
+        if costs := _costs(draft.model):
+            experience.token_time = Mean(costs[0][1])
+        experience.latency = Mean(draft.round_trip)
+    if target.model is not None and draft is not None and draft.model is not None:
+        here = target.model.machine_digest
+        experience.same_host = bool(here) and here == draft.model.machine_digest
+    return experience
+
+
+def _costs(model: common.GetModelResponse) -> list[tuple[int, float]]:
+    return [(cost.row_count, cost.milliseconds / 1e3) for cost in model.decode_costs]
+
+
 class Pair:
     """The target, and the draft if there is one, and whether they fit."""
 
@@ -262,6 +294,8 @@ class Pair:
         self.target = target
         self.draft = draft
         self.mismatch: VocabularyMismatch | None = None
+        self.experience = Experience()
+        self._models: tuple[bytes, ...] = ()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -283,6 +317,7 @@ class Pair:
     def _check(self) -> None:
         """Compare the vocabularies; called whenever a peer has described itself."""
         target, draft = self.target, self.draft
+        self._begin_experience()
         if draft is None or target.vocabulary is None or draft.vocabulary is None:
             return
         assert target.model is not None and draft.model is not None
@@ -294,6 +329,14 @@ class Pair:
             self.mismatch = error
             if str(before) != str(error):
                 logs.warning("outrider.orchestrator", "pair refused", detail=str(error))
+
+    def _begin_experience(self) -> None:
+        """Forget what was learned when another model, or another process, came in its place."""
+        known = [peer for peer in self.peers if peer.model is not None]
+        models = tuple(_identity(peer) for peer in known)
+        if models != self._models:
+            self._models = models
+            self.experience = _experience(self.target, self.draft)
 
     @property
     def draft_usable(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -12,7 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 
 import outrider
 from orchestrator.config import OrchestratorConfig
-from orchestrator.control import FixedLength
+from orchestrator.control import CLASSIC_RATIO, Control, control
 from orchestrator.driver import Driver, EngineSeconds, Timings
 from orchestrator.generation import (
     Commit,
@@ -28,8 +29,10 @@ from orchestrator.peers import Pair, Peer, State
 from orchestrator.text import Piece, TextAssembler
 from outrider import logs, wire
 from outrider.errors import EngineBusy, InvalidRequest, PeerUnavailable, PromptTooLong
-from outrider.messages import MAX_DRAFT, Candidates, Form, Opening, Rule
+from outrider.messages import Candidates, Form, Opening, Rule
 from outrider.rpc.errors import describe
+from outrider.speculation import Policy, Speculation
+from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceServicer
@@ -64,6 +67,8 @@ _DRAFT_ENDS = {
     DraftEnd.ABSENT: messages.DRAFT_END_ABSENT,
     DraftEnd.OFF: messages.DRAFT_END_OFF,
     DraftEnd.PROMPT: messages.DRAFT_END_PROMPT,
+    DraftEnd.DOUBT: messages.DRAFT_END_DOUBT,
+    DraftEnd.ENOUGH: messages.DRAFT_END_ENOUGH,
 }
 _CANDIDATES = 8
 """Candidates of a position in a detailed report."""
@@ -98,7 +103,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             plan = await self._plan(request, deadline)
             yield messages.GenerateResponse(started=_started(plan))
             generation = Generation(plan)
-            driver = Driver(generation, self._pair, self._config.draft_seconds, deadline)
+            driver = Driver(generation, self._pair, deadline)
             driver.timings.begin = begin
             wants_report = request.round_detail != messages.ROUND_DETAIL_UNSPECIFIED
             text = TextAssembler[messages.TokenOrigin](stops)
@@ -117,7 +122,12 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             peers=[self._peer_status(peer) for peer in self._pair.peers],
             speculating=not obstacle,
             reason=obstacle,
+            controller=_view(self._controller_of_a_newcomer()),
         )
+
+    def _controller_of_a_newcomer(self) -> Control:
+        experience = self._pair.experience
+        return control(self._config.speculation, Rule.MATCH, experience, self._config.draft_seconds)
 
     def _peer_status(self, peer: Peer) -> messages.PeerStatus:
         state, detail = _STATES[peer.state], peer.detail
@@ -145,6 +155,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def _plan(self, request: messages.GenerateRequest, deadline: float) -> Plan:
         sampling = wire.read_sampling(request.sampling)
         rule, form = _read_rule_and_form(request.speculative, sampling.greedy)
+        speculation = self._speculation(request.speculative, rule)
         target = self._pair.target
         if not await target.wait_until_ready(deadline - time.monotonic()):
             raise PeerUnavailable(target.detail)
@@ -167,9 +178,11 @@ class OrchestratorServicer(OrchestratorServiceServicer):
                 token_limit=limit,
                 vocabulary=vocabulary.token_count,
                 candidate_count=_candidate_count(request.round_detail),
+                min_probability=speculation.p_min,
+                min_ratio=CLASSIC_RATIO if speculation.policy is Policy.CLASSIC else 0.0,
             ),
             prompt=prompt,
-            control=FixedLength(self._draft_length(request.speculative)),
+            control=control(speculation, rule, self._pair.experience, self._config.draft_seconds),
             form=form,
             rollback_calls=request.speculative.rollback == messages.ROLLBACK_MODE_RPC,
             end_token_ids=frozenset(vocabulary.end_token_ids),
@@ -177,13 +190,25 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             limit_reason=reason,
         )
 
-    def _draft_length(self, options: messages.SpeculativeOptions) -> int:
-        if self._pair.draft is None or (options.HasField("enabled") and not options.enabled):
-            return 0
-        length = options.n_max if options.HasField("n_max") else self._config.draft_length
-        if not 0 <= length <= MAX_DRAFT:
-            raise InvalidRequest("speculative.n_max", f"must be in [0, {MAX_DRAFT}], not {length}")
-        return length
+    def _speculation(self, options: messages.SpeculativeOptions, rule: Rule) -> Speculation:
+        """Return the request's options over the orchestrator's own.
+
+        Raises InvalidRequest for what does not go together.
+        """
+        known = {
+            name: getattr(options, name)
+            for name in ("enabled", "n_max", "n_min", "p_min", "run_ahead")
+            if options.HasField(name)
+        }
+        if options.policy:
+            known["policy"] = wire.read_policy(options.policy)
+        if self._pair.draft is None:
+            known["enabled"] = False
+        default = self._config.speculation
+        known.setdefault("n_min", min(default.n_min, known.get("n_max", default.n_max)))
+        speculation = replace(default, **known)
+        speculation.check_rule(rule)
+        return speculation
 
     async def _prompt(
         self, request: messages.GenerateRequest, size: int, deadline: float
@@ -361,7 +386,7 @@ def statistics(generation: Generation, driver: Driver) -> messages.GenerationSta
         accepted_token_count=counts.accepted,
         round_count=counts.rounds,
         drafted_round_count=counts.drafted_rounds,
-        draft_length=driver.draft_length,
+        draft_length=generation.draft_length,
         accepted_by_position=counts.accepted_by_position,
         drafted_by_position=counts.drafted_by_position,
         first_token_duration=_duration(first - timings.begin),
@@ -377,6 +402,7 @@ def statistics(generation: Generation, driver: Driver) -> messages.GenerationSta
         verify_network_duration=_duration(timings.verify_network),
         draft_network_duration=_duration(timings.draft_network),
         plain_round_duration=_plain_round(timings),
+        controller=_view(generation.plan.control),
     )
 
 
@@ -406,6 +432,25 @@ def _log(generation: Generation, numbers: messages.GenerationStatistics) -> None
         generation_ms=numbers.generation_duration.ToMilliseconds(),
         draft_faults=numbers.draft_fault_count,
         target_faults=numbers.target_fault_count,
+    )
+
+
+def _view(its_control: Control) -> messages.ControllerView:
+    """Return what the controller of a generation goes by."""
+    view = its_control.view()
+    return messages.ControllerView(
+        token_rate=view.rate,
+        plain_token_rate=view.plain_rate,
+        acceptance=view.acceptance,
+        draft_token_duration=_duration(view.draft_token_seconds),
+        draft_latency_duration=_duration(view.latency_seconds),
+        round_overhead_duration=_duration(view.overhead_seconds),
+        slowdown=view.slowdown,
+        run_ahead=view.run_ahead,
+        decode_costs=[
+            common.DecodeCost(row_count=rows, milliseconds=1e3 * seconds)
+            for rows, seconds in view.costs
+        ],
     )
 
 

@@ -16,10 +16,11 @@ from grpc_status import rpc_status
 
 from outrider import wire
 from outrider.errors import InvalidRequest, OutriderError
-from outrider.messages import MAX_DRAFT, Form, Rule
+from outrider.messages import Form, Rule
 from outrider.rpc.channel import explain_refusal, open_channel
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
 from outrider.sampling import SamplingParameters
+from outrider.speculation import Policy, Speculation
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
@@ -63,8 +64,12 @@ class GenerateOptions:
     sampling: SamplingParameters = field(default_factory=SamplingParameters)
     seed: int | None = None
     stop_sequences: tuple[str, ...] = ()
-    speculate: bool = True
-    draft_length: int | None = None
+    enabled: bool = True  # whether to speculate
+    n_max: int | None = None
+    n_min: int | None = None
+    p_min: float | None = None
+    run_ahead: bool | None = None
+    policy: Policy | None = None
     acceptance: Rule | None = None
     rows: Form | None = None
     rollback: Rollback | None = None
@@ -73,9 +78,16 @@ class GenerateOptions:
     def __post_init__(self) -> None:
         _check("n_predict", self.token_limit, -1, _INT32_MAX)
         _check("seed", self.seed or 0, -_INT64_MAX - 1, _INT64_MAX)
-        _check("n_draft", self.draft_length or 0, 0, MAX_DRAFT)
+        Speculation(**self.speculation)
         for stop in self.stop_sequences:
             _check_text("stop", stop)
+
+    @property
+    def speculation(self) -> dict[str, Any]:
+        """What is said about speculating, by the names of Speculation's fields."""
+        names = ("enabled", "n_max", "n_min", "p_min", "run_ahead", "policy")
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 # --- what is told ---
@@ -115,6 +127,8 @@ class DraftEnd(Enum):
     ABSENT = "there is no draft service"
     OFF = "none is wanted"
     PROMPT = "the first round is the prompt's"
+    DOUBT = "the draft was not sure enough of the next token"
+    ENOUGH = "more would not have paid"
 
 
 class PeerState(Enum):
@@ -203,6 +217,21 @@ class EngineSeconds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerView:
+    """What decides about drafts goes by, all of it measured; rates are tokens per second."""
+
+    token_rate: float = 0.0  # over the last rounds
+    plain_token_rate: float = 0.0  # expected without a draft
+    acceptance: float = 0.0  # of a draft token of which nothing is known
+    draft_token_seconds: float = 0.0  # the draft's own time for one
+    draft_latency_seconds: float = 0.0  # from an order to its first frame, beside that
+    round_overhead_seconds: float = 0.0  # of a round, beside the target's decode
+    slowdown: float = 0.0  # of a decode while the draft is busy
+    run_ahead: bool = False
+    decode_costs: tuple[tuple[int, float], ...] = ()  # rows and seconds, as of now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
     """What a generation took: the fields of GenerationStatistics, durations in seconds."""
 
@@ -228,6 +257,7 @@ class Statistics:
     verify_network_seconds: float
     draft_network_seconds: float
     plain_round_seconds: float  # estimated for a round without a draft; 0 when unknown
+    controller: ControllerView = ControllerView()
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -320,6 +350,7 @@ class Status:
     peers: tuple[Peer, ...]
     speculating: bool
     reason: str
+    controller: ControllerView = ControllerView()  # for a greedy generation that begins now
 
     def peer(self, role: str) -> Peer | None:
         """Return the peer of a role, if one is configured."""
@@ -444,7 +475,11 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
 
 
 def _write_speculative(options: GenerateOptions) -> messages.SpeculativeOptions:
-    message = messages.SpeculativeOptions(enabled=options.speculate, n_max=options.draft_length)
+    known = options.speculation
+    policy = known.pop("policy", None)
+    message = messages.SpeculativeOptions(**known)
+    if policy is not None:
+        message.policy = wire.write_policy(policy)
     if options.acceptance is not None:
         message.acceptance = wire.write_rule(options.acceptance)
     if options.rows is not None:
@@ -537,6 +572,7 @@ def _read_status(message: messages.GetStatusResponse) -> Status:
         peers=tuple(_read_peer(peer) for peer in message.peers),
         speculating=message.speculating,
         reason=message.reason,
+        controller=ControllerView(**_read_fields(message.controller)),
     )
 
 
@@ -574,8 +610,12 @@ def _read_fields(message: Message) -> dict[str, Any]:
             fields[name.removesuffix("duration") + "seconds"] = value.ToNanoseconds() / 1e9
         elif isinstance(value, messages.EngineTime):
             fields[name] = EngineSeconds(**_read_fields(value))
+        elif isinstance(value, messages.ControllerView):
+            fields[name] = ControllerView(**_read_fields(value))
+        elif name == "decode_costs":
+            fields[name] = tuple((cost.row_count, cost.milliseconds / 1e3) for cost in value)
         else:
-            fields[name] = value if isinstance(value, int) else tuple(value)
+            fields[name] = value if isinstance(value, int | float) else tuple(value)
     return fields
 
 

@@ -53,6 +53,8 @@ class Opening:
     token_limit: int
     vocabulary: int  # ids of the target are [0, vocabulary)
     candidate_count: int = 0  # to report with every row and drafted token
+    min_probability: float = 0.0  # the draft stops before a token less probable to it
+    min_ratio: float = 0.0  # and before one not so many times as likely as the next best
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class Order:
     number: int
     committed: Span
     draft_until: int
+    frame_tokens: int = 0  # at most; 0 leaves it to the draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,8 @@ class Round:
     prefix: Span
     draft: Sequence[int]
     form: Form
+    is_ahead: bool = False  # sent before the answer that it rests on
+    survivals: bytes = b""  # of the draft tokens, in 1/255; lets the target verify fewer
 
     @property
     def row_count(self) -> int:

@@ -26,8 +26,10 @@ from outrider.messages import (
     Span,
 )
 from outrider.sampling import SamplingParameters
+from outrider.speculation import Policy
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
+from outrider.v1 import orchestrator_service_pb2 as orchestrator
 from outrider.v1 import target_service_pb2 as target
 
 SESSION_ID_BYTES = 16
@@ -44,6 +46,12 @@ _FORMS = {
     common.ROW_FORM_DISTRIBUTIONS: Form.DISTRIBUTIONS,
     common.ROW_FORM_LOGITS: Form.LOGITS,
 }
+_POLICIES = {
+    orchestrator.DRAFT_POLICY_MEASURED: Policy.MEASURED,
+    orchestrator.DRAFT_POLICY_FIXED: Policy.FIXED,
+    orchestrator.DRAFT_POLICY_CLASSIC: Policy.CLASSIC,
+}
+_POLICY_VALUES = {policy: value for value, policy in _POLICIES.items()}
 _RULE_VALUES = {rule: value for value, rule in _RULES.items()}
 _FORM_VALUES = {form: value for value, form in _FORMS.items()}
 
@@ -58,6 +66,18 @@ def read_rule(value: int) -> Rule:
 def write_rule(rule: Rule) -> common.AcceptanceRule:
     """Return the enum value of an acceptance rule."""
     return _RULE_VALUES[rule]
+
+
+def read_policy(value: int) -> Policy:
+    """Return the draft policy of an enum value."""
+    if value not in _POLICIES:
+        raise InvalidRequest("policy", f"unknown value {value}")
+    return _POLICIES[value]  # type: ignore[index]
+
+
+def write_policy(policy: Policy) -> orchestrator.DraftPolicy:
+    """Return the enum value of a draft policy."""
+    return _POLICY_VALUES[policy]
 
 
 def read_form(value: int) -> Form:
@@ -108,6 +128,8 @@ def read_opening(message: common.OpenSession) -> Opening:
         token_limit=_at_least("token_limit", message.token_limit, 0),
         vocabulary=_at_least("vocabulary_token_count", message.vocabulary_token_count, 1),
         candidate_count=_read_candidate_count(message.candidate_count),
+        min_probability=_within("draft_min_probability", message.draft_min_probability, 0, 1),
+        min_ratio=_within("draft_min_ratio", message.draft_min_ratio, 0, np.inf),
     )
 
 
@@ -130,6 +152,8 @@ def write_opening(opening: Opening) -> common.OpenSession:
         token_limit=opening.token_limit,
         vocabulary_token_count=opening.vocabulary,
         candidate_count=opening.candidate_count,
+        draft_min_probability=opening.min_probability,
+        draft_min_ratio=opening.min_ratio,
     )
 
 
@@ -162,7 +186,10 @@ def read_order(message: draft.DraftOrder, size: int) -> Order:
         raise InvalidRequest("committed", "holds no token to continue")
     if until > span.end + MAX_DRAFT:
         raise InvalidRequest("draft_until", f"at most {MAX_DRAFT} past the committed text")
-    return Order(number, span, until)
+    frame_tokens = message.frame_token_count
+    if not 0 <= frame_tokens <= MAX_DRAFT:
+        raise InvalidRequest("frame_token_count", f"must be in [0, {MAX_DRAFT}]")
+    return Order(number, span, until, frame_tokens)
 
 
 def write_order(order: Order) -> draft.DraftRequest:
@@ -172,6 +199,7 @@ def write_order(order: Order) -> draft.DraftRequest:
             order=order.number,
             committed=write_span(order.committed),
             draft_until=order.draft_until,
+            frame_token_count=order.frame_tokens,
         )
     )
 
@@ -235,7 +263,10 @@ def read_round(message: target.VerifyRound, size: int) -> Round:
     if len(message.draft_token_ids) > MAX_DRAFT:
         raise InvalidRequest("draft_token_ids", f"at most {MAX_DRAFT} in one round")
     ids = read_ids("draft_token_ids", message.draft_token_ids, size)
-    return Round(number, prefix, ids, read_form(message.row_form))
+    form, survivals = read_form(message.row_form), message.draft_survivals
+    if survivals and (len(survivals) != len(ids) or form is not Form.SAMPLED):
+        raise InvalidRequest("draft_survivals", "one for every draft token, with SAMPLED only")
+    return Round(number, prefix, ids, form, message.sent_ahead, survivals)
 
 
 def write_round(round_: Round) -> target.VerifyRequest:
@@ -246,6 +277,8 @@ def write_round(round_: Round) -> target.VerifyRequest:
             prefix=write_span(round_.prefix),
             draft_token_ids=round_.draft,
             row_form=write_form(round_.form),
+            draft_survivals=round_.survivals,
+            sent_ahead=round_.is_ahead,
         )
     )
 
@@ -266,14 +299,18 @@ def read_rows(message: target.Rows, size: int) -> Rows:
     )
 
 
-def write_rows(rows: Rows, first: int) -> target.Rows:
-    """Return the message of rows, the first of them with index `first`."""
+def write_rows(rows: Rows, first: int, answered: int = 0) -> target.Rows:
+    """Return the message of rows, the first of them with index `first`.
+
+    `answered` is how many there are in all, if that is fewer than asked for.
+    """
     return target.Rows(
         first_row=first,
         token_ids=rows.sampled,
         distributions=[_write_target_row(row) for row in rows.distributions],
         logits=rows.logits,
         candidates=_write_candidates(rows.candidates),
+        answered_row_count=answered,
     )
 
 
@@ -316,6 +353,12 @@ def write_time(queue: float, decode: float, sample: float) -> common.ServiceTime
     return common.ServiceTime(
         queue_us=int(1e6 * queue), decode_us=int(1e6 * decode), sample_us=int(1e6 * sample)
     )
+
+
+def _within(field: str, value: float, least: float, most: float) -> float:
+    if not least <= value <= most:
+        raise InvalidRequest(field, f"must be in [{least}, {most}], not {value}")
+    return value
 
 
 def _at_least(field: str, value: int, minimum: int) -> int:

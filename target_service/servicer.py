@@ -219,7 +219,8 @@ class _VerifyStream:
             return [response]
         except RoundSuperseded:
             return [_superseded(number)]
-        return list(_pack(number, rows, lease.take_spent()))
+        answered = len(rows) if len(rows) < waiting.round.row_count else 0
+        return list(_pack(number, rows, answered, lease.take_spent()))
 
     def close(self) -> None:
         """Stop what is under way."""
@@ -232,13 +233,15 @@ def _superseded(number: int) -> messages.VerifyResponse:
     return messages.VerifyResponse(round=number, superseded=common.Superseded())
 
 
-def _pack(number: int, rows: Rows, spent: Spent) -> Iterator[messages.VerifyResponse]:
+def _pack(
+    number: int, rows: Rows, answered: int, spent: Spent
+) -> Iterator[messages.VerifyResponse]:
     """Spread rows over messages: one if they fit a quarter of the limit, else one per row."""
-    whole = wire.write_rows(rows, 0)
+    whole = wire.write_rows(rows, 0, answered)
     if whole.ByteSize() <= MESSAGE_BYTES // 4:
         parts = [whole]
     else:
-        parts = [wire.write_rows(row, i) for i, row in enumerate(_each_row(rows))]
+        parts = [wire.write_rows(row, i, answered) for i, row in enumerate(_each_row(rows))]
     for i, part in enumerate(parts):
         time = write_spent(spent) if i == 0 else None
         yield messages.VerifyResponse(round=number, rows=part, service_time=time)

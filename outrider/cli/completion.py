@@ -142,7 +142,7 @@ async def run_remotely(order: Order, address: str, security: ClientSecurity) -> 
         async with OutriderClient(address, security) as client:
             status = await _wait_for_target(client, progress)
             progress.clear()
-            if order.options.speculate and not status.speculating:
+            if order.options.enabled and not status.speculating:
                 note(f"without drafts: {status.reason}")
             await _carry_out(client, order, status, progress)
     finally:
@@ -176,7 +176,7 @@ async def _without_drafts(
     """Generate the same once more with the target alone."""
     assert transcript.started is not None
     options = replace(
-        order.options, speculate=False, seed=transcript.started.seed, detail=Detail.NOTHING
+        order.options, enabled=False, seed=transcript.started.seed, detail=Detail.NOTHING
     )
     plain = Transcript()
     async with aclosing(client.generate(order.prompt, options)) as events:

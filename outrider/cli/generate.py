@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from outrider.cli import settings
-from outrider.cli.options import ClientOptions, ModelOptions, Prefix, flags, spread
+from outrider.cli.options import ClientOptions, DraftingOptions, ModelOptions, Prefix, flags, spread
 from outrider.cli.pair import (
     BESIDE_THE_TARGET,
     DraftModel,
@@ -82,15 +82,6 @@ TopK = Annotated[int, typer.Option(help="0: off.", rich_help_panel=_SAMPLING)]
 TopP = Annotated[float, typer.Option(help="1: off.", rich_help_panel=_SAMPLING)]
 MinP = Annotated[float, typer.Option(help="0: off.", rich_help_panel=_SAMPLING)]
 Seed = Annotated[int, typer.Option(help="-1: a random one.", rich_help_panel=_SAMPLING)]
-DraftLength = Annotated[
-    int | None,
-    typer.Option(
-        "--n-draft",
-        help="Draft tokens per round, 0 to 64.",
-        show_default="4",
-        rich_help_panel=_SPECULATION,
-    ),
-]
 Acceptance = Annotated[
     Literal["match", "shared-noise", "rejection"] | None,
     typer.Option(
@@ -137,7 +128,7 @@ def generate(
     top_p: TopP = 0.95,
     min_p: MinP = 0.05,
     seed: Seed = -1,
-    n_draft: DraftLength = None,
+    drafting: Annotated[DraftingOptions, Prefix(panel=_SPECULATION)] = DraftingOptions(),
     acceptance: Acceptance = None,
     rows: Rows = None,
     rollback: Rollback = None,
@@ -162,8 +153,8 @@ def generate(
         sampling=SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p),
         seed=None if seed == -1 else seed,
         stop_sequences=tuple(stop or ()),
-        speculate=not no_draft,
-        draft_length=n_draft,
+        enabled=not no_draft,
+        **drafting.known(),
         acceptance=messages.Rule(acceptance) if acceptance else None,
         rows=messages.Form(rows) if rows else None,
         rollback=client.Rollback(rollback) if rollback else None,

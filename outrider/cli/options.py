@@ -18,7 +18,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 
@@ -160,7 +160,69 @@ class ClientOptions:
         )
 
 
-def arguments(group: ModelOptions | ServerOptions | ClientOptions) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftingOptions:
+    """How to speculate, where a request or the orchestrator says nothing else."""
+
+    n_draft: Annotated[
+        int | None, typer.Option(help="Draft exactly so many tokens a round, 0 to 64.")
+    ] = None
+    n_max: Annotated[
+        int | None, typer.Option(help="Draft at most so many tokens a round.", show_default="16")
+    ] = None
+    n_min: Annotated[
+        int | None, typer.Option(help="Verify no draft with fewer tokens.", show_default="0")
+    ] = None
+    p_min: Annotated[
+        float | None,
+        typer.Option("--p-min", help="Stop before a token less probable.", show_default="0"),
+    ] = None
+    run_ahead: Annotated[
+        Literal["on", "off"] | None,
+        typer.Option(
+            metavar="on|off",
+            help="Draft while the target verifies.",
+            show_default="as it pays",
+        ),
+    ] = None
+    policy: Annotated[
+        Literal["measured", "fixed", "classic"] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Who decides the draft length: measured, fixed or classic.",
+            show_default="measured",
+        ),
+    ] = None
+
+    def known(self) -> dict[str, Any]:
+        """Return what was said, by the names of Speculation's fields.
+
+        Raises InvalidRequest for a length that is pinned and chosen at once.
+        """
+        from outrider.errors import InvalidRequest
+        from outrider.messages import MAX_DRAFT
+        from outrider.speculation import Policy
+
+        values: dict[str, Any] = {
+            "n_max": self.n_max,
+            "n_min": self.n_min,
+            "p_min": self.p_min,
+            "run_ahead": None if self.run_ahead is None else self.run_ahead == "on",
+            "policy": Policy(self.policy) if self.policy else None,
+        }
+        if self.n_draft is not None:
+            if self.n_max is not None or self.policy is not None:
+                raise InvalidRequest("n_draft", "pins the length; it excludes n_max and policy")
+            if not 0 <= self.n_draft <= MAX_DRAFT:
+                raise InvalidRequest("n_draft", f"must be in [0, {MAX_DRAFT}], not {self.n_draft}")
+            values |= {"n_max": self.n_draft, "policy": Policy.FIXED}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+Group = ModelOptions | ServerOptions | ClientOptions | DraftingOptions
+
+
+def arguments(group: Group) -> list[str]:
     """Return the command line that says what differs from the defaults of a group."""
     words = []
     for name, option in _options(type(group)).items():
@@ -195,7 +257,8 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         hint = hints[parameter.name]
         kind, *extras = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
         if not is_dataclass(kind):
-            parameters.append(parameter.replace(annotation=hint))
+            keyword = inspect.Parameter.KEYWORD_ONLY  # groups may stand between
+            parameters.append(parameter.replace(annotation=hint, kind=keyword))
             continue
         prefix = next((extra for extra in extras if isinstance(extra, Prefix)), Prefix())
         expanded = _expand(kind, parameter.default, prefix)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.cli.options import ModelOptions, ServerOptions, spread
+from outrider.cli.options import DraftingOptions, ModelOptions, Prefix, ServerOptions, spread
 
 TARGET_ADDRESS = "127.0.0.1:50062"
 DRAFT_ADDRESS = "127.0.0.1:50061"
@@ -57,9 +57,6 @@ def orchestrator(
         str, typer.Option(metavar="HOST:PORT", help="The draft service.")
     ] = DRAFT_ADDRESS,
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Use the target alone.")] = False,
-    n_draft: Annotated[
-        int, typer.Option(help="Draft tokens a round, unless a request says otherwise.")
-    ] = 4,
     draft_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Wait this long for a draft, then go on.")
     ] = 1.0,
@@ -73,6 +70,7 @@ def orchestrator(
             help="Reach target and draft by TLS, except where the address is plain://HOST:PORT.",
         ),
     ] = None,
+    drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
     server: ServerOptions = ServerOptions(),
 ) -> None:
     """Run an orchestrator: joins the two, serves the clients.
@@ -82,6 +80,7 @@ def orchestrator(
     from orchestrator.config import OrchestratorConfig
     from orchestrator.main import run
     from outrider.rpc.security import ClientSecurity
+    from outrider.speculation import Speculation
 
     config = OrchestratorConfig(
         server=server.config(listen),
@@ -94,7 +93,7 @@ def orchestrator(
         ),
         target=target,
         draft="" if no_draft else draft,
-        draft_length=n_draft,
+        speculation=Speculation(**drafting.known()),
         draft_seconds=draft_timeout,
         request_seconds=request_timeout,
     )

@@ -12,6 +12,7 @@ import typer
 
 from outrider.cli.options import (
     ClientOptions,
+    DraftingOptions,
     ModelOptions,
     Prefix,
     ServerOptions,
@@ -51,9 +52,7 @@ def up(
         Path | None, typer.Option(metavar="PEM", help="Reach other machines by TLS; trust this.")
     ] = None,
     listen: Listen = ORCHESTRATOR_ADDRESS,
-    n_draft: Annotated[
-        int, typer.Option(help="Draft tokens a round, unless a request says otherwise.")
-    ] = 4,
+    drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = (
         False
     ),
@@ -72,7 +71,8 @@ def up(
     if sum(map(bool, (draft, draft_model, no_draft))) > 1:
         raise typer.BadParameter("--draft, --draft-model and --no-draft exclude each other")
     own = None if no_draft or draft else choose_draft(model, draft_model)
-    words = [f"--n-draft={n_draft}", *arguments(server)]
+    drafting.known()  # refuses before anything is started
+    words = [*arguments(drafting), *arguments(server)]
     if tls_ca:
         words.append(f"--tls-ca={tls_ca}")
     plan = LocalPlan(

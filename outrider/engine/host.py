@@ -15,11 +15,20 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
 
+from outrider.costs import CostTable
 from outrider.engine.cache import Session, SessionCache
 from outrider.engine.calibrate import decode_costs, numerics
 from outrider.engine.job import Job, Lease, Ticket
 from outrider.engine.model import MAX_ROWS_OUT, Chunk, Model, NoRoom, Numerics, Row
-from outrider.engine.schedule import Awaited, CostTable, Limits, Pending, allot, wait_until
+from outrider.engine.schedule import (
+    Awaited,
+    Limits,
+    Offer,
+    Pending,
+    allot,
+    gains_that_pay,
+    wait_until,
+)
 from outrider.errors import (
     ContextExhausted,
     DecodeFailed,
@@ -311,6 +320,7 @@ class EngineHost:
             if needed > self._capacity:
                 raise ContextExhausted(needed, self._capacity)
             ticket.tokens, ticket.row_count = step.token_ids, step.row_count
+            ticket.gains = step.gains
             ticket.ready_time = perf_counter()
             self._active.move_to_end(ticket.session_id)
         except StopIteration as end:
@@ -342,9 +352,21 @@ class EngineHost:
 
     def _next_decode(self) -> list[tuple[Ticket, Chunk]]:
         tickets = list(self._active.values())
+        self._leave_out(tickets)
         pending = [Pending(len(t.tokens), t.row_count) for t in tickets]
         takes = allot(pending, self._limits, self._model.padded)
         return [(t, _chunk(t, take)) for t, take in zip(tickets, takes, strict=True) if take]
+
+    def _leave_out(self, tickets: list[Ticket]) -> None:
+        """Shorten what the jobs offer to what pays when they share the decode."""
+        offers = [Offer(min(len(t.tokens), 64) - len(t.gains), t.gains) for t in tickets]
+        keeps = gains_that_pay(offers, self._cost, self._model.padded)
+        for ticket, keep in zip(tickets, keeps, strict=True):
+            drop = len(ticket.gains) - keep
+            ticket.gains = ticket.gains[:keep]
+            if drop:
+                ticket.tokens = ticket.tokens[:-drop]
+                ticket.row_count -= drop
 
     def _decode(self, entries: list[tuple[Ticket, Chunk]]) -> None:
         """Decode the chunks at once, or apart where that fails: one must not fail the others."""

@@ -14,10 +14,16 @@ from outrider.engine.model import Model, Row
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Tokens, at least one, to append to the session; the last `row_count` rows are wanted."""
+    """Tokens, at least one, to append to the session; the last `row_count` rows are wanted.
+
+    The last `len(gains)` tokens may be left out, from the end: `gains` are
+    what each of them is expected to add, in tokens, never rising. Fewer rows
+    come back then.
+    """
 
     token_ids: Sequence[int]
     row_count: int
+    gains: Sequence[float] = ()
 
 
 @dataclass(slots=True)
@@ -91,4 +97,5 @@ class Ticket:
     generator: Generator[Step, list[Row], Any] | None = None
     tokens: Sequence[int] = ()
     row_count: int = 0
+    gains: Sequence[float] = ()
     ready_time: float = 0.0

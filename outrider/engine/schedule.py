@@ -8,9 +8,10 @@ throughput of many users halves.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from outrider.costs import CostTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,30 +40,41 @@ class Limits:
     shared_chunk: int = 128  # of a long prompt while others wait: they get a decode in between
 
 
-class CostTable:
-    """Seconds of one decode by row count, between and beyond its points on a line.
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A job's rows that must be decoded, and what further ones would gain, never rising."""
 
-    Never falling in the row count: a decode can be padded up to a cheaper one.
+    row_count: int
+    gains: Sequence[float]
+
+
+def gains_that_pay(
+    offers: Sequence[Offer], cost: CostTable, padded: Callable[[int], int]
+) -> list[int]:
+    """Return how many of each job's further rows make the decode's goodput best.
+
+    Goodput is tokens expected per second. Rows are added in order of their
+    gain (TurboSpec, 2406.14066); a job alone in a decode keeps them all, since
+    its own controller has weighed them.
     """
-
-    def __init__(self, points: Sequence[tuple[int, float]]) -> None:
-        assert points
-        self._counts = [count for count, _ in points]
-        self._seconds = [min(s for _, s in points[i:]) for i in range(len(points))]
-
-    def seconds(self, row_count: int) -> float:
-        """Return the expected time of a decode of `row_count` rows; none cost nothing."""
-        if row_count <= 0:
-            return 0.0
-        last = len(self._counts) - 1
-        if row_count <= self._counts[0] or last == 0:
-            return self._seconds[0] * max(1.0, row_count / self._counts[0] if last == 0 else 1.0)
-        high = min(bisect_left(self._counts, row_count), last)
-        low = high - 1
-        slope = (self._seconds[high] - self._seconds[low]) / (
-            self._counts[high] - self._counts[low]
+    if len(offers) < 2:
+        return [len(offer.gains) for offer in offers]
+    order = sorted(
+        (-gain, i, job) for job, offer in enumerate(offers) for i, gain in enumerate(offer.gains)
+    )
+    kept, best = [0] * len(offers), [0] * len(offers)
+    tokens = float(len(offers))
+    best_rate = tokens / cost.seconds(sum(padded(offer.row_count) for offer in offers))
+    for negative, _, job in order:
+        kept[job] += 1
+        tokens -= negative
+        rows = sum(
+            padded(offer.row_count + count) for offer, count in zip(offers, kept, strict=True)
         )
-        return self._seconds[low] + slope * (row_count - self._counts[low])
+        rate = tokens / cost.seconds(rows)
+        if rate >= best_rate:
+            best_rate, best = rate, list(kept)
+    return best
 
 
 def allot(pending: Sequence[Pending], limits: Limits, padded: Callable[[int], int]) -> list[int]:

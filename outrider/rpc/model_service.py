@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import socket
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -197,9 +201,19 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         thread_count=model.thread_count,
         system_info=model.system_info,
         round_draft_token_limit=MAX_DRAFT,
+        machine_digest=machine_digest(),
     )
     response.load_duration.FromMicroseconds(int(loaded.seconds * 1e6))
     return response
+
+
+def machine_digest() -> bytes:
+    """Return what is equal for two processes on one running kernel, containers included."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        boot = f"{uuid.getnode()} {socket.gethostname()}".encode()
+    return hashlib.sha256(b"outrider" + boot).digest()[:16]
 
 
 def describe_vocabulary(vocabulary: VocabularyDescription, digest: bytes) -> common.Vocabulary:

@@ -71,7 +71,7 @@ class SamplingParameters(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("session_id", "attempt", "acceptance_rule", "sampling", "seed", "choice_index", "prompt_token_count", "token_limit", "vocabulary_token_count", "candidate_count")
+    __slots__ = ("session_id", "attempt", "acceptance_rule", "sampling", "seed", "choice_index", "prompt_token_count", "token_limit", "vocabulary_token_count", "candidate_count", "draft_min_probability", "draft_min_ratio")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_RULE_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,8 @@ class OpenSession(_message.Message):
     TOKEN_LIMIT_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     CANDIDATE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_MIN_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_MIN_RATIO_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     attempt: int
     acceptance_rule: AcceptanceRule
@@ -92,7 +94,9 @@ class OpenSession(_message.Message):
     token_limit: int
     vocabulary_token_count: int
     candidate_count: int
-    def __init__(self, session_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., acceptance_rule: _Optional[_Union[AcceptanceRule, str]] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., choice_index: _Optional[int] = ..., prompt_token_count: _Optional[int] = ..., token_limit: _Optional[int] = ..., vocabulary_token_count: _Optional[int] = ..., candidate_count: _Optional[int] = ...) -> None: ...
+    draft_min_probability: float
+    draft_min_ratio: float
+    def __init__(self, session_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., acceptance_rule: _Optional[_Union[AcceptanceRule, str]] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., choice_index: _Optional[int] = ..., prompt_token_count: _Optional[int] = ..., token_limit: _Optional[int] = ..., vocabulary_token_count: _Optional[int] = ..., candidate_count: _Optional[int] = ..., draft_min_probability: _Optional[float] = ..., draft_min_ratio: _Optional[float] = ...) -> None: ...
 
 class Candidates(_message.Message):
     __slots__ = ("token_ids", "probabilities")
@@ -139,7 +143,7 @@ class GetModelRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("protocol_version", "service_version", "model_name", "description", "weight_byte_count", "parameter_count", "context_token_count", "session_count", "vocabulary", "rollback_capability", "numerics_profile", "decode_costs", "thread_count", "system_info", "load_duration", "round_draft_token_limit", "activity")
+    __slots__ = ("protocol_version", "service_version", "model_name", "description", "weight_byte_count", "parameter_count", "context_token_count", "session_count", "vocabulary", "rollback_capability", "numerics_profile", "decode_costs", "thread_count", "system_info", "load_duration", "round_draft_token_limit", "activity", "machine_digest")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SERVICE_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +161,7 @@ class GetModelResponse(_message.Message):
     LOAD_DURATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_DRAFT_TOKEN_LIMIT_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     service_version: str
     model_name: str
@@ -174,7 +179,8 @@ class GetModelResponse(_message.Message):
     load_duration: _duration_pb2.Duration
     round_draft_token_limit: int
     activity: EngineActivity
-    def __init__(self, protocol_version: _Optional[int] = ..., service_version: _Optional[str] = ..., model_name: _Optional[str] = ..., description: _Optional[str] = ..., weight_byte_count: _Optional[int] = ..., parameter_count: _Optional[int] = ..., context_token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., rollback_capability: _Optional[_Union[RollbackCapability, str]] = ..., numerics_profile: _Optional[_Union[NumericsProfile, str]] = ..., decode_costs: _Optional[_Iterable[_Union[DecodeCost, _Mapping]]] = ..., thread_count: _Optional[int] = ..., system_info: _Optional[str] = ..., load_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_draft_token_limit: _Optional[int] = ..., activity: _Optional[_Union[EngineActivity, _Mapping]] = ...) -> None: ...
+    machine_digest: bytes
+    def __init__(self, protocol_version: _Optional[int] = ..., service_version: _Optional[str] = ..., model_name: _Optional[str] = ..., description: _Optional[str] = ..., weight_byte_count: _Optional[int] = ..., parameter_count: _Optional[int] = ..., context_token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., rollback_capability: _Optional[_Union[RollbackCapability, str]] = ..., numerics_profile: _Optional[_Union[NumericsProfile, str]] = ..., decode_costs: _Optional[_Iterable[_Union[DecodeCost, _Mapping]]] = ..., thread_count: _Optional[int] = ..., system_info: _Optional[str] = ..., load_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_draft_token_limit: _Optional[int] = ..., activity: _Optional[_Union[EngineActivity, _Mapping]] = ..., machine_digest: _Optional[bytes] = ...) -> None: ...
 
 class EngineActivity(_message.Message):
     __slots__ = ("decode_count", "chunk_count", "token_count", "session_count", "open_session_count")

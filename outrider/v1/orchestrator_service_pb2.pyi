@@ -46,6 +46,15 @@ class DraftEnd(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFT_END_ABSENT: _ClassVar[DraftEnd]
     DRAFT_END_OFF: _ClassVar[DraftEnd]
     DRAFT_END_PROMPT: _ClassVar[DraftEnd]
+    DRAFT_END_DOUBT: _ClassVar[DraftEnd]
+    DRAFT_END_ENOUGH: _ClassVar[DraftEnd]
+
+class DraftPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRAFT_POLICY_UNSPECIFIED: _ClassVar[DraftPolicy]
+    DRAFT_POLICY_MEASURED: _ClassVar[DraftPolicy]
+    DRAFT_POLICY_FIXED: _ClassVar[DraftPolicy]
+    DRAFT_POLICY_CLASSIC: _ClassVar[DraftPolicy]
 
 class RollbackMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -85,6 +94,12 @@ DRAFT_END_PAUSED: DraftEnd
 DRAFT_END_ABSENT: DraftEnd
 DRAFT_END_OFF: DraftEnd
 DRAFT_END_PROMPT: DraftEnd
+DRAFT_END_DOUBT: DraftEnd
+DRAFT_END_ENOUGH: DraftEnd
+DRAFT_POLICY_UNSPECIFIED: DraftPolicy
+DRAFT_POLICY_MEASURED: DraftPolicy
+DRAFT_POLICY_FIXED: DraftPolicy
+DRAFT_POLICY_CLASSIC: DraftPolicy
 ROLLBACK_MODE_UNSPECIFIED: RollbackMode
 ROLLBACK_MODE_SPAN: RollbackMode
 ROLLBACK_MODE_RPC: RollbackMode
@@ -122,18 +137,26 @@ class PromptTokens(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SpeculativeOptions(_message.Message):
-    __slots__ = ("enabled", "n_max", "acceptance", "row_form", "rollback")
+    __slots__ = ("enabled", "n_max", "acceptance", "row_form", "rollback", "n_min", "p_min", "run_ahead", "policy")
     ENABLED_FIELD_NUMBER: _ClassVar[int]
     N_MAX_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
     ROW_FORM_FIELD_NUMBER: _ClassVar[int]
     ROLLBACK_FIELD_NUMBER: _ClassVar[int]
+    N_MIN_FIELD_NUMBER: _ClassVar[int]
+    P_MIN_FIELD_NUMBER: _ClassVar[int]
+    RUN_AHEAD_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     enabled: bool
     n_max: int
     acceptance: _common_pb2.AcceptanceRule
     row_form: _common_pb2.RowForm
     rollback: RollbackMode
-    def __init__(self, enabled: bool = ..., n_max: _Optional[int] = ..., acceptance: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., rollback: _Optional[_Union[RollbackMode, str]] = ...) -> None: ...
+    n_min: int
+    p_min: float
+    run_ahead: bool
+    policy: DraftPolicy
+    def __init__(self, enabled: bool = ..., n_max: _Optional[int] = ..., acceptance: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., rollback: _Optional[_Union[RollbackMode, str]] = ..., n_min: _Optional[int] = ..., p_min: _Optional[float] = ..., run_ahead: bool = ..., policy: _Optional[_Union[DraftPolicy, str]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("started", "delta", "finished")
@@ -226,7 +249,7 @@ class GenerationFinished(_message.Message):
     def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., statistics: _Optional[_Union[GenerationStatistics, _Mapping]] = ...) -> None: ...
 
 class GenerationStatistics(_message.Message):
-    __slots__ = ("prompt_token_count", "generated_token_count", "drafted_token_count", "accepted_token_count", "round_count", "drafted_round_count", "draft_length", "accepted_by_position", "drafted_by_position", "first_token_duration", "prompt_duration", "generation_duration", "draft_wait_duration", "verify_wait_duration", "target_time", "draft_time", "wire_byte_count", "draft_fault_count", "target_fault_count", "verify_network_duration", "draft_network_duration", "plain_round_duration")
+    __slots__ = ("prompt_token_count", "generated_token_count", "drafted_token_count", "accepted_token_count", "round_count", "drafted_round_count", "draft_length", "accepted_by_position", "drafted_by_position", "first_token_duration", "prompt_duration", "generation_duration", "draft_wait_duration", "verify_wait_duration", "target_time", "draft_time", "wire_byte_count", "draft_fault_count", "target_fault_count", "verify_network_duration", "draft_network_duration", "plain_round_duration", "controller")
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     GENERATED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +272,7 @@ class GenerationStatistics(_message.Message):
     VERIFY_NETWORK_DURATION_FIELD_NUMBER: _ClassVar[int]
     DRAFT_NETWORK_DURATION_FIELD_NUMBER: _ClassVar[int]
     PLAIN_ROUND_DURATION_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     prompt_token_count: int
     generated_token_count: int
     drafted_token_count: int
@@ -271,7 +295,30 @@ class GenerationStatistics(_message.Message):
     verify_network_duration: _duration_pb2.Duration
     draft_network_duration: _duration_pb2.Duration
     plain_round_duration: _duration_pb2.Duration
-    def __init__(self, prompt_token_count: _Optional[int] = ..., generated_token_count: _Optional[int] = ..., drafted_token_count: _Optional[int] = ..., accepted_token_count: _Optional[int] = ..., round_count: _Optional[int] = ..., drafted_round_count: _Optional[int] = ..., draft_length: _Optional[int] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., first_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., generation_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., target_time: _Optional[_Union[EngineTime, _Mapping]] = ..., draft_time: _Optional[_Union[EngineTime, _Mapping]] = ..., wire_byte_count: _Optional[int] = ..., draft_fault_count: _Optional[int] = ..., target_fault_count: _Optional[int] = ..., verify_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., plain_round_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    controller: ControllerView
+    def __init__(self, prompt_token_count: _Optional[int] = ..., generated_token_count: _Optional[int] = ..., drafted_token_count: _Optional[int] = ..., accepted_token_count: _Optional[int] = ..., round_count: _Optional[int] = ..., drafted_round_count: _Optional[int] = ..., draft_length: _Optional[int] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., first_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., generation_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., target_time: _Optional[_Union[EngineTime, _Mapping]] = ..., draft_time: _Optional[_Union[EngineTime, _Mapping]] = ..., wire_byte_count: _Optional[int] = ..., draft_fault_count: _Optional[int] = ..., target_fault_count: _Optional[int] = ..., verify_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., plain_round_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ...) -> None: ...
+
+class ControllerView(_message.Message):
+    __slots__ = ("token_rate", "plain_token_rate", "acceptance", "draft_token_duration", "draft_latency_duration", "round_overhead_duration", "slowdown", "run_ahead", "decode_costs")
+    TOKEN_RATE_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_TOKEN_RATE_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKEN_DURATION_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_LATENCY_DURATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_OVERHEAD_DURATION_FIELD_NUMBER: _ClassVar[int]
+    SLOWDOWN_FIELD_NUMBER: _ClassVar[int]
+    RUN_AHEAD_FIELD_NUMBER: _ClassVar[int]
+    DECODE_COSTS_FIELD_NUMBER: _ClassVar[int]
+    token_rate: float
+    plain_token_rate: float
+    acceptance: float
+    draft_token_duration: _duration_pb2.Duration
+    draft_latency_duration: _duration_pb2.Duration
+    round_overhead_duration: _duration_pb2.Duration
+    slowdown: float
+    run_ahead: bool
+    decode_costs: _containers.RepeatedCompositeFieldContainer[_common_pb2.DecodeCost]
+    def __init__(self, token_rate: _Optional[float] = ..., plain_token_rate: _Optional[float] = ..., acceptance: _Optional[float] = ..., draft_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_latency_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_overhead_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., slowdown: _Optional[float] = ..., run_ahead: bool = ..., decode_costs: _Optional[_Iterable[_Union[_common_pb2.DecodeCost, _Mapping]]] = ...) -> None: ...
 
 class EngineTime(_message.Message):
     __slots__ = ("queue_duration", "decode_duration", "sample_duration", "prompt_duration")
@@ -290,18 +337,20 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("service_version", "active_generation_count", "peers", "speculating", "reason")
+    __slots__ = ("service_version", "active_generation_count", "peers", "speculating", "reason", "controller")
     SERVICE_VERSION_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_GENERATION_COUNT_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     SPECULATING_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     service_version: str
     active_generation_count: int
     peers: _containers.RepeatedCompositeFieldContainer[PeerStatus]
     speculating: bool
     reason: str
-    def __init__(self, service_version: _Optional[str] = ..., active_generation_count: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., speculating: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    controller: ControllerView
+    def __init__(self, service_version: _Optional[str] = ..., active_generation_count: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., speculating: bool = ..., reason: _Optional[str] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
     __slots__ = ("role", "address", "state", "detail", "model", "round_trip_duration")

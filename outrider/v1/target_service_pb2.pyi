@@ -32,16 +32,20 @@ class VerifyRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., round: _Optional[_Union[VerifyRound, _Mapping]] = ...) -> None: ...
 
 class VerifyRound(_message.Message):
-    __slots__ = ("round", "prefix", "draft_token_ids", "row_form")
+    __slots__ = ("round", "prefix", "draft_token_ids", "row_form", "draft_survivals", "sent_ahead")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ROW_FORM_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_SURVIVALS_FIELD_NUMBER: _ClassVar[int]
+    SENT_AHEAD_FIELD_NUMBER: _ClassVar[int]
     round: int
     prefix: _common_pb2.TokenSpan
     draft_token_ids: _containers.RepeatedScalarFieldContainer[int]
     row_form: _common_pb2.RowForm
-    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ...) -> None: ...
+    draft_survivals: bytes
+    sent_ahead: bool
+    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., draft_survivals: _Optional[bytes] = ..., sent_ahead: bool = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
     __slots__ = ("round", "rows", "missing", "busy", "superseded", "context_full", "service_time")
@@ -62,18 +66,20 @@ class VerifyResponse(_message.Message):
     def __init__(self, round: _Optional[int] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., missing: _Optional[_Union[_common_pb2.Missing, _Mapping]] = ..., busy: _Optional[_Union[_common_pb2.Busy, _Mapping]] = ..., superseded: _Optional[_Union[_common_pb2.Superseded, _Mapping]] = ..., context_full: _Optional[_Union[_common_pb2.ContextFull, _Mapping]] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ...) -> None: ...
 
 class Rows(_message.Message):
-    __slots__ = ("first_row", "token_ids", "distributions", "logits", "candidates")
+    __slots__ = ("first_row", "token_ids", "distributions", "logits", "candidates", "answered_row_count")
     FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     DISTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     LOGITS_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     first_row: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     distributions: _containers.RepeatedCompositeFieldContainer[RowDistribution]
     logits: _containers.RepeatedScalarFieldContainer[bytes]
     candidates: _containers.RepeatedCompositeFieldContainer[_common_pb2.Candidates]
-    def __init__(self, first_row: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., distributions: _Optional[_Iterable[_Union[RowDistribution, _Mapping]]] = ..., logits: _Optional[_Iterable[bytes]] = ..., candidates: _Optional[_Iterable[_Union[_common_pb2.Candidates, _Mapping]]] = ...) -> None: ...
+    answered_row_count: int
+    def __init__(self, first_row: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., distributions: _Optional[_Iterable[_Union[RowDistribution, _Mapping]]] = ..., logits: _Optional[_Iterable[bytes]] = ..., candidates: _Optional[_Iterable[_Union[_common_pb2.Candidates, _Mapping]]] = ..., answered_row_count: _Optional[int] = ...) -> None: ...
 
 class RowDistribution(_message.Message):
     __slots__ = ("token_ids", "weights")

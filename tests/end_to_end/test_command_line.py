@@ -37,6 +37,13 @@ def test_greedy_text_is_the_targets_whatever_the_draft_length(alone: Any, length
     assert drafted["statistics"]["draft_length"] == int(length)
 
 
+def test_what_pays_is_drafted_unless_a_length_is_asked_for(alone: Any):
+    measured = outrider_json(*LOCAL, "-n", "64")
+    assert measured["token_ids"] == alone["token_ids"]
+    controller = measured["statistics"]["controller"]
+    assert controller["plain_token_rate"] > 0 and controller["decode_costs"]
+
+
 def test_a_running_orchestrator_gives_the_same_text(alone: Any, orchestrator: str):
     remote = outrider_json(*GREEDY, "--orchestrator", orchestrator, "-n", "64")
     assert remote["token_ids"] == alone["token_ids"]

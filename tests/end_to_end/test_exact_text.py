@@ -22,6 +22,7 @@ from outrider.v1 import common_pb2
 from tests.support.junk import write_junk
 from tests.support.processes import (
     DRAFT,
+    MEASURED,
     TARGET,
     Completion,
     ServiceProcess,
@@ -70,8 +71,12 @@ async def services() -> AsyncIterator[Services]:
         yield running
 
 
-async def _greedy(services: Services, prompt: str, length: int | None) -> list[int]:
-    completion = await services.generate(prompt, length=length, limit=LIMIT, temperature=0.0)
+async def _greedy(
+    services: Services, prompt: str, length: int | None, run_ahead: bool | None = None
+) -> list[int]:
+    completion = await services.generate(
+        prompt, length=length, limit=LIMIT, temperature=0.0, run_ahead=run_ahead
+    )
     return completion.token_ids
 
 
@@ -88,12 +93,21 @@ def test_the_prompts_have_20_to_600_tokens(alone: LlamaModel) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("length", [None, 1, 4, 8])
+@pytest.mark.parametrize("length", [None, 1, 4, 8, MEASURED])
 async def test_greedy_text_is_the_targets_own(
     services: Services, greedy_texts: list[list[int]], length: int | None
 ) -> None:
     for prompt, expected in zip(PROMPTS, greedy_texts, strict=True):
         assert await _greedy(services, prompt, length) == expected
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("length", [MEASURED, 4])
+async def test_a_draft_that_runs_ahead_changes_nothing(
+    services: Services, greedy_texts: list[list[int]], length: int
+) -> None:
+    for prompt, expected in zip(PROMPTS[::2], greedy_texts[::2], strict=True):
+        assert await _greedy(services, prompt, length, run_ahead=True) == expected
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -108,7 +122,7 @@ async def test_two_other_sessions_change_nothing(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("length", [None, 4])
+@pytest.mark.parametrize("length", [None, 4, MEASURED])
 async def test_shared_noise_gives_one_text_with_and_without_a_draft(
     services: Services, sampled_texts: list[list[int]], length: int | None
 ) -> None:
@@ -170,7 +184,7 @@ async def test_an_evicted_session_changes_nothing(
         opening = generation.plan.opening
         close = common_pb2.CloseSessionRequest(session_id=opening.session_id)
         evictions = 0
-        async for _ in Driver(generation, pair, 5.0, time.monotonic() + 60.0).run():
+        async for _ in Driver(generation, pair, time.monotonic() + 60.0).run():
             if len(generation.committed) > opening.prompt_count + 30 * (evictions + 1):
                 await pair.target.stub.CloseSession(close)
                 evictions += 1

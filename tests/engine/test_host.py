@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from outrider.costs import CostTable
 from outrider.engine import host as host_module
 from outrider.engine.cache import tokens_to_keep
 from outrider.engine.host import EngineHost, HostOptions
@@ -79,6 +80,17 @@ def rows_of(text: Sequence[int], row_count: int = 1) -> Job:
         kept = tokens_to_keep(lease.held, list(text), row_count)
         lease.keep(kept)
         rows = yield Step(list(text)[kept:], row_count)
+        return [row.copy() for row in rows]
+
+    return job
+
+
+def offering(text: Sequence[int], row_count: int, gains: Sequence[float]) -> Job:
+    """Return a job that lets the engine leave out as many of the last tokens as it has gains."""
+
+    def job(lease: Lease) -> Generator[Step, list[Row], list[Row]]:
+        lease.keep(0)
+        rows = yield Step(list(text), row_count, gains)
         return [row.copy() for row in rows]
 
     return job
@@ -734,3 +746,27 @@ def test_a_stopped_engine_refuses_and_leaves_nobody_waiting(
     host.stop()
     with pytest.raises(Draining):
         call(host).result(1.0)
+
+
+# gains
+
+
+def test_a_shared_decode_leaves_out_what_does_not_pay() -> None:
+    model, text = toy(), [*TEXT, 3]  # two tokens beyond a multiple of four
+    with running(model) as host:
+        host._cost = CostTable([(1, 0.010), (64, 0.640)])  # rows are as dear as decodes
+        gate = Gate(model)
+        first = host.submit(C, rows_of(TEXT))
+        assert gate.entered.wait(PATIENCE)
+        sure = host.submit(A, offering(text, 3, [0.99, 0.98]))
+        unsure = host.submit(B, offering(text, 3, [0.1, 0.05]))
+        gate.open()
+        assert [len(result(ticket)) for ticket in (first, sure)] == [1, 3]
+        np.testing.assert_array_equal(result(unsure), fresh_rows(text[:-2]))
+        assert (held(host, A), held(host, B)) == (len(text), len(text) - 2)
+
+
+def test_a_session_alone_gets_all_that_it_offers() -> None:
+    with running(toy()) as host:
+        host._cost = CostTable([(1, 0.010), (64, 0.640)])
+        assert len(result(host.submit(A, offering(TEXT, 3, [0.1, 0.05])))) == 3

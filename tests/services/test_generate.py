@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import grpc
 import pytest
@@ -83,6 +84,57 @@ async def test_the_text_is_the_targets_own(agreement: float, temperature: float)
                 assert completion.token_ids == written_alone(target(), asked)
                 assert completion.text == shown(completion.token_ids)
                 assert_consistent(completion)
+
+
+@pytest.mark.parametrize(
+    "speculative",
+    [
+        {"policy": messages.DRAFT_POLICY_MEASURED},
+        {"policy": messages.DRAFT_POLICY_MEASURED, "run_ahead": True},
+        {"policy": messages.DRAFT_POLICY_MEASURED, "run_ahead": False, "n_min": 2},
+        {"policy": messages.DRAFT_POLICY_FIXED, "run_ahead": True, "n_max": 3},
+        {"policy": messages.DRAFT_POLICY_CLASSIC, "n_max": 8},
+        {"policy": messages.DRAFT_POLICY_FIXED, "n_max": 8, "p_min": 0.3},
+    ],
+    ids=["measured", "ahead", "serial", "fixed-ahead", "classic", "p_min"],
+)
+async def test_no_policy_changes_the_text(speculative: dict[str, Any]) -> None:
+    async with three_services(target, drafter(0.9)) as trio:
+        for temperature in (0.0, 0.8):
+            for seed in range(3):
+                asked = request(seed=seed, temperature=temperature, token_limit=96, **speculative)
+                completion = await generate(trio.orchestrator, asked)
+                assert completion.token_ids == written_alone(target(), asked)
+                assert_consistent(completion)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"acceptance": 3, "p_min": 0.5}, "p_min"),
+        ({"acceptance": 3, "policy": messages.DRAFT_POLICY_CLASSIC}, "policy"),
+        ({"n_min": 5, "n_max": 4}, "n_min"),
+        ({"p_min": 1.5}, "p_min"),
+        ({"policy": 99}, "policy"),
+    ],
+)
+async def test_options_that_do_not_go_together_are_refused_by_name(
+    trio: Trio, change: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await generate(trio.orchestrator, request(**change))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert field in (caught.value.details() or "")
+
+
+async def test_the_statistics_and_the_status_say_what_the_controller_goes_by(trio: Trio) -> None:
+    completion = await generate(trio.orchestrator, request(token_limit=48))
+    status = await trio.orchestrator.status()
+    for view in (completion.statistics.controller, status.controller):
+        assert view.plain_token_rate > 0 and 0 < view.acceptance < 1
+        assert view.draft_token_duration.ToNanoseconds() > 0
+        assert [cost.row_count for cost in view.decode_costs]
+    assert completion.statistics.controller.token_rate > 0
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

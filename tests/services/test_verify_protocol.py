@@ -643,3 +643,42 @@ async def test_the_model_is_described(service: ModelProcess) -> None:
         assert part.first_token_id == len(texts)
         texts += part.token_texts
     assert texts == model().token_texts()
+
+
+# rounds sent ahead
+
+
+async def test_a_round_sent_ahead_that_assumed_right_is_answered(service: ModelProcess) -> None:
+    [first, second] = expected(TEXT, expected(TEXT)[:1])
+    async with VerifyStream(service) as stream:
+        await stream.send_round(1, 0, TEXT, [first])
+        await stream.send_round(2, 5, [second], [9], sent_ahead=True)
+        assert rows_of(await stream.receive()) == [first, second]
+        assert rows_of(await stream.receive()) == expected([*TEXT, first, second], [9])
+
+
+async def test_a_round_sent_ahead_whose_premise_fell_is_not_decoded(service: ModelProcess) -> None:
+    [first, second] = expected(TEXT, expected(TEXT)[:1])
+    wrong = (second + 1) % 60 + 3
+    async with VerifyStream(service) as stream:
+        await stream.verify(1, 0, TEXT, [first])
+        decodes = len(service.model.decodes)
+        answer = await stream.verify(2, 5, [wrong], [9], sent_ahead=True)
+        assert answer.WhichOneof("outcome") == "superseded"
+        assert len(service.model.decodes) == decodes
+        again = await stream.verify(3, 5, [wrong], [9])
+        assert rows_of(again) == expected([*TEXT, first, wrong], [9])
+
+
+async def test_survivals_that_do_not_fit_the_draft_are_refused(service: ModelProcess) -> None:
+    bad = messages.VerifyRound(
+        round=1,
+        prefix=common.TokenSpan(token_ids=TEXT),
+        draft_token_ids=[5, 9],
+        draft_survivals=b"\x80",
+        row_form=common.ROW_FORM_SAMPLED,
+    )
+    code = await refused(
+        service, messages.VerifyRequest(open=opening()), messages.VerifyRequest(round=bad)
+    )
+    assert code is INVALID_ARGUMENT

@@ -23,7 +23,7 @@ from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 
 MODELS = Path(__file__).resolve().parent.parent.parent / "models"
 TARGET = MODELS / "stdlib-target-q8_0.gguf"
-DRAFT = MODELS / "stdlib-draft-2m-q8_0.gguf"
+DRAFT = MODELS / "stdlib-draft-q8_0.gguf"
 
 
 def free_port() -> int:
@@ -102,6 +102,9 @@ class Completion:
         return self.finished.statistics
 
 
+MEASURED = -1
+
+
 @dataclass(slots=True)
 class Services:
     """The three processes and a stub to the orchestrator."""
@@ -119,15 +122,32 @@ class Services:
             await asyncio.sleep(0.05)
 
     async def stream(
-        self, prompt: str, *, length: int | None, limit: int, temperature: float, seed: int = 0
+        self,
+        prompt: str,
+        *,
+        length: int | None,
+        limit: int,
+        temperature: float,
+        seed: int = 0,
+        run_ahead: bool | None = None,
     ) -> AsyncIterator[Completion]:
-        """Generate; yield the completion so far after every message. `length` None: no draft."""
+        """Generate; yield the completion so far after every message.
+
+        `length` None is no draft, MEASURED what pays, and every other pinned.
+        """
+        speculative = messages.SpeculativeOptions(enabled=length is not None)
+        if length == MEASURED:
+            speculative.policy = messages.DRAFT_POLICY_MEASURED
+        elif length is not None:
+            speculative.policy, speculative.n_max = messages.DRAFT_POLICY_FIXED, length
+        if run_ahead is not None:
+            speculative.run_ahead = run_ahead
         request = messages.GenerateRequest(
             prompt_text=prompt,
             sampling=common.SamplingParameters(temperature=temperature),
             seed=seed,
             token_limit=limit,
-            speculative=messages.SpeculativeOptions(enabled=length is not None, n_max=length),
+            speculative=speculative,
         )
         so_far = Completion()
         async for response in self.stub.Generate(request):
@@ -143,10 +163,24 @@ class Services:
             yield so_far
 
     async def generate(
-        self, prompt: str, *, length: int | None, limit: int, temperature: float, seed: int = 0
+        self,
+        prompt: str,
+        *,
+        length: int | None,
+        limit: int,
+        temperature: float,
+        seed: int = 0,
+        run_ahead: bool | None = None,
     ) -> Completion:
         """Generate to the end."""
-        stream = self.stream(prompt, length=length, limit=limit, temperature=temperature, seed=seed)
+        stream = self.stream(
+            prompt,
+            length=length,
+            limit=limit,
+            temperature=temperature,
+            seed=seed,
+            run_ahead=run_ahead,
+        )
         return [completion async for completion in stream][-1]
 
 

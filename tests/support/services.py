@@ -22,6 +22,7 @@ from outrider.engine.model import Chunk
 from outrider.rpc.channel import open_channel
 from outrider.rpc.model_service import ModelService
 from outrider.rpc.server import Server, ServerConfig
+from outrider.speculation import Policy, Speculation
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.draft_service_pb2_grpc import (
@@ -180,12 +181,18 @@ class ModelProcess:
         return response.status
 
 
+SERIAL = Speculation(n_max=4, policy=Policy.FIXED, run_ahead=False)
+
+
 class OrchestratorProcess:
     """An orchestrator over two addresses; an empty draft address means none."""
 
     def __init__(self, target: str, draft: str = "", **options: Any) -> None:
         self._config = OrchestratorConfig(
-            server=ServerConfig(), target=target, draft=draft, **{"draft_seconds": 10.0, **options}
+            server=ServerConfig(),
+            target=target,
+            draft=draft,
+            **{"draft_seconds": 10.0, "speculation": SERIAL, **options},
         )
         self._server: Server | None = None
 

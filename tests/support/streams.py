@@ -107,22 +107,28 @@ class VerifyStream(RawStream):
         token_ids: Sequence[int],
         drafted: Sequence[int] = (),
         form: int = common.ROW_FORM_SAMPLED,
+        **more: Any,
     ) -> None:
         """Send a round."""
         span = common.TokenSpan(position=position, token_ids=token_ids)
         await self.send(
             target.VerifyRequest(
                 round=target.VerifyRound(
-                    round=number, prefix=span, draft_token_ids=drafted, row_form=form
+                    round=number, prefix=span, draft_token_ids=drafted, row_form=form, **more
                 )
             )
         )
 
     async def verify(
-        self, number: int, position: int, token_ids: Sequence[int], drafted: Sequence[int] = ()
+        self,
+        number: int,
+        position: int,
+        token_ids: Sequence[int],
+        drafted: Sequence[int] = (),
+        **more: Any,
     ) -> Any:
         """Send a round and return its answer."""
-        await self.send_round(number, position, token_ids, drafted)
+        await self.send_round(number, position, token_ids, drafted, **more)
         return await self.receive()
 
 

@@ -34,6 +34,7 @@ from outrider.client import (
 from outrider.errors import EngineBusy, InvalidRequest
 from outrider.messages import Form, Rule
 from outrider.rpc.errors import to_status
+from outrider.speculation import Policy
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -50,8 +51,9 @@ def test_what_is_chosen_is_sent():
         token_limit=-1,
         seed=-5,
         stop_sequences=("a", "b"),
-        speculate=False,
-        draft_length=0,
+        enabled=False,
+        n_max=0,
+        policy=Policy.CLASSIC,
         acceptance=Rule.REJECTION,
         rows=Form.LOGITS,
         rollback=Rollback.RPC,
@@ -64,6 +66,7 @@ def test_what_is_chosen_is_sent():
     assert request.speculative == messages.SpeculativeOptions(
         enabled=False,
         n_max=0,
+        policy=messages.DRAFT_POLICY_CLASSIC,
         acceptance=common.ACCEPTANCE_RULE_REJECTION,
         row_form=common.ROW_FORM_LOGITS,
         rollback=messages.ROLLBACK_MODE_RPC,
@@ -78,8 +81,10 @@ def test_what_is_chosen_is_sent():
         {"token_limit": -2},
         {"token_limit": 2**31},
         {"seed": 2**63},
-        {"draft_length": -1},
-        {"draft_length": 65},
+        {"n_max": -1},
+        {"n_max": 65},
+        {"n_min": 3, "n_max": 2},
+        {"p_min": 1.5},
         {"stop_sequences": ("\udc80",)},
     ],
 )

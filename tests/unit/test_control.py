@@ -1,10 +1,257 @@
-"""What a round without a draft would have cost, read off the target's cost table."""
+"""What the controller decides, and what it learns."""
 
 from __future__ import annotations
 
-from orchestrator.control import plain_share
+from itertools import pairwise
 
-PADDED = [(4, 10.0), (8, 16.0), (12, 20.0)]
+import pytest
+
+from orchestrator.control import (
+    Acceptance,
+    Control,
+    Experience,
+    Mean,
+    Outcome,
+    control,
+    plain_share,
+)
+from orchestrator.forecast import Mode
+from outrider.costs import CostTable
+from outrider.messages import Rule
+from outrider.speculation import Policy, Speculation
+
+GPU = [(1, 0.0300), (64, 0.0300 + 0.0004 * 63)]
+CPU = [(4, 0.055), (8, 0.100), (16, 0.200)]
+SURE = 255
+
+
+def made(
+    *,
+    costs: list[tuple[int, float]] = GPU,
+    latency: float = 0.001,
+    token_time: float = 0.003,
+    acceptance: float = 0.8,
+    rule: Rule = Rule.MATCH,
+    same_host: bool = False,
+    **speculation: object,
+) -> Control:
+    """Return a controller that knows its pair well."""
+    experience = Experience(costs=CostTable(costs), same_host=same_host)
+    experience.latency, experience.token_time = Mean(latency), Mean(token_time)
+    experience.overhead = Mean(0.001)
+    its_control = control(Speculation(**speculation), rule, experience, patience=1.0)  # type: ignore[arg-type]
+    stood = 0.0
+    for _ in range(400):
+        stood += acceptance
+        accepted = stood >= 1.0
+        stood -= accepted
+        its_control.acceptance.note([128], int(accepted))
+    return its_control
+
+
+def outcome(**changes: object) -> Outcome:
+    usual: dict[str, object] = {
+        "now": 1.0,
+        "sent": 0.9,
+        "confidences": [],
+        "offered": 0,
+        "drafted": 0,
+        "accepted": 0,
+        "committed": 1,
+        "decode_seconds": 0.0,
+        "draft_busy": False,
+        "is_prompt": False,
+    }
+    return Outcome(**(usual | changes))  # type: ignore[arg-type]
+
+
+# acceptance
+
+
+def test_acceptance_is_what_was_seen() -> None:
+    assert made(acceptance=0.8).acceptance.mean == pytest.approx(0.8, abs=0.05)
+    assert made(acceptance=0.0).acceptance.mean < 0.02
+    assert Acceptance().mean == 0.5
+
+
+def test_sure_tokens_are_told_from_unsure_ones() -> None:
+    acceptance = Acceptance()
+    for _ in range(30):
+        acceptance.note([250], 1)
+        acceptance.note([20], 0)
+    assert acceptance.chance(250) > 0.85
+    assert acceptance.chance(20) < 0.15
+    assert acceptance.chance(100) == pytest.approx(acceptance.mean)
+
+
+def test_survival_multiplies_and_goes_on_with_the_mean() -> None:
+    acceptance = Acceptance()
+    survival = acceptance.survival([128], 3)
+    assert survival == pytest.approx([0.5, 0.25, 0.125])
+
+
+def test_a_new_session_begins_with_what_was_learned_and_soon_trusts_itself() -> None:
+    before = made(acceptance=0.9).acceptance
+    after = Acceptance(before)
+    assert after.mean == pytest.approx(before.mean, abs=0.02)
+    for _ in range(30):
+        after.note([128], 0)
+    assert after.mean < 0.3 < before.mean
+
+
+def test_lines_teach_and_under_rejection_only_verified_tokens_do() -> None:
+    learner = made(acceptance=0.5)
+    learner.note_line([128] * 50, agrees=True)
+    assert learner.acceptance.mean > 0.8
+    judged = made(acceptance=0.5, rule=Rule.REJECTION)
+    for _ in range(50):
+        judged.note_round(outcome(confidences=[128, 128, 128], drafted=3, accepted=0))
+    assert judged.acceptance.mean < 0.2
+
+
+# the mode
+
+
+@pytest.mark.parametrize(
+    ("latency", "mode"), [(0.0, Mode.WAITING), (0.02, Mode.RESTLESS), (0.15, Mode.RESTLESS)]
+)
+def test_the_way_to_the_draft_decides_whether_to_wait(latency: float, mode: Mode) -> None:
+    assert made(latency=latency).forecast.mode is mode
+
+
+def test_a_useless_draft_is_left_alone() -> None:
+    idle = made(acceptance=0.0)
+    assert idle.forecast.mode is Mode.PLAIN
+    assert idle.draft_count(64) == 0
+
+
+def test_on_shared_cores_drafting_waits_until_running_ahead_is_known_to_be_harmless() -> None:
+    careful = made(costs=CPU, token_time=0.006, same_host=True)
+    assert careful.forecast.mode is Mode.SERIAL
+    for _ in range(4):
+        careful.experience.slowdown.note(1.0)
+    careful._forecast = None
+    assert careful.forecast.mode is not Mode.SERIAL
+    for _ in range(100):
+        careful.experience.slowdown.note(1.8)
+    careful._forecast = None
+    assert careful.forecast.mode is Mode.SERIAL
+
+
+def test_now_and_then_a_round_measures_what_a_busy_draft_does() -> None:
+    shared = made(costs=CPU, same_host=True)
+    ahead = []
+    for i in range(64):
+        ahead.append(shared.runs_ahead())
+        shared.note_round(outcome(now=float(i), sent=float(i)))
+    assert 4 <= sum(ahead) <= 10
+
+
+def test_a_draft_left_alone_is_tried_again_ever_more_rarely() -> None:
+    left = made(acceptance=0.0)
+    tried = []
+    for i in range(400):
+        if left.draft_count(64):
+            tried.append(i)
+            left.note_line([128], agrees=False)
+        left.note_round(outcome(now=float(i), sent=float(i)))
+    gaps = [b - a for a, b in pairwise(tried)]
+    assert tried[0] == 16 and gaps == sorted(gaps) and gaps[-1] >= 128
+
+
+def test_a_probe_reaches_behind_what_is_decoded_until_it_comes() -> None:
+    far = made(acceptance=0.0, latency=0.31)
+    assert far.lookahead() == 10
+
+
+# what to verify, and whether to wait
+
+
+def test_rows_that_cost_too_much_are_not_verified() -> None:
+    dear = made(costs=CPU, token_time=0.006, acceptance=0.6, run_ahead=False)
+    choice = dear.choose([128] * 8, 8, now=0.0, length=10, expected=False)
+    assert choice.count == 3 and choice.until is None  # four rows cost what one does
+
+
+def test_sure_tokens_are_worth_more_rows_than_unsure_ones() -> None:
+    mixed = made(costs=CPU, token_time=0.006, acceptance=0.6, run_ahead=False)
+    for _ in range(60):
+        mixed.acceptance.note([250], 1)
+        mixed.acceptance.note([20], 0)
+    assert mixed.choose([250] * 7, 8, now=0.0, length=10, expected=False).count == 7
+    assert mixed.choose([20] * 7, 8, now=0.0, length=10, expected=False).count <= 3
+
+
+def test_what_is_expected_soon_is_waited_for_and_what_is_late_is_not() -> None:
+    near = made(run_ahead=False)
+    near.note_order(0.0, 10, 0)
+    times = [0.0005]
+    while (until := near.choose([], 8, now=times[-1], length=10, expected=True).until) is not None:
+        times.append(until)
+    assert 2 <= len(times) <= 4 and 0.004 < times[-1] < 0.1
+
+
+def test_a_distant_draft_is_not_waited_for() -> None:
+    far = made(latency=0.3)
+    far.note_order(0.0, 10, 0)
+    assert far.choose([], 8, now=0.0, length=10, expected=True).until is None
+
+
+def test_a_draft_below_n_min_is_not_verified() -> None:
+    choosy = made(n_min=4, run_ahead=False)
+    assert choosy.choose([SURE] * 3, 16, now=0.0, length=10, expected=False).count == 0
+    assert choosy.choose([SURE] * 5, 16, now=0.0, length=10, expected=False).count == 5
+
+
+def test_under_rejection_a_block_is_waited_for_whole() -> None:
+    block = made(rule=Rule.REJECTION)
+    block.note_order(0.0, 10, 4)
+    assert block.choose([128] * 2, 4, now=0.01, length=10, expected=True).until is not None
+    assert block.choose([128] * 4, 4, now=0.01, length=10, expected=True) == block.choose(
+        [1] * 4, 4, now=0.01, length=10, expected=True
+    )
+
+
+def test_a_draft_that_a_busy_target_cuts_is_shorter_for_a_while() -> None:
+    busy = made(run_ahead=False)
+    wanted = busy.draft_count(64)
+    assert wanted > 3
+    busy.note_round(outcome(offered=wanted, drafted=1, accepted=1))
+    assert busy.draft_count(64) == 1
+    for _ in range(8):
+        busy.note_round(outcome(offered=1, drafted=1, accepted=1))
+    assert busy.draft_count(64) == 3
+
+
+# policies
+
+
+def test_a_fixed_length_is_waited_for_until_patience_ends() -> None:
+    fixed = made(policy=Policy.FIXED, n_max=4, acceptance=0.0, run_ahead=False)
+    assert fixed.draft_count(64) == 4 and fixed.draft_count(2) == 2
+    fixed.note_order(0.0, 10, 4)
+    first = fixed.choose([128] * 3, 64, now=0.0, length=10, expected=True)
+    assert first.until == pytest.approx(0.001 + 4 * 0.003 + 1.0)
+    assert fixed.choose([128] * 3, 64, now=1.1, length=10, expected=True).until is None
+    assert fixed.choose([128] * 5, 64, now=0.0, length=10, expected=True).count == 4
+
+
+def test_the_classic_rule_grows_and_shrinks_as_in_llama_cpp() -> None:
+    classic = made(policy=Policy.CLASSIC, n_max=5)
+    lengths = [classic.draft_count(64)]
+    for drafted, accepted in ((5, 5), (13, 13), (21, 21), (29, 29), (30, 7), (4, 4), (28, 0)):
+        classic.note_round(outcome(drafted=drafted, accepted=accepted))
+        lengths.append(classic.draft_count(64))
+    assert lengths == [5, 13, 21, 29, 30, 29, 29, 28]
+    for _ in range(40):
+        classic.note_round(outcome(drafted=2, accepted=0))
+    assert classic.draft_count(64) == 2
+
+
+# the table of costs
+
+
+PADDED = CostTable([(4, 10.0), (8, 16.0), (12, 20.0)])
 """A target that pads to four rows: one row costs what four do."""
 
 
@@ -13,14 +260,21 @@ def test_rows_between_two_points_cost_what_the_next_one_does() -> None:
     assert shares == {1: 1.0, 4: 1.0, 5: 0.625, 8: 0.625, 9: 0.5, 12: 0.5}
 
 
-def test_beyond_the_table_its_last_point_counts() -> None:
-    assert plain_share(PADDED, 65) == 0.5
+def test_beyond_the_table_its_last_slope_goes_on() -> None:
+    assert plain_share(PADDED, 65) == 10.0 / (20.0 + (68 - 12) * 1.0)
 
 
 def test_more_rows_are_never_taken_for_cheaper_than_one() -> None:
-    assert plain_share([(1, 9.0), (4, 6.0)], 4) == 1.0
+    assert plain_share(CostTable([(1, 9.0), (4, 6.0)]), 4) == 1.0
 
 
-def test_without_a_table_nothing_is_assumed() -> None:
-    assert plain_share([], 5) == 1.0
-    assert plain_share([(1, 0.0)], 1) == 1.0
+def test_a_decode_beside_a_busy_draft_says_how_much_it_slows_the_target() -> None:
+    shared = made(costs=CPU, same_host=True)
+    shared.note_sent()
+    shared.note_frame(0.5, 10, 4, 0.080, is_first=True)
+    shared.note_round(outcome(decode_seconds=0.088, drafted=3, draft_busy=True))
+    assert shared.experience.slowdown.value == pytest.approx(1 + (0.088 - 0.055) / 0.080)
+    before = shared.experience.costs.seconds(4)
+    shared.note_sent()
+    shared.note_round(outcome(decode_seconds=0.060, drafted=3))
+    assert shared.experience.costs.seconds(4) > before

@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from draft_service.line import Line
-from orchestrator.control import FixedLength
+from orchestrator.control import Experience, control
 from orchestrator.generation import (
     Commit,
     Counts,
@@ -41,6 +41,8 @@ from outrider.messages import (
     compose,
 )
 from outrider.sampling import GREEDY
+from outrider.speculation import Policy, Speculation
+from tests.support.ticking import Ticking
 
 # Not shrunk: that takes half a minute and leaves as many events as there were.
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=300, phases=[Phase.generate])
@@ -52,7 +54,15 @@ EVENTS = st.binary(min_size=150, max_size=300)
 """What happens, as bytes: each picks one of the things that can happen next."""
 
 
-def plan(rule: Rule = Rule.MATCH, *, limit: int = 20, draft: int = 3, **options: object) -> Plan:
+def plan(
+    rule: Rule = Rule.MATCH,
+    *,
+    limit: int = 20,
+    draft: int = 3,
+    policy: Policy = Policy.FIXED,
+    run_ahead: bool | None = False,
+    **options: object,
+) -> Plan:
     """Return a plan for PROMPT."""
     opening = Opening(
         session_id=bytes(16),
@@ -71,8 +81,9 @@ def plan(rule: Rule = Rule.MATCH, *, limit: int = 20, draft: int = 3, **options:
         "end_token_ids": frozenset({END}),
         "target_context": 1000,
     }
-    control = FixedLength(draft, plain_rounds=2)
-    return Plan(opening=opening, prompt=PROMPT, control=control, **(usual | options))  # type: ignore[arg-type]
+    speculation = Speculation(n_max=draft, policy=policy, run_ahead=run_ahead)
+    its_control = control(speculation, rule, Experience(), patience=1.0)
+    return Plan(opening=opening, prompt=PROMPT, control=its_control, **(usual | options))  # type: ignore[arg-type]
 
 
 def next_token(text: Sequence[int]) -> int:
@@ -212,7 +223,7 @@ class World:
 
     def __init__(self, its_plan: Plan) -> None:
         self.plan = its_plan
-        self.generation = Generation(its_plan)
+        self.generation = Ticking(its_plan)
         self.target = Target(its_plan.target_context)
         self.draft = Draft(its_plan.opening.rule)
         self.draft_context = 1000
@@ -224,6 +235,7 @@ class World:
         self.checks_guesses = True
         self.replicas: list[list[int]] = []  # what other targets at the same address hold
         self.question: tuple[int, list[int]] = (0, [])
+        self.assumed: list[int] = []
         self.act()
 
     # --- what can happen ---
@@ -315,7 +327,7 @@ class World:
         self.generation.draft_opened(self.draft_context)
 
     def be_late(self, number: int) -> None:
-        self.generation.draft_late()
+        self.generation.pass_time()
 
     # --- what is asked for ---
 
@@ -342,16 +354,30 @@ class World:
     def _check_round(self, round_: Round) -> None:
         text = self.generation.committed
         assert self.target.opened
-        assert not self.under_way, "two rounds under way"
-        assert list(round_.prefix.token_ids) == text[round_.prefix.position :]
         assert round_.prefix.token_ids, "nothing to decode"
-        assert len(round_.draft) <= self.plan.control.draft_length
+        speculation = self.plan.control.speculation
+        assert len(round_.draft) <= (
+            30 if speculation.policy is Policy.CLASSIC else speculation.n_max
+        )
+        if round_.prefix.end > len(text):
+            self._check_assumption(round_)
+            return
+        self.assumed = [*text, *round_.draft]
+        assert list(round_.prefix.token_ids) == text[round_.prefix.position :]
         assert len(text) + len(round_.draft) <= max(len(text), self.plan.target_context)
         question = len(text), list(round_.draft)
         # What is asked again stays as it was.
         if question != self.question and self.checks_guesses:
             self._check_guesses(*question)
         self.question = question
+
+    def _check_assumption(self, round_: Round) -> None:
+        """A round behind another one builds on it, and is never under way alone."""
+        assert (self.under_way or self.busy) and self.plan.control.runs_ahead()
+        # What was asked behind it may have been dropped.
+        assert len(self.generation.committed) <= round_.prefix.position <= len(self.assumed)
+        kept = self.assumed[: round_.prefix.position]
+        self.assumed = [*kept, *round_.prefix.token_ids, *round_.draft]
 
     def _check_guesses(self, length: int, guesses: list[int]) -> None:
         """Guesses are of the newest base, which does not conflict with the text.
@@ -437,6 +463,22 @@ def test_the_text_is_the_targets_own_whatever_happens(
     events: bytes, rule: Rule, draft: int, limit: int
 ) -> None:
     run(World(plan(rule, limit=limit, draft=draft)), events)
+
+
+@SETTINGS
+@given(
+    EVENTS,
+    st.sampled_from(Rule),
+    st.integers(1, 8),
+    st.sampled_from(Policy),
+    st.sampled_from([True, None]),
+)
+def test_every_policy_and_running_ahead_write_the_targets_own_text(
+    events: bytes, rule: Rule, draft: int, policy: Policy, run_ahead: bool | None
+) -> None:
+    world = World(plan(rule, limit=40, draft=draft, policy=policy, run_ahead=run_ahead))
+    world.plan.control.experience.overhead.note(1.0)  # so that several rounds are under way
+    run(world, events)
 
 
 @SETTINGS
@@ -546,9 +588,9 @@ def test_with_a_good_draft_few_rounds_are_needed() -> None:
 # small cases
 
 
-def begun(rule: Rule = Rule.MATCH, **options: object) -> Generation:
+def begun(rule: Rule = Rule.MATCH, **options: object) -> Ticking:
     """Return a generation with both streams open and its first actions taken."""
-    generation = Generation(plan(rule, **options))  # type: ignore[arg-type]
+    generation = Ticking(plan(rule, **options))  # type: ignore[arg-type]
     generation.target_opened()
     generation.draft_opened(1000)
     generation.next_actions()
@@ -629,7 +671,8 @@ def test_behind_a_lost_frame_the_text_is_told_again() -> None:
 def test_a_target_that_misses_what_it_says_it_holds_is_told_something(held: int) -> None:
     generation = begun()
     first_token(generation)
-    generation.draft_late()
+    generation.next_actions()
+    generation.pass_time()
     [round_] = rounds(generation)
     generation.target_missing(round_.number, held)
     [again] = rounds(generation)
@@ -638,7 +681,7 @@ def test_a_target_that_misses_what_it_says_it_holds_is_told_something(held: int)
 
 
 def test_the_first_round_does_not_wait_for_the_draft() -> None:
-    generation = Generation(plan())
+    generation = Ticking(plan())
     generation.draft_opened(1000)
     generation.target_opened()
     actions = generation.next_actions()
@@ -652,7 +695,8 @@ def test_a_generation_waits_for_the_draft_only_while_it_drafts() -> None:
     first_token(generation)
     generation.next_actions()
     assert generation.waits_for_draft
-    generation.draft_late()
+    generation.pass_time()
+    generation.next_actions()
     assert [generation.draft_state] == [DraftState.LATE]
     assert not generation.waits_for_draft
 
@@ -709,7 +753,11 @@ def test_faults_are_counted_by_whose_they_are() -> None:
     assert generation.counts.target_faults == 2
     generation.draft_missing(1, 0)
     generation.next_actions()
-    generation.draft_late()
+    [asked] = [asked.round.number for asked in generation._asked]
+    generation.target_rows(asked, Rows(sampled=[5]))
+    generation.next_actions()
+    generation.pass_time()
+    generation.next_actions()
     generation.draft_lost()
     generation.draft_lost()
     assert generation.counts.draft_faults == 3
@@ -744,13 +792,13 @@ def test_the_span_of_a_round_starts_at_what_the_target_holds() -> None:
     generation.draft_frame(Frame(4, 4, [5, 6, 2], completed=1))
     first_token(generation)
     [order] = orders(generation)
-    assert order == Order(2, Span(5, []), 8)
+    assert order == Order(2, Span(5, []), 8, frame_tokens=3)
     generation.draft_frame(Frame(4, 7, [3], completed=2))
     [round_] = rounds(generation)
     assert round_ == Round(2, Span(4, [5]), [6, 2, 3], Form.SAMPLED)
     generation.target_rows(2, Rows(sampled=[6, 7, 1, 1]))
-    generation.draft_late()
+    generation.pass_time()
     generation.next_actions()
-    generation.draft_late()
+    generation.pass_time()
     [round_] = rounds(generation)
     assert round_.prefix == Span(6, [7])

@@ -24,8 +24,12 @@ PURE = (
     "outrider.engine.model",
     "outrider.engine.schedule",
     "orchestrator.acceptance",
+    "outrider.costs",
+    "outrider.speculation",
     "orchestrator.control",
+    "orchestrator.forecast",
     "orchestrator.generation",
+    "orchestrator.line",
     "orchestrator.text",
 )
 PURE_OVER_PROTOBUF = ("outrider.wire", "outrider.handshake")

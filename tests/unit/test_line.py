@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -132,25 +133,28 @@ class Desk:
         eos_bias: float = NEVER,
         capacity: int = 256,
         clock: Callable[[], float] = lambda: 0.0,
+        **changes: float,
     ) -> None:
         self.model = ToyModel(eos_bias=eos_bias)
         self.lease = Lease(Session(bytes(16), 0.0, sequence=0), self.model, capacity)
         self.frames: list[Frame] = []
         self.steps: list[tuple[int, int]] = []  # tokens and rows of every decode
-        self.opening = opening(rule, sampling)
+        self.opening = replace(opening(rule, sampling), **changes)  # type: ignore[arg-type]
         guess = guesser(self.model, self.opening, 256, 0.0)
         self.drafter = Drafter(self.opening, guess, (EOS,), clock)
         self._number = 0
 
-    def order(self, span: Span, until: int) -> list[Frame]:
+    def order(self, span: Span, until: int, frame_tokens: int = 0) -> list[Frame]:
         """Carry an order out and return its frames."""
         self.frames = []
-        self.run(self.begin(span, until))
+        self.run(self.begin(span, until, frame_tokens))
         return self.frames
 
-    def begin(self, span: Span, until: int) -> Generator[Step, list[Row], None]:
+    def begin(
+        self, span: Span, until: int, frame_tokens: int = 0
+    ) -> Generator[Step, list[Row], None]:
         self._number += 1
-        order = Order(self._number, span, until)
+        order = Order(self._number, span, until, frame_tokens)
         return self.drafter.draft(self.lease, order, self.frames.append)
 
     def run(
@@ -459,3 +463,56 @@ def test_a_row_that_is_sent_keeps_to_its_support() -> None:
 
 def test_only_the_rejection_rule_sends_rows() -> None:
     assert all(not frame.rows for frame in Desk().order(Span(0, PROMPT), 9))
+
+
+# doubt
+
+
+@pytest.mark.parametrize("rule", [Rule.MATCH, Rule.SHARED_NOISE])
+def test_drafting_stops_before_a_token_that_is_less_probable_than_wanted(rule: Rule) -> None:
+    sampling = GREEDY if rule is Rule.MATCH else WARM
+    free = Desk(rule, sampling)
+    drafted = tokens(free.order(Span(0, PROMPT), 24))
+    chances = [probability(free, [*PROMPT, *drafted[:i]], drafted[i]) for i in range(20)]
+    least = sorted(chances)[5]
+    wanted = next(i for i, chance in enumerate(chances) if chance < least)
+    stopped = Desk(rule, sampling, min_probability=least)
+    frames = stopped.order(Span(0, PROMPT), 24)
+    assert tokens(frames) == drafted[:wanted]
+    assert frames[-1].completed == stopped.last
+
+
+def probability(desk: Desk, text: list[int], token_id: int) -> float:
+    """Return what the draft's law gives a token: of the softmax where it is greedy."""
+    [[row]] = ToyModel(eos_bias=NEVER).decode([Chunk(0, 0, text, 1)])
+    if desk.opening.sampling.greedy:
+        return float(np.exp(row - row.max())[token_id] / np.exp(row - row.max()).sum())
+    return desk.model.sampler(desk.opening.sampling).law(row).probability(token_id)
+
+
+def test_drafting_stops_where_the_best_token_hardly_leads() -> None:
+    drafted = tokens(Desk().order(Span(0, PROMPT), 24))
+    leads = []
+    for i in range(20):
+        [[row]] = ToyModel(eos_bias=NEVER).decode([Chunk(0, 0, [*PROMPT, *drafted[:i]], 1)])
+        second, best = np.sort(row)[-2:]
+        leads.append(float(np.exp(best - second)))
+    least = sorted(leads)[5]
+    wanted = next(i for i, lead in enumerate(leads) if lead < least * 0.999)
+    assert tokens(Desk(min_ratio=least * 0.999).order(Span(0, PROMPT), 24)) == drafted[:wanted]
+
+
+def test_a_doubtful_draft_goes_on_behind_what_was_committed() -> None:
+    desk = Desk(min_probability=1.0)
+    assert tokens(desk.order(Span(0, PROMPT), 10)) == []
+    assert tokens(desk.order(Span(4, [9]), 11)) == []
+    assert desk.lease.held == [*PROMPT, 9]
+
+
+def test_an_order_may_want_its_tokens_in_one_frame() -> None:
+    ticks = iter(range(1000))
+    desk = Desk(clock=lambda: float(next(ticks)))
+    frames = desk.order(Span(0, PROMPT), 14, frame_tokens=10)
+    assert [len(frame.token_ids) for frame in frames] == [10]
+    frames = desk.order(Span(14, []), 20)
+    assert [len(frame.token_ids) for frame in frames] == [1, 1, 1, 1, 1, 1]

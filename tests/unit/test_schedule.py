@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.schedule import Awaited, CostTable, Limits, Pending, allot, wait_until
+from outrider.costs import CostTable
+from outrider.engine.schedule import (
+    Awaited,
+    Limits,
+    Offer,
+    Pending,
+    allot,
+    gains_that_pay,
+    wait_until,
+)
 
 SETTINGS = settings(derandomize=True, deadline=None)
 LIMITS = Limits(rows=512, rows_out=128)
@@ -131,44 +140,6 @@ POINTS = st.lists(
 ).map(sorted)
 
 
-def test_a_cost_is_read_between_its_points() -> None:
-    table = CostTable([(1, 0.010), (4, 0.016), (8, 0.032)])
-    assert table.seconds(0) == 0.0
-    assert table.seconds(1) == pytest.approx(0.010)
-    assert table.seconds(2) == pytest.approx(0.012)
-    assert table.seconds(8) == pytest.approx(0.032)
-    assert table.seconds(12) == pytest.approx(0.048)
-
-
-def test_fewer_rows_never_cost_more_since_they_can_be_padded() -> None:
-    table = CostTable([(1, 0.066), (2, 0.070), (4, 0.055), (8, 0.108)])
-    assert table.seconds(1) == table.seconds(2) == table.seconds(4) == 0.055
-
-
-def test_one_point_is_a_line_through_nothing() -> None:
-    table = CostTable([(4, 0.02)])
-    assert table.seconds(2) == 0.02
-    assert table.seconds(8) == pytest.approx(0.04)
-
-
-@SETTINGS
-@given(POINTS)
-def test_a_cost_never_falls_with_the_rows(points: list[tuple[int, float]]) -> None:
-    table = CostTable(points)
-    costs = [table.seconds(count) for count in range(80)]
-    assert all(left <= right * (1 + 1e-12) for left, right in pairwise(costs))
-
-
-@SETTINGS
-@given(POINTS)
-def test_a_cost_is_at_most_what_was_measured(points: list[tuple[int, float]]) -> None:
-    table = CostTable(points)
-    assert all(table.seconds(count) <= seconds * (1 + 1e-12) for count, seconds in points)
-
-
-# waiting
-
-
 FLAT = CostTable([(4, 0.050), (8, 0.050), (16, 0.050)])
 """Shared decodes are free: every wait below 50 ms pays."""
 
@@ -241,3 +212,51 @@ def test_no_wait_is_longer_than_twice_a_turnaround_or_than_it_pays(
         rows = sum(a.row_count for a in awaited)
         # A shared decode saves at most all of the others' time.
         assert until - now <= table.seconds(rows) + 1e-9
+
+
+# gains that pay
+
+
+def offers_by(rows: list[int], gains: list[list[float]]) -> list[Offer]:
+    return [Offer(count, gain) for count, gain in zip(rows, gains, strict=True)]
+
+
+SURVIVALS = st.lists(st.floats(0.01, 0.99), max_size=4).map(lambda s: sorted(s, reverse=True))
+
+
+@SETTINGS
+@given(st.lists(SURVIVALS, min_size=2, max_size=3), MULTIPLES, st.integers(0, 2))
+def test_the_rows_with_the_best_goodput_are_taken(
+    gains: list[list[float]], multiple: int, table: int
+) -> None:
+    """Against every prefix-closed choice, as good as the best of those by falling gains."""
+    cost = (FLAT, STEEP, CostTable([(1, 0.03), (64, 0.06)]))[table]
+    padded = by(multiple)
+    offers = offers_by([1] * len(gains), gains)
+
+    def rate(counts: tuple[int, ...]) -> float:
+        tokens = sum(1 + sum(g[:n]) for g, n in zip(gains, counts, strict=True))
+        return tokens / cost.seconds(sum(padded(1 + n) for n in counts))
+
+    taken = tuple(gains_that_pay(offers, cost, padded))
+    assert all(0 <= n <= len(g) for n, g in zip(taken, gains, strict=True))
+    assert rate(taken) >= rate((0,) * len(gains)) * (1 - 1e-12)
+    if multiple == 1:
+        best = max(rate(counts) for counts in product(*(range(len(g) + 1) for g in gains)))
+        assert rate(taken) >= best * (1 - 1e-9)
+
+
+def test_one_job_alone_keeps_what_it_offers() -> None:
+    assert gains_that_pay([Offer(1, [0.1, 0.01])], STEEP, by(1)) == [2]
+
+
+def test_where_rows_are_free_all_are_taken_and_where_they_are_dear_the_likely_ones() -> None:
+    offers = offers_by([1, 1], [[0.9, 0.8], [0.5, 0.1]])
+    assert gains_that_pay(offers, FLAT, by(1)) == [2, 2]
+    line = CostTable([(1, 0.02), (64, 0.65)])  # a row costs half of what one alone does
+    assert gains_that_pay(offers, line, by(1)) == [2, 0]
+
+
+def test_rows_that_fill_the_padding_cost_nothing() -> None:
+    offers = offers_by([1, 1], [[0.2, 0.1, 0.05, 0.04], [0.2]])
+    assert gains_that_pay(offers, STEEP, by(4)) == [3, 1]

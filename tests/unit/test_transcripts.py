@@ -5,14 +5,16 @@ tell what happened, in order, and then what the generation wants done.
 `REWRITE_TRANSCRIPTS=1 pytest tests/unit/test_transcripts.py` writes what it wants
 now into the files; the difference is for a reader to judge.
 
-    prompt 5 6 7 limit 10      begins: `draft N`, `rule R`, `form F`, `end ID`, `pause N`,
-                               `context N` (the target's) and `rollback calls` may follow
+    prompt 5 6 7 limit 10      begins: `draft N`, `rule R`, `form F`, `end ID`, `ahead on`,
+                               `distant target`, `context N` (the target's) and
+                               `rollback calls` may follow
     target opens | is lost | is busy | is full | holds N
     draft opens [context N] | is lost | is late | is busy | holds N
     drafted 8 9                the line goes on, and the newest order is complete
     drafted 8 9, more          the line goes on, and so does the order
     drafted from 4 base 3: 8   a frame of any kind, with `, more` or `, order N`
-    verified accepted=2 next=9 the target's answer to the round under way
+    verified accepted=2 next=9 the target's answer to the round under way; `of 3` if it has
+                               verified only three of its draft tokens
     stop at 6                  a stop sequence is complete with the text's first six tokens
 
 A number in `[...]` after `target` or `draft` names the round or order that is
@@ -29,12 +31,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator.control import FixedLength
+from orchestrator.control import Experience, control
 from orchestrator.generation import (
     Action,
     Commit,
     End,
-    Generation,
     Plan,
     RollBack,
     SendOrder,
@@ -43,18 +44,21 @@ from orchestrator.generation import (
 from outrider.distribution import certain
 from outrider.messages import Form, Frame, Opening, Round, Rows, Rule, Span
 from outrider.sampling import GREEDY
+from outrider.speculation import Policy, Speculation
+from tests.support.ticking import Ticking
 
 FOLDER = Path(__file__).parent.parent / "transcripts"
 VOCABULARY = 64
-OPTIONS = {"limit", "draft", "rule", "form", "end", "pause", "context", "rollback"}
+OPTIONS = {"limit", "draft", "rule", "form", "end", "ahead", "distant", "context", "rollback"}
 
 
 class Play:
     """One generation that is told lines of a transcript."""
 
     def __init__(self) -> None:
-        self.generation: Generation | None = None
+        self.generation: Ticking | None = None
         self._round: Round | None = None
+        self._rounds: dict[int, Round] = {}
         self._order = 0
         self._base = 0
         self._line: list[int] = []  # what `drafted` goes on with, from its base on
@@ -78,7 +82,7 @@ class Play:
             raise ValueError(f"no such line: {line}")
 
     @property
-    def _known(self) -> Generation:
+    def _known(self) -> Ticking:
         assert self.generation is not None, "a transcript begins with its prompt"
         return self.generation
 
@@ -104,7 +108,7 @@ class Play:
         elif what == "is lost":
             self._known.draft_lost()
         elif what == "is late":
-            self._known.draft_late()
+            self._known.pass_time()
         elif what == "is busy":
             self._known.draft_refused(number)
         elif word == "holds":
@@ -138,13 +142,15 @@ class Play:
 
     def _tell_rows(self, rest: str) -> None:
         said, number = _answered(rest, self._round.number if self._round else 0)
-        found = re.fullmatch(r"accepted=(\d+) next=(\d+)", said)
-        assert found and self._round, f"cannot be verified: {rest}"
+        found = re.fullmatch(r"accepted=(\d+) next=(\d+)(?: of (\d+))?", said)
+        round_ = self._rounds.get(number)
+        assert found and round_, f"cannot be verified: {rest}"
         accepted, following = int(found[1]), int(found[2])
-        assert accepted <= len(self._round.draft), "more was accepted than drafted"
-        ids = [*self._round.draft[:accepted], following]
-        ids += [following] * (self._round.row_count - len(ids))
-        self._known.target_rows(number, _rows(ids, self._round.form))
+        answered = int(found[3]) + 1 if found[3] else round_.row_count
+        assert accepted < answered <= round_.row_count, "more was accepted than drafted"
+        ids = [*round_.draft[:accepted], following]
+        ids += [following] * (answered - len(ids))
+        self._known.target_rows(number, _rows(ids, round_.form))
 
     def asked(self) -> list[str]:
         """Return what is to be done now."""
@@ -154,7 +160,7 @@ class Play:
         if isinstance(action, SendOrder):
             return self._read_order(action)
         if isinstance(action, SendRound):
-            self._round = action.round
+            self._round = self._rounds[action.round.number] = action.round
             guesses = f" with {_text(action.round.draft)}" if action.round.draft else ""
             return f"verify[{action.round.number}] {_span(action.round.prefix)}{guesses}"
         if isinstance(action, RollBack):
@@ -181,7 +187,7 @@ class Play:
             self._base, self._line = len(text), []
 
 
-def _begin(rest: str) -> Generation:
+def _begin(rest: str) -> Ticking:
     words = rest.split()
     count = words.index("limit")
     prompt = [int(word) for word in words[:count]]
@@ -189,8 +195,16 @@ def _begin(rest: str) -> Generation:
     unknown = options.keys() - OPTIONS
     assert not unknown, f"no such options: {unknown}"
     rule = Rule(options.get("rule", "match"))
+    speculation = Speculation(
+        n_max=int(options.get("draft", 4)),
+        policy=Policy.FIXED,
+        run_ahead=options.get("ahead") == "on",
+    )
+    experience = Experience()
+    if options.get("distant") == "target":
+        experience.overhead.note(0.1)
     usual = "distributions" if rule is Rule.REJECTION else "sampled"
-    return Generation(
+    return Ticking(
         Plan(
             opening=Opening(
                 session_id=bytes(16),
@@ -204,7 +218,7 @@ def _begin(rest: str) -> Generation:
                 vocabulary=VOCABULARY,
             ),
             prompt=prompt,
-            control=FixedLength(int(options.get("draft", 4)), int(options.get("pause", 2))),
+            control=control(speculation, rule, experience, patience=1.0),
             form=Form(options.get("form", usual)),
             rollback_calls=options.get("rollback") == "calls",
             end_token_ids=frozenset({int(options["end"])} if "end" in options else ()),

@@ -1,0 +1,206 @@
+"""What each way to speculate yields with given models and links: the controller's model. Pure.
+
+A generation is a renewal process with two states when the target falls free.
+After a *miss* the draft must start over: its first token is a latency and a
+token's time away. After a *hit*, everything verified so far was accepted and
+the draft, which ran ahead, has already gone on. With acceptance a per token,
+a verify of k tokens adds (1 - a^(k+1)) / (1 - a) of them (Leviathan et al.)
+and leads to a hit with a^(k+1), because the token after a fully accepted
+draft is the draft's own next one just as often.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from outrider.costs import CostTable
+
+
+class Mode(Enum):
+    """How the target and the draft take turns."""
+
+    PLAIN = "plain"  # the target alone
+    SERIAL = "serial"  # draft, then verify
+    WAITING = "run ahead"  # draft while verifying; wait for the draft after a miss
+    RESTLESS = "never wait"  # draft while verifying; decode plainly until the draft is back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What a forecast rests on; times in seconds."""
+
+    acceptance: float  # of a draft token, given that those before it were accepted
+    costs: CostTable  # of the target's decode
+    overhead: float  # of a round, beside the decode
+    latency: float  # from a miss to the draft's start over and back
+    token_time: float  # of the draft
+    slowdown: float = 1.0  # of a decode while the draft is busy
+
+    def decode(self, drafted: int) -> float:
+        """Return the time of a round of so many draft tokens, the draft being idle."""
+        return self.costs.seconds(drafted + 1) + self.overhead
+
+    def busy_decode(self, drafted: int) -> float:
+        """Return the time of a round of so many draft tokens, the draft being busy."""
+        return self.slowdown * self.costs.seconds(drafted + 1) + self.overhead
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The best that a mode can do."""
+
+    mode: Mode
+    rate: float  # tokens per second
+    length: int  # of a draft made anew
+    hit_length: int  # of a draft that went on
+    hit_worth: float  # tokens that a hit is better than a miss
+
+
+def expected_tokens(acceptance: float, drafted: int) -> float:
+    """Return the tokens that a verify adds on average."""
+    if acceptance >= 1.0:
+        return drafted + 1.0
+    return (1.0 - acceptance ** (drafted + 1)) / (1.0 - acceptance)
+
+
+def forecasts(conditions: Conditions, n_max: int, run_ahead: bool | None) -> list[Forecast]:
+    """Return what the possible modes yield, plain first."""
+    found = [plain(conditions)]
+    if n_max > 0 and run_ahead is not True:
+        found.append(serial(conditions, n_max))
+    if n_max > 0 and run_ahead is not False:
+        found += [waiting(conditions, n_max), restless(conditions, n_max)]
+    return found
+
+
+def plain(conditions: Conditions) -> Forecast:
+    """Return what the target does alone."""
+    return Forecast(Mode.PLAIN, 1.0 / conditions.decode(0), 0, 0, 0.0)
+
+
+def serial(conditions: Conditions, n_max: int) -> Forecast:
+    """Return the best of drafting k tokens and then verifying them."""
+    best = max(
+        range(1, n_max + 1),
+        key=lambda k: expected_tokens(conditions.acceptance, k) / _fresh_time(conditions, k),
+    )
+    rate = expected_tokens(conditions.acceptance, best) / _fresh_time(conditions, best)
+    return Forecast(Mode.SERIAL, rate, best, best, 0.0)
+
+
+def _fresh_time(conditions: Conditions, drafted: int) -> float:
+    return conditions.latency + drafted * conditions.token_time + conditions.decode(drafted)
+
+
+def waiting(conditions: Conditions, n_max: int) -> Forecast:
+    """Return the best of running ahead and waiting for k tokens after a miss."""
+    a = conditions.acceptance
+
+    def miss(rate: float, worth: float) -> Miss:
+        def value(k: int) -> float:
+            wait = conditions.latency + k * conditions.token_time
+            time = wait + conditions.busy_decode(k)
+            return expected_tokens(a, k) - rate * time + a ** (k + 1) * worth
+
+        k = max(range(1, n_max + 1), key=value)
+        decode = conditions.busy_decode(k)
+        time = conditions.latency + k * conditions.token_time + decode
+        ready = int(decode / conditions.token_time) if conditions.token_time else n_max
+        return Miss(k, expected_tokens(a, k), time, a ** (k + 1), ready - 1)
+
+    return _renew(Mode.WAITING, conditions, n_max, miss)
+
+
+def restless(conditions: Conditions, n_max: int) -> Forecast:
+    """Return the best of running ahead and decoding plainly until the draft has caught up.
+
+    Its line counts only if it agrees with all that is decoded meanwhile.
+    """
+    step = conditions.busy_decode(0)
+    steps = max(1, math.ceil((conditions.latency + conditions.token_time) / step))
+
+    left = steps * step - conditions.latency
+    ready = int(left / conditions.token_time) if conditions.token_time else n_max
+
+    def miss(rate: float, worth: float) -> Miss:
+        chance = conditions.acceptance**steps
+        return Miss(0, float(steps), steps * step, chance, ready - steps)
+
+    return _renew(Mode.RESTLESS, conditions, n_max, miss)
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """What follows a miss, up to the next verify."""
+
+    length: int  # of the draft that is waited for
+    tokens: float
+    time: float
+    chance: float  # of a hit
+    ready: int  # draft tokens that are there then
+
+
+def _renew(
+    mode: Mode, conditions: Conditions, n_max: int, miss: Callable[[float, float], Miss]
+) -> Forecast:
+    """Return a mode's forecast by policy iteration (Howard) on the two states."""
+    a, rate, worth = conditions.acceptance, 1.0 / conditions.decode(0), 0.0
+    length = hit_length = 0
+    for _ in range(4):
+        hit_length, hit_tokens, hit_time = _hit(conditions, n_max, rate, worth)
+        after = miss(rate, worth)
+        length = after.length
+        # The first verify after a miss has what is there, later ones what they want.
+        first = max(0, min(after.ready, hit_length))
+        first_tokens, first_time = expected_tokens(a, first), conditions.busy_decode(first)
+        stays = min(a ** (hit_length + 1), 0.999)
+        hits = after.chance * a ** (first + 1) / (1.0 - stays)
+        tokens = after.tokens + after.chance * first_tokens + hits * hit_tokens
+        time = after.time + after.chance * first_time + hits * hit_time
+        rate = tokens / time
+        worth = (hit_tokens - rate * hit_time) / (1.0 - stays)
+    return Forecast(mode, rate, length or hit_length, hit_length, max(0.0, worth))
+
+
+def _hit(conditions: Conditions, n_max: int, rate: float, worth: float) -> tuple[int, float, float]:
+    """Return the best draft length after a hit, its tokens and its time.
+
+    A draft that is slower than the verify is waited for.
+    """
+    a = conditions.acceptance
+
+    def time(k: int) -> float:
+        return max(conditions.busy_decode(k), (k + 1) * conditions.token_time)
+
+    k = max(
+        range(1, n_max + 1),
+        key=lambda k: expected_tokens(a, k) - rate * time(k) + a ** (k + 1) * worth,
+    )
+    return k, expected_tokens(a, k), time(k)
+
+
+def break_even(conditions: Conditions, n_max: int, mode: Mode) -> float | None:
+    """Return the latency at which a mode is no faster than the target alone.
+
+    0 if it never is faster, None if it is at any latency up to ten seconds.
+    """
+    alone = plain(conditions).rate
+
+    def gains(latency: float) -> bool:
+        away = replace(conditions, latency=latency)
+        return any(
+            each.mode is mode and each.rate > 1.001 * alone for each in forecasts(away, n_max, None)
+        )
+
+    low, high = 0.0, 10.0
+    if not gains(low):
+        return 0.0
+    if gains(high):
+        return None
+    for _ in range(40):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if gains(middle) else (low, middle)
+    return low

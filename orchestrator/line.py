@@ -1,0 +1,94 @@
+"""The draft's line as the orchestrator received it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outrider.distribution import Distribution
+from outrider.messages import Candidates, Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What came of comparing the line with the text.
+
+    `decided` are the confidences of the tokens compared for the first time.
+    All of them agree, but for the last one if there is a `mismatch`, which is
+    its position.
+    """
+
+    decided: Sequence[int] = ()
+    mismatch: int | None = None
+    is_news: bool = True  # False for a frame of a line that is over
+
+
+class ReceivedLine:
+    """Tokens from `start` on, of the newest base."""
+
+    def __init__(self) -> None:
+        self.base = -1
+        self.start = 0
+        self.token_ids: list[int] = []
+        self.confidences: list[int] = []
+        self.rows: list[Distribution] = []
+        self.candidates: list[Candidates] = []
+        self._dead = -1
+        self._compared = 0  # the position up to which it was compared with the text
+
+    @property
+    def end(self) -> int:
+        """The position after the last token."""
+        return self.start + len(self.token_ids)
+
+    def add(self, frame: Frame, committed: Sequence[int]) -> Compared:
+        """Take in a frame; older bases, repeats and dropped lines change nothing."""
+        if frame.base <= self._dead or frame.base < self.base or frame.base > len(committed):
+            return Compared(is_news=False)
+        if frame.base > self.base:
+            self.base = frame.base
+            self._begin(frame.position)
+        if frame.position > self.end:
+            # A frame between was lost: what follows it stands on its own.
+            self._begin(frame.position)
+        fresh = max(0, self.end - frame.position)
+        count = len(frame.token_ids)
+        self.token_ids += frame.token_ids[fresh:]
+        known = frame.confidences[:count]
+        self.confidences += [*known, *bytes(count - len(known))][fresh:]
+        self.rows += frame.rows[fresh:]
+        self.candidates += frame.candidates[fresh:]
+        return self.compare(committed)
+
+    def _begin(self, position: int) -> None:
+        self.start = position
+        self.token_ids, self.confidences = [], []
+        self.rows, self.candidates = [], []
+        self._compared = position
+
+    def compare(self, committed: Sequence[int]) -> Compared:
+        """Drop the line, and its base for good, at its first mismatch with the text."""
+        first = self._compared - self.start
+        self._compared = max(self._compared, min(self.end, len(committed)))
+        for i in range(first, self._compared - self.start):
+            if self.token_ids[i] != committed[self.start + i]:
+                decided = self.confidences[first : i + 1]
+                self.drop()
+                return Compared(decided, self.start + i)
+        return Compared(self.confidences[first : self._compared - self.start])
+
+    def drop(self) -> None:
+        """Forget the line; later frames of its base are ignored."""
+        self._dead = max(self._dead, self.base)
+        self._begin(self.start)
+
+    def agreed(self, committed: Sequence[int], told: int) -> int:
+        """Return how much of the committed text the draft has, by what it was told and drafted.
+
+        Behind a gap in its frames nobody knows what it drafted.
+        """
+        return told if self.start > told else max(told, min(len(committed), self.end))
+
+    def after(self, length: int) -> slice:
+        """Return where the guesses for positions `length` and later are."""
+        return slice(max(0, length - self.start), None) if self.start <= length else slice(0, 0)

@@ -1,0 +1,458 @@
+"""Runs the real state machine and controller on a virtual clock against simulated models.
+
+The models are a law of texts and some times, so that thousands of generations
+take seconds: to see that no delay or fault changes a text, and to forecast
+what a pair will do before anything is moved.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.control import Experience, Mean, control
+from orchestrator.generation import (
+    Commit,
+    Counts,
+    End,
+    Generation,
+    Plan,
+    SendOrder,
+    SendRound,
+    Wake,
+)
+from outrider.costs import CostTable
+from outrider.errors import PositionPastCache
+from outrider.messages import Form, Frame, Opening, Order, Round, Rows, Rule, compose
+from outrider.sampling import GREEDY
+from outrider.speculation import Speculation
+
+VOCABULARY = 1 << 16
+_PROMPT = (1, 2, 3, 4)
+_FRAME_TOKENS, _FRAME_SECONDS = 4, 0.005  # the draft service's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """A pair of models and the links to them, in seconds."""
+
+    costs: CostTable  # of the target
+    draft_token: float
+    acceptance: float  # of a draft token, on average
+    draft_round_trip: float = 0.0
+    target_round_trip: float = 0.0
+    overhead: float = 0.0  # of a round, beside decode and links
+    same_host: bool = False
+    slowdown: float = 1.0  # of a decode while the draft is busy
+    draft_slowdown: float = 1.0  # of the draft while the target is
+    spread: float = 2.0  # alpha + beta of the beta law that a token's chance is drawn from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What goes wrong, by chance; all 0 for a world without faults."""
+
+    frame_loss: float = 0.0
+    frame_repeat: float = 0.0
+    jitter: float = 0.0  # seconds added to a frame at most; frames may overtake each other
+    draft_deaths: float = 0.0  # per second; back after `away` with nothing held
+    target_deaths: float = 0.0
+    evictions: float = 0.0  # per second, of either cache
+    stalls: float = 0.0  # per second, of the draft
+    stall: float = 2.0  # seconds
+    away: float = 0.3
+
+
+@dataclass(slots=True)
+class Result:
+    """What a generation did."""
+
+    text: list[int]
+    seconds: float
+    counts: Counts
+    decodes: int
+    decode_seconds: float
+    stale_rows: int  # draft rows verified behind a text that was not the committed one
+
+
+class Language:
+    """What the target writes, and how often a draft guesses it; a function of its seed."""
+
+    def __init__(self, seed: int, acceptance: float, spread: float) -> None:
+        self._seed = seed
+        self._alpha = max(1e-3, spread * acceptance)
+        self._beta = max(1e-3, spread * (1.0 - acceptance))
+        self._never, self._always = acceptance <= 0.0, acceptance >= 1.0
+
+    def next(self, text: Sequence[int]) -> int:
+        """Return the target's token after a text."""
+        return hash((self._seed, len(text), *text[-3:])) % VOCABULARY
+
+    def guess(self, text: Sequence[int]) -> tuple[int, int]:
+        """Return the draft's token after a text, and its confidence in 1/255."""
+        truth = self.next(text)
+        dice = random.Random(hash((self._seed, "draft", len(text), *text[-3:])))
+        chance = dice.betavariate(self._alpha, self._beta)
+        chance = 0.0 if self._never else 1.0 if self._always else chance
+        right = dice.random() < chance
+        return truth if right else (truth + 1) % VOCABULARY, int(255 * chance)
+
+
+def alone(language: Language, tokens: int) -> list[int]:
+    """Return what the target writes with no draft."""
+    text = list(_PROMPT)
+    while len(text) < len(_PROMPT) + tokens:
+        text.append(language.next(text))
+    return text
+
+
+class Simulation:
+    """One generation of `tokens` tokens. `run` is used once."""
+
+    def __init__(
+        self,
+        models: Models,
+        speculation: Speculation,
+        *,
+        tokens: int,
+        seed: int,
+        experience: Experience | None = None,
+        faults: Faults | None = None,
+        patience: float = 1.0,
+    ) -> None:
+        self.models = models
+        self.faults = faults or Faults()
+        self.language = Language(seed, models.acceptance, models.spread)
+        self.now = 0.0
+        self.dice = random.Random(seed)
+        self.draft_busy = self.target_busy = False
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._scheduled = 0
+        self._ended = False
+        self._wake = 0
+        its_control = control(
+            speculation, Rule.MATCH, experience or known_experience(models), patience
+        )
+        self.generation = Generation(_plan(its_control, tokens))
+        self.target = _Target(self)
+        self.draft = _Draft(self)
+
+    def run(self) -> Result:
+        """Return what happened."""
+        self.target.open()
+        self.draft.open()
+        self._plan_faults()
+        self._act()
+        while self._queue and not self._ended:
+            self.now, _, event = heapq.heappop(self._queue)
+            event()
+            self._act()
+        assert self._ended, "nothing happens any more"
+        return Result(
+            self.generation.committed,
+            self.now,
+            self.generation.counts,
+            self.target.decodes,
+            self.target.decode_seconds,
+            self.target.stale_rows,
+        )
+
+    def after(self, seconds: float, event: Callable[[], None]) -> None:
+        """Make something happen later."""
+        self._scheduled += 1
+        heapq.heappush(self._queue, (self.now + seconds, self._scheduled, event))
+
+    def _act(self) -> None:
+        self._wake += 1
+        for action in self.generation.next_actions(self.now):
+            if isinstance(action, SendOrder):
+                order = action.order
+                self.after(self.models.draft_round_trip / 2, self.draft.on_stream(order))
+            elif isinstance(action, SendRound):
+                round_ = action.round
+                self.after(self.models.target_round_trip / 2, self.target.on_stream(round_))
+            elif isinstance(action, Wake):
+                self.after(max(0.0, action.time - self.now), lambda: None)
+            elif isinstance(action, End):
+                self._ended = True
+            else:
+                assert isinstance(action, Commit)
+
+    def _plan_faults(self) -> None:
+        faults = self.faults
+        for rate, event in (
+            (faults.draft_deaths, self.draft.die),
+            (faults.target_deaths, self.target.die),
+            (faults.evictions, self.draft.forget),
+            (faults.evictions, self.target.forget),
+            (faults.stalls, self.draft.stall),
+        ):
+            if rate > 0.0:
+                self._repeat(rate, event)
+
+    def _repeat(self, rate: float, event: Callable[[], None]) -> None:
+        def happen() -> None:
+            event()
+            self.after(self.dice.expovariate(rate), happen)
+
+        self.after(self.dice.expovariate(rate), happen)
+
+
+def known_experience(models: Models) -> Experience:
+    """Return what an orchestrator knows of these models before the first round."""
+    experience = Experience(costs=CostTable(models.costs.points), same_host=models.same_host)
+    experience.overhead = Mean(models.overhead + models.target_round_trip)
+    experience.latency = Mean(models.draft_round_trip)
+    experience.token_time = Mean(models.draft_token)
+    return experience
+
+
+def _plan(its_control: object, tokens: int) -> Plan:
+    return Plan(
+        opening=Opening(
+            session_id=bytes(16),
+            attempt=1,
+            rule=Rule.MATCH,
+            sampling=GREEDY,
+            seed=0,
+            choice=0,
+            prompt_count=len(_PROMPT),
+            token_limit=tokens,
+            vocabulary=VOCABULARY,
+        ),
+        prompt=_PROMPT,
+        control=its_control,  # type: ignore[arg-type]
+        form=Form.SAMPLED,
+        rollback_calls=False,
+        end_token_ids=frozenset(),
+        target_context=1 << 20,
+    )
+
+
+class _Peer:
+    """A service with one session: a stream that may be lost, and a cache that may be."""
+
+    def __init__(self, world: Simulation) -> None:
+        self.world = world
+        self.held: list[int] = []
+        self.stream = 0  # its number, while it is open
+
+    def on_stream(self, message: Order | Round) -> Callable[[], None]:
+        """Return the arrival of a message, which is lost with the stream."""
+        stream = self.stream
+
+        def arrive() -> None:
+            if stream == self.stream:
+                self.receive(message)
+
+        return arrive
+
+    def reply(self, seconds: float, event: Callable[[], None]) -> None:
+        """Tell the generation something, unless the stream is lost before."""
+        stream = self.stream
+
+        def arrive() -> None:
+            if stream == self.stream:
+                event()
+
+        self.world.after(seconds, arrive)
+
+    def receive(self, message: Order | Round) -> None:
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Lose the cache."""
+        self.held = []
+
+
+class _Target(_Peer):
+    """Decodes one round after the other."""
+
+    def __init__(self, world: Simulation) -> None:
+        super().__init__(world)
+        self.decodes = self.stale_rows = 0
+        self.decode_seconds = 0.0
+        self._inbox: deque[Round] = deque()
+        self._decided: list[int] = []
+
+    def open(self) -> None:
+        self.stream += 1
+        self.world.generation.target_opened()
+
+    def die(self) -> None:
+        if self.world.generation.target_ready:
+            self.stream += 1
+            self.held, self._decided = [], []
+            self._inbox.clear()
+            self.world.target_busy = False
+            self.world.generation.target_lost()
+            self.world.after(self.world.faults.away, self.open)
+
+    def receive(self, message: Order | Round) -> None:
+        assert isinstance(message, Round)
+        self._inbox.append(message)
+        if not self.world.target_busy:
+            self._start()
+
+    def _start(self) -> None:
+        if not self._inbox:
+            return
+        world, round_ = self.world, self._inbox.popleft()
+        back = world.models.target_round_trip / 2
+        number = round_.number
+        try:
+            prefix = compose(self.held, round_.prefix)
+        except PositionPastCache as missing:
+            held = missing.held
+            self.reply(back, lambda: world.generation.target_missing(number, held))
+            self._start()
+            return
+        common = min(len(prefix), len(self._decided))
+        if round_.is_ahead and prefix[:common] != self._decided[:common]:
+            self._start()  # superseded: the answer before it contradicts it
+            return
+        text = [*prefix, *round_.draft]
+        self.held = text
+        seconds = world.models.costs.seconds(round_.row_count)
+        seconds *= world.models.slowdown if world.draft_busy else 1.0
+        self.decodes += 1
+        self.decode_seconds += seconds
+        committed = world.generation.committed
+        if text[: len(committed)] != committed[: len(text)]:
+            self.stale_rows += round_.row_count
+        ids = [world.language.next(text[: len(prefix) + i]) for i in range(round_.row_count)]
+        self._decided = [*prefix, *_accepted(round_.draft, ids)]
+        world.target_busy = True
+
+        def done() -> None:
+            world.target_busy = False
+            rows = Rows(sampled=ids)
+            self.reply(
+                back + world.models.overhead,
+                lambda: world.generation.target_rows(number, rows, world.now, seconds),
+            )
+            self._start()
+
+        self.reply(seconds, done)
+
+
+def _accepted(draft: Sequence[int], ids: Sequence[int]) -> Iterator[int]:
+    """Yield what a round decides: the accepted tokens and the one after them."""
+    for guess, token_id in zip([*draft, None], ids, strict=True):
+        yield token_id
+        if guess != token_id:
+            return
+
+
+@dataclass(slots=True)
+class _DraftLine:
+    base: int
+    token_ids: list[int]
+    unsent: list[tuple[int, int]] = field(default_factory=list)
+    first_unsent: float = 0.0
+
+
+class _Draft(_Peer):
+    """Extends its line token by token; each order replaces the one before."""
+
+    def __init__(self, world: Simulation) -> None:
+        super().__init__(world)
+        self._line: _DraftLine | None = None
+        self._order: Order | None = None
+        self._stalled_until = 0.0
+        self._work = 0
+        self._spent = 0.0
+
+    def open(self) -> None:
+        self.stream += 1
+        self._line = None
+        self.world.generation.draft_opened(1 << 20)
+
+    def die(self) -> None:
+        self.stream += 1
+        self.held, self._order = [], None
+        self.world.draft_busy = False
+        self.world.generation.draft_lost()
+        stream = self.stream
+        away = self.world.faults.away
+        self.world.after(away, lambda: self.open() if stream == self.stream else None)
+
+    def stall(self) -> None:
+        self._stalled_until = self.world.now + self.world.faults.stall
+
+    def receive(self, message: Order | Round) -> None:
+        assert isinstance(message, Order)
+        self._order = message
+        known = self._line.token_ids if self._line else self.held
+        try:
+            text = compose(known, message.committed)
+        except PositionPastCache as missing:
+            number, held = message.number, missing.held
+            self._order = None
+            self._send(lambda: self.world.generation.draft_missing(number, held))
+            return
+        if self._line is None or self._line.token_ids[: len(text)] != text:
+            self._line = _DraftLine(len(text), text)
+        self.world.draft_busy = True
+        self._next()
+
+    def _next(self) -> None:
+        """Begin a token, or complete the order."""
+        world, line, order = self.world, self._line, self._order
+        assert line is not None and order is not None
+        if len(line.token_ids) >= order.draft_until:
+            world.draft_busy = False
+            self._send_frame(order.number)
+            self._order = None
+            return
+        seconds = world.models.draft_token
+        seconds *= world.models.draft_slowdown if world.target_busy else 1.0
+        self._work += 1
+        work = self._work
+
+        def done() -> None:
+            if work == self._work and self._order is order and self._line is line:
+                self._spent += seconds
+                self._add()
+                self._next()
+
+        self.reply(max(0.0, self._stalled_until - world.now) + seconds, done)
+
+    def _add(self) -> None:
+        line, order = self._line, self._order
+        assert line is not None and order is not None
+        token_id, confidence = self.world.language.guess(line.token_ids)
+        if not line.unsent:
+            line.first_unsent = self.world.now
+        line.token_ids.append(token_id)
+        line.unsent.append((token_id, confidence))
+        self.held = list(line.token_ids)
+        is_full = len(line.unsent) >= (order.frame_tokens or _FRAME_TOKENS)
+        is_old = not order.frame_tokens and self.world.now - line.first_unsent >= _FRAME_SECONDS
+        if (is_full or is_old) and len(line.token_ids) < order.draft_until:
+            self._send_frame(0)
+
+    def _send_frame(self, completed: int) -> None:
+        line = self._line
+        assert line is not None
+        frame = Frame(
+            base=line.base,
+            position=len(line.token_ids) - len(line.unsent),
+            token_ids=[token_id for token_id, _ in line.unsent],
+            confidences=bytes(confidence for _, confidence in line.unsent),
+            completed=completed,
+        )
+        line.unsent = []
+        spent, self._spent = self._spent, 0.0
+        world, faults = self.world, self.world.faults
+        if frame.token_ids and world.dice.random() < faults.frame_loss:
+            frame = Frame(frame.base, frame.position + len(frame.token_ids), [], b"", (), completed)
+        for _ in range(2 if world.dice.random() < faults.frame_repeat else 1):
+            self._send(lambda: world.generation.draft_frame(frame, world.now, spent))
+
+    def _send(self, event: Callable[[], None]) -> None:
+        jitter = self.world.dice.uniform(0.0, self.world.faults.jitter)
+        self.reply(self.world.models.draft_round_trip / 2 + jitter, event)

@@ -1,0 +1,70 @@
+"""What a decode costs by its rows: measured at load, refreshed in service. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+_DRIFT = 0.1  # weight of one new decode
+_LARGEST_DRIFT = 8.0
+
+
+class CostTable:
+    """Seconds of one decode by row count, between and beyond its points on a line.
+
+    Never falling in the row count: a decode can be padded up to a cheaper one.
+    `points` are (rows, seconds) by rising rows, at least one; an engine that
+    pads has its first point at what it pads to, and all others at multiples.
+    """
+
+    def __init__(self, points: Sequence[tuple[int, float]]) -> None:
+        assert points
+        self._counts = [count for count, _ in points]
+        pads = all(count % self._counts[0] == 0 for count in self._counts)
+        self._multiple = self._counts[0] if pads else 1
+        self._seconds = [min(s for _, s in points[i:]) for i in range(len(points))]
+        self._drifts = [1.0] * len(points)
+        self._drift = 1.0
+        self._now = list(self._seconds)  # with the drifts
+
+    def seconds(self, row_count: int) -> float:
+        """Return the expected time of a decode of `row_count` rows; none cost nothing."""
+        if row_count <= 0:
+            return 0.0
+        row_count = -(-row_count // self._multiple) * self._multiple
+        last = len(self._counts) - 1
+        if row_count <= self._counts[0] or last == 0:
+            return self._now[0] * max(1.0, row_count / self._counts[0])
+        high = min(bisect_left(self._counts, row_count), last)
+        low = high - 1
+        below, above = self._now[low], self._now[high]
+        slope = (above - below) / (self._counts[high] - self._counts[low])
+        return below + slope * (row_count - self._counts[low])
+
+    @property
+    def points(self) -> list[tuple[int, float]]:
+        """What it goes by now, (rows, seconds) by rising rows."""
+        return list(zip(self._counts, self._now, strict=True))
+
+    def note(self, row_count: int, seconds: float) -> None:
+        """Learn from one decode in service.
+
+        All points drift with what the machine and the context do; the point
+        nearest to the rows also by itself.
+        """
+        expected = self.seconds(row_count)
+        if not (expected > 0.0 < seconds):
+            return
+        ratio = min(_LARGEST_DRIFT, max(1.0 / _LARGEST_DRIFT, seconds / expected))
+        self._drift *= ratio ** (0.5 * _DRIFT)
+        nearest = self._nearest(row_count)
+        self._drifts[nearest] *= ratio ** (0.5 * _DRIFT)
+        # Never more than at a later point, which a decode can be padded to.
+        least = float("inf")
+        for i in range(len(self._counts) - 1, -1, -1):
+            least = min(least, self._drift * self._seconds[i] * self._drifts[i])
+            self._now[i] = least
+
+    def _nearest(self, row_count: int) -> int:
+        gaps = [abs(count - row_count) for count in self._counts]
+        return gaps.index(min(gaps))

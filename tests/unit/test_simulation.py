@@ -1,0 +1,150 @@
+"""Thousands of generations on a virtual clock: no delay, loss or death changes a text."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+
+from orchestrator.simulation import Faults, Models, Result, Simulation, alone, known_experience
+from outrider.costs import CostTable
+from outrider.speculation import Policy, Speculation
+
+GPU = CostTable([(1, 0.0300), (64, 0.0300 + 0.0004 * 63)])
+CPU = CostTable([(4, 0.055), (8, 0.100), (16, 0.200), (32, 0.400)])
+TOKENS = 48
+
+
+def anything(dice: random.Random) -> tuple[Models, Speculation, Faults]:
+    """Return a pair, a request and a world that none has thought of."""
+    models = Models(
+        costs=dice.choice([GPU, CPU]),
+        draft_token=dice.choice([0.0005, 0.003, 0.02, 0.2]),
+        acceptance=dice.choice([0.0, 0.05, 0.5, 0.8, 0.95, 1.0]),
+        draft_round_trip=dice.choice([0.0, 0.001, 0.02, 0.15, 0.4]),
+        target_round_trip=dice.choice([0.0, 0.0, 0.02, 0.1]),
+        overhead=0.001,
+        same_host=dice.random() < 0.3,
+        slowdown=dice.choice([1.0, 1.5]),
+        draft_slowdown=dice.choice([1.0, 3.0]),
+    )
+    speculation = Speculation(
+        policy=dice.choice(list(Policy)),
+        n_max=dice.choice([1, 3, 8, 16]),
+        n_min=dice.choice([0, 0, 1]),
+        run_ahead=dice.choice([None, None, True, False]),
+    )
+    faults = Faults(
+        frame_loss=dice.choice([0.0, 0.0, 0.2]),
+        frame_repeat=dice.choice([0.0, 0.2]),
+        jitter=dice.choice([0.0, 0.05]),
+        draft_deaths=dice.choice([0.0, 0.0, 1.0]),
+        target_deaths=dice.choice([0.0, 0.0, 0.7]),
+        evictions=dice.choice([0.0, 0.0, 2.0]),
+        stalls=dice.choice([0.0, 0.0, 0.5]),
+    )
+    return models, speculation, faults
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_the_text_is_the_targets_own_in_any_world(part: int) -> None:
+    for seed in range(250 * part, 250 * (part + 1)):
+        models, speculation, faults = anything(random.Random(seed))
+        simulation = Simulation(models, speculation, tokens=TOKENS, seed=seed, faults=faults)
+        result = simulation.run()
+        assert result.text == alone(simulation.language, TOKENS), seed
+        assert result.stale_rows == 0, seed
+
+
+def test_a_generation_repeats_itself_exactly() -> None:
+    models, speculation, faults = anything(random.Random(5))
+    one, two = (
+        Simulation(models, speculation, tokens=TOKENS, seed=5, faults=faults).run()
+        for _ in range(2)
+    )
+    assert (one.seconds, one.counts) == (two.seconds, two.counts)
+
+
+def ratio(models: Models, faults: Faults | None = None, tokens: int = 256) -> tuple[float, Result]:
+    """Return how much faster the measured policy is than the target alone, once it is warm."""
+    experience = known_experience(models)
+    seconds, result = [], None
+    for seed in range(5):
+        simulation = Simulation(
+            models, Speculation(), tokens=tokens, seed=seed, experience=experience, faults=faults
+        )
+        result = simulation.run()
+        seconds.append(result.seconds)
+    assert result is not None
+    off = Speculation(enabled=False, n_max=0)
+    plain = Simulation(models, off, tokens=tokens, seed=0).run().seconds
+    return plain / statistics.median(seconds[1:]), result
+
+
+ROUND_TRIPS = (0.0, 0.001, 0.005, 0.02, 0.05, 0.15, 0.4)
+
+
+@pytest.mark.parametrize("round_trip", ROUND_TRIPS)
+@pytest.mark.parametrize("costs", [GPU, CPU], ids=["gpu", "cpu"])
+def test_a_junk_draft_costs_next_to_nothing(costs: CostTable, round_trip: float) -> None:
+    junk = Models(
+        costs=costs,
+        draft_token=0.006,
+        acceptance=0.01,
+        draft_round_trip=round_trip,
+        same_host=costs is CPU,
+        slowdown=1.5 if costs is CPU else 1.0,
+    )
+    faster, result = ratio(junk)
+    assert faster > 0.97
+    assert result.decodes <= 1.01 * 256
+
+
+@pytest.mark.parametrize("round_trip", ROUND_TRIPS)
+def test_a_draft_slower_than_the_target_costs_next_to_nothing(round_trip: float) -> None:
+    slow = Models(
+        costs=GPU, draft_token=0.09, acceptance=0.7, draft_round_trip=round_trip, overhead=0.001
+    )
+    assert ratio(slow)[0] > 0.97
+
+
+def test_a_draft_that_stalls_now_and_then_is_not_waited_for() -> None:
+    models = Models(costs=GPU, draft_token=0.003, acceptance=0.7, draft_round_trip=0.001)
+    assert ratio(models, Faults(stalls=0.2, stall=2.0), tokens=600)[0] > 1.0
+
+
+@pytest.mark.parametrize("acceptance", [0.5, 0.8, 0.95])
+@pytest.mark.parametrize("round_trip", ROUND_TRIPS)
+def test_a_good_draft_never_makes_it_slower(round_trip: float, acceptance: float) -> None:
+    models = Models(
+        costs=GPU,
+        draft_token=0.003,
+        acceptance=acceptance,
+        draft_round_trip=round_trip,
+        overhead=0.001,
+    )
+    assert ratio(models)[0] > 0.97
+
+
+def test_rounds_ahead_hide_the_way_to_a_distant_target() -> None:
+    models = Models(
+        costs=GPU,
+        draft_token=0.001,
+        acceptance=0.95,
+        target_round_trip=0.1,
+        overhead=0.001,
+    )
+    ahead = Speculation(policy=Policy.FIXED, n_max=4, run_ahead=True)
+    waits = Speculation(policy=Policy.FIXED, n_max=4, run_ahead=False)
+
+    def seconds(speculation: Speculation) -> float:
+        experience = known_experience(models)
+        runs = [
+            Simulation(models, speculation, tokens=256, seed=seed, experience=experience).run()
+            for seed in range(3)
+        ]
+        assert all(run.stale_rows == 0 for run in runs)
+        return statistics.median(run.seconds for run in runs)
+
+    assert seconds(ahead) < 0.6 * seconds(waits)
