@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from outrider.cli import settings
+from outrider.cli.bench import bench
 from outrider.cli.config import show
 from outrider.cli.doctor import doctor
 from outrider.cli.generate import generate
 from outrider.cli.health import health
+from outrider.cli.plan import plan
 from outrider.cli.services import draft, orchestrator, target
 from outrider.cli.status import status
 from outrider.cli.up import up
@@ -25,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (generate, up, status, health, doctor, target, draft, orchestrator):
+for command in (generate, up, status, plan, bench, health, doctor, target, draft, orchestrator):
     app.command()(command)
 config = typer.Typer(no_args_is_help=True, help="Look at where options come from.")
 config.command("show", context_settings={"ignore_unknown_options": True})(show)

@@ -1,0 +1,184 @@
+"""`outrider bench` with the bundled pair: what it runs and writes, never how fast it was."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.shaper import why_not
+from outrider.cli.pair import BUNDLED_DRAFT, BUNDLED_TARGET
+from tests.support.commands import Command, Result
+
+SMALL = (
+    *("--threads", "1", "--draft-threads", "1", "--draft-lengths", "", "--prompts", "2"),
+    *("--tokens", "16", "--prompt-tokens", "12", "--seed", "3"),
+)
+
+SERVER = f"""#!{sys.executable}
+import argparse, json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+parser = argparse.ArgumentParser()
+for flag in ("--model", "--host", "--threads", "--ctx-size", "--cache-ram", "--spec-type",
+             "--spec-draft-model"):
+    parser.add_argument(flag)
+for flag in ("--port", "--parallel", "--spec-draft-n-max"):
+    parser.add_argument(flag, type=int, default=0)
+options = parser.parse_args()
+asked = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+    def do_GET(self):
+        # It loads until it is asked for the second time.
+        asked.append(self.path)
+        self.answer(200 if len(asked) > 1 else 503, b'{{"status": "ok"}}')
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        wrong = self.path != "/completion" or not body["ignore_eos"] or body["cache_prompt"]
+        if wrong or not all(isinstance(token, int) for token in body["prompt"]):
+            return self.answer(400, b"not what was expected")
+        length, count = options.spec_draft_n_max, body["n_predict"]
+        self.send_response(200)
+        self.end_headers()
+        for predicted in range(count + 1):  # the first event begins, without a token
+            self.tell(stop=False, tokens_predicted=predicted)
+        # After the first token, rounds of one accepted token each, or of none.
+        rounds = (count - 1) // 2
+        drafts = {{"draft_n": length * rounds, "draft_n_accepted": rounds}} if length else {{}}
+        timings = {{"prompt_n": len(body["prompt"]), **drafts}}
+        self.tell(stop=True, stop_type="limit", tokens_predicted=count, timings=timings)
+
+    def answer(self, code, text):
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def tell(self, **event):
+        self.wfile.write(b"data: " + json.dumps(event).encode() + b"\\n\\n")
+
+
+ThreadingHTTPServer((options.host, options.port), Handler).serve_forever()
+"""
+
+
+def bench(*arguments: str) -> Result:
+    command = Command("bench", *SMALL, *arguments)
+    told = command.finish()
+    assert command.services() == {}
+    return told
+
+
+def measured(path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    """Return the JSON document of a run and what it printed."""
+    file = path / "bench.json"
+    told = bench("--json", str(file), *arguments)
+    assert told.code == 0, told.err
+    return json.loads(file.read_text()), told.out
+
+
+def test_variants_and_users_take_turns(tmp_path: Path):
+    made, out = measured(tmp_path, "--variants", "alone,serial", "--users", "1,2")
+    assert made["command"][1] == "bench" and "--users" in made["command"]
+    assert made["machine"]["versions"]["outrider"] and made["machine"]["cpu"]
+    (pair,) = made["pairs"]
+    assert (pair["target"], pair["draft"]) == (str(BUNDLED_TARGET), str(BUNDLED_DRAFT))
+    assert {role: model["thread_count"] for role, model in pair["models"].items()} == {
+        "target": 1,
+        "draft": 1,
+    }
+    assert [(b["user_count"], b["round_trip_ms"]) for b in pair["blocks"]] == [(1, None), (2, None)]
+    for block in pair["blocks"]:
+        turns = block["turns"]
+        found = sorted((turn["variant"], turn["repetition"]) for turn in turns)
+        assert found == [("alone", 0), ("alone", 1), ("serial", 0), ("serial", 1)]
+        assert {len(turn["trials"]) for turn in turns} == {block["user_count"]}
+        assert all(
+            turn["cpu_seconds"].keys() == {"target", "draft", "orchestrator"} for turn in turns
+        )
+        for trial in (trial for turn in turns for trial in turn["trials"]):
+            assert sum(count for _, count in trial["deltas"]) == 16
+            assert trial["told"]["prompt_token_count"] == 12
+        alone, serial = block["variants"]
+        assert (alone["variant"], serial["variant"]) == ("alone", "serial")
+        assert alone["ratio"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+        assert alone["acceptance"] is None and 0.0 < serial["acceptance"]["value"] <= 1.0
+        assert len(serial["acceptance_by_position"]) == 3
+        assert serial["token_count"] == 2 * 16 * block["user_count"]
+        assert (serial["formula"] is not None) == (block["user_count"] == 1)
+    assert "\nserial " in out and "\nusers at once: " in out
+
+
+def test_a_peer_takes_turns_too(tmp_path: Path):
+    server = tmp_path / "llama-server"
+    server.write_text(SERVER)
+    server.chmod(server.stat().st_mode | stat.S_IXUSR)
+    peer = ("--peer", f"llama-server={server}", "--peer-draft-lengths", "2")
+    made, out = measured(
+        tmp_path, "--variants", "alone,rejection", "--temperature", "0.8", "--users", "2", *peer
+    )
+    (block,) = made["pairs"][0]["blocks"]
+    summaries = {each["variant"]: each for each in block["variants"]}
+    assert list(summaries) == ["alone", "rejection", "llama-server", "llama-server n=2"]
+    drafted = summaries["llama-server n=2"]
+    assert drafted["acceptance"]["value"] == 0.5
+    assert drafted["tokens_per_round"]["value"] == 15 / 8
+    assert drafted["token_count"] == 2 * 2 * 16
+    assert drafted["cpu_seconds_per_token"].keys() == {"server", "all"}
+    assert summaries["llama-server"]["tokens_per_round"]["value"] == 1.0
+    assert "tokens/s over those of llama-server" in out
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_a_draft_far_away_is_measured_at_every_round_trip(tmp_path: Path):
+    few = ("--prompts", "1", "--tokens", "8")
+    made, out = measured(tmp_path, "--variants", "alone", "--round-trips", "0,30", *few)
+    here, near, far = made["pairs"][0]["blocks"]
+    assert [b["round_trip_ms"] for b in (here, near, far)] == [None, 0, 30]
+    for block in (near, far):
+        assert sorted(turn["variant"] for turn in block["turns"]) == ["alone", "measured", "serial"]
+    assert min(turn["round_trip_seconds"] for turn in far["turns"]) >= 0.030
+    assert "\nround trip to the draft: " in out
+
+
+def test_prompts_are_pieces_of_a_text(tmp_path: Path):
+    text = tmp_path / "text.py"
+    text.write_text("def add(a, b):\n    return a + b\n" * 4)
+    made, _ = measured(
+        tmp_path, "--variants", "alone", "--prompt-file", str(text), "--prompts", "1"
+    )
+    assert made["settings"]["prompt_file"] == str(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--variants", "fast"), 1, "variants: has fast, which is none of alone, serial, "),
+        (("--users", "one"), 1, "users: is not numbers such as 1,2,3: one"),
+        (("--users", "0"), 1, "users: must be at least 1, not 0"),
+        (("--draft-lengths", "99"), 1, "draft_lengths: must be in [1, 64], not 99"),
+        (("--tokens", "1"), 1, "tokens: must be at least 2, not 1"),
+        (("--tokens", "2000"), 1, "tokens: 12 + 2000 do not fit a context of 1024; see --ctx"),
+        (("--peer", "vllm=/bin/true"), 1, "peer: must be llama-server=PATH, not vllm=/bin/true"),
+        (("--peer", "llama-server=/bin/true"), 1, "llama-server: it ended"),
+        (("--pair", "a.gguf"), 2, "--pair takes TARGET.gguf:DRAFT.gguf, not a.gguf"),
+        (("--json", "no/such/file"), 1, "json: there is no folder no/such"),
+        (("--prompt-file", "none"), 1, "prompt-file: there is no file none"),
+        (("--pair", "a.gguf:b.gguf"), 1, "model: there is no file a.gguf"),
+    ],
+)
+def test_what_a_user_can_get_wrong_is_one_line(arguments: tuple[str, ...], code: int, message: str):
+    told = bench(*arguments)
+    assert (told.code, told.out) == (code, "")
+    assert told.err.startswith("outrider: ") and message in told.err
+    assert told.err.count("\n") == 1

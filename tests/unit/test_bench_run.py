@@ -1,0 +1,131 @@
+"""Turns, with contenders that generate at once what they are told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from outrider.bench.records import Trial
+from outrider.bench.run import ProcessIds
+from outrider.bench.settings import Settings
+from outrider.bench.turns import Bench, make_trial
+from outrider.bench.variants import Variant, named_variants
+from outrider.client import EngineSeconds, Finished, FinishReason
+from outrider.sampling import GREEDY, SamplingParameters
+from tests.unit.test_cli_render import STATISTICS
+
+SETTINGS = Settings(
+    variants=tuple(named_variants((), greedy=True)),
+    lengths=(),
+    users=(1,),
+    round_trips_ms=(),
+    repetitions=3,
+    token_limit=8,
+    prompt_tokens=4,
+    prompt_file=None,
+    sampling=GREEDY,
+    seed=1,
+    peer=None,
+    peer_lengths=(),
+    peer_options=(),
+)
+
+
+@dataclass
+class Writer:
+    """Writes texts of given lengths, then of the length that is asked for."""
+
+    variant: Variant
+    lengths: list[int] = field(default_factory=list)
+    asked: list[tuple[list[int], int, int]] = field(default_factory=list)
+    pids: dict[str, int] = field(default_factory=dict)
+
+    async def generate(
+        self,
+        prompt: Sequence[int],
+        token_limit: int,
+        sampling: SamplingParameters,
+        seed: int,
+        begun: Callable[[], None],
+    ) -> Trial:
+        self.asked.append((list(prompt), token_limit, seed))
+        length = self.lengths.pop(0) if self.lengths else token_limit
+        begun()
+        return Trial(begin=0.0, deltas=((1.0, length),), finish="", round_count=length - 1)
+
+
+def numbered_prompts() -> Iterator[list[int]]:
+    return ([number] for number in count())
+
+
+def make_bench(seed: int = 1) -> Bench:
+    return Bench(replace(SETTINGS, seed=seed), numbered_prompts(), lambda text: None, seed)
+
+
+def writers() -> list[Writer]:
+    return [Writer(variant) for variant in SETTINGS.variants]
+
+
+async def test_every_contender_takes_one_turn_in_an_order_that_the_seed_draws():
+    async def order(seed: int, repetition: int) -> list[str]:
+        turns = await make_bench(seed).take_turns(writers(), 1, repetition, "1 user")
+        return [turn.variant for turn in turns]
+
+    names = sorted(variant.name for variant in SETTINGS.variants)
+    first, second, other = await order(1, 0), await order(1, 1), await order(2, 0)
+    assert sorted(first) == sorted(second) == sorted(other) == names
+    assert first == await order(1, 0)
+    assert len({tuple(first), tuple(second), tuple(other)}) == 3
+
+
+async def test_no_prompt_and_no_seed_is_used_twice():
+    ours = writers()
+    bench = make_bench()
+    await bench.warm_up(ours, 2)
+    await bench.take_turns(ours, 2, 0, "2 users")
+    asked = [each for writer in ours for each in writer.asked]
+    assert sorted(prompt for prompt, _, _ in asked) == [[i] for i in range(len(asked))]
+    assert sorted(seed for _, _, seed in asked) == list(range(1, len(asked) + 1))
+
+
+async def test_a_turn_has_a_trial_for_every_user():
+    (turn,) = await make_bench().take_turns(writers()[:1], 3, 2, "3 users")
+    assert (turn.repetition, len(turn.trials), turn.token_count) == (2, 3, 24)
+
+
+async def test_a_turn_with_a_text_that_ended_early_is_taken_again():
+    writer = Writer(SETTINGS.variants[0], [8, 3])
+    (turn,) = await make_bench().take_turns([writer], 2, 0, "2 users")
+    assert (turn.discarded_count, turn.token_count) == (1, 16)
+    assert len(writer.asked) == 4
+
+
+async def test_a_model_that_always_ends_early_is_taken_as_it_is():
+    writer = Writer(SETTINGS.variants[0], [3] * 9)
+    (turn,) = await make_bench().take_turns([writer], 1, 0, "1 user")
+    assert (turn.discarded_count, turn.token_count) == (3, 3)
+
+
+def test_what_a_generation_of_ours_tells_is_kept_without_the_prompt():
+    told = replace(
+        STATISTICS,
+        target_time=EngineSeconds(decode_seconds=1.0, prompt_seconds=0.25),
+        draft_time=EngineSeconds(decode_seconds=0.25, prompt_seconds=0.5),
+    )
+    finished = Finished(FinishReason.TOKEN_LIMIT, told)
+    trial = make_trial(7.0, [(0.25, 1), (2.0, 4)], finished)
+    assert (trial.begin, trial.token_count, trial.finish) == (7.0, 5, "token limit")
+    assert (trial.round_count, trial.drafted_count, trial.accepted_count) == (1, 4, 3)
+    assert trial.accepted_by_position == (1, 1, 1, 0)
+    assert (trial.target_seconds, trial.draft_seconds, trial.wire_bytes) == (0.75, 0.0, 300)
+    assert trial.told["plain_round_seconds"] == 0.875
+
+
+def test_processes_are_known_from_their_logs():
+    ids = ProcessIds()
+    ids.tell("target", "llama.cpp says hello")
+    ids.tell("target", '{"message": "starting", "pid": 12}')
+    ids.tell("target", '{"message": "serving", "pid": 13}')
+    ids.tell("draft", '{"message": "no process"}')
+    assert ids.known == {"target": 12}

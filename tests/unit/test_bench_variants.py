@@ -1,0 +1,104 @@
+"""What a benchmark runs: variants by name, and prompts by seed."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from outrider.bench.prompts import ordinary_tokens, random_prompts, text_prompts
+from outrider.bench.variants import length_variants, named_variants, peer_variants
+from outrider.client import GenerateOptions
+from outrider.errors import InvalidRequest
+from outrider.messages import Rule
+from outrider.speculation import Policy
+
+# --- variants ---
+
+
+def test_greedy_text_needs_no_comparison_of_rules():
+    greedy = [variant.name for variant in named_variants((), greedy=True)]
+    assert greedy == ["alone", "serial", "ahead", "measured", "classic"]
+    sampled = [variant.name for variant in named_variants((), greedy=False)]
+    assert sampled == [*greedy, "match", "rejection"]
+
+
+def test_the_target_alone_always_runs_and_comes_first():
+    names = [variant.name for variant in named_variants(("rejection", "serial"), greedy=True)]
+    assert names == ["alone", "serial", "rejection"]
+
+
+def test_an_unknown_variant_is_refused():
+    with pytest.raises(InvalidRequest, match="variants: has fast, which is none of alone, serial"):
+        named_variants(("fast",), greedy=True)
+
+
+def test_variants_are_options_of_a_request():
+    options = {v.name: GenerateOptions(**v.changes) for v in named_variants((), greedy=False)}
+    assert not options["alone"].enabled
+    assert options["serial"].speculation == {
+        "enabled": True,
+        "policy": Policy.FIXED,
+        "n_max": 3,
+        "run_ahead": False,
+    }
+    assert options["ahead"].run_ahead is True and options["ahead"].n_max == 3
+    assert options["measured"].policy is Policy.MEASURED
+    assert options["classic"].policy is Policy.CLASSIC
+    assert options["match"].acceptance is Rule.MATCH
+    assert options["rejection"].acceptance is Rule.REJECTION
+
+
+def test_a_draft_length_is_pinned_as_the_command_line_does_it():
+    two, eight = length_variants([2, 8])
+    assert (two.name, two.length, eight.name, eight.length) == ("n=2", 2, "n=8", 8)
+    assert two.changes == {"policy": Policy.FIXED, "n_max": 2}
+
+
+@pytest.mark.parametrize("length", [0, 65])
+def test_a_draft_length_out_of_range_is_refused(length: int):
+    with pytest.raises(InvalidRequest, match=r"draft_lengths: must be in \[1, 64\]"):
+        length_variants([length])
+
+
+def test_a_peer_runs_without_drafts_and_with_each_length():
+    assert [(v.name, v.length) for v in peer_variants([2, 7])] == [
+        ("llama-server", 0),
+        ("llama-server n=2", 2),
+        ("llama-server n=7", 7),
+    ]
+
+
+# --- prompts ---
+
+
+def test_what_looks_special_is_no_part_of_a_prompt():
+    names = [b"<s>", b"</s>", b"a", b"<", b"end", b"<|im_end|>", b"b"]
+    assert ordinary_tokens(names, {0, 1, 4, None}) == [2, 3, 6]
+
+
+def test_random_prompts_are_new_each_time_and_the_same_for_a_seed():
+    prompts = list(islice(random_prompts(range(5, 100), 6, [1], seed=3), 50))
+    assert prompts == list(islice(random_prompts(range(5, 100), 6, [1], seed=3), 50))
+    assert prompts != list(islice(random_prompts(range(5, 100), 6, [1], seed=4), 50))
+    assert len({tuple(prompt) for prompt in prompts}) == 50
+    assert {len(prompt) for prompt in prompts} == {6}
+    assert {prompt[0] for prompt in prompts} == {1}
+    assert all(5 <= token < 100 for prompt in prompts for token in prompt[1:])
+
+
+def test_pieces_of_a_text_begin_at_different_places():
+    text = list(range(10, 20))
+    prompts = list(islice(text_prompts(text, 4, [1], seed=1), 8))
+    assert sorted(prompt[1] for prompt in prompts) == list(range(10, 18))
+    assert all(prompt == [1, *range(prompt[1], prompt[1] + 3)] for prompt in prompts)
+    assert prompts == list(islice(text_prompts(text, 4, [1], seed=1), 8))
+
+
+def test_a_text_that_is_used_up_is_refused():
+    prompts = text_prompts(list(range(5)), 4, [], seed=1)
+    assert len(list(islice(prompts, 2))) == 2
+    with pytest.raises(InvalidRequest, match="prompt_file: has 5 tokens, which is too short"):
+        next(prompts)
+    with pytest.raises(InvalidRequest, match="for more than 0 prompts"):
+        next(text_prompts([1, 2], 4, [], seed=1))

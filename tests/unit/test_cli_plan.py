@@ -1,0 +1,58 @@
+"""What `outrider plan` says, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from outrider.cli.plan import plan_lines, read_costs
+from outrider.client import ControllerView
+from outrider.errors import InvalidRequest
+
+FAR = ControllerView(
+    decode_costs=((1, 0.030), (64, 0.055)),
+    draft_token_seconds=0.003,
+    draft_latency_seconds=0.05,
+    round_overhead_seconds=0.0015,
+    slowdown=1.0,
+)
+
+
+def test_one_figure_is_a_target_whose_rows_are_free_at_first() -> None:
+    assert list(read_costs("66")) == [(1, 0.066), (8, 0.066), (16, 0.132)]
+
+
+def test_a_table_of_rows_is_taken_as_it_is() -> None:
+    assert list(read_costs("1:66,4:55")) == [(1, 0.066), (4, 0.055)]
+
+
+@pytest.mark.parametrize("text", ["", "x", "4:", "4:55,1:66", "0:5", "1:0", "1:-5", "1:nan"])
+def test_costs_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        list(read_costs(text))
+
+
+def test_far_away_the_target_does_not_wait() -> None:
+    lines = list(plan_lines(FAR, (0.8,), 16))
+    assert lines[0] == "target        1:30.0 64:55.0 ms by rows"
+    assert lines[1] == "draft         3.0 ms a token, 50.0 ms away"
+    row = next(line for line in lines if line.startswith("0.80"))
+    assert row.endswith("never wait")
+    assert lines[-1].startswith("at 0.80: 1.7")
+
+
+def test_a_draft_that_is_never_right_is_not_worth_it() -> None:
+    assert list(plan_lines(FAR, (0.0,), 16))[-1] == (
+        "at 0.00: do not speculate; waiting for drafts pays up to 0 ms away"
+    )
+
+
+def test_where_the_draft_slows_the_target_it_takes_turns() -> None:
+    near = ControllerView(
+        decode_costs=((4, 0.055), (8, 0.100), (16, 0.200)),
+        draft_token_seconds=0.006,
+        draft_latency_seconds=0.001,
+        round_overhead_seconds=0.0015,
+        slowdown=1.6,
+    )
+    [advice] = [line for line in plan_lines(near, (0.65,), 16) if line.startswith("at")]
+    assert "by serial" in advice
