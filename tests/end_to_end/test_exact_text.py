@@ -106,7 +106,7 @@ async def test_greedy_text_is_the_targets_own(
 async def test_a_draft_that_runs_ahead_changes_nothing(
     services: Services, greedy_texts: list[list[int]], length: int
 ) -> None:
-    for prompt, expected in zip(PROMPTS[::2], greedy_texts[::2], strict=True):
+    for prompt, expected in zip(PROMPTS[::4], greedy_texts[::4], strict=True):
         assert await _greedy(services, prompt, length, run_ahead=True) == expected
 
 
