@@ -321,7 +321,7 @@ class Control(ABC):
         is unlikely to survive for so long.
         """
         experience = self.experience
-        if self.forecast.mode is Mode.PLAIN:
+        if self.probing:
             # A probe must reach behind what is decoded until it comes.
             return math.ceil(experience.latency.value / experience.plain_seconds)
         if not self.runs_ahead():

@@ -132,7 +132,6 @@ class Simulation:
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._scheduled = 0
         self._ended = False
-        self._wake = 0
         its_control = control(
             speculation, Rule.MATCH, experience or known_experience(models), patience
         )
@@ -166,7 +165,6 @@ class Simulation:
         heapq.heappush(self._queue, (self.now + seconds, self._scheduled, event))
 
     def _act(self) -> None:
-        self._wake += 1
         for action in self.generation.next_actions(self.now):
             if isinstance(action, SendOrder):
                 order = action.order

@@ -161,7 +161,15 @@ def test_a_draft_left_alone_is_tried_again_ever_more_rarely() -> None:
 
 def test_a_probe_reaches_behind_what_is_decoded_until_it_comes() -> None:
     far = made(acceptance=0.0, latency=0.31)
+    for i in range(16):
+        far.note_round(outcome(now=float(i), sent=float(i)))
     assert far.lookahead() == 10
+
+
+def test_a_pinned_serial_draft_is_never_longer_than_asked_for() -> None:
+    pinned = made(policy=Policy.FIXED, n_max=4, run_ahead=False, acceptance=0.0, latency=0.31)
+    assert pinned.forecast.mode is Mode.PLAIN
+    assert (pinned.draft_count(64), pinned.lookahead()) == (4, 0)
 
 
 # what to verify, and whether to wait
