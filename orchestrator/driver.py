@@ -438,11 +438,12 @@ class _SentRound:
         self.time = now
         self.service = EngineSeconds()
         self._expected = round_.row_count
+        self._may_be_cut = bool(round_.survivals)
         self._rows = Rows()
 
     def expect(self, answered: int) -> None:
         """Note that fewer rows come than were asked for; 0 is all of them."""
-        if not 0 <= answered <= self._expected:
+        if not 0 <= answered <= self._expected or (answered and not self._may_be_cut):
             raise InvalidRequest("answered_row_count", f"{answered} of {self._expected}")
         self._expected = answered or self._expected
 

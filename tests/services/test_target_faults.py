@@ -10,6 +10,9 @@ from functools import partial
 import grpc
 import pytest
 
+from orchestrator.driver import _SentRound
+from outrider.errors import InvalidRequest
+from outrider.messages import Form, Round, Rows, Span
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.services import (
     DRAFT,
@@ -271,3 +274,12 @@ async def test_a_service_stops_at_once_while_idle() -> None:
             await service.kill()
             assert time.monotonic() - begin < 5
             await service.start()
+
+
+def test_a_round_that_gave_no_survivals_is_answered_whole_or_not_at_all() -> None:
+    pinned = _SentRound(Round(1, Span(0, [5]), [6, 7], Form.SAMPLED), 0.0)
+    with pytest.raises(InvalidRequest):
+        pinned.expect(2)
+    free = _SentRound(Round(1, Span(0, [5]), [6, 7], Form.SAMPLED, survivals=b"\x80\x40"), 0.0)
+    free.expect(2)
+    assert free.add(0, Rows(sampled=[6, 7])) == Rows([6, 7], [], [], [])
