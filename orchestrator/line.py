@@ -51,6 +51,12 @@ class ReceivedLine:
         if frame.position > self.end:
             # A frame between was lost: what follows it stands on its own.
             self._begin(frame.position)
+        early = committed[frame.position : min(self.start, len(committed))]
+        for i, (late, token_id) in enumerate(zip(frame.token_ids, early, strict=False)):
+            if late != token_id:
+                # The frame that was missing shows that what followed it was astray.
+                self.drop()
+                return Compared(mismatch=frame.position + i)
         fresh = max(0, self.end - frame.position)
         count = len(frame.token_ids)
         self.token_ids += frame.token_ids[fresh:]

@@ -1,0 +1,33 @@
+"""The line as the orchestrator received it, where frames come late or not at all."""
+
+from __future__ import annotations
+
+from orchestrator.line import ReceivedLine
+from outrider.messages import Frame
+
+
+def frame(base: int, position: int, *token_ids: int) -> Frame:
+    return Frame(
+        base=base, position=position, token_ids=token_ids, confidences=bytes(len(token_ids))
+    )
+
+
+def test_what_follows_a_lost_frame_stands_on_its_own() -> None:
+    line = ReceivedLine()
+    line.add(frame(3, 5, 9, 9), [1, 2, 3, 4, 5])
+    assert (line.start, line.token_ids) == (5, [9, 9])
+
+
+def test_a_late_frame_that_agrees_changes_nothing() -> None:
+    line = ReceivedLine()
+    line.add(frame(3, 5, 9, 9), [1, 2, 3, 4, 5])
+    assert line.add(frame(3, 3, 4, 5), [1, 2, 3, 4, 5]).mismatch is None
+    assert (line.start, line.token_ids) == (5, [9, 9])
+
+
+def test_a_late_frame_that_disagrees_ends_the_line_behind_it() -> None:
+    line = ReceivedLine()
+    line.add(frame(3, 5, 9, 9), [1, 2, 3, 4, 5])
+    assert line.add(frame(3, 3, 4, 7), [1, 2, 3, 4, 5]).mismatch == 4
+    assert line.token_ids == []
+    assert not line.add(frame(3, 7, 9), [1, 2, 3, 4, 5]).is_news
