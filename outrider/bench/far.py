@@ -69,23 +69,25 @@ async def far_draft(hosted: Hosted, tell: Tell) -> AsyncIterator[FarDraft]:
     from bench.shaper import Link, Shape
 
     with TemporaryDirectory() as folder, Link(Shape()) as link:
-        token_file = _write_token(Path(folder, "token"))
-        child = await _start(link, hosted, token_file, tell)
+        token_file = write_token(Path(folder, "token"))
+        child = await start_far(link, "draft", hosted, token_file, tell)
         try:
             yield FarDraft(await child.address(), token_file, child, link)
         finally:
             await child.stop()
 
 
-def _write_token(path: Path) -> Path:
+def write_token(path: Path) -> Path:
+    """Write a new token that only this user can read."""
     path.touch(0o600)
     path.write_text(secrets.token_hex(16))
     return path
 
 
-async def _start(link: Link, hosted: Hosted, token_file: Path, tell: Tell) -> Child:
+async def start_far(link: Link, role: str, hosted: Hosted, token_file: Path, tell: Tell) -> Child:
+    """Start a model service at the far end of a link."""
     command = (
-        *(sys.executable, "-P", "-m", "outrider.cli", "draft", "--stop-on-stdin-end"),
+        *(sys.executable, "-P", "-m", "outrider.cli", role, "--stop-on-stdin-end"),
         *("--listen", f"{link.far_address}:0", "--allow-remote", "--token-file", str(token_file)),
         *(f"--model={hosted.model}", *arguments(hosted.options)),
     )
@@ -98,4 +100,4 @@ async def _start(link: Link, hosted: Hosted, token_file: Path, tell: Tell) -> Ch
         limit=_LINE_BYTES,
         start_new_session=True,
     )
-    return Child("draft", process, tell)
+    return Child(role, process, tell)
