@@ -46,8 +46,9 @@ creative: setup ## something inventive, at temperature 0.9
 technical: setup ## something dry, at temperature 0.2
 	@$(GENERATE) --temperature 0.2 --n-predict 200 --prompt "$${PROMPT:-def parse_header(line):}"
 
+# Two at a time: most tests wait for one process or another most of the time.
 test: setup ## run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: setup ## lint, format, types, stubs, layers
 	$(BIN)/ruff check

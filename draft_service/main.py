@@ -8,23 +8,25 @@ from functools import partial
 
 from draft_service.config import DraftConfig
 from draft_service.servicer import DraftServicer
-from outrider.engine.host import HostOptions
+from outrider.engine.host import EngineHost, HostOptions
 from outrider.engine.model import Model
-from outrider.rpc.run_model import load_llama, run_model_service
+from outrider.rpc.run_model import find_turns, load_llama, run_model_service
 from outrider.v1.draft_service_pb2_grpc import add_DraftServiceServicer_to_server
 
 
 async def run(config: DraftConfig, load: Callable[[], Model] | None = None) -> None:
     """Serve until SIGTERM; `load` replaces the GGUF model, for tests."""
     os.nice(config.model.nice)
+    host = EngineHost(
+        load or load_llama(config.model), HostOptions(exact=False), find_turns(config.model)
+    )
     servicer = partial(
         DraftServicer, alias=config.model.alias, support=config.support, tail=config.tail
     )
     await run_model_service(
         "Draft",
         config.server,
-        load or load_llama(config.model),
-        HostOptions(exact=False),
+        host,
         servicer,
         add_DraftServiceServicer_to_server,
     )

@@ -24,7 +24,9 @@ _LOOKAHEAD = 48
 _HOPELESS = 0.02
 _WORTHWHILE = 1.01  # times the target's own rate
 _FORECAST_ROUNDS = 8
+_MOST_ROWS, _MOST_SHARING = 64, 32.0
 _SLOWDOWN_SAMPLES = 4
+_SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
 _AHEAD = (Mode.WAITING, Mode.RESTLESS)
 _CLASSIC_START, _CLASSIC_STEP, _CLASSIC_LARGEST, _CLASSIC_SMALLEST = 16, 8, 30, 2
 CLASSIC_RATIO = 2.0
@@ -114,8 +116,11 @@ class Experience:
 
     costs: CostTable = field(default_factory=lambda: CostTable(_UNKNOWN_COSTS))
     same_host: bool = False  # draft and target share their cores
+    takes_turns: bool = False  # and never decode at the same time
+    sharing: Mean = field(default_factory=lambda: Mean(1.0))
+    """Rows of a decode over the session's own: above 1 when others share it."""
     overhead: Mean = field(default_factory=lambda: Mean(0.002))
-    """Of a round, what the target's decode does not explain."""
+    """Of a round, what the target's decode does not explain, nor the others' before it."""
     latency: Mean = field(default_factory=lambda: Mean(0.002))
     """From an order to its first frame, what the draft's own time does not explain."""
     token_time: Mean = field(default_factory=lambda: Mean(0.005))
@@ -127,7 +132,11 @@ class Experience:
     @property
     def plain_seconds(self) -> float:
         """Return the time of a round without a draft."""
-        return self.costs.seconds(1) + self.overhead.value
+        return self.decode_seconds(1) + self.overhead.value
+
+    def decode_seconds(self, row_count: int) -> float:
+        """Return the expected time of a decode with so many rows of one session."""
+        return self.costs.seconds(self.sharing.value * self.costs.padded(row_count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +145,18 @@ class Choice:
 
     count: int
     until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the target says of a round: seconds, and rows of its decodes, others' included."""
+
+    decode: float
+    queue: float = 0.0  # waited for other sessions' decodes
+    rows: int = 0
+
+
+UNTOLD = Spent(0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +170,7 @@ class Outcome:
     drafted: int  # and of them, those that were verified
     accepted: int
     committed: int
-    decode_seconds: float  # 0 when the target did not say
+    spent: Spent
     draft_busy: bool
     is_prompt: bool
 
@@ -250,19 +271,26 @@ class Control(ABC):
             since = outcome.sent if self._last_time is None else self._last_time
             self._tokens = 0.95 * self._tokens + outcome.committed
             self._seconds = 0.95 * self._seconds + max(0.0, outcome.now - since)
-            if outcome.decode_seconds > 0.0:
-                waited = outcome.now - outcome.sent
-                experience.overhead.note(max(0.0, waited - outcome.decode_seconds))
-                self._note_decode(rows, outcome.decode_seconds, outcome.draft_busy)
+            spent = outcome.spent
+            if spent.decode > 0.0:
+                waited = outcome.now - outcome.sent - spent.queue
+                experience.overhead.note(max(0.0, waited - spent.decode))
+                self._note_decode(rows, spent, outcome.draft_busy)
         self._last_time = outcome.now
         self._rounds += 1
         self._draft_seconds = 0.0
         if self.rule is Rule.REJECTION:
             self._note_decided(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
 
-    def _note_decode(self, rows: int, seconds: float, draft_busy: bool) -> None:
+    def _note_decode(self, rows: int, spent: Spent, draft_busy: bool) -> None:
         """Learn what a decode costs, and what it costs more beside a busy draft."""
-        experience = self.experience
+        experience, seconds = self.experience, spent.decode
+        if spent.rows:
+            own = experience.costs.padded(rows)
+            experience.sharing.note(min(_MOST_SHARING, max(1.0, spent.rows / own)))
+            rows = spent.rows
+        if rows > _MOST_ROWS:
+            return  # a piece of somebody's prompt was among them
         overlap = min(seconds, self._draft_seconds) if draft_busy else 0.0
         if overlap < 0.1 * seconds:
             experience.costs.note(rows, seconds)
@@ -327,7 +355,7 @@ class Control(ABC):
         if not self.runs_ahead():
             return 0
         count = self.forecast.hit_length or 1
-        ahead_time = experience.latency.value + experience.costs.seconds(count + 1)
+        ahead_time = experience.latency.value + experience.decode_seconds(count + 1)
         wanted = count + 1 + math.ceil(ahead_time / max(experience.token_time.value, 1e-4))
         mean = min(0.98, max(0.02, self.acceptance.mean))
         return max(2, min(_LOOKAHEAD, wanted, math.ceil(math.log(_HOPELESS) / math.log(mean))))
@@ -344,8 +372,10 @@ class Control(ABC):
     def _measures_slowdown(self) -> bool:
         """Whether this is a round to see what a busy draft does to the target beside it."""
         experience = self.experience
-        every = 8 if experience.slowdown.count < _SLOWDOWN_SAMPLES else 64
-        return experience.same_host and self._rounds % every == every // 2
+        known = experience.slowdown.count >= _SLOWDOWN_SAMPLES
+        every = _SLOWDOWN_ROUNDS if known else 8
+        shares = experience.same_host and not experience.takes_turns
+        return shares and self._rounds % every == every // 2
 
     @property
     def forecast(self) -> Forecast:
@@ -359,7 +389,7 @@ class Control(ABC):
         experience = self.experience
         conditions = Conditions(
             acceptance=min(0.99, self.acceptance.mean),
-            costs=experience.costs,
+            decode_seconds=experience.decode_seconds,
             overhead=experience.overhead.value,
             latency=experience.latency.value,
             token_time=experience.token_time.value,
@@ -367,7 +397,8 @@ class Control(ABC):
         )
         run_ahead = self.speculation.run_ahead
         unmeasured = experience.same_host and experience.slowdown.count < _SLOWDOWN_SAMPLES
-        if self.rule is Rule.REJECTION or (run_ahead is None and unmeasured):
+        in_vain = experience.takes_turns or unmeasured
+        if self.rule is Rule.REJECTION or (run_ahead is None and in_vain):
             run_ahead = False
         alone, *others = forecasts(conditions, self.speculation.n_max, run_ahead)
         best = max(others, key=lambda each: each.rate, default=alone)
@@ -381,7 +412,7 @@ class Control(ABC):
         if not self.runs_ahead():
             return 0
         experience = self.experience
-        return min(3, int(2.0 * experience.overhead.value / experience.costs.seconds(count + 1)))
+        return min(3, int(2.0 * experience.overhead.value / experience.decode_seconds(count + 1)))
 
     def _wait_for_all(self, have: int, wanted: int, now: float, expected: bool) -> Choice:
         """Return the choice to verify all that is wanted, if it comes before it is late."""
@@ -568,7 +599,7 @@ class Measured(Control):
             if k:
                 survival *= self.acceptance.chance(confidences[k - 1]) if k <= have else mean
                 tokens += survival
-            time = experience.costs.seconds(k + 1) + experience.overhead.value
+            time = experience.decode_seconds(k + 1) + experience.overhead.value
             hit = survival * mean
             if k > have:
                 frames = (k - have - 1) // self._frame_tokens

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from orchestrator.control import plain_share
+from orchestrator.control import Spent, plain_share
 from orchestrator.generation import (
     Action,
     Commit,
@@ -43,18 +43,25 @@ class EngineSeconds:
     decode: float = 0.0
     sample: float = 0.0
     prompt: float = 0.0  # of the decoding, what the first answer took
+    rows: int = 0  # of the decodes, other sessions' included
 
     def add(self, spent: common.ServiceTime) -> None:
         """Add the time that came with one answer."""
         self.queue += spent.queue_us / 1e6
         self.decode += spent.decode_us / 1e6
         self.sample += spent.sample_us / 1e6
+        self.rows += spent.decoded_row_count
         self.prompt = self.prompt or self.decode
+
+    @property
+    def work(self) -> float:
+        """What the service did for this generation, waiting left out."""
+        return self.decode + self.sample
 
     @property
     def total(self) -> float:
         """All of it."""
-        return self.queue + self.decode + self.sample
+        return self.queue + self.work
 
 
 @dataclass(slots=True)
@@ -327,7 +334,10 @@ class Driver:
             # The rounds before it are over: answers come in order.
             for number in [n for n in self._rounds_sent if n <= message.round]:
                 del self._rounds_sent[number]
-            self._generation.target_rows(message.round, rows, now, sent.service.decode)
+            spent = sent.service
+            self._generation.target_rows(
+                message.round, rows, now, Spent(spent.decode, spent.queue, spent.rows)
+            )
 
     def _note_round(self, sent: _SentRound, now: float, row_count: int) -> None:
         timings, decoded = self.timings, sent.service.decode
@@ -344,7 +354,7 @@ class Driver:
 
     def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:
         generation, order = self._generation, message.completed_order
-        before = self.timings.draft.total
+        before = self.timings.draft.work
         self.timings.draft.add(message.service_time)
         outcome = message.WhichOneof("outcome")
         if outcome == "missing":
@@ -352,7 +362,7 @@ class Driver:
         elif outcome == "frame":
             try:
                 frame = wire.read_frame(message, self._opening.vocabulary)
-                seconds = self.timings.draft.total - before
+                seconds = self.timings.draft.work - before
                 generation.draft_frame(frame, time.perf_counter(), seconds)
             except InvalidRequest:
                 # A frame that cannot be read is no draft.

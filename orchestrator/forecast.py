@@ -16,8 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from outrider.costs import CostTable
-
 
 class Mode(Enum):
     """How the target and the draft take turns."""
@@ -33,7 +31,7 @@ class Conditions:
     """What a forecast rests on; times in seconds."""
 
     acceptance: float  # of a draft token, given that those before it were accepted
-    costs: CostTable  # of the target's decode
+    decode_seconds: Callable[[int], float]  # of the target, by rows
     overhead: float  # of a round, beside the decode
     latency: float  # from a miss to the draft's start over and back
     token_time: float  # of the draft
@@ -41,11 +39,11 @@ class Conditions:
 
     def decode(self, drafted: int) -> float:
         """Return the time of a round of so many draft tokens, the draft being idle."""
-        return self.costs.seconds(drafted + 1) + self.overhead
+        return self.decode_seconds(drafted + 1) + self.overhead
 
     def busy_decode(self, drafted: int) -> float:
         """Return the time of a round of so many draft tokens, the draft being busy."""
-        return self.slowdown * self.costs.seconds(drafted + 1) + self.overhead
+        return self.slowdown * self.decode_seconds(drafted + 1) + self.overhead
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import numpy as np
 
 from orchestrator import acceptance
 from orchestrator.acceptance import DraftToken, Verdict
-from orchestrator.control import Control, Outcome
+from orchestrator.control import UNTOLD, Control, Outcome, Spent
 from orchestrator.line import Compared, ReceivedLine
 from outrider.distribution import Distribution
 from outrider.messages import (
@@ -374,8 +374,8 @@ class Generation:
             del self._asked[numbers.index(round_) :]
         return numbers[:1] == [round_]
 
-    def target_rows(self, round_: int, rows: Rows, now: float, seconds: float = 0.0) -> None:
-        """The target answered after `seconds` of decoding: decide, commit, say what follows."""
+    def target_rows(self, round_: int, rows: Rows, now: float, spent: Spent = UNTOLD) -> None:
+        """The target answered: decide, commit, say what follows."""
         if not self._is_oldest(round_):
             return
         asked = self._asked.pop(0)
@@ -395,7 +395,7 @@ class Generation:
                 drafted=len(draft),
                 accepted=verdict.accepted_count,
                 committed=len(origins),
-                decode_seconds=seconds,
+                spent=spent,
                 draft_busy=asked.draft_busy,
                 is_prompt=self.counts.rounds == 1,
             )

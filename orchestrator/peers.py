@@ -280,7 +280,14 @@ def _experience(target: Peer, draft: Peer | None) -> Experience:
     if target.model is not None and draft is not None and draft.model is not None:
         here = target.model.machine_digest
         experience.same_host = bool(here) and here == draft.model.machine_digest
+        experience.takes_turns = _take_turns(target.model, draft.model)
     return experience
+
+
+def _take_turns(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:
+    """Return whether the two never decode at the same time."""
+    together = target.cores_digest and target.cores_digest == draft.cores_digest
+    return bool(together) and target.thread_count + draft.thread_count > target.core_count
 
 
 def _costs(model: common.GetModelResponse) -> list[tuple[int, float]]:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.control import Experience, Mean, control
+from orchestrator.control import Experience, Mean, Spent, control
 from orchestrator.generation import (
     Commit,
     Counts,
@@ -330,7 +330,7 @@ class _Target(_Peer):
             rows = Rows(sampled=ids)
             self.reply(
                 back + world.models.overhead,
-                lambda: world.generation.target_rows(number, rows, world.now, seconds),
+                lambda: world.generation.target_rows(number, rows, world.now, Spent(seconds)),
             )
             self._start()
 

@@ -27,11 +27,18 @@ class CostTable:
         self._drift = 1.0
         self._now = list(self._seconds)  # with the drifts
 
-    def seconds(self, row_count: int) -> float:
-        """Return the expected time of a decode of `row_count` rows; none cost nothing."""
+    def padded(self, row_count: float) -> float:
+        """Return the rows that a session's `row_count` rows take in a decode."""
+        return -(-row_count // self._multiple) * self._multiple
+
+    def seconds(self, row_count: float) -> float:
+        """Return the expected time of a decode of `row_count` rows; none cost nothing.
+
+        They may be a mean, and then no whole number.
+        """
         if row_count <= 0:
             return 0.0
-        row_count = -(-row_count // self._multiple) * self._multiple
+        row_count = self.padded(row_count)
         last = len(self._counts) - 1
         if row_count <= self._counts[0] or last == 0:
             return self._now[0] * max(1.0, row_count / self._counts[0])
@@ -46,7 +53,7 @@ class CostTable:
         """What it goes by now, (rows, seconds) by rising rows."""
         return list(zip(self._counts, self._now, strict=True))
 
-    def note(self, row_count: int, seconds: float) -> None:
+    def note(self, row_count: float, seconds: float) -> None:
         """Learn from one decode in service.
 
         All points drift with what the machine and the context do; the point
@@ -65,6 +72,6 @@ class CostTable:
             least = min(least, self._drift * self._seconds[i] * self._drifts[i])
             self._now[i] = least
 
-    def _nearest(self, row_count: int) -> int:
+    def _nearest(self, row_count: float) -> int:
         gaps = [abs(count - row_count) for count in self._counts]
         return gaps.index(min(gaps))

@@ -17,7 +17,6 @@ EXPIRY_DAYS = 30
 _DAY = 86400.0
 _FULL = 0.8  # of the memory; caches and the rest of the machine need some too
 _SHORT_SPIN, _LONG_SPIN = 5000, 100_000
-_LEAST_NICE = 10
 _BY_DEFAULT = 10_000  # GOMP_SPINCOUNT, as outrider.engine.llama sets it
 _NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 
@@ -314,7 +313,6 @@ class Threads:
 
     role: str
     count: int
-    nice: int = 0
 
 
 def judge_threads(wishes: Sequence[Threads], affinity: int, available: int) -> list[Finding]:
@@ -332,11 +330,8 @@ def judge_threads(wishes: Sequence[Threads], affinity: int, available: int) -> l
             )
     total = sum(wish.count or available for wish in wishes)
     told = ", ".join(f"{wish.role} {wish.count or available}" for wish in wishes)
-    fights = [w for w in wishes if w.role == "draft" and w.nice < _LEAST_NICE]
-    if total > available and len(wishes) > 1 and fights:
-        message = f"{told}: {total} threads on {_plural(available, 'core')} fight for them"
-        remedy = "--draft-threads 1 --draft-nice 19: the draft then takes what the target leaves"
-        findings.append(Finding("threads", Level.NOTE, message, remedy))
+    if total > available and len(wishes) > 1:
+        told += f", who take turns on {_plural(available, 'core')}"
     if not findings:
         told = f"{told}; " if told else ""
         findings.append(Finding("threads", Level.OK, f"{told}{limit}"))
@@ -385,8 +380,6 @@ def _judge_waiting(environment: Mapping[str, str], model_count: int) -> list[Fin
     else:
         return []
     remedy = f"unset {name} (the engine then sets GOMP_SPINCOUNT={_BY_DEFAULT})"
-    if model_count > 1:
-        remedy += "; --draft-threads 1 --draft-nice 19"
     return [Finding("openmp", level, message, remedy)]
 
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from outrider.engine.host import HostOptions
+from outrider.engine.host import EngineHost, HostOptions
 from outrider.engine.model import Model
-from outrider.rpc.run_model import load_llama, run_model_service
+from outrider.rpc.run_model import find_turns, load_llama, run_model_service
 from outrider.v1.target_service_pb2_grpc import add_TargetServiceServicer_to_server
 from target_service.config import TargetConfig
 from target_service.servicer import TargetServicer
@@ -17,11 +17,13 @@ from target_service.servicer import TargetServicer
 async def run(config: TargetConfig, load: Callable[[], Model] | None = None) -> None:
     """Serve until SIGTERM; `load` replaces the GGUF model, for tests."""
     os.nice(config.model.nice)
+    host = EngineHost(
+        load or load_llama(config.model), HostOptions(exact=True), find_turns(config.model)
+    )
     await run_model_service(
         "Target",
         config.server,
-        load or load_llama(config.model),
-        HostOptions(exact=True),
+        host,
         partial(TargetServicer, alias=config.model.alias),
         add_TargetServiceServicer_to_server,
     )

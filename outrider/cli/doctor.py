@@ -377,8 +377,7 @@ def _sharing(hosted: Sequence[Hosted], tried: Visited) -> list[Finding]:
     from outrider.threads import available_threads
 
     wishes = [
-        Threads(one.role, max(one.options.threads, one.options.threads_batch), one.options.nice)
-        for one in hosted
+        Threads(one.role, max(one.options.threads, one.options.threads_batch)) for one in hosted
     ]
     affinity = len(os.sched_getaffinity(0))
     system_info = tried.trial.system_info if tried.trial else ""

@@ -18,8 +18,8 @@ BUNDLED = Path(outrider.__file__).parents[1] / "models"
 BUNDLED_TARGET = BUNDLED / "stdlib-target-q8_0.gguf"
 BUNDLED_DRAFT = BUNDLED / "stdlib-draft-q8_0.gguf"
 
-# More threads, or no niceness, would fight with the target's over the same cores.
-BESIDE_THE_TARGET = ModelOptions(threads=1, nice=19)
+# All threads: the two take turns. Only what is neither of them goes before the draft.
+BESIDE_THE_TARGET = ModelOptions(nice=19)
 
 TargetModel = Annotated[
     Path | None,

@@ -129,7 +129,7 @@ def conditions_of(measured: ControllerView, acceptance: float) -> Conditions:
 
     return Conditions(
         acceptance=min(acceptance, 0.99),
-        costs=CostTable(measured.decode_costs),
+        decode_seconds=CostTable(measured.decode_costs).seconds,
         overhead=measured.round_overhead_seconds,
         latency=measured.draft_latency_seconds,
         token_time=measured.draft_token_seconds,

@@ -18,8 +18,8 @@ import numpy as np
 
 from outrider import handshake
 from outrider.diagnosis import Step
-from outrider.engine.calibrate import history, numerics
-from outrider.engine.model import Chunk, Model
+from outrider.engine.calibrate import exact_padding, history
+from outrider.engine.model import Chunk, Model, Numerics
 from outrider.errors import DecodeFailed, OutriderError, VocabularyMismatch
 from outrider.rpc.model_service import describe_vocabulary
 from outrider.rpc.run_model import ModelConfig, load_llama
@@ -129,7 +129,8 @@ def _try(role: str, values: dict[str, Any]) -> None:
     decode_one(model)
     if role == "target":
         _begin(Step.NUMERICS)
-        _tell(profile=numerics(model).value)
+        profile = Numerics.EXACT if exact_padding(model) else Numerics.LAW
+        _tell(profile=profile.value)
     model.close()
 
 

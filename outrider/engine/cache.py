@@ -102,7 +102,7 @@ class SessionCache:
         donor = self._donor(session, wanted)
         count = common_prefix(donor.token_ids, wanted) if donor else 0
         if self._free:
-            sequence = self._free.pop()
+            sequence = self._free.pop(self._free.index(self._neighbour()))
         else:
             victim = self._victim(busy, donor)
             if victim is None:
@@ -113,6 +113,15 @@ class SessionCache:
         session.sequence = sequence
         session.token_ids = list(wanted[:count])
         return Placement(sequence, donor.sequence if donor else None, count)
+
+    def _neighbour(self) -> int:
+        """Return the free sequence nearest to those in use: llama.cpp shares work of neighbours."""
+        used = [s.sequence for s in self._sessions.values() if s.pinned and s.sequence is not None]
+
+        def gap(free: int) -> int:
+            return min((abs(free - sequence) for sequence in used), default=0)
+
+        return min(self._free, key=lambda free: (gap(free), free))
 
     def _donor(self, session: Session, wanted: Sequence[int]) -> Session | None:
         """Return the session that shares the longest useful start."""

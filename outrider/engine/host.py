@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from outrider.costs import CostTable
 from outrider.engine.cache import Session, SessionCache
-from outrider.engine.calibrate import decode_costs, numerics
+from outrider.engine.calibrate import decode_costs, exact_padding
 from outrider.engine.job import Job, Lease, Ticket
 from outrider.engine.model import MAX_ROWS_OUT, Chunk, Model, NoRoom, Numerics, Row
 from outrider.engine.schedule import (
@@ -29,6 +29,7 @@ from outrider.engine.schedule import (
     gains_that_pay,
     wait_until,
 )
+from outrider.engine.turns import Turns, Unshared
 from outrider.errors import (
     ContextExhausted,
     DecodeFailed,
@@ -63,6 +64,7 @@ class Loaded:
     costs: Sequence[tuple[int, float]]
     """(rows, seconds) of one decode, rising rows."""
     seconds: float
+    turns: Turns
 
 
 @dataclass(slots=True)
@@ -80,8 +82,14 @@ class EngineHost:
     `loaded` resolves when the model is ready; `died` fails if the thread does.
     """
 
-    def __init__(self, load: Callable[[], Model], options: HostOptions) -> None:
+    def __init__(
+        self,
+        load: Callable[[], Model],
+        options: HostOptions,
+        find_turns: Callable[[], Turns] = Unshared,
+    ) -> None:
         self._load = load
+        self._find_turns = find_turns
         self._options = options
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lanes: dict[bytes, deque[Ticket]] = {}
@@ -197,7 +205,14 @@ class EngineHost:
             if wake > now:
                 self._receive(wake - now)
             elif self._active:
-                self._decode(self._next_decode())
+                # Whatever comes while others decode joins the next decode.
+                if pause := self._turns.take(now):
+                    self._receive(pause)
+                    continue
+                try:
+                    self._decode(self._next_decode())
+                finally:
+                    self._turns.give()
 
     def _prepare(self) -> None:
         """Load, warm up, measure and check the model."""
@@ -206,19 +221,20 @@ class EngineHost:
         description = model.describe()
         if not description.can_truncate:
             raise InvalidConfig("model", f"{description.name} cannot be rolled back (recurrent)")
-        profile = numerics(model)
-        costs = decode_costs(model, perf_counter)
-        if not (self._options.exact and profile is Numerics.EXACT):
-            # Bits may vary: pad only where four rows are cheaper than one.
+        profile = Numerics.EXACT
+        if not (self._options.exact and exact_padding(model)):
             profile = Numerics.LAW
             model.pad_multiple = 1
-            costs = decode_costs(model, perf_counter)
+        costs = decode_costs(model, perf_counter)
+        if profile is Numerics.LAW:
+            # Bits may vary: pad only where four rows are cheaper than one.
             model.pad_multiple = _cheaper_padding(costs)
         self._cache = SessionCache(description.sequence_count)
         self._capacity = description.context
         self._limits = Limits(description.batch_rows, MAX_ROWS_OUT)
         self._cost = CostTable(costs)
-        self.loaded.set_result(Loaded(model, profile, costs, perf_counter() - begin))
+        self._turns = turns = self._find_turns()
+        self.loaded.set_result(Loaded(model, profile, costs, perf_counter() - begin, turns))
 
     def _receive(self, seconds: float) -> None:
         """Carry out what is in the inbox; wait at most `seconds` for the first."""
@@ -378,7 +394,10 @@ class EngineHost:
             return
         spent = perf_counter() - begin
         self.counters.decodes += 1
+        count = sum(self._model.padded(len(chunk.token_ids)) for _, chunk in entries)
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
+            assert ticket.lease is not None
+            ticket.lease.spent.rows += count
             self._deliver(ticket, chunk, its_rows, begin, spent)
 
     def _decode_apart(self, entries: list[tuple[Ticket, Chunk]], error: Exception) -> None:

@@ -28,11 +28,12 @@ class Step:
 
 @dataclass(slots=True)
 class Spent:
-    """Seconds of the engine's own time."""
+    """Seconds of the engine's own time, and the rows of its decodes, other sessions' included."""
 
     queue: float = 0.0
     decode: float = 0.0
     sample: float = 0.0
+    rows: int = 0
 
 
 class Lease:

@@ -206,6 +206,12 @@ class LlamaModel:
     # --- the cache ---
 
     def decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+        # llama.cpp computes streams together only where their numbers rise one by one.
+        order = sorted(range(len(chunks)), key=lambda i: chunks[i].sequence)
+        rows = self._decode([chunks[i] for i in order])
+        return [rows[order.index(i)] for i in range(len(chunks))]
+
+    def _decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
         self._check(chunks)
         self._batch.fill(chunks, self.padded, self._rows_out)
         code = ll.llama_decode(self._ctx, self._batch.struct)

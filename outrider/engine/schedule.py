@@ -53,28 +53,37 @@ def gains_that_pay(
 ) -> list[int]:
     """Return how many of each job's further rows make the decode's goodput best.
 
-    Goodput is tokens expected per second. Rows are added in order of their
-    gain (TurboSpec, 2406.14066); a job alone in a decode keeps them all, since
-    its own controller has weighed them.
+    Goodput is tokens expected per second (TurboSpec, 2406.14066). The rows of
+    one draft never gain more than those before them, and all jobs are cut at
+    one number of rows, since llama.cpp computes only equal numbers together.
+    A job alone in a decode keeps them all: its own controller has weighed them.
     """
     if len(offers) < 2:
         return [len(offer.gains) for offer in offers]
-    order = sorted(
-        (-gain, i, job) for job, offer in enumerate(offers) for i, gain in enumerate(offer.gains)
-    )
-    kept, best = [0] * len(offers), [0] * len(offers)
-    tokens = float(len(offers))
-    best_rate = tokens / cost.seconds(sum(padded(offer.row_count) for offer in offers))
-    for negative, _, job in order:
-        kept[job] += 1
-        tokens -= negative
-        rows = sum(
-            padded(offer.row_count + count) for offer, count in zip(offers, kept, strict=True)
-        )
-        rate = tokens / cost.seconds(rows)
+    most = max(padded(offer.row_count + len(offer.gains)) for offer in offers)
+    best, best_rate = [0] * len(offers), 0.0
+    for limit in range(padded(1), most + 1, padded(1)):
+        kept = [min(len(o.gains), max(0, limit - o.row_count)) for o in offers]
+        pairs = list(zip(offers, kept, strict=True))
+        tokens = sum(1.0 + sum(offer.gains[:count]) for offer, count in pairs)
+        rate = tokens / split_seconds([padded(o.row_count + count) for o, count in pairs], cost)
         if rate >= best_rate:
-            best_rate, best = rate, list(kept)
+            best_rate, best = rate, kept
     return best
+
+
+def split_seconds(row_counts: Sequence[int], cost: CostTable) -> float:
+    """Return the time of a decode of these sessions' rows.
+
+    llama.cpp takes as many rows of each as the shortest has, then goes on
+    without it (`split_equal`).
+    """
+    left, seconds = sorted(row_counts), 0.0
+    done = 0
+    for i, count in enumerate(left):
+        seconds += cost.seconds((count - done) * (len(left) - i))
+        done = count
+    return seconds
 
 
 def allot(pending: Sequence[Pending], limits: Limits, padded: Callable[[int], int]) -> list[int]:

@@ -174,7 +174,7 @@ async def first_opening(requests: AsyncIterator[Any]) -> common.OpenSession:
 
 def write_spent(spent: Spent) -> common.ServiceTime:
     """Return the message of an engine's own time."""
-    return wire.write_time(spent.queue, spent.decode, spent.sample)
+    return wire.write_time(spent.queue, spent.decode, spent.sample, spent.rows)
 
 
 def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelResponse:
@@ -202,6 +202,8 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         system_info=model.system_info,
         round_draft_token_limit=MAX_DRAFT,
         machine_digest=machine_digest(),
+        cores_digest=loaded.turns.cores_digest,
+        core_count=loaded.turns.core_count,
     )
     response.load_duration.FromMicroseconds(int(loaded.seconds * 1e6))
     return response

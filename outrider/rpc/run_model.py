@@ -15,8 +15,9 @@ import grpc
 
 from outrider import logs
 from outrider.engine.gguf_file import check_gguf
-from outrider.engine.host import EngineHost, HostOptions
+from outrider.engine.host import EngineHost
 from outrider.engine.model import Model
+from outrider.engine.turns import Turns, Unshared, shared_cores
 from outrider.errors import InvalidConfig
 from outrider.rpc.model_service import ModelService
 from outrider.rpc.server import Server, ServerConfig
@@ -164,16 +165,28 @@ def load_llama(config: ModelConfig) -> Callable[[], Model]:
     return load
 
 
+def find_turns(config: ModelConfig) -> Callable[[], Turns]:
+    """Return what finds whom the engine takes turns with: nobody, where a GPU does the work."""
+
+    def find() -> Turns:
+        from outrider.engine.llama import offloads
+
+        if config.n_gpu_layers != 0 and offloads():
+            return Unshared()
+        threads = config.threads or available_threads()
+        return shared_cores(max(threads, config.threads_batch))
+
+    return find
+
+
 async def run_model_service(
     name: str,
     server_config: ServerConfig,
-    load: Callable[[], Model],
-    options: HostOptions,
+    host: EngineHost,
     make_servicer: Callable[[EngineHost], ModelService],
     register: Callable[[ModelService, grpc.aio.Server], None],
 ) -> None:
     """Serve until SIGTERM. Raises what the loader raises, after saying nothing but that."""
-    host = EngineHost(load, options)
     servicer = make_servicer(host)
     server = Server(server_config, f"outrider.v1.{name}Service")
     register(servicer, server.grpc)

@@ -25,21 +25,21 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18outrider/v1/common.proto\x12\x0boutrider.v1\x1a\x1egoogle/protobuf/duration.proto\"0\n\tTokenSpan\x12\x10\n\x08position\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"\x98\x01\n\x12SamplingParameters\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_p\"\xe1\x02\n\x0bOpenSession\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x34\n\x0f\x61\x63\x63\x65ptance_rule\x18\x03 \x01(\x0e\x32\x1b.outrider.v1.AcceptanceRule\x12\x31\n\x08sampling\x18\x04 \x01(\x0b\x32\x1f.outrider.v1.SamplingParameters\x12\x0c\n\x04seed\x18\x05 \x01(\x03\x12\x14\n\x0c\x63hoice_index\x18\x06 \x01(\x05\x12\x1a\n\x12prompt_token_count\x18\x07 \x01(\x05\x12\x13\n\x0btoken_limit\x18\x08 \x01(\x05\x12\x1e\n\x16vocabulary_token_count\x18\t \x01(\x05\x12\x17\n\x0f\x63\x61ndidate_count\x18\n \x01(\x05\x12\x1d\n\x15\x64raft_min_probability\x18\x0b \x01(\x02\x12\x17\n\x0f\x64raft_min_ratio\x18\x0c \x01(\x02\"6\n\nCandidates\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x15\n\rprobabilities\x18\x02 \x03(\x02\"E\n\x0bServiceTime\x12\x10\n\x08queue_us\x18\x01 \x01(\x05\x12\x11\n\tdecode_us\x18\x02 \x01(\x05\x12\x11\n\tsample_us\x18\x03 \x01(\x05\"#\n\x07Missing\x12\x18\n\x10held_token_count\x18\x01 \x01(\x05\"?\n\x04\x42usy\x12\x37\n\x14retry_delay_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x0c\n\nSuperseded\"*\n\x0b\x43ontextFull\x12\x1b\n\x13\x63ontext_token_count\x18\x01 \x01(\x05\"\x11\n\x0fGetModelRequest\"\xed\x04\n\x10GetModelResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\x05\x12\x17\n\x0fservice_version\x18\x02 \x01(\t\x12\x12\n\nmodel_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x19\n\x11weight_byte_count\x18\x05 \x01(\x03\x12\x17\n\x0fparameter_count\x18\x06 \x01(\x03\x12\x1b\n\x13\x63ontext_token_count\x18\x07 \x01(\x05\x12\x15\n\rsession_count\x18\x08 \x01(\x05\x12+\n\nvocabulary\x18\t \x01(\x0b\x32\x17.outrider.v1.Vocabulary\x12<\n\x13rollback_capability\x18\n \x01(\x0e\x32\x1f.outrider.v1.RollbackCapability\x12\x36\n\x10numerics_profile\x18\x0b \x01(\x0e\x32\x1c.outrider.v1.NumericsProfile\x12-\n\x0c\x64\x65\x63ode_costs\x18\x0c \x03(\x0b\x32\x17.outrider.v1.DecodeCost\x12\x14\n\x0cthread_count\x18\r \x01(\x05\x12\x13\n\x0bsystem_info\x18\x0e \x01(\t\x12\x30\n\rload_duration\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1f\n\x17round_draft_token_limit\x18\x10 \x01(\x05\x12-\n\x08\x61\x63tivity\x18\x11 \x01(\x0b\x32\x1b.outrider.v1.EngineActivity\x12\x16\n\x0emachine_digest\x18\x12 \x01(\x0c\"\x83\x01\n\x0e\x45ngineActivity\x12\x14\n\x0c\x64\x65\x63ode_count\x18\x01 \x01(\x03\x12\x13\n\x0b\x63hunk_count\x18\x02 \x01(\x03\x12\x13\n\x0btoken_count\x18\x03 \x01(\x03\x12\x15\n\rsession_count\x18\x04 \x01(\x05\x12\x1a\n\x12open_session_count\x18\x05 \x01(\x05\"\xbc\x01\n\nVocabulary\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x13\n\x0btoken_count\x18\x02 \x01(\x05\x12\x14\n\x0c\x62os_token_id\x18\x03 \x01(\x05\x12\x14\n\x0c\x65os_token_id\x18\x04 \x01(\x05\x12\x14\n\x0c\x65ot_token_id\x18\x05 \x01(\x05\x12\x10\n\x08\x61\x64\x64s_bos\x18\x06 \x01(\x08\x12\x10\n\x08\x61\x64\x64s_eos\x18\x07 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\x12\x15\n\rend_token_ids\x18\t \x03(\x05\"5\n\nDecodeCost\x12\x11\n\trow_count\x18\x01 \x01(\x05\x12\x14\n\x0cmilliseconds\x18\x02 \x01(\x02\"\x17\n\x15ListVocabularyRequest\"Z\n\x16ListVocabularyResponse\x12\x16\n\x0e\x66irst_token_id\x18\x01 \x01(\x05\x12\x13\n\x0btoken_texts\x18\x02 \x03(\x0c\x12\x13\n\x0btoken_names\x18\x03 \x03(\x0c\"Z\n\x0fRollbackRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x13\n\x0btoken_count\x18\x02 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\r\n\x05round\x18\x04 \x01(\x05\",\n\x10RollbackResponse\x12\x18\n\x10held_token_count\x18\x01 \x01(\x05\")\n\x13\x43loseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"\x16\n\x14\x43loseSessionResponse*\x8d\x01\n\x0e\x41\x63\x63\x65ptanceRule\x12\x1f\n\x1b\x41\x43\x43\x45PTANCE_RULE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41\x43\x43\x45PTANCE_RULE_MATCH\x10\x01\x12 \n\x1c\x41\x43\x43\x45PTANCE_RULE_SHARED_NOISE\x10\x02\x12\x1d\n\x19\x41\x43\x43\x45PTANCE_RULE_REJECTION\x10\x03*j\n\x07RowForm\x12\x18\n\x14ROW_FORM_UNSPECIFIED\x10\x00\x12\x14\n\x10ROW_FORM_SAMPLED\x10\x01\x12\x1a\n\x16ROW_FORM_DISTRIBUTIONS\x10\x02\x12\x13\n\x0fROW_FORM_LOGITS\x10\x03*u\n\x12RollbackCapability\x12#\n\x1fROLLBACK_CAPABILITY_UNSPECIFIED\x10\x00\x12\x1c\n\x18ROLLBACK_CAPABILITY_FULL\x10\x01\x12\x1c\n\x18ROLLBACK_CAPABILITY_NONE\x10\x02*i\n\x0fNumericsProfile\x12 \n\x1cNUMERICS_PROFILE_UNSPECIFIED\x10\x00\x12\x1a\n\x16NUMERICS_PROFILE_EXACT\x10\x01\x12\x18\n\x14NUMERICS_PROFILE_LAW\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18outrider/v1/common.proto\x12\x0boutrider.v1\x1a\x1egoogle/protobuf/duration.proto\"0\n\tTokenSpan\x12\x10\n\x08position\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"\x98\x01\n\x12SamplingParameters\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_p\"\xe1\x02\n\x0bOpenSession\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x34\n\x0f\x61\x63\x63\x65ptance_rule\x18\x03 \x01(\x0e\x32\x1b.outrider.v1.AcceptanceRule\x12\x31\n\x08sampling\x18\x04 \x01(\x0b\x32\x1f.outrider.v1.SamplingParameters\x12\x0c\n\x04seed\x18\x05 \x01(\x03\x12\x14\n\x0c\x63hoice_index\x18\x06 \x01(\x05\x12\x1a\n\x12prompt_token_count\x18\x07 \x01(\x05\x12\x13\n\x0btoken_limit\x18\x08 \x01(\x05\x12\x1e\n\x16vocabulary_token_count\x18\t \x01(\x05\x12\x17\n\x0f\x63\x61ndidate_count\x18\n \x01(\x05\x12\x1d\n\x15\x64raft_min_probability\x18\x0b \x01(\x02\x12\x17\n\x0f\x64raft_min_ratio\x18\x0c \x01(\x02\"6\n\nCandidates\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x15\n\rprobabilities\x18\x02 \x03(\x02\"`\n\x0bServiceTime\x12\x10\n\x08queue_us\x18\x01 \x01(\x05\x12\x11\n\tdecode_us\x18\x02 \x01(\x05\x12\x11\n\tsample_us\x18\x03 \x01(\x05\x12\x19\n\x11\x64\x65\x63oded_row_count\x18\x04 \x01(\x05\"#\n\x07Missing\x12\x18\n\x10held_token_count\x18\x01 \x01(\x05\"?\n\x04\x42usy\x12\x37\n\x14retry_delay_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x0c\n\nSuperseded\"*\n\x0b\x43ontextFull\x12\x1b\n\x13\x63ontext_token_count\x18\x01 \x01(\x05\"\x11\n\x0fGetModelRequest\"\x97\x05\n\x10GetModelResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\x05\x12\x17\n\x0fservice_version\x18\x02 \x01(\t\x12\x12\n\nmodel_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x19\n\x11weight_byte_count\x18\x05 \x01(\x03\x12\x17\n\x0fparameter_count\x18\x06 \x01(\x03\x12\x1b\n\x13\x63ontext_token_count\x18\x07 \x01(\x05\x12\x15\n\rsession_count\x18\x08 \x01(\x05\x12+\n\nvocabulary\x18\t \x01(\x0b\x32\x17.outrider.v1.Vocabulary\x12<\n\x13rollback_capability\x18\n \x01(\x0e\x32\x1f.outrider.v1.RollbackCapability\x12\x36\n\x10numerics_profile\x18\x0b \x01(\x0e\x32\x1c.outrider.v1.NumericsProfile\x12-\n\x0c\x64\x65\x63ode_costs\x18\x0c \x03(\x0b\x32\x17.outrider.v1.DecodeCost\x12\x14\n\x0cthread_count\x18\r \x01(\x05\x12\x13\n\x0bsystem_info\x18\x0e \x01(\t\x12\x30\n\rload_duration\x18\x0f \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1f\n\x17round_draft_token_limit\x18\x10 \x01(\x05\x12-\n\x08\x61\x63tivity\x18\x11 \x01(\x0b\x32\x1b.outrider.v1.EngineActivity\x12\x16\n\x0emachine_digest\x18\x12 \x01(\x0c\x12\x14\n\x0c\x63ores_digest\x18\x13 \x01(\x0c\x12\x12\n\ncore_count\x18\x14 \x01(\x05\"\x83\x01\n\x0e\x45ngineActivity\x12\x14\n\x0c\x64\x65\x63ode_count\x18\x01 \x01(\x03\x12\x13\n\x0b\x63hunk_count\x18\x02 \x01(\x03\x12\x13\n\x0btoken_count\x18\x03 \x01(\x03\x12\x15\n\rsession_count\x18\x04 \x01(\x05\x12\x1a\n\x12open_session_count\x18\x05 \x01(\x05\"\xbc\x01\n\nVocabulary\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x13\n\x0btoken_count\x18\x02 \x01(\x05\x12\x14\n\x0c\x62os_token_id\x18\x03 \x01(\x05\x12\x14\n\x0c\x65os_token_id\x18\x04 \x01(\x05\x12\x14\n\x0c\x65ot_token_id\x18\x05 \x01(\x05\x12\x10\n\x08\x61\x64\x64s_bos\x18\x06 \x01(\x08\x12\x10\n\x08\x61\x64\x64s_eos\x18\x07 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\x12\x15\n\rend_token_ids\x18\t \x03(\x05\"5\n\nDecodeCost\x12\x11\n\trow_count\x18\x01 \x01(\x05\x12\x14\n\x0cmilliseconds\x18\x02 \x01(\x02\"\x17\n\x15ListVocabularyRequest\"Z\n\x16ListVocabularyResponse\x12\x16\n\x0e\x66irst_token_id\x18\x01 \x01(\x05\x12\x13\n\x0btoken_texts\x18\x02 \x03(\x0c\x12\x13\n\x0btoken_names\x18\x03 \x03(\x0c\"Z\n\x0fRollbackRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x13\n\x0btoken_count\x18\x02 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\r\n\x05round\x18\x04 \x01(\x05\",\n\x10RollbackResponse\x12\x18\n\x10held_token_count\x18\x01 \x01(\x05\")\n\x13\x43loseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\"\x16\n\x14\x43loseSessionResponse*\x8d\x01\n\x0e\x41\x63\x63\x65ptanceRule\x12\x1f\n\x1b\x41\x43\x43\x45PTANCE_RULE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41\x43\x43\x45PTANCE_RULE_MATCH\x10\x01\x12 \n\x1c\x41\x43\x43\x45PTANCE_RULE_SHARED_NOISE\x10\x02\x12\x1d\n\x19\x41\x43\x43\x45PTANCE_RULE_REJECTION\x10\x03*j\n\x07RowForm\x12\x18\n\x14ROW_FORM_UNSPECIFIED\x10\x00\x12\x14\n\x10ROW_FORM_SAMPLED\x10\x01\x12\x1a\n\x16ROW_FORM_DISTRIBUTIONS\x10\x02\x12\x13\n\x0fROW_FORM_LOGITS\x10\x03*u\n\x12RollbackCapability\x12#\n\x1fROLLBACK_CAPABILITY_UNSPECIFIED\x10\x00\x12\x1c\n\x18ROLLBACK_CAPABILITY_FULL\x10\x01\x12\x1c\n\x18ROLLBACK_CAPABILITY_NONE\x10\x02*i\n\x0fNumericsProfile\x12 \n\x1cNUMERICS_PROFILE_UNSPECIFIED\x10\x00\x12\x1a\n\x16NUMERICS_PROFILE_EXACT\x10\x01\x12\x18\n\x14NUMERICS_PROFILE_LAW\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACCEPTANCERULE']._serialized_start=2267
-  _globals['_ACCEPTANCERULE']._serialized_end=2408
-  _globals['_ROWFORM']._serialized_start=2410
-  _globals['_ROWFORM']._serialized_end=2516
-  _globals['_ROLLBACKCAPABILITY']._serialized_start=2518
-  _globals['_ROLLBACKCAPABILITY']._serialized_end=2635
-  _globals['_NUMERICSPROFILE']._serialized_start=2637
-  _globals['_NUMERICSPROFILE']._serialized_end=2742
+  _globals['_ACCEPTANCERULE']._serialized_start=2336
+  _globals['_ACCEPTANCERULE']._serialized_end=2477
+  _globals['_ROWFORM']._serialized_start=2479
+  _globals['_ROWFORM']._serialized_end=2585
+  _globals['_ROLLBACKCAPABILITY']._serialized_start=2587
+  _globals['_ROLLBACKCAPABILITY']._serialized_end=2704
+  _globals['_NUMERICSPROFILE']._serialized_start=2706
+  _globals['_NUMERICSPROFILE']._serialized_end=2811
   _globals['_TOKENSPAN']._serialized_start=73
   _globals['_TOKENSPAN']._serialized_end=121
   _globals['_SAMPLINGPARAMETERS']._serialized_start=124
@@ -49,35 +49,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CANDIDATES']._serialized_start=634
   _globals['_CANDIDATES']._serialized_end=688
   _globals['_SERVICETIME']._serialized_start=690
-  _globals['_SERVICETIME']._serialized_end=759
-  _globals['_MISSING']._serialized_start=761
-  _globals['_MISSING']._serialized_end=796
-  _globals['_BUSY']._serialized_start=798
-  _globals['_BUSY']._serialized_end=861
-  _globals['_SUPERSEDED']._serialized_start=863
-  _globals['_SUPERSEDED']._serialized_end=875
-  _globals['_CONTEXTFULL']._serialized_start=877
-  _globals['_CONTEXTFULL']._serialized_end=919
-  _globals['_GETMODELREQUEST']._serialized_start=921
-  _globals['_GETMODELREQUEST']._serialized_end=938
-  _globals['_GETMODELRESPONSE']._serialized_start=941
-  _globals['_GETMODELRESPONSE']._serialized_end=1562
-  _globals['_ENGINEACTIVITY']._serialized_start=1565
-  _globals['_ENGINEACTIVITY']._serialized_end=1696
-  _globals['_VOCABULARY']._serialized_start=1699
-  _globals['_VOCABULARY']._serialized_end=1887
-  _globals['_DECODECOST']._serialized_start=1889
-  _globals['_DECODECOST']._serialized_end=1942
-  _globals['_LISTVOCABULARYREQUEST']._serialized_start=1944
-  _globals['_LISTVOCABULARYREQUEST']._serialized_end=1967
-  _globals['_LISTVOCABULARYRESPONSE']._serialized_start=1969
-  _globals['_LISTVOCABULARYRESPONSE']._serialized_end=2059
-  _globals['_ROLLBACKREQUEST']._serialized_start=2061
-  _globals['_ROLLBACKREQUEST']._serialized_end=2151
-  _globals['_ROLLBACKRESPONSE']._serialized_start=2153
-  _globals['_ROLLBACKRESPONSE']._serialized_end=2197
-  _globals['_CLOSESESSIONREQUEST']._serialized_start=2199
-  _globals['_CLOSESESSIONREQUEST']._serialized_end=2240
-  _globals['_CLOSESESSIONRESPONSE']._serialized_start=2242
-  _globals['_CLOSESESSIONRESPONSE']._serialized_end=2264
+  _globals['_SERVICETIME']._serialized_end=786
+  _globals['_MISSING']._serialized_start=788
+  _globals['_MISSING']._serialized_end=823
+  _globals['_BUSY']._serialized_start=825
+  _globals['_BUSY']._serialized_end=888
+  _globals['_SUPERSEDED']._serialized_start=890
+  _globals['_SUPERSEDED']._serialized_end=902
+  _globals['_CONTEXTFULL']._serialized_start=904
+  _globals['_CONTEXTFULL']._serialized_end=946
+  _globals['_GETMODELREQUEST']._serialized_start=948
+  _globals['_GETMODELREQUEST']._serialized_end=965
+  _globals['_GETMODELRESPONSE']._serialized_start=968
+  _globals['_GETMODELRESPONSE']._serialized_end=1631
+  _globals['_ENGINEACTIVITY']._serialized_start=1634
+  _globals['_ENGINEACTIVITY']._serialized_end=1765
+  _globals['_VOCABULARY']._serialized_start=1768
+  _globals['_VOCABULARY']._serialized_end=1956
+  _globals['_DECODECOST']._serialized_start=1958
+  _globals['_DECODECOST']._serialized_end=2011
+  _globals['_LISTVOCABULARYREQUEST']._serialized_start=2013
+  _globals['_LISTVOCABULARYREQUEST']._serialized_end=2036
+  _globals['_LISTVOCABULARYRESPONSE']._serialized_start=2038
+  _globals['_LISTVOCABULARYRESPONSE']._serialized_end=2128
+  _globals['_ROLLBACKREQUEST']._serialized_start=2130
+  _globals['_ROLLBACKREQUEST']._serialized_end=2220
+  _globals['_ROLLBACKRESPONSE']._serialized_start=2222
+  _globals['_ROLLBACKRESPONSE']._serialized_end=2266
+  _globals['_CLOSESESSIONREQUEST']._serialized_start=2268
+  _globals['_CLOSESESSIONREQUEST']._serialized_end=2309
+  _globals['_CLOSESESSIONRESPONSE']._serialized_start=2311
+  _globals['_CLOSESESSIONRESPONSE']._serialized_end=2333
 # @@protoc_insertion_point(module_scope)

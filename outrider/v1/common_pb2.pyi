@@ -107,14 +107,16 @@ class Candidates(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ServiceTime(_message.Message):
-    __slots__ = ("queue_us", "decode_us", "sample_us")
+    __slots__ = ("queue_us", "decode_us", "sample_us", "decoded_row_count")
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     DECODE_US_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
+    DECODED_ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     queue_us: int
     decode_us: int
     sample_us: int
-    def __init__(self, queue_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., sample_us: _Optional[int] = ...) -> None: ...
+    decoded_row_count: int
+    def __init__(self, queue_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., decoded_row_count: _Optional[int] = ...) -> None: ...
 
 class Missing(_message.Message):
     __slots__ = ("held_token_count",)
@@ -143,7 +145,7 @@ class GetModelRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("protocol_version", "service_version", "model_name", "description", "weight_byte_count", "parameter_count", "context_token_count", "session_count", "vocabulary", "rollback_capability", "numerics_profile", "decode_costs", "thread_count", "system_info", "load_duration", "round_draft_token_limit", "activity", "machine_digest")
+    __slots__ = ("protocol_version", "service_version", "model_name", "description", "weight_byte_count", "parameter_count", "context_token_count", "session_count", "vocabulary", "rollback_capability", "numerics_profile", "decode_costs", "thread_count", "system_info", "load_duration", "round_draft_token_limit", "activity", "machine_digest", "cores_digest", "core_count")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SERVICE_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +164,8 @@ class GetModelResponse(_message.Message):
     ROUND_DRAFT_TOKEN_LIMIT_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     MACHINE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CORES_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CORE_COUNT_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     service_version: str
     model_name: str
@@ -180,7 +184,9 @@ class GetModelResponse(_message.Message):
     round_draft_token_limit: int
     activity: EngineActivity
     machine_digest: bytes
-    def __init__(self, protocol_version: _Optional[int] = ..., service_version: _Optional[str] = ..., model_name: _Optional[str] = ..., description: _Optional[str] = ..., weight_byte_count: _Optional[int] = ..., parameter_count: _Optional[int] = ..., context_token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., rollback_capability: _Optional[_Union[RollbackCapability, str]] = ..., numerics_profile: _Optional[_Union[NumericsProfile, str]] = ..., decode_costs: _Optional[_Iterable[_Union[DecodeCost, _Mapping]]] = ..., thread_count: _Optional[int] = ..., system_info: _Optional[str] = ..., load_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_draft_token_limit: _Optional[int] = ..., activity: _Optional[_Union[EngineActivity, _Mapping]] = ..., machine_digest: _Optional[bytes] = ...) -> None: ...
+    cores_digest: bytes
+    core_count: int
+    def __init__(self, protocol_version: _Optional[int] = ..., service_version: _Optional[str] = ..., model_name: _Optional[str] = ..., description: _Optional[str] = ..., weight_byte_count: _Optional[int] = ..., parameter_count: _Optional[int] = ..., context_token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., rollback_capability: _Optional[_Union[RollbackCapability, str]] = ..., numerics_profile: _Optional[_Union[NumericsProfile, str]] = ..., decode_costs: _Optional[_Iterable[_Union[DecodeCost, _Mapping]]] = ..., thread_count: _Optional[int] = ..., system_info: _Optional[str] = ..., load_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_draft_token_limit: _Optional[int] = ..., activity: _Optional[_Union[EngineActivity, _Mapping]] = ..., machine_digest: _Optional[bytes] = ..., cores_digest: _Optional[bytes] = ..., core_count: _Optional[int] = ...) -> None: ...
 
 class EngineActivity(_message.Message):
     __slots__ = ("decode_count", "chunk_count", "token_count", "session_count", "open_session_count")

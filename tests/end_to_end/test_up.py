@@ -18,7 +18,7 @@ from outrider.cli.pair import BUNDLED_TARGET
 from tests.support.certificates import write_certificates
 from tests.support.commands import GREEDY, Command, outrider_json, service, status, until
 
-FAST = ("--threads", "1", "--listen", "127.0.0.1:0")
+FAST = ("--threads", "1", "--n-draft", "4", "--listen", "127.0.0.1:0")
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from outrider import sampling
 from outrider.distribution import Distribution
-from outrider.engine.calibrate import HISTORY, decode_costs, numerics
+from outrider.engine.calibrate import HISTORY, PADDINGS, decode_costs, exact_padding
 from outrider.engine.llama import LlamaConfig, LlamaModel
-from outrider.engine.model import MAX_ROWS_OUT, Chunk, Numerics, Row
+from outrider.engine.model import MAX_ROWS_OUT, Chunk, Row
 from outrider.errors import InvalidConfig
 from outrider.sampling import GREEDY, SamplingParameters
 from tests.support.tiny_gguf import Shape, Vocabulary, write_model
@@ -509,7 +509,7 @@ def test_greedy_takes_the_lowest_of_equal_logits(load: Load) -> None:
 
 def test_a_padded_q8_0_model_is_exact(load: Load) -> None:
     model = load(context=HISTORY + 8, batch_rows=512)
-    assert numerics(model) is Numerics.EXACT
+    assert exact_padding(model)
     [rows] = model.decode([Chunk(0, 0, TEXT, 1), Chunk(1, 0, TEXT, 1)])[:1]
     assert np.isfinite(rows[0]).all()
 
@@ -535,5 +535,5 @@ def test_a_small_context_can_be_measured_or_is_refused(load: Load, context: int)
     except InvalidConfig:
         return
     assert decode_costs(model, time.perf_counter)
-    assert numerics(model) in Numerics
+    assert exact_padding(model) in (None, *PADDINGS)
     model.decode([Chunk(0, 0, [5] * context, 1), Chunk(1, 0, [5] * context, 1)])

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outrider.engine.calibrate import numerics
+from outrider.engine.calibrate import exact_padding
 from outrider.engine.llama import LlamaModel
-from outrider.engine.model import Chunk, Numerics
+from outrider.engine.model import Chunk
 from outrider.errors import InvalidConfig
 from outrider.rpc.run_model import (
     CACHE_TYPES,
@@ -191,7 +191,7 @@ def test_the_least_batch_holds_the_longest_verify(path: Path) -> None:
 @pytest.mark.parametrize("cache_type", CACHE_TYPES)
 def test_every_cache_type_works_and_can_be_exact(path: Path, cache_type: str) -> None:
     model = load(path, cache_type_k=cache_type, cache_type_v=cache_type)
-    assert numerics(model) is Numerics.EXACT
+    assert exact_padding(model)
     [[row]] = model.decode([Chunk(0, 0, TEXT, 1)])
     # Quantised caches differ from the exact one, but not by much.
     expected = last_row(path, cache_type_k="f32", cache_type_v="f32")

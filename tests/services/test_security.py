@@ -34,6 +34,7 @@ from outrider.rpc.health import check
 from outrider.rpc.security import ClientSecurity, ServerSecurity, call_metadata
 from outrider.rpc.server import Server, ServerConfig
 from outrider.sampling import SamplingParameters
+from outrider.speculation import Policy
 from outrider.v1 import draft_service_pb2, orchestrator_service_pb2, target_service_pb2
 from outrider.v1.orchestrator_service_pb2_grpc import add_OrchestratorServiceServicer_to_server
 from tests.support.services import (
@@ -194,6 +195,8 @@ async def write(address: str, shown: ClientSecurity, temperature: float) -> list
         seed=7,
         sampling=SamplingParameters(temperature=temperature),
         rollback=Rollback.RPC,
+        policy=Policy.FIXED,  # so that there are rejections, whatever pays
+        n_max=4,
     )
     ids: list[int] = []
     async with OutriderClient(address, shown) as client:
@@ -249,6 +252,7 @@ async def test_no_call_forgets_the_token(files: Files, monkeypatch: pytest.Monke
     security = ServerSecurity(token_file=files.right_token)
     shown = ClientSecurity(token_file=files.right_token)
     async with all_three(security, shown) as joined:
+        await eventually(lambda: joined.pair.draft_usable)
         await write(joined.server.address, shown, 0.8)
         await eventually(lambda: let_in == EVERY_CALL)
     assert refused == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.control import UNTOLD, Spent
 from orchestrator.generation import Action, Generation, Plan, Wake
 from outrider.messages import Frame, Rows
 
@@ -25,9 +26,9 @@ class Ticking(Generation):
         super().draft_frame(frame, self.clock if now is None else now, seconds)
 
     def target_rows(
-        self, round_: int, rows: Rows, now: float | None = None, seconds: float = 0.0
+        self, round_: int, rows: Rows, now: float | None = None, spent: Spent = UNTOLD
     ) -> None:
-        super().target_rows(round_, rows, self.clock if now is None else now, seconds)
+        super().target_rows(round_, rows, self.clock if now is None else now, spent)
 
     def pass_time(self) -> None:
         """Let the time come that the generation waits for."""

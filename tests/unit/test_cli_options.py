@@ -113,8 +113,8 @@ def test_the_words_of_all_fields_give_all_back(kind: type):
 
 
 def test_words_are_against_the_defaults_of_the_group_and_not_of_a_command():
-    assert arguments(BESIDE_THE_TARGET) == ["--threads=1", "--nice=19"]
-    assert arguments(replace(BESIDE_THE_TARGET, threads=0, nice=0)) == []
+    assert arguments(BESIDE_THE_TARGET) == ["--nice=19"]
+    assert arguments(replace(BESIDE_THE_TARGET, nice=0)) == []
 
 
 @pytest.mark.parametrize(("role", "kind"), [("target", ModelOptions), ("draft", ServerOptions)])

@@ -7,11 +7,13 @@ from itertools import pairwise
 import pytest
 
 from orchestrator.control import (
+    UNTOLD,
     Acceptance,
     Control,
     Experience,
     Mean,
     Outcome,
+    Spent,
     control,
     plain_share,
 )
@@ -58,7 +60,7 @@ def outcome(**changes: object) -> Outcome:
         "drafted": 0,
         "accepted": 0,
         "committed": 1,
-        "decode_seconds": 0.0,
+        "spent": UNTOLD,
         "draft_busy": False,
         "is_prompt": False,
     }
@@ -280,9 +282,9 @@ def test_a_decode_beside_a_busy_draft_says_how_much_it_slows_the_target() -> Non
     shared = made(costs=CPU, same_host=True)
     shared.note_sent()
     shared.note_frame(0.5, 10, 4, 0.080, is_first=True)
-    shared.note_round(outcome(decode_seconds=0.088, drafted=3, draft_busy=True))
+    shared.note_round(outcome(spent=Spent(0.088), drafted=3, draft_busy=True))
     assert shared.experience.slowdown.value == pytest.approx(1 + (0.088 - 0.055) / 0.080)
     before = shared.experience.costs.seconds(4)
     shared.note_sent()
-    shared.note_round(outcome(decode_seconds=0.060, drafted=3))
+    shared.note_round(outcome(spent=Spent(0.060), drafted=3))
     assert shared.experience.costs.seconds(4) > before

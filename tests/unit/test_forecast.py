@@ -18,7 +18,7 @@ CPU = CostTable([(4, 0.055), (8, 0.100), (16, 0.200), (32, 0.400)])
 def conditions(**changes: object) -> Conditions:
     usual: dict[str, object] = {
         "acceptance": 0.8,
-        "costs": GPU,
+        "decode_seconds": GPU.seconds,
         "overhead": 0.0015,
         "latency": 0.02,
         "token_time": 0.003,
@@ -68,7 +68,9 @@ def test_never_waiting_is_never_slower_than_the_target_alone() -> None:
 
 
 def test_a_draft_that_slows_the_target_is_not_run_ahead() -> None:
-    given = rates(conditions(costs=CPU, latency=0.001, token_time=0.006, slowdown=1.6))
+    given = rates(
+        conditions(decode_seconds=CPU.seconds, latency=0.001, token_time=0.006, slowdown=1.6)
+    )
     assert given[Mode.SERIAL] > max(given[Mode.WAITING], given[Mode.RESTLESS])
 
 

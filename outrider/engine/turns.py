@@ -1,0 +1,130 @@
+"""Lets engines decode one after the other where their threads do not fit the cores at once.
+
+Two OpenMP programs on the same cores wait at each other's barriers: beside a
+busy draft a decode of 53 ms took 920 (docs/performance.md). So every engine
+on a CPU locks as many bytes of a file as it has threads; the file has one for
+every core. Locks of this kind end with their process, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+_POLL = 0.0005
+_FIRST_WAIT, _LEAST_WAIT, _LONGEST_WAIT = 0.125, 0.0125, 0.5
+_PATIENCE = 4.0
+"""Times the longest wait of late."""
+
+
+class Turns(Protocol):
+    """Whose turn it is to decode."""
+
+    cores_digest: bytes
+    """Equal for engines that take turns with each other; empty for one that waits for nobody."""
+
+    core_count: int
+
+    def take(self, now: float) -> float:
+        """Take the turn and return 0.0, or return the seconds after which to try again."""
+        ...
+
+    def give(self) -> None:
+        """Let others decode."""
+        ...
+
+
+class Unshared:
+    """Every turn is one's own."""
+
+    cores_digest = b""
+    core_count = 0
+
+    def take(self, now: float) -> float:
+        """Return 0.0."""
+        return 0.0
+
+    def give(self) -> None:
+        """Do nothing."""
+
+
+class SharedCores:
+    """Turns on the cores that this process may use, among all engines of one user.
+
+    Whoever holds them for much longer than usual, such as a stopped process,
+    is waited for no more until the cores are seen free again.
+    """
+
+    def __init__(self, file: int, core_count: int, thread_count: int) -> None:
+        """Take turns by the locks on an open file."""
+        self.core_count = core_count
+        self.cores_digest = _identity(file)
+        self._file = file
+        self._count = min(thread_count, core_count)
+        self._held: int | None = None
+        self._waiting_since: float | None = None
+        self._gave_up = False
+        self._longest = _FIRST_WAIT
+
+    def take(self, now: float) -> float:
+        """Lock free cores; see Turns."""
+        if self._lock_any():
+            if self._waiting_since is not None and not self._gave_up:
+                self._learn(now - self._waiting_since)
+            self._waiting_since, self._gave_up = None, False
+            return 0.0
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if not self._gave_up and now - self._waiting_since > _PATIENCE * self._longest:
+            self._gave_up = True
+            self._learn(2.0 * self._longest)
+        return 0.0 if self._gave_up else _POLL
+
+    def _learn(self, wait: float) -> None:
+        self._longest = min(_LONGEST_WAIT, max(wait, 0.98 * self._longest, _LEAST_WAIT))
+
+    def give(self) -> None:
+        """Unlock them."""
+        if self._held is not None:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, self._count, self._held)
+            self._held = None
+
+    def _lock_any(self) -> bool:
+        for start in range(self.core_count - self._count + 1):
+            with suppress(OSError):
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, self._count, start)
+                self._held = start
+                return True
+        return False
+
+
+def shared_cores(thread_count: int, folder: Path | None = None) -> Turns:
+    """Return the turns for an engine of so many threads; nobody's where they cannot be shared."""
+    cores = sorted(os.sched_getaffinity(0))
+    name = hashlib.sha256(repr(cores).encode()).hexdigest()[:16]
+    try:
+        folder = folder or Path(tempfile.gettempdir(), f"outrider-{os.getuid()}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            return Unshared()
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        return SharedCores(
+            os.open(folder / f"cores-{name}", flags, 0o600), len(cores), thread_count
+        )
+    except OSError:
+        return Unshared()
+
+
+def _identity(file: int) -> bytes:
+    """Return what two open files have in common only if they are one."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        boot = b""
+    stat = os.fstat(file)
+    return hashlib.sha256(boot + f"{stat.st_dev} {stat.st_ino}".encode()).digest()[:16]
