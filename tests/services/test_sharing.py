@@ -80,7 +80,8 @@ async def test_a_long_prompt_does_not_stop_the_others() -> None:
     for one, completion in zip(short, results[1:], strict=True):
         assert completion.token_ids == written_alone(target(), one)
     reading = [d for d in decodes if any(len(chunk.token_ids) > 30 for chunk in d.chunks)]
-    assert len(reading) >= 1800 // 128
+    # A decode that met nobody else may have taken a whole batch.
+    assert len(reading) >= 1800 // 256
     shared = [d for d in reading if len(d.chunks) > 1]
     assert len(shared) >= 0.6 * len(reading)
     assert all(len(chunk.token_ids) <= 128 for d in shared for chunk in d.chunks)
