@@ -24,7 +24,7 @@ _LOOKAHEAD = 48
 _HOPELESS = 0.02
 _WORTHWHILE = 1.01  # times the target's own rate
 _FORECAST_ROUNDS = 8
-_MOST_ROWS, _MOST_SHARING = 64, 32.0
+_MOST_SHARING = 16.0
 _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
 _AHEAD = (Mode.WAITING, Mode.RESTLESS)
@@ -286,11 +286,11 @@ class Control(ABC):
         """Learn what a decode costs, and what it costs more beside a busy draft."""
         experience, seconds = self.experience, spent.decode
         if spent.rows:
-            own = experience.costs.padded(rows)
-            experience.sharing.note(min(_MOST_SHARING, max(1.0, spent.rows / own)))
+            sharing = max(1.0, spent.rows / experience.costs.padded(rows))
+            if sharing > _MOST_SHARING:
+                return  # a piece of somebody's prompt was among them
+            experience.sharing.note(sharing)
             rows = spent.rows
-        if rows > _MOST_ROWS:
-            return  # a piece of somebody's prompt was among them
         overlap = min(seconds, self._draft_seconds) if draft_busy else 0.0
         if overlap < 0.1 * seconds:
             experience.costs.note(rows, seconds)

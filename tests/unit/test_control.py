@@ -288,3 +288,42 @@ def test_a_decode_beside_a_busy_draft_says_how_much_it_slows_the_target() -> Non
     shared.note_sent()
     shared.note_round(outcome(spent=Spent(0.060), drafted=3))
     assert shared.experience.costs.seconds(4) > before
+
+
+def test_a_decode_that_others_share_is_weighed_with_their_rows() -> None:
+    crowded = made(costs=CPU)
+    alone = crowded.experience.decode_seconds(4)
+    for _ in range(60):
+        crowded.note_round(outcome(spent=Spent(0.2, rows=16), drafted=3))
+    assert crowded.experience.sharing.value == pytest.approx(4.0, rel=0.01)
+    # Not taken for a slower target: what a decode of its own rows costs has not changed.
+    assert crowded.experience.costs.seconds(4) == pytest.approx(alone, rel=0.01)
+    assert crowded.experience.decode_seconds(4) == pytest.approx(0.2, rel=0.02)
+
+
+def test_waiting_for_others_is_no_overhead_of_a_round() -> None:
+    told = made(costs=CPU)
+    for _ in range(60):
+        told.note_round(outcome(sent=0.8, spent=Spent(0.055, queue=0.143, rows=4), drafted=3))
+    assert told.experience.overhead.value == pytest.approx(0.002, abs=1e-3)
+
+
+def test_a_piece_of_somebodys_prompt_teaches_nothing() -> None:
+    told = made(costs=CPU)
+    before = told.experience.costs.points
+    told.note_round(outcome(spent=Spent(1.3, rows=132), drafted=3))
+    assert told.experience.sharing.value == 1.0
+    assert told.experience.costs.points == before
+
+
+def test_where_the_two_take_turns_nobody_runs_ahead() -> None:
+    together = made(costs=CPU, same_host=True)
+    together.experience.takes_turns = True
+    assert not any(_ran_ahead(together) for _ in range(40))
+    apart = made(costs=CPU, same_host=True)
+    assert any(_ran_ahead(apart) for _ in range(40))
+
+
+def _ran_ahead(told: Control) -> bool:
+    told.note_round(outcome(spent=Spent(0.055, rows=4), drafted=3, accepted=2))
+    return told.runs_ahead()
