@@ -43,6 +43,7 @@ T = TypeVar("T")
 
 _FIRST_TURNAROUND = 0.001
 _LONGEST_TURNAROUND = 1.0
+_LOAD_TURN_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,20 +222,28 @@ class EngineHost:
         description = model.describe()
         if not description.can_truncate:
             raise InvalidConfig("model", f"{description.name} cannot be rolled back (recurrent)")
-        profile = Numerics.EXACT
-        if not (self._options.exact and exact_padding(model)):
-            profile = Numerics.LAW
-            model.pad_multiple = 1
-        costs = decode_costs(model, perf_counter)
-        if profile is Numerics.LAW:
-            # Bits may vary: pad only where four rows are cheaper than one.
-            model.pad_multiple = _cheaper_padding(costs)
+        self._turns = self._find_turns()
+        self._turns.wait(_LOAD_TURN_SECONDS)  # beside another's work everything looks dear
+        try:
+            profile, costs = self._measure(model)
+        finally:
+            self._turns.give()
         self._cache = SessionCache(description.sequence_count)
         self._capacity = description.context
         self._limits = Limits(description.batch_rows, MAX_ROWS_OUT)
         self._cost = CostTable(costs)
-        self._turns = turns = self._find_turns()
-        self.loaded.set_result(Loaded(model, profile, costs, perf_counter() - begin, turns))
+        spent = perf_counter() - begin
+        self.loaded.set_result(Loaded(model, profile, costs, spent, self._turns))
+
+    def _measure(self, model: Model) -> tuple[Numerics, list[tuple[int, float]]]:
+        """Choose the padding; return the profile, and what decodes cost."""
+        if self._options.exact and exact_padding(model):
+            return Numerics.EXACT, decode_costs(model, perf_counter)
+        # Bits may vary: pad only where four rows are cheaper than one.
+        model.pad_multiple = 1
+        costs = decode_costs(model, perf_counter)
+        model.pad_multiple = _cheaper_padding(costs)
+        return Numerics.LAW, costs
 
     def _receive(self, seconds: float) -> None:
         """Carry out what is in the inbox; wait at most `seconds` for the first."""

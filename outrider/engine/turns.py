@@ -12,11 +12,12 @@ import fcntl
 import hashlib
 import os
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-_POLL = 0.0005
+_POLL, _LONG_POLL = 0.0005, 0.02
 _FIRST_WAIT, _LEAST_WAIT, _LONGEST_WAIT = 0.125, 0.0125, 0.5
 _PATIENCE = 4.0
 """Times the longest wait of late."""
@@ -38,6 +39,10 @@ class Turns(Protocol):
         """Let others decode."""
         ...
 
+    def wait(self, seconds: float) -> None:
+        """Take the turn, if it comes within so many seconds."""
+        ...
+
 
 class Unshared:
     """Every turn is one's own."""
@@ -50,6 +55,9 @@ class Unshared:
         return 0.0
 
     def give(self) -> None:
+        """Do nothing."""
+
+    def wait(self, seconds: float) -> None:
         """Do nothing."""
 
 
@@ -93,6 +101,12 @@ class SharedCores:
         if self._held is not None:
             fcntl.lockf(self._file, fcntl.LOCK_UN, self._count, self._held)
             self._held = None
+
+    def wait(self, seconds: float) -> None:
+        """Lock free cores, however long others hold them up to a limit; see Turns."""
+        deadline = time.monotonic() + seconds
+        while not self._lock_any() and time.monotonic() < deadline:
+            time.sleep(_LONG_POLL)
 
     def _lock_any(self) -> bool:
         for start in range(self.core_count - self._count + 1):

@@ -793,6 +793,9 @@ class Refusing:
     def give(self) -> None:
         self.log.append("give")
 
+    def wait(self, seconds: float) -> None:
+        self.log.append("load")
+
 
 def test_what_comes_while_others_decode_joins_the_next_decode() -> None:
     model, turns = toy(), Refusing(300)
@@ -805,4 +808,4 @@ def test_what_comes_while_others_decode_joins_the_next_decode() -> None:
     assert len(result(first)) == len(result(second)) == 1
     host.stop()
     assert model.decode_count == 1
-    assert turns.log == ["wait"] * 300 + ["take", "give"]
+    assert turns.log == ["load", "give"] + ["wait"] * 300 + ["take", "give"]

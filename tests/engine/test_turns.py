@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -125,6 +126,19 @@ def test_short_waits_make_for_little_patience(
         now += 1.0
     assert turns.take(now) > 0.0
     assert turns.take(now + 0.06) == 0.0
+
+
+def test_a_loading_engine_waits_to_be_alone(
+    tmp_path: Path, neighbour: Callable[[int], Neighbour]
+) -> None:
+    beside = neighbour(CORES)
+    turns = engine(tmp_path, CORES)
+    turns.wait(0.05)  # in vain
+    threading.Timer(0.05, beside.ask, ["give"]).start()
+    turns.wait(30.0)
+    assert beside.ask("take") != "0.0"
+    turns.give()
+    assert beside.ask("take") == "0.0"
 
 
 def test_engines_of_one_user_share_one_file(tmp_path: Path) -> None:

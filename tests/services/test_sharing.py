@@ -43,7 +43,8 @@ async def test_four_sessions_in_a_closed_loop_share_their_decodes() -> None:
         completions = await asyncio.gather(*(generate(orchestrator, a) for a in asked))
         after = await service.activity()
     decodes = after.decode_count - before.decode_count
-    assert 4 * LENGTH / decodes >= 3.5
+    # Whoever decodes without waiting gets 2.0, and a quiet machine 3.9 (make bench-sessions).
+    assert 4 * LENGTH / decodes >= 2.4
     for one, completion in zip(asked, completions, strict=True):
         assert completion.token_ids == written_alone(target(), one)
 
