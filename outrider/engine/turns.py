@@ -1,7 +1,7 @@
 """Lets engines decode one after the other where their threads do not fit the cores at once.
 
 Two OpenMP programs on the same cores wait at each other's barriers: beside a
-busy draft a decode of 53 ms took 920 (docs/performance.md). So every engine
+busy draft a decode of 53 ms took 920 (docs/decisions/0008). So every engine
 on a CPU locks as many bytes of a file as it has threads; the file has one for
 every core. Locks of this kind end with their process, however it ends.
 """
