@@ -345,3 +345,12 @@ CacheMachine.TestCase.settings = settings(
     derandomize=True, deadline=None, max_examples=60, stateful_step_count=40
 )
 TestTheCacheKeepsItsPromises = CacheMachine.TestCase
+
+
+def test_a_new_session_gets_the_free_sequence_next_to_those_in_use() -> None:
+    cache = SessionCache(4)
+    for name, sequence in ((b"a", 0), (b"b", 1), (b"c", 2)):
+        session = cache.enter(name, 0.0)
+        session.pinned = True
+        placement = cache.place(session, [], set())
+        assert placement is not None and placement.sequence == sequence
