@@ -402,6 +402,8 @@ class EngineHost:
             self._decode_apart(entries, error)
             return
         spent = perf_counter() - begin
+        # The rows are ours: who reads them needs the interpreter, and may have to wait for it.
+        self._turns.give()
         self.counters.decodes += 1
         count = sum(self._model.padded(len(chunk.token_ids)) for _, chunk in entries)
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
