@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 _DRIFT = 0.1  # weight of one new decode
 _LARGEST_DRIFT = 8.0
+_CHEAPER = 0.9  # times what it replaces: less may be noise
 
 
 class CostTable:
@@ -22,6 +23,7 @@ class CostTable:
         self._counts = [count for count, _ in points]
         pads = all(count % self._counts[0] == 0 for count in self._counts)
         self._multiple = self._counts[0] if pads else 1
+        self._raw = [seconds for _, seconds in points]
         self._seconds = [min(s for _, s in points[i:]) for i in range(len(points))]
         self._drifts = [1.0] * len(points)
         self._drift = 1.0
@@ -30,6 +32,18 @@ class CostTable:
     def padded(self, row_count: float) -> float:
         """Return the rows that a session's `row_count` rows take in a decode."""
         return -(-row_count // self._multiple) * self._multiple
+
+    def cheapest(self, row_count: int) -> int:
+        """Return the row count to pad a decode up to: `row_count` itself if none is cheaper.
+
+        A kernel for four rows may take less time than one for two, or for three.
+        """
+        first = bisect_left(self._counts, row_count)
+        if not 0 < first < len(self._counts) and row_count != self._counts[0]:
+            return row_count
+        own = _between(self._counts, self._raw, row_count)
+        best = min(range(first, len(self._counts)), key=self._raw.__getitem__)
+        return self._counts[best] if self._raw[best] < _CHEAPER * own else row_count
 
     def seconds(self, row_count: float) -> float:
         """Return the expected time of a decode of `row_count` rows; none cost nothing.
@@ -42,11 +56,7 @@ class CostTable:
         last = len(self._counts) - 1
         if row_count <= self._counts[0] or last == 0:
             return self._now[0] * max(1.0, row_count / self._counts[0])
-        high = min(bisect_left(self._counts, row_count), last)
-        low = high - 1
-        below, above = self._now[low], self._now[high]
-        slope = (above - below) / (self._counts[high] - self._counts[low])
-        return below + slope * (row_count - self._counts[low])
+        return _between(self._counts, self._now, row_count)
 
     @property
     def points(self) -> list[tuple[int, float]]:
@@ -75,3 +85,12 @@ class CostTable:
     def _nearest(self, row_count: float) -> int:
         gaps = [abs(count - row_count) for count in self._counts]
         return gaps.index(min(gaps))
+
+
+def _between(counts: Sequence[int], seconds: Sequence[float], row_count: float) -> float:
+    """Return the seconds of a row count on the line through its neighbours, or the last two."""
+    high = min(max(1, bisect_left(counts, row_count)), len(counts) - 1)
+    if high == 0:
+        return seconds[0]
+    slope = (seconds[high] - seconds[high - 1]) / (counts[high] - counts[high - 1])
+    return seconds[high - 1] + slope * (row_count - counts[high - 1])

@@ -19,7 +19,7 @@ from outrider.costs import CostTable
 from outrider.engine.cache import Session, SessionCache
 from outrider.engine.calibrate import decode_costs, exact_padding
 from outrider.engine.job import Job, Lease, Ticket
-from outrider.engine.model import MAX_ROWS_OUT, Chunk, Model, NoRoom, Numerics, Row
+from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Model, NoRoom, Numerics, Row
 from outrider.engine.schedule import (
     Awaited,
     Limits,
@@ -28,6 +28,7 @@ from outrider.engine.schedule import (
     allot,
     gains_that_pay,
     wait_until,
+    widths,
 )
 from outrider.engine.turns import Turns, Unshared
 from outrider.errors import (
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 _FIRST_TURNAROUND = 0.001
 _LONGEST_TURNAROUND = 1.0
-_LOAD_TURN_SECONDS = 20.0
+_LOAD_TURN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,10 +211,7 @@ class EngineHost:
                 if pause := self._turns.take(now):
                     self._receive(pause)
                     continue
-                try:
-                    self._decode(self._next_decode())
-                finally:
-                    self._turns.give()
+                self._decode(self._next_decode())
 
     def _prepare(self) -> None:
         """Load, warm up, measure and check the model."""
@@ -230,7 +228,7 @@ class EngineHost:
             self._turns.give()
         self._cache = SessionCache(description.sequence_count)
         self._capacity = description.context
-        self._limits = Limits(description.batch_rows, MAX_ROWS_OUT)
+        self._limits = Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED)
         self._cost = CostTable(costs)
         spent = perf_counter() - begin
         self.loaded.set_result(Loaded(model, profile, costs, spent, self._turns))
@@ -239,11 +237,8 @@ class EngineHost:
         """Choose the padding; return the profile, and what decodes cost."""
         if self._options.exact and exact_padding(model):
             return Numerics.EXACT, decode_costs(model, perf_counter)
-        # Bits may vary: pad only where four rows are cheaper than one.
         model.pad_multiple = 1
-        costs = decode_costs(model, perf_counter)
-        model.pad_multiple = _cheaper_padding(costs)
-        return Numerics.LAW, costs
+        return Numerics.LAW, decode_costs(model, perf_counter)
 
     def _receive(self, seconds: float) -> None:
         """Carry out what is in the inbox; wait at most `seconds` for the first."""
@@ -380,12 +375,18 @@ class EngineHost:
         self._leave_out(tickets)
         pending = [Pending(len(t.tokens), t.row_count) for t in tickets]
         takes = allot(pending, self._limits, self._model.padded)
-        return [(t, _chunk(t, take)) for t, take in zip(tickets, takes, strict=True) if take]
+        taking = [(t, take) for t, take in zip(tickets, takes, strict=True) if take]
+        rows = [self._model.padded(take) for _, take in taking]
+        pads = widths(rows, self._limits, self._cost)
+        return [
+            (t, _chunk(t, take, min(pad, MAX_PADDED)))
+            for (t, take), pad in zip(taking, pads, strict=True)
+        ]
 
     def _leave_out(self, tickets: list[Ticket]) -> None:
         """Shorten what the jobs offer to what pays when they share the decode."""
         offers = [Offer(min(len(t.tokens), 64) - len(t.gains), t.gains) for t in tickets]
-        keeps = gains_that_pay(offers, self._cost, self._model.padded)
+        keeps = gains_that_pay(offers, self._limits, self._cost, self._model.padded)
         for ticket, keep in zip(tickets, keeps, strict=True):
             drop = len(ticket.gains) - keep
             ticket.gains = ticket.gains[:keep]
@@ -397,13 +398,15 @@ class EngineHost:
         """Decode the chunks at once, or apart where that fails: one must not fail the others."""
         begin = perf_counter()
         try:
-            rows = self._model.decode([chunk for _, chunk in entries])
+            try:
+                rows = self._model.decode([chunk for _, chunk in entries])
+            finally:
+                # Who reads the rows needs the interpreter, and may have to wait for it.
+                self._turns.give()
         except (NoRoom, DecodeFailed) as error:
             self._decode_apart(entries, error)
             return
         spent = perf_counter() - begin
-        # The rows are ours: who reads them needs the interpreter, and may have to wait for it.
-        self._turns.give()
         self.counters.decodes += 1
         count = sum(self._model.padded(len(chunk.token_ids)) for _, chunk in entries)
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
@@ -495,13 +498,8 @@ class EngineHost:
             self._cancel_all(session_id)
 
 
-def _chunk(ticket: Ticket, take: int) -> Chunk:
+def _chunk(ticket: Ticket, take: int, pad_to: int) -> Chunk:
     assert ticket.lease is not None and ticket.lease.session.sequence is not None
     rows = ticket.row_count if take == len(ticket.tokens) else 0
     held = len(ticket.lease.held)
-    return Chunk(ticket.lease.session.sequence, held, ticket.tokens[:take], rows)
-
-
-def _cheaper_padding(costs: Sequence[tuple[int, float]]) -> int:
-    table = dict(costs)
-    return 4 if 4 in table and table[4] < table[1] else 1
+    return Chunk(ticket.lease.session.sequence, held, ticket.tokens[:take], rows, pad_to)

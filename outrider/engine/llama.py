@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from outrider.distribution import Distribution, certain, from_logits
 from outrider.engine.gguf_file import check_gguf
 from outrider.engine.model import (
+    MAX_PADDED,
     MAX_ROWS_OUT,
     Chunk,
     ModelDescription,
@@ -128,7 +129,7 @@ class LlamaModel:
     def _new_context(self) -> Any:
         config = self._config
         params = ll.llama_context_default_params()
-        room = self._capacity + config.pad_multiple
+        room = self._capacity + max(config.pad_multiple, MAX_PADDED)
         cells = -(-room // 256) * 256 * config.sequence_count
         if cells > _MOST_CELLS:
             raise InvalidConfig("ctx", f"{cells} cells in all sessions; {_MOST_CELLS} at most")
@@ -213,7 +214,7 @@ class LlamaModel:
 
     def _decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
         self._check(chunks)
-        self._batch.fill(chunks, self.padded, self._rows_out)
+        self._batch.fill(chunks, self._width, self._rows_out)
         code = ll.llama_decode(self._ctx, self._batch.struct)
         if code != 0:
             # After some errors a part of the batch stays in memory.
@@ -224,7 +225,7 @@ class LlamaModel:
             raise DecodeFailed(f"llama_decode returned {code}: {_last_error()}", llamaCode=code)
         for chunk in chunks:
             end = chunk.position + len(chunk.token_ids)
-            if self.padded(len(chunk.token_ids)) > len(chunk.token_ids):
+            if self._width(chunk) > len(chunk.token_ids):
                 self._cut(chunk.sequence, end)
             self._held[chunk.sequence] = end
         logits = self._logits(sum(map(self._rows_out, chunks)))
@@ -247,7 +248,8 @@ class LlamaModel:
             assert 0 < len(ids) <= self._capacity - chunk.position, "context overflow"
             assert 0 <= chunk.row_count <= len(ids), f"{chunk.row_count} rows of {len(ids)}"
             assert min(ids) >= 0 and max(ids) < self._size, "token id outside the vocabulary"
-        rows = sum(self.padded(len(chunk.token_ids)) for chunk in chunks)
+            assert 0 <= chunk.pad_to <= MAX_PADDED, f"padded to {chunk.pad_to}"
+        rows = sum(map(self._width, chunks))
         assert rows <= self._config.batch_rows, f"{rows} rows in one decode"
         assert sum(map(self._rows_out, chunks)) <= MAX_ROWS_OUT, "too many rows out"
 
@@ -259,7 +261,7 @@ class LlamaModel:
         """
         if chunk.row_count == 0:
             return 0
-        pads = self.padded(len(chunk.token_ids)) - len(chunk.token_ids)
+        pads = self._width(chunk) - len(chunk.token_ids)
         return self.padded(chunk.row_count + pads)
 
     def _logits(self, count: int) -> NDArray[np.float32]:
@@ -276,9 +278,13 @@ class LlamaModel:
         rows, end = [], 0
         for chunk, count in zip(chunks, counts, strict=True):
             end += count
-            last = end - (self.padded(len(chunk.token_ids)) - len(chunk.token_ids))
+            last = end - (self._width(chunk) - len(chunk.token_ids))
             rows.append(list(logits[last - chunk.row_count : last]) if count else [])
         return rows
+
+    def _width(self, chunk: Chunk) -> int:
+        """Return the rows that a chunk takes in its decode."""
+        return self.padded(max(len(chunk.token_ids), chunk.pad_to))
 
     def padded(self, row_count: int) -> int:
         return -(-row_count // self.pad_multiple) * self.pad_multiple
@@ -389,14 +395,14 @@ class _Batch:
     def fill(
         self,
         chunks: Sequence[Chunk],
-        padded: Callable[[int], int],
+        width: Callable[[Chunk], int],
         rows_out: Callable[[Chunk], int],
     ) -> None:
         """Lay the chunks out one after the other; pad rows repeat the last token."""
         begin = 0
         for chunk in chunks:
             count = len(chunk.token_ids)
-            end, stop = begin + count, begin + padded(count)
+            end, stop = begin + count, begin + width(chunk)
             self._tokens[begin:end] = chunk.token_ids
             self._tokens[end:stop] = chunk.token_ids[-1]
             self._positions[begin:stop] = range(chunk.position, chunk.position + stop - begin)

@@ -24,6 +24,10 @@ MAX_ROWS_OUT = 128
 """Rows of logits that one decode computes at most, over all sequences, padding included."""
 
 
+MAX_PADDED = 16
+"""Rows that a chunk may be padded to beyond what kernels ask for."""
+
+
 class Numerics(Enum):
     """Whether the bits of a row depend on how its token was batched."""
 
@@ -75,6 +79,8 @@ class Chunk:
     position: int
     token_ids: Sequence[int]
     row_count: int
+    pad_to: int = 0
+    """Rows that it is padded to at least, at most MAX_PADDED."""
 
 
 class NoRoom(Exception):

@@ -37,6 +37,7 @@ class Limits:
 
     rows: int
     rows_out: int
+    padded: int = 0  # rows that a session may be padded to beyond what kernels ask for
     shared_chunk: int = 128  # of a long prompt while others wait: they get a decode in between
 
 
@@ -49,7 +50,7 @@ class Offer:
 
 
 def gains_that_pay(
-    offers: Sequence[Offer], cost: CostTable, padded: Callable[[int], int]
+    offers: Sequence[Offer], limits: Limits, cost: CostTable, padded: Callable[[int], int]
 ) -> list[int]:
     """Return how many of each job's further rows make the decode's goodput best.
 
@@ -66,7 +67,8 @@ def gains_that_pay(
         kept = [min(len(o.gains), max(0, limit - o.row_count)) for o in offers]
         pairs = list(zip(offers, kept, strict=True))
         tokens = sum(1.0 + sum(offer.gains[:count]) for offer, count in pairs)
-        rate = tokens / split_seconds([padded(o.row_count + count) for o, count in pairs], cost)
+        rows = [padded(o.row_count + count) for o, count in pairs]
+        rate = tokens / split_seconds(widths(rows, limits, cost), cost)
         if rate >= best_rate:
             best_rate, best = rate, kept
     return best
@@ -84,6 +86,24 @@ def split_seconds(row_counts: Sequence[int], cost: CostTable) -> float:
         seconds += cost.seconds((count - done) * (len(left) - i))
         done = count
     return seconds
+
+
+def widths(row_counts: Sequence[int], limits: Limits, cost: CostTable) -> list[int]:
+    """Return the rows to pad each session to: at least its own, and more where that is cheaper.
+
+    A session alone takes the row count whose kernel is fastest. Of several,
+    the short ones may be worth padding until all are computed together.
+    """
+    if len(row_counts) == 1:
+        cheapest = cost.cheapest(row_counts[0])
+        return [cheapest if cheapest <= limits.padded else row_counts[0]]
+    best, least = list(row_counts), split_seconds(row_counts, cost)
+    for level in sorted({count for count in row_counts if count <= limits.padded}):
+        raised = [max(count, level) for count in row_counts]
+        seconds = split_seconds(raised, cost)
+        if seconds < least and sum(raised) <= min(limits.rows, limits.rows_out):
+            best, least = raised, seconds
+    return best
 
 
 def allot(pending: Sequence[Pending], limits: Limits, padded: Callable[[int], int]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from outrider.engine.calibrate import exact_padding
 from outrider.engine.llama import LlamaConfig, LlamaModel
-from outrider.engine.model import Chunk
+from outrider.engine.model import Chunk, ModelDescription
 
 MODELS = Path(__file__).parents[2] / "models"
 CONTEXT = 608
@@ -216,6 +217,42 @@ class Blurred:
         rows = self._model.decode(chunks)
         few = min(self._model.padded(len(chunk.token_ids)) for chunk in chunks) < self._least
         return [[row * np.float32(1.0 + 2**-20 * few) for row in own] for own in rows]
+
+
+class WithoutItsOwnKernels(Blurred):
+    """A model of a build that says it treats one row as it treats others."""
+
+    def describe(self) -> ModelDescription:
+        return replace(self._model.describe(), system_info="CPU : AVX2 = 1 |")
+
+
+def test_one_row_is_tried_only_where_the_build_has_no_kernels_of_its_own_for_it(
+    target: LlamaModel,
+) -> None:
+    before = target.pad_multiple
+    try:
+        assert "LLAMAFILE = 1" in target.describe().system_info
+        # Rows that are padded behind the check's back: one is then as good as four.
+        always_four = WithoutItsOwnKernels(target, 0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LlamaModel, "padded", lambda self, count: -(-count // 4) * 4)
+            assert exact_padding(always_four) == 1
+            assert exact_padding(Blurred(target, 0)) == 2
+    finally:
+        target.pad_multiple = before
+
+
+def test_rows_padded_further_keep_their_bits(target: LlamaModel, text: list[int]) -> None:
+    expected = reference(target, text[:400])
+    for pad_to in (2, 4, 6, 8, 16):
+        position = 400 - TAIL
+        target.truncate(0, position)
+        rows = []
+        while position < 400:
+            chunk = Chunk(0, position, text[position : position + 1], 1, pad_to)
+            rows.append(target.decode([chunk])[0][0].copy())
+            position += 1
+        np.testing.assert_array_equal(np.array(rows), expected)
 
 
 @pytest.mark.parametrize(("least", "padding"), [(1, 2), (2, 2), (3, 4), (4, 4), (5, None)])

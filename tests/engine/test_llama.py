@@ -525,7 +525,7 @@ def test_every_row_count_that_needs_no_padding_has_a_cost(load: Load) -> None:
 def test_measuring_stops_when_its_time_is_over(load: Load) -> None:
     ticks = iter(range(1000))
     costs = decode_costs(load(), lambda: float(next(ticks)), budget=3.0)
-    assert len(costs) == 1
+    assert [count for count, _ in costs] == [4, 8]
 
 
 @pytest.mark.parametrize("context", [8, 12, 19, 20, 33])

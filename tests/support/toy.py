@@ -116,7 +116,7 @@ class ToyModel:
             vocabulary=self._describe_vocabulary(),
             can_truncate=self.can_truncate,
             thread_count=1,
-            system_info="toy",
+            system_info="toy | LLAMAFILE = 1 |",
         )
 
     def token_texts(self) -> list[bytes]:

@@ -18,10 +18,13 @@ from outrider.engine.schedule import (
     gains_that_pay,
     split_seconds,
     wait_until,
+    widths,
 )
 
 SETTINGS = settings(derandomize=True, deadline=None)
-LIMITS = Limits(rows=512, rows_out=128)
+LIMITS = Limits(rows=512, rows_out=128, padded=16)
+ZEN = CostTable([(2, 0.038), (4, 0.056), (8, 0.105), (16, 0.147)])
+"""Measured on a 1.1B model in Q4_0, two threads."""
 
 
 def by(multiple: int) -> Callable[[int], int]:
@@ -234,40 +237,92 @@ def test_the_limit_with_the_best_goodput_is_taken(
 
     def rate(counts: list[int]) -> float:
         tokens = sum(1 + sum(g[:n]) for g, n in zip(gains, counts, strict=True))
-        return tokens / split_seconds([padded(1 + n) for n in counts], cost)
+        rows = [padded(1 + n) for n in counts]
+        return tokens / split_seconds(widths(rows, LIMITS, cost), cost)
 
-    taken = gains_that_pay(offers_by([1] * len(gains), gains), cost, padded)
+    taken = gains_that_pay(offers_by([1] * len(gains), gains), LIMITS, cost, padded)
     limits = [[min(len(g), limit) for g in gains] for limit in range(multiple - 1, 8, multiple)]
     assert taken in limits
     assert rate(taken) >= max(map(rate, limits)) * (1 - 1e-9)
 
 
 def test_unequal_rows_are_computed_apart() -> None:
-    cost = CostTable([(2, 0.038), (4, 0.056), (8, 0.105), (16, 0.147)])
-    assert split_seconds([4, 4, 4, 4], cost) == pytest.approx(0.147)
+    assert split_seconds([4, 4, 4, 4], ZEN) == pytest.approx(0.147)
     # Measured on a 1.1B model with two threads: 141 to 157 ms.
-    assert split_seconds([2, 4, 2, 2], cost) == pytest.approx(0.105 + 0.038)
+    assert split_seconds([2, 4, 2, 2], ZEN) == pytest.approx(0.105 + 0.038)
     assert split_seconds([3], CostTable([(1, 1.0), (4, 4.0)])) == pytest.approx(3.0)
 
 
 def test_one_long_draft_does_not_hold_up_many_short_ones() -> None:
-    cost = CostTable([(2, 0.038), (4, 0.056), (8, 0.105), (16, 0.147)])
     offers = offers_by([1] * 4, [[0.7, 0.5, 0.3], [0.7], [0.7], [0.7]])
-    assert gains_that_pay(offers, cost, by(2)) == [1, 1, 1, 1]
-    assert gains_that_pay(offers_by([1] * 4, [[0.9, 0.8, 0.7]] * 4), cost, by(2)) == [3] * 4
+    assert gains_that_pay(offers, LIMITS, ZEN, by(2)) == [1, 1, 1, 1]
+    assert gains_that_pay(offers_by([1] * 4, [[0.9, 0.8, 0.7]] * 4), LIMITS, ZEN, by(2)) == [3] * 4
 
 
 def test_one_job_alone_keeps_what_it_offers() -> None:
-    assert gains_that_pay([Offer(1, [0.1, 0.01])], STEEP, by(1)) == [2]
+    assert gains_that_pay([Offer(1, [0.1, 0.01])], LIMITS, STEEP, by(1)) == [2]
 
 
 def test_where_rows_are_free_all_are_taken_and_where_they_are_dear_the_likely_ones() -> None:
     offers = offers_by([1, 1], [[0.9, 0.8], [0.5, 0.1]])
-    assert gains_that_pay(offers, FLAT, by(1)) == [2, 2]
+    assert gains_that_pay(offers, LIMITS, FLAT, by(1)) == [2, 2]
     line = CostTable([(1, 0.02), (64, 0.65)])  # a row costs half of what one alone does
-    assert gains_that_pay(offers, line, by(1)) == [1, 1]
+    assert gains_that_pay(offers, LIMITS, line, by(1)) == [1, 1]
 
 
 def test_rows_that_fill_the_padding_cost_nothing() -> None:
     offers = offers_by([1, 1], [[0.2, 0.1, 0.05, 0.04], [0.2]])
-    assert gains_that_pay(offers, STEEP, by(4)) == [3, 1]
+    assert gains_that_pay(offers, LIMITS, STEEP, by(4)) == [3, 1]
+
+
+# widths
+
+
+def test_a_session_alone_takes_the_row_count_that_is_fastest() -> None:
+    gemm_of_four = CostTable([(1, 0.066), (2, 0.120), (4, 0.055), (8, 0.108)])
+    assert [widths([rows], LIMITS, gemm_of_four) for rows in (1, 2, 3, 4, 8)] == [
+        [4],
+        [4],
+        [4],
+        [4],
+        [8],
+    ]
+    assert [widths([rows], LIMITS, ZEN) for rows in (2, 4, 6, 16, 300)] == [
+        [2],
+        [4],
+        [6],
+        [16],
+        [300],
+    ]
+
+
+def test_short_sessions_are_padded_where_that_keeps_all_together() -> None:
+    # Two rows of four and then two more of three cost 105 + 80 ms; four of four, 147.
+    assert widths([2, 4, 4, 4], LIMITS, ZEN) == [4, 4, 4, 4]
+    assert widths([2, 2, 2, 16], LIMITS, ZEN) == [2, 2, 2, 16]
+
+
+def test_nothing_is_padded_beyond_what_a_decode_may_carry() -> None:
+    free = CostTable([(1, 0.03), (512, 0.03)])
+    tight = Limits(rows=512, rows_out=20, padded=16)
+    assert widths([4, 8, 8], tight, free) == [4, 8, 8]
+    assert widths([4, 128], LIMITS, ZEN) == [4, 128]
+    dear_below = CostTable([(1, 0.05), (16, 0.05), (32, 0.01)])
+    assert widths([1], LIMITS, dear_below) == [1]
+
+
+@SETTINGS
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(0, 2))
+def test_padding_never_costs_and_never_exceeds_the_limits(rows: list[int], table: int) -> None:
+    cost = (FLAT, STEEP, ZEN)[table]
+    taken = widths(rows, LIMITS, cost)
+    assert all(width >= count for width, count in zip(taken, rows, strict=True))
+    assert split_seconds(taken, cost) <= split_seconds(rows, cost) + 1e-9
+    if taken != rows:
+        assert max(b for a, b in zip(rows, taken, strict=True) if b > a) <= LIMITS.padded
+        assert sum(taken) <= LIMITS.rows_out
+
+
+def test_a_little_cheaper_may_be_noise() -> None:
+    assert widths([2], LIMITS, CostTable([(2, 0.0100), (4, 0.0095), (8, 0.02)])) == [2]
+    assert widths([2], LIMITS, CostTable([(2, 0.0100), (4, 0.0085), (8, 0.02)])) == [4]
