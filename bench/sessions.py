@@ -9,7 +9,6 @@ from bench.generations import PROMPTS, TimedDriver, drive, make_generation
 from bench.processes import running_pair
 from orchestrator.peers import Pair
 from outrider.sampling import GREEDY
-from outrider.speculation import Policy
 from outrider.v1 import common_pb2
 
 USERS = 4
@@ -31,8 +30,7 @@ async def _measure(pair: Pair, users: int, length: int) -> None:
             pair,
             PROMPTS[user % len(PROMPTS)],
             sampling=GREEDY,
-            n_max=length,
-            policy=Policy.FIXED,
+            draft_length=length,
             token_limit=TOKENS,
             seed=user,
         )
