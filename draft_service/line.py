@@ -132,6 +132,8 @@ class Drafter:
                 break
             line.token_ids.append(guess.token_id)
             frame.add(guess)
+            if guess.confidence < order.stop_below:
+                break
             if frame.due(order.frame_tokens) and len(line.token_ids) < until:
                 emit(frame.take())
         emit(frame.take(order.number))

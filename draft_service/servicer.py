@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -21,7 +22,7 @@ from outrider.errors import (
     PositionPastCache,
     RoundSuperseded,
 )
-from outrider.messages import VOCABULARY_SLACK, Frame, Opening, Order, Span
+from outrider.messages import VOCABULARY_SLACK, Frame, Opening, Order, Rule, Span
 from outrider.rpc.model_service import (
     ModelService,
     Ownership,
@@ -93,6 +94,8 @@ class _DraftStream:
             if request.WhichOneof("request") != "order":
                 raise InvalidRequest("request", "the stream is open already")
             order = wire.read_order(request.order, self._size + VOCABULARY_SLACK)
+            if order.stop_below and self._opening.rule is Rule.REJECTION:
+                raise InvalidRequest("stop_below_confidence", "does not go with rejection")
             if order.number > self._owner.last:
                 self._start(order)
 
@@ -181,4 +184,4 @@ def _with_known_ids(order: Order, size: int) -> Order:
     if all(token_id < size for token_id in span.token_ids):
         return order
     ids = [min(token_id, size - 1) for token_id in span.token_ids]
-    return Order(order.number, Span(span.position, ids), order.draft_until)
+    return replace(order, committed=Span(span.position, ids))

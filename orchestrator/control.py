@@ -57,17 +57,20 @@ class Acceptance:
 
     _EDGES = (8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 244, 253)
     _MEMORY = 0.97
+    _LONG_MEMORY = 0.99
     _SHRINKAGE = 4.0
 
     def __init__(self, before: Acceptance | None = None, weight: float = 12.0) -> None:
         """Start as `before` ended, as if that had been at most `weight` tokens."""
         bins = len(self._EDGES) + 1
         self._accepted, self._tried = [0.0] * bins, [0.0] * bins
+        self._seen = [0.0] * bins
         self._all_accepted, self._all_tried = 1.0, 2.0
         if before is not None:
             share = min(1.0, weight / before._all_tried)
             self._accepted = [share * count for count in before._accepted]
             self._tried = [share * count for count in before._tried]
+            self._seen = [share * count for count in before._seen]
             self._all_accepted = share * before._all_accepted
             self._all_tried = share * before._all_tried
 
@@ -83,6 +86,8 @@ class Acceptance:
             bin_ = self._bin(confidence)
             self._accepted[bin_] = self._MEMORY * self._accepted[bin_] + stood
             self._tried[bin_] = self._MEMORY * self._tried[bin_] + 1.0
+            self._seen = [self._LONG_MEMORY * count for count in self._seen]
+            self._seen[bin_] += 1.0
             self._all_accepted = self._MEMORY * self._all_accepted + stood
             self._all_tried = self._MEMORY * self._all_tried + 1.0
 
@@ -92,6 +97,16 @@ class Acceptance:
         return (self._accepted[bin_] + self._SHRINKAGE * self.mean) / (
             self._tried[bin_] + self._SHRINKAGE
         )
+
+    @property
+    def confidences(self) -> list[tuple[int, float, float]]:
+        """What is known by confidence: (least confidence, share of the tokens, chance)."""
+        whole = sum(self._seen)
+        return [
+            (edge, seen / whole, self.chance(edge))
+            for edge, seen in zip((0, *self._EDGES), self._seen, strict=True)
+            if whole > 0.0
+        ]
 
     def survival(self, confidences: Sequence[int], count: int) -> list[float]:
         """Return for each of `count` tokens the chance that it and all before it stand.
@@ -220,6 +235,8 @@ class Control(ABC):
 
         Its answer comes in frames of `frame_tokens`; 0 is one token at a time.
         """
+        if frame_tokens and self.stop_below:
+            frame_tokens = min(frame_tokens, round(self.forecast.mean_length))
         self._frame_tokens = max(1, frame_tokens)
         if not self._orders:
             self._due = self._first_due(now)
@@ -230,10 +247,19 @@ class Control(ABC):
         drafting = self._frame_tokens * experience.token_time.value
         return order_time + experience.latency.value + drafting
 
-    def note_frame(self, now: float, base: int, count: int, seconds: float, is_first: bool) -> None:
+    def note_frame(
+        self,
+        now: float,
+        base: int,
+        count: int,
+        seconds: float,
+        is_first: bool,
+        queue: float = 0.0,
+    ) -> None:
         """A frame of the line that started over at `base` came, after the draft's own `seconds`.
 
-        `is_first` says that it is the first one of its base.
+        `is_first` says that it is the first one of its base; before it the draft waited for
+        `queue` seconds.
         """
         self._draft_seconds += seconds
         if count == 0:
@@ -243,7 +269,9 @@ class Control(ABC):
         if seconds > 0.0:
             experience.token_time.note(seconds / count)
             if is_first and times and self._rounds:
-                experience.latency.note(max(0.0, now - times[0] - seconds))
+                # A turn that the target had is no wait where it waits for the draft.
+                turn = queue if experience.takes_turns else 0.0
+                experience.latency.note(max(0.0, now - times[0] - seconds - turn))
         self._due = now + experience.token_time.value
 
     def line_agrees(self, end: int) -> None:
@@ -338,6 +366,16 @@ class Control(ABC):
         return self.speculation.policy is Policy.MEASURED
 
     @property
+    def _may_stop(self) -> bool:
+        """Whether drafts may end where they are not sure enough for more to pay."""
+        return self.speculation.policy is Policy.MEASURED and self.rule is not Rule.REJECTION
+
+    @property
+    def stop_below(self) -> int:
+        """The confidence of a draft token below which to draft no further; 0 for any."""
+        return 0 if self.runs_ahead() or not self._may_stop else self.forecast.stop_below
+
+    @property
     def may_doubt(self) -> bool:
         """Whether the draft may stop at a token that it is not sure of."""
         return self.speculation.p_min > 0.0 or self.speculation.policy is Policy.CLASSIC
@@ -394,6 +432,7 @@ class Control(ABC):
             latency=experience.latency.value,
             token_time=experience.token_time.value,
             slowdown=experience.slowdown.value,
+            confidences=self.acceptance.confidences if self._may_stop else (),
         )
         run_ahead = self.speculation.run_ahead
         unmeasured = experience.same_host and experience.slowdown.count < _SLOWDOWN_SAMPLES
@@ -563,6 +602,8 @@ class Measured(Control):
             return Choice(best_now)
         if self._idle_since is None:
             self._idle_since = now
+        if self.experience.takes_turns:
+            return Choice(best_now, max(self._due, self._idle_since) + self._patience())
         gain = values[best] - values[best_now]
         return Choice(best_now, max(self._due, now) + gain / self.forecast.rate + 1e-4)
 
@@ -618,9 +659,12 @@ class Measured(Control):
     def _wait_for_the_first(self, now: float) -> float:
         """Return the expected wait for the next frame.
 
-        What is overdue is expected to take as long again as it is late.
+        What is overdue is expected to take as long again as it is late. But where the
+        two take turns, a draft that is late is a machine that is slow, for the target too,
+        which would only keep the draft from its turn.
         """
-        return max(self._due - now, now - self._due)
+        left = self._due - now
+        return max(left, 0.0 if self.experience.takes_turns else -left)
 
     def _patience(self) -> float:
         experience = self.experience

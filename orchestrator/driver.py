@@ -354,7 +354,8 @@ class Driver:
 
     def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:
         generation, order = self._generation, message.completed_order
-        before = self.timings.draft.work
+        draft = self.timings.draft
+        work, queue = draft.work, draft.queue
         self.timings.draft.add(message.service_time)
         outcome = message.WhichOneof("outcome")
         if outcome == "missing":
@@ -362,8 +363,8 @@ class Driver:
         elif outcome == "frame":
             try:
                 frame = wire.read_frame(message, self._opening.vocabulary)
-                seconds = self.timings.draft.work - before
-                generation.draft_frame(frame, time.perf_counter(), seconds)
+                work, queue = draft.work - work, draft.queue - queue
+                generation.draft_frame(frame, time.perf_counter(), work, queue)
             except InvalidRequest:
                 # A frame that cannot be read is no draft.
                 generation.draft_refused(order or generation.order)

@@ -12,9 +12,12 @@ draft is the draft's own next one just as often.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
+
+_FEW = 0.01  # of the tokens: not worth a split
 
 
 class Mode(Enum):
@@ -36,6 +39,9 @@ class Conditions:
     latency: float  # from a miss to the draft's start over and back
     token_time: float  # of the draft
     slowdown: float = 1.0  # of a decode while the draft is busy
+    confidences: Sequence[tuple[int, float, float]] = ()
+    """(confidence, share, chance): how many tokens are at least so sure but less than the next
+    entry, and how often those are accepted. Rising, and () where that is not known."""
 
     def decode(self, drafted: int) -> float:
         """Return the time of a round of so many draft tokens, the draft being idle."""
@@ -55,6 +61,8 @@ class Forecast:
     length: int  # of a draft made anew
     hit_length: int  # of a draft that went on
     hit_worth: float  # tokens that a hit is better than a miss
+    stop_below: int = 0  # a new draft ends with the first token less sure than this
+    mean_length: float = 0.0  # of a new draft, with that
 
 
 def expected_tokens(acceptance: float, drafted: int) -> float:
@@ -80,17 +88,70 @@ def plain(conditions: Conditions) -> Forecast:
 
 
 def serial(conditions: Conditions, n_max: int) -> Forecast:
-    """Return the best of drafting k tokens and then verifying them."""
-    best = max(
-        range(1, n_max + 1),
-        key=lambda k: expected_tokens(conditions.acceptance, k) / _fresh_time(conditions, k),
-    )
-    rate = expected_tokens(conditions.acceptance, best) / _fresh_time(conditions, best)
-    return Forecast(Mode.SERIAL, rate, best, best, 0.0)
+    """Return the best of drafting tokens and then verifying them.
+
+    The draft ends after `length` tokens, or with the first one that is less
+    sure than `stop_below`.
+    """
+    decodes = [conditions.decode(k) for k in range(n_max + 1)]
+    best = Forecast(Mode.SERIAL, 0.0, 0, 0, 0.0)
+    for stop_below, share, sure, unsure in _splits(conditions):
+        best = _longest(conditions, decodes, stop_below, share, sure, unsure, best)
+    return best
 
 
-def _fresh_time(conditions: Conditions, drafted: int) -> float:
-    return conditions.latency + drafted * conditions.token_time + conditions.decode(drafted)
+def _splits(conditions: Conditions) -> Iterator[tuple[int, float, float, float]]:
+    """Yield (confidence, share, chance of a token as sure as that, chance of another one)."""
+    a = conditions.acceptance
+    yield 0, 1.0, a, 0.0
+    whole = sum(share for _, share, _ in conditions.confidences)
+    mean = sum(share * chance for _, share, chance in conditions.confidences)
+    left, accepted = whole, mean
+    for (_, share, chance), (confidence, _, _) in pairwise(conditions.confidences):
+        left -= share
+        accepted -= share * chance
+        sure_share = left / whole
+        if share and _FEW < sure_share < 1.0 - _FEW:
+            # The mean over all tokens is known better than what each confidence is worth.
+            sure = min(0.99, accepted / left * a * whole / mean)
+            unsure = max(0.0, (a - sure_share * sure) / (1.0 - sure_share))
+            yield confidence, sure_share, sure, unsure
+
+
+def _longest(
+    conditions: Conditions,
+    decodes: Sequence[float],
+    stop_below: int,
+    share: float,
+    sure: float,
+    unsure: float,
+    best: Forecast,
+) -> Forecast:
+    """Return the best length of drafts that go on behind sure tokens only, or `best`.
+
+    A `share` of tokens is sure. An unsure last one is verified if it pays.
+    """
+    token_time, rate = conditions.token_time, best.rate
+    mean = share * sure + (1.0 - share) * unsure
+    reached, survival = 1.0, 1.0  # the chance to draft the next token; of those before it to stand
+    ended_tokens = ended_time = drafted = stood = 0.0
+    for k in range(1, len(decodes)):
+        # Drafts of k tokens, the last one unsure or of any kind.
+        drafted += reached
+        tokens = ended_tokens + reached * (1.0 + stood + survival * mean)
+        fixed = conditions.latency + token_time * drafted
+        time = fixed + ended_time + reached * decodes[k]
+        if tokens / time > best.rate:
+            best = Forecast(Mode.SERIAL, tokens / time, k, k, 0.0, stop_below, drafted)
+        ends = reached * (1.0 - share)
+        gain = survival * unsure
+        pays = gain >= rate * (decodes[k] - decodes[k - 1])
+        ended_tokens += ends * (1.0 + stood + (gain if pays else 0.0))
+        ended_time += ends * decodes[k if pays else k - 1]
+        reached *= share
+        survival *= sure
+        stood += survival
+    return best
 
 
 def waiting(conditions: Conditions, n_max: int) -> Forecast:

@@ -280,8 +280,10 @@ class Generation:
         self.draft_state = DraftState.ABSENT
         self._draft_line = ReceivedLine()
 
-    def draft_frame(self, frame: Frame, now: float, seconds: float = 0.0) -> None:
-        """A piece of the line arrived, after `seconds` of the draft's own time."""
+    def draft_frame(
+        self, frame: Frame, now: float, seconds: float = 0.0, queue: float = 0.0
+    ) -> None:
+        """A piece of the line arrived; the draft worked `seconds` and waited `queue` for it."""
         line = self._draft_line
         if self.plan.opening.rule is Rule.REJECTION and len(frame.rows) != len(frame.token_ids):
             line.drop()
@@ -290,7 +292,7 @@ class Generation:
             compared = line.add(frame, self.committed)
             if not self._draft_is_new:
                 count = len(frame.token_ids) if compared.is_news else 0
-                self._control.note_frame(now, frame.base, count, seconds, is_first)
+                self._control.note_frame(now, frame.base, count, seconds, is_first, queue)
             self._draft_is_new = self._draft_is_new and not frame.token_ids
             self._note_line(compared)
         if frame.completed == self.order and self.draft_state is not DraftState.ABSENT:
@@ -621,7 +623,8 @@ class Generation:
             self._control.note_order(now, length, frame_tokens)
         # Nobody waits for the answer to a probe; it shows that the draft is back.
         self.draft_state = DraftState.LATE if late else DraftState.DRAFTING
-        self._actions.append(SendOrder(Order(self.order, span, until, frame_tokens)))
+        stop_below = 0 if ahead else self._control.stop_below
+        self._actions.append(SendOrder(Order(self.order, span, until, frame_tokens, stop_below)))
 
     def _is_news(self, length: int, wanted: int, until: int) -> bool:
         """Return whether the draft would stop too early, or go astray, without a new order."""
@@ -694,4 +697,6 @@ class Generation:
             return DraftEnd.LATE
         if self.draft_state is DraftState.IDLE and self._control.may_doubt and wanted:
             return DraftEnd.DOUBT
+        if self.draft_state is DraftState.IDLE and self._control.stop_below:
+            return DraftEnd.ENOUGH
         return DraftEnd.SHORT if len(guesses) < wanted else DraftEnd.ENOUGH

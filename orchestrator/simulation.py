@@ -397,11 +397,11 @@ class _Draft(_Peer):
         self.world.draft_busy = True
         self._next()
 
-    def _next(self) -> None:
+    def _next(self, stops: bool = False) -> None:
         """Begin a token, or complete the order."""
         world, line, order = self.world, self._line, self._order
         assert line is not None and order is not None
-        if len(line.token_ids) >= order.draft_until:
+        if stops or len(line.token_ids) >= order.draft_until:
             world.draft_busy = False
             self._send_frame(order.number)
             self._order = None
@@ -414,12 +414,12 @@ class _Draft(_Peer):
         def done() -> None:
             if work == self._work and self._order is order and self._line is line:
                 self._spent += seconds
-                self._add()
-                self._next()
+                self._next(self._add() < order.stop_below)
 
         self.reply(max(0.0, self._stalled_until - world.now) + seconds, done)
 
-    def _add(self) -> None:
+    def _add(self) -> int:
+        """Draft a token and return how sure of it the draft is."""
         line, order = self._line, self._order
         assert line is not None and order is not None
         token_id, confidence = self.world.language.guess(line.token_ids)
@@ -432,6 +432,7 @@ class _Draft(_Peer):
         is_old = not order.frame_tokens and self.world.now - line.first_unsent >= _FRAME_SECONDS
         if (is_full or is_old) and len(line.token_ids) < order.draft_until:
             self._send_frame(0)
+        return confidence
 
     def _send_frame(self, completed: int) -> None:
         line = self._line

@@ -94,6 +94,7 @@ class Order:
     committed: Span
     draft_until: int
     frame_tokens: int = 0  # at most; 0 leaves it to the draft
+    stop_below: int = 0  # a token less sure than this is the last one; in units of a confidence
 
 
 @dataclass(frozen=True, slots=True)

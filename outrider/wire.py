@@ -189,7 +189,10 @@ def read_order(message: draft.DraftOrder, size: int) -> Order:
     frame_tokens = message.frame_token_count
     if not 0 <= frame_tokens <= MAX_DRAFT:
         raise InvalidRequest("frame_token_count", f"must be in [0, {MAX_DRAFT}]")
-    return Order(number, span, until, frame_tokens)
+    stop_below = message.stop_below_confidence
+    if not 0 <= stop_below <= 255:
+        raise InvalidRequest("stop_below_confidence", "must be in [0, 255]")
+    return Order(number, span, until, frame_tokens, stop_below)
 
 
 def write_order(order: Order) -> draft.DraftRequest:
@@ -200,6 +203,7 @@ def write_order(order: Order) -> draft.DraftRequest:
             committed=write_span(order.committed),
             draft_until=order.draft_until,
             frame_token_count=order.frame_tokens,
+            stop_below_confidence=order.stop_below,
         )
     )
 

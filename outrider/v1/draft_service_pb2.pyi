@@ -16,16 +16,18 @@ class DraftRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., order: _Optional[_Union[DraftOrder, _Mapping]] = ...) -> None: ...
 
 class DraftOrder(_message.Message):
-    __slots__ = ("order", "committed", "draft_until", "frame_token_count")
+    __slots__ = ("order", "committed", "draft_until", "frame_token_count", "stop_below_confidence")
     ORDER_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     DRAFT_UNTIL_FIELD_NUMBER: _ClassVar[int]
     FRAME_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STOP_BELOW_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     order: int
     committed: _common_pb2.TokenSpan
     draft_until: int
     frame_token_count: int
-    def __init__(self, order: _Optional[int] = ..., committed: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_until: _Optional[int] = ..., frame_token_count: _Optional[int] = ...) -> None: ...
+    stop_below_confidence: int
+    def __init__(self, order: _Optional[int] = ..., committed: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_until: _Optional[int] = ..., frame_token_count: _Optional[int] = ..., stop_below_confidence: _Optional[int] = ...) -> None: ...
 
 class DraftResponse(_message.Message):
     __slots__ = ("frame", "missing", "busy", "context_full", "completed_order", "service_time")

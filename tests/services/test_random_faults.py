@@ -318,10 +318,12 @@ class Watched(Generation):
         self._lines.clear()
         super().draft_opened(context)
 
-    def draft_frame(self, frame: Frame, now: float, seconds: float = 0.0) -> None:
+    def draft_frame(
+        self, frame: Frame, now: float, seconds: float = 0.0, queue: float = 0.0
+    ) -> None:
         for i, token_id in enumerate(frame.token_ids):
             self._lines[frame.base].setdefault(frame.position + i, token_id)
-        super().draft_frame(frame, now, seconds)
+        super().draft_frame(frame, now, seconds, queue)
 
     def next_actions(self, now: float) -> list[Action]:
         actions = super().next_actions(now)

@@ -22,8 +22,10 @@ class Ticking(Generation):
         self.wake = min(wakes, default=None)
         return [action for action in actions if not isinstance(action, Wake)]
 
-    def draft_frame(self, frame: Frame, now: float | None = None, seconds: float = 0.0) -> None:
-        super().draft_frame(frame, self.clock if now is None else now, seconds)
+    def draft_frame(
+        self, frame: Frame, now: float | None = None, seconds: float = 0.0, queue: float = 0.0
+    ) -> None:
+        super().draft_frame(frame, self.clock if now is None else now, seconds, queue)
 
     def target_rows(
         self, round_: int, rows: Rows, now: float | None = None, spent: Spent = UNTOLD

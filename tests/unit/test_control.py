@@ -183,6 +183,32 @@ def test_rows_that_cost_too_much_are_not_verified() -> None:
     assert choice.count == 3 and choice.until is None  # four rows cost what one does
 
 
+def test_a_draft_goes_on_behind_sure_tokens_only_where_confidence_tells() -> None:
+    for informative, stops in ((True, True), (False, False)):
+        its_control = made(acceptance=0.5, run_ahead=False)
+        for i in range(400):
+            stands = i % 2
+            its_control.acceptance.note([255 * stands if informative else 128], stands)
+        assert bool(its_control.stop_below) is stops
+        assert its_control.draft_count(64) > 1
+        fixed = made(acceptance=0.5, policy=Policy.FIXED, n_max=4)
+        assert fixed.stop_below == 0
+    ahead = made(acceptance=0.5, run_ahead=True)
+    assert ahead.stop_below == 0
+
+
+def test_how_sure_tokens_are_is_known_by_how_often_they_came() -> None:
+    acceptance = Acceptance()
+    assert acceptance.confidences == []
+    for i in range(1000):
+        acceptance.note([255 if i % 4 else 0], i % 4)
+    shares = {edge: share for edge, share, _ in acceptance.confidences if share > 0.0}
+    assert shares == {0: pytest.approx(0.25, abs=0.01), 253: pytest.approx(0.75, abs=0.01)}
+    chances = {edge: chance for edge, share, chance in acceptance.confidences if share > 0.0}
+    assert chances[0] < 0.15
+    assert chances[253] > 0.9
+
+
 def test_sure_tokens_are_worth_more_rows_than_unsure_ones() -> None:
     mixed = made(costs=CPU, token_time=0.006, acceptance=0.6, run_ahead=False)
     for _ in range(60):
@@ -199,6 +225,27 @@ def test_what_is_expected_soon_is_waited_for_and_what_is_late_is_not() -> None:
     while (until := near.choose([], 8, now=times[-1], length=10, expected=True).until) is not None:
         times.append(until)
     assert 2 <= len(times) <= 4 and 0.004 < times[-1] < 0.1
+
+
+def test_the_targets_turn_makes_no_draft_distant() -> None:
+    for takes_turns, latency in ((True, 0.001), (False, 0.041)):
+        its_control = made(acceptance=0.9)
+        its_control.experience.takes_turns = takes_turns
+        its_control.note_round(outcome())
+        its_control.note_order(10.0, 5, 3)
+        its_control.note_frame(10.050, 5, 3, 0.009, is_first=True, queue=0.040)
+        assert its_control.experience.latency.value == pytest.approx(latency)
+
+
+def test_where_the_two_take_turns_a_slow_draft_is_waited_for_until_patience_ends() -> None:
+    its_control = made(acceptance=0.9, run_ahead=False)
+    its_control.experience.takes_turns = True
+    its_control.note_order(10.0, 5, 3)
+    for late in (0.0, 0.02, 0.05):
+        choice = its_control.choose([], 64, 10.010 + late, 5, expected=True)
+        assert choice.until is not None
+        assert choice.until > 10.060
+    assert its_control.choose([], 64, choice.until, 5, expected=True).until is None
 
 
 def test_a_distant_draft_is_not_waited_for() -> None:

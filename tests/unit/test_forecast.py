@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +56,54 @@ def test_serial_drafting_takes_the_length_that_the_closed_form_is_best_at(
     found = serial(given, 16)
     assert found.length == max(by_length, key=by_length.__getitem__)
     assert found.rate == pytest.approx(max(by_length.values()))
+
+
+TWO_KINDS = [(0, 0.4, 0.3), (128, 0.6, 0.95)]
+"""Two fifths of the tokens stand three times in ten, the others nearly always."""
+
+
+def by_hand(length: int, stops: bool) -> float:
+    """Return the rate of serial drafting, over all drafts that two kinds of tokens make."""
+    tokens = time = 0.0
+    for kinds in itertools.product(TWO_KINDS, repeat=length):
+        drafted = next((i + 1 for i, kind in enumerate(kinds) if stops and not kind[0]), length)
+        chance = math.prod(share for _, share, _ in kinds)
+        survivals = itertools.accumulate((kind[2] for kind in kinds[:drafted]), operator.mul)
+        tokens += chance * (1.0 + sum(survivals))
+        time += chance * (0.02 + 0.003 * drafted + GPU.seconds(drafted + 1) + 0.0015)
+    return tokens / time
+
+
+def test_a_draft_that_may_end_early_is_as_fast_as_all_its_ends_together() -> None:
+    mean = sum(share * chance for _, share, chance in TWO_KINDS)
+    found = serial(conditions(acceptance=mean, confidences=TWO_KINDS), 8)
+    assert found.stop_below == 128
+    assert found.rate == pytest.approx(by_hand(found.length, stops=True))
+    best = max(by_hand(k, stops) for k in range(1, 9) for stops in (False, True))
+    assert found.rate == pytest.approx(best)
+    assert found.mean_length == pytest.approx(sum(0.6**i for i in range(found.length)))
+
+
+def test_an_unsure_last_token_is_verified_only_where_its_row_pays() -> None:
+    steep = CostTable([(2, 0.03), (4, 0.09), (8, 0.10), (16, 0.12)])
+    kinds = [(0, 0.5, 0.02), (128, 0.5, 1.0)]
+    given = conditions(
+        acceptance=0.51, confidences=kinds, decode_seconds=steep.seconds, token_time=0.0
+    )
+    found = serial(given, 1)
+    # One token, of either kind, is free here: two rows cost what one does.
+    assert (found.length, found.rate) == (1, pytest.approx(1.51 / (0.02 + 0.0315)))
+    assert serial(given, 2).length == 1
+    two = serial(replace(given, acceptance=0.99, confidences=[(0, 0.02, 0.5), (9, 0.98, 1.0)]), 2)
+    assert two.length == 1, "two more rows for one more token do not pay"
+
+
+def test_confidences_that_say_nothing_change_nothing() -> None:
+    for acceptance in (0.3, 0.6, 0.9):
+        alike = [(0, 0.5, acceptance), (128, 0.5, acceptance)]
+        with_them = serial(conditions(acceptance=acceptance, confidences=alike), 16)
+        without = serial(conditions(acceptance=acceptance), 16)
+        assert with_them.rate == pytest.approx(without.rate)
 
 
 def test_a_longer_way_never_makes_anything_faster() -> None:

@@ -144,17 +144,19 @@ class Desk:
         self.drafter = Drafter(self.opening, guess, (EOS,), clock)
         self._number = 0
 
-    def order(self, span: Span, until: int, frame_tokens: int = 0) -> list[Frame]:
+    def order(
+        self, span: Span, until: int, frame_tokens: int = 0, stop_below: int = 0
+    ) -> list[Frame]:
         """Carry an order out and return its frames."""
         self.frames = []
-        self.run(self.begin(span, until, frame_tokens))
+        self.run(self.begin(span, until, frame_tokens, stop_below))
         return self.frames
 
     def begin(
-        self, span: Span, until: int, frame_tokens: int = 0
+        self, span: Span, until: int, frame_tokens: int = 0, stop_below: int = 0
     ) -> Generator[Step, list[Row], None]:
         self._number += 1
-        order = Order(self._number, span, until, frame_tokens)
+        order = Order(self._number, span, until, frame_tokens, stop_below)
         return self.drafter.draft(self.lease, order, self.frames.append)
 
     def run(
@@ -516,3 +518,22 @@ def test_an_order_may_want_its_tokens_in_one_frame() -> None:
     assert [len(frame.token_ids) for frame in frames] == [10]
     frames = desk.order(Span(14, []), 20)
     assert [len(frame.token_ids) for frame in frames] == [1, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("rule", [Rule.MATCH, Rule.SHARED_NOISE])
+def test_a_draft_ends_with_the_first_token_that_is_not_sure_enough(rule: Rule) -> None:
+    sampling = GREEDY if rule is Rule.MATCH else SamplingParameters(temperature=1.0)
+    whole = Desk(rule, sampling).order(Span(0, PROMPT), len(PROMPT) + 24, frame_tokens=24)
+    confidences = b"".join(frame.confidences for frame in whole)
+    assert len(confidences) == 24
+    for stop_below in (1, sorted(confidences)[8], max(confidences), 255):
+        desk = Desk(rule, sampling)
+        order = len(PROMPT) + 24, 24, stop_below
+        frames = desk.order(Span(0, PROMPT), *order)
+        first = next((i for i, each in enumerate(confidences) if each < stop_below), 23)
+        assert tokens(frames) == tokens(whole)[: first + 1]
+        assert frames[-1].completed == desk.last
+        if first < 23:
+            # Ordered on, it goes on behind the doubtful token.
+            more = desk.order(Span(len(PROMPT), []), len(PROMPT) + first + 2, 24)
+            assert tokens(more) == tokens(whole)[first + 1 : first + 2]
