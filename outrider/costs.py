@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 _DRIFT = 0.1  # weight of one new decode
 _LARGEST_DRIFT = 8.0
+_KERNEL_ROWS = 4
 _CHEAPER = 0.9  # times what it replaces: less may be noise
 
 
@@ -36,13 +37,16 @@ class CostTable:
     def cheapest(self, row_count: int) -> int:
         """Return the row count to pad a decode up to: `row_count` itself if none is cheaper.
 
-        A kernel for four rows may take less time than one for two, or for three.
+        A kernel for four rows may take less time than one for two, or for three; but a
+        row count beyond the next multiple of four that looks cheaper was measured in a
+        quieter moment.
         """
         first = bisect_left(self._counts, row_count)
         if not 0 < first < len(self._counts) and row_count != self._counts[0]:
             return row_count
         own = _between(self._counts, self._raw, row_count)
-        best = min(range(first, len(self._counts)), key=self._raw.__getitem__)
+        end = bisect_right(self._counts, -(-row_count // _KERNEL_ROWS) * _KERNEL_ROWS)
+        best = min(range(first, max(first + 1, end)), key=self._raw.__getitem__)
         return self._counts[best] if self._raw[best] < _CHEAPER * own else row_count
 
     def seconds(self, row_count: float) -> float:

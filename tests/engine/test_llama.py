@@ -528,6 +528,25 @@ def test_measuring_stops_when_its_time_is_over(load: Load) -> None:
     assert [count for count, _ in costs] == [4, 8]
 
 
+def test_what_looks_dearer_than_more_rows_is_measured_again(load: Load) -> None:
+    model, now = load(context=128, batch_rows=64), [0.0]
+    decode, calls = model.decode, list[int]()
+
+    def timed(chunks: Sequence[Chunk]) -> list[list[Row]]:
+        count = len(chunks[0].token_ids)
+        if chunks[0].row_count:
+            calls.append(count)
+            # Four and eight rows meet a busy machine three times.
+            now[0] += 0.01 * count * (100 if calls.count(count) <= 3 and count < 12 else 1)
+        return decode(chunks)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "decode", timed)
+        costs = decode_costs(model, lambda: now[0], budget=60.0)
+    assert costs == [(n, pytest.approx(0.01 * n)) for n in (4, 8, 12, 16, 24, 32)]
+    assert [calls.count(n) for n in (4, 8, 12, 32)] == [4, 4, 3, 3]
+
+
 @pytest.mark.parametrize("context", [8, 12, 19, 20, 33])
 def test_a_small_context_can_be_measured_or_is_refused(load: Load, context: int) -> None:
     try:

@@ -326,3 +326,5 @@ def test_padding_never_costs_and_never_exceeds_the_limits(rows: list[int], table
 def test_a_little_cheaper_may_be_noise() -> None:
     assert widths([2], LIMITS, CostTable([(2, 0.0100), (4, 0.0095), (8, 0.02)])) == [2]
     assert widths([2], LIMITS, CostTable([(2, 0.0100), (4, 0.0085), (8, 0.02)])) == [4]
+    disturbed = CostTable([(2, 0.075), (4, 0.211), (8, 0.211), (16, 0.150)])
+    assert [widths([rows], LIMITS, disturbed) for rows in (2, 4, 8)] == [[2], [4], [8]]
