@@ -17,9 +17,8 @@ from outrider.v1.draft_service_pb2_grpc import add_DraftServiceServicer_to_serve
 async def run(config: DraftConfig, load: Callable[[], Model] | None = None) -> None:
     """Serve until SIGTERM; `load` replaces the GGUF model, for tests."""
     os.nice(config.model.nice)
-    host = EngineHost(
-        load or load_llama(config.model), HostOptions(exact=False), find_turns(config.model)
-    )
+    options = HostOptions(exact=config.model.numerics == "exact")
+    host = EngineHost(load or load_llama(config.model), options, find_turns(config.model))
     servicer = partial(
         DraftServicer, alias=config.model.alias, support=config.support, tail=config.tail
     )

@@ -17,9 +17,8 @@ from target_service.servicer import TargetServicer
 async def run(config: TargetConfig, load: Callable[[], Model] | None = None) -> None:
     """Serve until SIGTERM; `load` replaces the GGUF model, for tests."""
     os.nice(config.model.nice)
-    host = EngineHost(
-        load or load_llama(config.model), HostOptions(exact=True), find_turns(config.model)
-    )
+    options = HostOptions(exact=config.model.numerics != "law")
+    host = EngineHost(load or load_llama(config.model), options, find_turns(config.model))
     await run_model_service(
         "Target",
         config.server,

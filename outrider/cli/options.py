@@ -71,6 +71,10 @@ class ModelOptions:
         str, typer.Option(metavar="TYPE", help="Values of the cache: f16, f32, q8_0, ...")
     ] = "f16"
     nice: Annotated[int, typer.Option(help="Give way to other processes; 19 most.")] = 0
+    numerics: Annotated[
+        str,
+        typer.Option(metavar="PROFILE", help="exact: equal bits if possible; law: fastest."),
+    ] = ""
 
     def config(self, model: Path) -> ModelConfig:
         """Return the configuration of a service. Raises InvalidConfig."""

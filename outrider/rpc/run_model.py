@@ -23,6 +23,7 @@ from outrider.rpc.model_service import ModelService
 from outrider.rpc.server import Server, ServerConfig
 from outrider.threads import available_threads
 
+NUMERICS = ("", "exact", "law")
 NUMA = ("", "distribute", "isolate", "numactl")
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
@@ -58,6 +59,7 @@ class ModelConfig:
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"  # a quantised one needs flash attention, which is then on
     nice: int = 0  # 19 takes what others leave
+    numerics: str = ""  # exact or law; a target tries exact, a draft does not
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -74,6 +76,7 @@ class ModelConfig:
                 raise InvalidConfig(name, f"must be in [{low}, {high}], not {value}")
         for name, word, known in (
             ("numa", self.numa, NUMA),
+            ("numerics", self.numerics, NUMERICS),
             ("cache-type-k", self.cache_type_k, CACHE_TYPES),
             ("cache-type-v", self.cache_type_v, CACHE_TYPES),
         ):

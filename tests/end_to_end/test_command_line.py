@@ -44,6 +44,13 @@ def test_what_pays_is_drafted_unless_a_length_is_asked_for(alone: Any):
     assert controller["plain_token_rate"] > 0 and controller["decode_costs"]
 
 
+def test_equal_bits_can_be_done_without(alone: Any):
+    assert alone["models"]["target"]["numerics_profile"] == "exact"
+    free = outrider_json(*LOCAL, "--no-draft", "-n", "8", "--numerics", "law")
+    assert free["models"]["target"]["numerics_profile"] == "law"
+    assert free["statistics"]["controller"]["decode_costs"][0][0] == 1, "single rows, not padded"
+
+
 def test_a_running_orchestrator_gives_the_same_text(alone: Any, orchestrator: str):
     remote = outrider_json(*GREEDY, "--orchestrator", orchestrator, "-n", "64")
     assert remote["token_ids"] == alone["token_ids"]

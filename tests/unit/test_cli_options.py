@@ -42,6 +42,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "cache_type_k": "q8_0",
         "cache_type_v": "f32",
         "nice": 5,
+        "numerics": "law",
     },
     ServerOptions: {
         "allow_remote": True,
