@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
-    test check protos pair-card bench-overhead bench-sessions bench-memory compose-test clean
+    test check protos pair-card bench bench-overhead bench-sessions bench-memory compose-test clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -59,6 +59,9 @@ check: setup ## lint, format, types, stubs, layers
 
 protos: setup ## generate outrider/v1 from protos/
 	$(BIN)/python scripts/protos.py
+
+bench: setup ## what drafts gain here, against the target alone; MODEL= DRAFT= BENCH="--users 1,4"
+	@$(BIN)/outrider bench $(PAIR) $(BENCH)
 
 bench-overhead: setup ## what a round costs beyond the two models
 	$(BIN)/python -m bench.overhead

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from bench.bad_drafts import write_junk
 from bench.generations import make_generation
 from orchestrator.driver import Driver
 from orchestrator.peers import Pair, Peer
 from outrider.engine.llama import LlamaConfig, LlamaModel
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider.v1 import common_pb2
-from tests.support.junk import write_junk
 from tests.support.processes import (
     DRAFT,
     MEASURED,
