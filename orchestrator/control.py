@@ -138,6 +138,8 @@ class Experience:
     """Of a round, what the target's decode does not explain, nor the others' before it."""
     latency: Mean = field(default_factory=lambda: Mean(0.002))
     """From an order to its first frame, what the draft's own time does not explain."""
+    turn: Mean = field(default_factory=lambda: Mean(0.0))
+    """What a draft that takes turns with its target waits for its own."""
     token_time: Mean = field(default_factory=lambda: Mean(0.005))
     """The draft's own time for one token."""
     slowdown: Mean = field(default_factory=lambda: Mean(1.0))
@@ -269,8 +271,9 @@ class Control(ABC):
         if seconds > 0.0:
             experience.token_time.note(seconds / count)
             if is_first and times and self._rounds:
-                # A turn that the target had is no wait where it waits for the draft.
+                # While the target has its turn nothing is lost by waiting.
                 turn = queue if experience.takes_turns else 0.0
+                experience.turn.note(turn)
                 experience.latency.note(max(0.0, now - times[0] - seconds - turn))
         self._due = now + experience.token_time.value
 
@@ -668,7 +671,8 @@ class Measured(Control):
 
     def _patience(self) -> float:
         experience = self.experience
-        usual = 0.05 + 4.0 * (experience.latency.value + experience.token_time.value)
+        waits = experience.latency.value + experience.turn.value + experience.token_time.value
+        usual = 0.05 + 4.0 * waits
         return min(self._longest_patience, usual)
 
 

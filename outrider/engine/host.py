@@ -98,6 +98,7 @@ class EngineHost:
         self._active: OrderedDict[bytes, Ticket] = OrderedDict()
         self._awaited: dict[bytes, Awaited] = {}
         self._turnarounds: dict[bytes, float] = {}
+        self._decoding = 0.0  # seconds of all decodes; awaiting is reckoned without them
         self._places = threading.Semaphore(options.queue_limit)
         self._stopping = False
         self.loaded: Future[Loaded] = Future()
@@ -256,8 +257,13 @@ class EngineHost:
             for lane in self._lanes.values():
                 return min(now + 0.01, lane[0].submit_time + self._options.room_seconds)
             return now + self._expire(now)
-        rows = sum(self._model.padded(t.row_count) for t in self._active.values())
-        return wait_until(now, rows, list(self._awaited.values()), self._cost)
+        ready = {
+            t.lease.session.sequence: self._model.padded(t.row_count)
+            for t in self._active.values()
+            if t.lease is not None and t.lease.session.sequence is not None
+        }
+        idle = now - self._decoding
+        return self._decoding + wait_until(idle, ready, list(self._awaited.values()), self._cost)
 
     def _expire(self, now: float) -> float:
         """Forget sessions that were idle for long; return when to look again."""
@@ -309,19 +315,26 @@ class EngineHost:
 
     def _start(self, ticket: Ticket, session: Session) -> None:
         now = perf_counter()
-        self._note_turnaround(ticket.session_id, now)
+        self._note_turnaround(ticket.session_id)
         ticket.lease = Lease(session, self._model, self._capacity)
         ticket.lease.spent.queue = now - ticket.submit_time
         ticket.generator = ticket.job(ticket.lease)
         self._active[ticket.session_id] = ticket
         self._advance(ticket, None)
 
-    def _note_turnaround(self, session_id: bytes, now: float) -> None:
-        """Learn how long a session takes to come back after an answer."""
+    def _note_turnaround(self, session_id: bytes) -> None:
+        """Learn how long a session takes to come back after an answer.
+
+        Only time in which nothing is decoded counts: the others' decodes may keep its draft
+        from its turn, and are no reason not to wait for it.
+        """
         awaited = self._awaited.pop(session_id, None)
-        if awaited is not None and now - awaited.answer_time < _LONGEST_TURNAROUND:
+        if awaited is None:
+            return
+        seconds = perf_counter() - self._decoding - awaited.answer_time
+        if seconds < _LONGEST_TURNAROUND:
             before = self._turnarounds.get(session_id, _FIRST_TURNAROUND)
-            self._turnarounds[session_id] = 0.7 * before + 0.3 * (now - awaited.answer_time)
+            self._turnarounds[session_id] = 0.7 * before + 0.3 * seconds
 
     # --- running jobs ---
 
@@ -352,10 +365,11 @@ class EngineHost:
     def _finish(self, ticket: Ticket, result: Any) -> None:
         self._end(ticket)
         session = self._cache.get(ticket.session_id)
-        if session is not None and session.pinned:
+        if session is not None and session.pinned and session.sequence is not None:
             turnaround = self._turnarounds.get(ticket.session_id, _FIRST_TURNAROUND)
             rows = self._model.padded(max(1, ticket.row_count))
-            self._awaited[ticket.session_id] = Awaited(perf_counter(), turnaround, rows)
+            answered = perf_counter() - self._decoding
+            self._awaited[ticket.session_id] = Awaited(answered, turnaround, rows, session.sequence)
         if ticket.future.set_running_or_notify_cancel():
             ticket.future.set_result(result)
 
@@ -407,6 +421,7 @@ class EngineHost:
             self._decode_apart(entries, error)
             return
         spent = perf_counter() - begin
+        self._decoding += spent
         self.counters.decodes += 1
         count = sum(self._model.padded(len(chunk.token_ids)) for _, chunk in entries)
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):

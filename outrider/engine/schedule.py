@@ -8,7 +8,7 @@ throughput of many users halves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from outrider.costs import CostTable
@@ -29,6 +29,7 @@ class Awaited:
     answer_time: float
     turnaround: float
     row_count: int
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,22 +139,42 @@ def _take(job: Pending, most: int, free_out: int, padded: Callable[[int], int]) 
     return max(0, min(most, before_rows) // unit * unit)
 
 
-def wait_until(now: float, ready_rows: int, awaited: Sequence[Awaited], cost: CostTable) -> float:
+def apart_seconds(rows: Mapping[int, int], cost: CostTable) -> float:
+    """Return the time of a decode of so many rows by sequence.
+
+    llama.cpp computes together only sequences whose numbers follow each other.
+    """
+    runs: list[list[int]] = []
+    before = None
+    for sequence in sorted(rows):
+        if before is None or sequence != before + 1:
+            runs.append([])
+        runs[-1].append(rows[sequence])
+        before = sequence
+    return sum(split_seconds(run, cost) for run in runs)
+
+
+def wait_until(
+    now: float, ready: Mapping[int, int], awaited: Sequence[Awaited], cost: CostTable
+) -> float:
     """Return the time to wait for more jobs until; `now` or earlier means decode.
+
+    `ready` are the rows of those that could be decoded, by sequence.
 
     Waits for a session just answered while the engine time that a shared
     decode saves exceeds the expected wait, at most twice its turnaround.
     """
     until = now
-    rows = 0
+    others: dict[int, int] = {}
     for session in sorted(awaited, key=lambda a: a.answer_time + a.turnaround):
         latest = session.answer_time + 2 * session.turnaround
         if latest <= now:
             continue
-        rows += session.row_count
+        others[session.sequence] = session.row_count
         due = session.answer_time + session.turnaround
         wait = (due if due > now else latest) - now
-        saved = cost.seconds(ready_rows) + cost.seconds(rows) - cost.seconds(ready_rows + rows)
+        apart = apart_seconds(ready, cost) + apart_seconds(others, cost)
+        saved = apart - apart_seconds({**others, **ready}, cost)
         if 0 < wait < saved:
             until = max(until, min(latest, now + saved))
     return until

@@ -235,6 +235,11 @@ def test_the_targets_turn_makes_no_draft_distant() -> None:
         its_control.note_order(10.0, 5, 3)
         its_control.note_frame(10.050, 5, 3, 0.009, is_first=True, queue=0.040)
         assert its_control.experience.latency.value == pytest.approx(latency)
+        its_control.line_lost(5)
+        its_control.note_order(20.0, 9, 3)
+        # Yet it is no later than usual if it waits for as long again.
+        assert not its_control.is_late(20.090)
+        assert its_control.is_late(20.500)
 
 
 def test_where_the_two_take_turns_a_slow_draft_is_waited_for_until_patience_ends() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from outrider.engine.schedule import (
     Offer,
     Pending,
     allot,
+    apart_seconds,
     gains_that_pay,
     split_seconds,
     wait_until,
@@ -154,53 +156,54 @@ AWAITED = st.builds(
     answer_time=st.floats(9.0, 10.0),
     turnaround=st.floats(1e-4, 0.5),
     row_count=st.sampled_from([4, 8, 12]),
+    sequence=st.integers(1, 8),
 )
 
 
 def test_one_session_never_waits() -> None:
-    assert wait_until(10.0, 4, [], FLAT) <= 10.0
+    assert wait_until(10.0, {0: 4}, [], FLAT) <= 10.0
 
 
 def test_a_session_that_was_just_answered_is_awaited() -> None:
-    just = Awaited(answer_time=10.0, turnaround=0.004, row_count=4)
-    assert wait_until(10.001, 4, [just], FLAT) == pytest.approx(10.008)
+    just = Awaited(answer_time=10.0, turnaround=0.004, row_count=4, sequence=1)
+    assert wait_until(10.001, {0: 4}, [just], FLAT) == pytest.approx(10.008)
 
 
 def test_a_session_is_awaited_for_at_most_twice_its_turnaround() -> None:
-    late = Awaited(answer_time=10.0, turnaround=0.004, row_count=4)
-    assert wait_until(10.007, 4, [late], FLAT) == pytest.approx(10.008)
-    assert wait_until(10.008, 4, [late], FLAT) <= 10.008
-    assert wait_until(11.0, 4, [late], FLAT) <= 11.0
+    late = Awaited(answer_time=10.0, turnaround=0.004, row_count=4, sequence=1)
+    assert wait_until(10.007, {0: 4}, [late], FLAT) == pytest.approx(10.008)
+    assert wait_until(10.008, {0: 4}, [late], FLAT) <= 10.008
+    assert wait_until(11.0, {0: 4}, [late], FLAT) <= 11.0
 
 
 def test_nobody_is_awaited_when_a_shared_decode_saves_nothing() -> None:
-    just = Awaited(answer_time=10.0, turnaround=0.001, row_count=4)
-    assert wait_until(10.0, 4, [just], STEEP) <= 10.0
+    just = Awaited(answer_time=10.0, turnaround=0.001, row_count=4, sequence=1)
+    assert wait_until(10.0, {0: 4}, [just], STEEP) <= 10.0
 
 
 def test_a_session_that_comes_back_slowly_is_not_awaited() -> None:
-    slow = Awaited(answer_time=10.0, turnaround=0.4, row_count=4)
-    assert wait_until(10.0, 4, [slow], FLAT) <= 10.0
+    slow = Awaited(answer_time=10.0, turnaround=0.4, row_count=4, sequence=1)
+    assert wait_until(10.0, {0: 4}, [slow], FLAT) <= 10.0
 
 
 def test_a_slow_session_does_not_keep_a_fast_one_from_being_awaited() -> None:
-    slow = Awaited(answer_time=10.0, turnaround=0.4, row_count=4)
-    fast = Awaited(answer_time=10.0, turnaround=0.004, row_count=4)
-    assert wait_until(10.0, 4, [slow, fast], FLAT) == pytest.approx(10.008)
+    slow = Awaited(answer_time=10.0, turnaround=0.4, row_count=4, sequence=2)
+    fast = Awaited(answer_time=10.0, turnaround=0.004, row_count=4, sequence=1)
+    assert wait_until(10.0, {0: 4}, [slow, fast], FLAT) == pytest.approx(10.008)
 
 
 def test_nobody_is_awaited_for_longer_than_it_saves() -> None:
-    just = Awaited(answer_time=10.0, turnaround=0.040, row_count=4)
-    assert wait_until(10.0, 4, [just], FLAT) == pytest.approx(10.050)
+    just = Awaited(answer_time=10.0, turnaround=0.040, row_count=4, sequence=1)
+    assert wait_until(10.0, {0: 4}, [just], FLAT) == pytest.approx(10.050)
 
 
 def test_sessions_that_did_not_come_back_save_nothing() -> None:
     # 4 + 4 rows save nothing here; only the forty that never came would.
     table = CostTable([(4, 0.010), (8, 0.020), (40, 0.100), (48, 0.100)])
-    gone = [Awaited(answer_time=1.0, turnaround=0.001, row_count=4) for _ in range(10)]
-    just = Awaited(answer_time=10.0, turnaround=0.005, row_count=4)
-    assert wait_until(10.0, 4, [just], table) <= 10.0
-    assert wait_until(10.0, 4, [*gone, just], table) <= 10.0
+    gone = [Awaited(answer_time=1.0, turnaround=0.001, row_count=4, sequence=1) for _ in range(10)]
+    just = Awaited(answer_time=10.0, turnaround=0.005, row_count=4, sequence=1)
+    assert wait_until(10.0, {0: 4}, [just], table) <= 10.0
+    assert wait_until(10.0, {0: 4}, [*gone, just], table) <= 10.0
 
 
 @SETTINGS
@@ -209,12 +212,28 @@ def test_no_wait_is_longer_than_twice_a_turnaround_or_than_it_pays(
     awaited: list[Awaited], ready: int, points: list[tuple[int, float]]
 ) -> None:
     table, now = CostTable(points), 10.0
-    until = wait_until(now, ready, awaited, table)
+    until = wait_until(now, {0: ready}, awaited, table)
     if until > now:
         assert until <= max(a.answer_time + 2 * a.turnaround for a in awaited)
-        rows = sum(a.row_count for a in awaited)
         # A shared decode saves at most all of the others' time.
-        assert until - now <= table.seconds(rows) + 1e-9
+        others = sum(table.seconds(a.row_count) for a in awaited)
+        assert until - now <= others + 1e-9
+
+
+def test_only_neighbours_are_computed_together() -> None:
+    # Two sessions of two rows took 105 ms where they were no neighbours, and 56 where they were.
+    assert apart_seconds({0: 2, 1: 2}, ZEN) == pytest.approx(0.056)
+    assert apart_seconds({0: 2, 2: 2}, ZEN) == pytest.approx(0.076)
+    assert apart_seconds({3: 2, 0: 2, 2: 2, 1: 2}, ZEN) == pytest.approx(0.105)
+    assert apart_seconds({}, ZEN) == 0.0
+
+
+def test_the_session_between_two_is_worth_a_longer_wait() -> None:
+    between = Awaited(answer_time=10.0, turnaround=0.020, row_count=2, sequence=1)
+    beyond = replace(between, sequence=5)
+    last = replace(between, sequence=3)
+    assert wait_until(10.0, {0: 2, 2: 2}, [between, last], ZEN) > 10.020
+    assert wait_until(10.0, {0: 2, 2: 2}, [beyond], ZEN) <= 10.0
 
 
 # gains that pay
