@@ -809,3 +809,31 @@ def test_what_comes_while_others_decode_joins_the_next_decode() -> None:
     host.stop()
     assert model.decode_count == 1
     assert turns.log == ["load", "give"] + ["wait"] * 300 + ["take", "give"]
+
+
+def test_the_decodes_of_others_are_no_part_of_a_sessions_turnaround(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[float] = []
+
+    def wait_until(now: float, ready: Any, awaited: Any, cost: CostTable) -> float:
+        seen.extend(each.turnaround for each in awaited)
+        return now
+
+    monkeypatch.setattr(host_module, "wait_until", wait_until)
+    model = toy()
+    with running(model) as host:
+        host.pin(A, True)
+        result(host.submit(A, rows_of(TEXT)))
+        gate = Gate(model)
+        other = host.submit(B, rows_of(TEXT))
+        assert gate.entered.wait(PATIENCE)
+        again = host.submit(A, rows_of([*TEXT, 3]))
+        time.sleep(0.5)  # of a decode, in which A cannot be answered
+        gate.open()
+        result(other)
+        result(again)
+        seen.clear()
+        result(host.submit(B, rows_of([*TEXT, 4])))
+    assert seen
+    assert max(seen) < 0.1, "A third of half a second would be more."
