@@ -14,6 +14,8 @@ from outrider.cli.app import app
 from tests.support.commands import GREEDY, PROMPT, Command, environment, on_a_terminal
 
 HELP_SECONDS = 0.5
+HELP_IMPORTS = 8
+"""Times what importing typer alone takes: on a machine that is slow just now, more is allowed."""
 """Of the processor; importing gRPC and numpy alone would cost as much."""
 
 COMMANDS = [[], ["config"], *map(str.split, settings.commands(typer.main.get_command(app)))]
@@ -60,15 +62,20 @@ def test_help_fits_a_terminal_and_comes_at_once(words: list[str]):
         assert out.lstrip().startswith(" ".join(["Usage: outrider", *words]))
         assert max(map(len, out.splitlines())) <= 80
         assert "\x1b" not in out
-        if seconds < HELP_SECONDS:
+        if seconds < max(HELP_SECONDS, HELP_IMPORTS * run_python("-c", "import typer")[1]):
             return
     raise AssertionError(f"it took {seconds:.2f} s of the processor")
 
 
 def help_of(words: list[str]) -> tuple[str, float]:
     """Return the help of a command, and the processor's time that it took."""
+    return run_python("-m", "outrider.cli", *words, "--help")
+
+
+def run_python(*words: str) -> tuple[str, float]:
+    """Return what a Python program prints, and the processor's time that it took."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "outrider.cli", *words, "--help"],
+        [sys.executable, *words],
         stdout=subprocess.PIPE,
         env=environment(COLUMNS="80"),
     )
