@@ -572,8 +572,10 @@ class Measured(Control):
         super().note_line(confidences, agrees)
         if confidences:
             nothing = len(confidences) == 1 and not agrees
+            # A probe costs little, but not nothing: a good draft may be too far away for long.
+            in_vain = nothing or (self.forecast.length == 0 and self._best_mode().length == 0)
             longer = min(self._LAST_PROBE, 2 * self._probe_after)
-            self._probe_after = longer if nothing else self._FIRST_PROBE
+            self._probe_after = longer if in_vain else self._FIRST_PROBE
             self._unknown_rounds = 0
 
     @property

@@ -161,6 +161,20 @@ def test_a_draft_left_alone_is_tried_again_ever_more_rarely() -> None:
     assert tried[0] == 16 and gaps == sorted(gaps) and gaps[-1] >= 128
 
 
+def test_a_good_draft_that_is_too_far_away_is_tried_ever_more_rarely_too() -> None:
+    its_control = made(acceptance=0.9, latency=2.0, run_ahead=False)
+    assert its_control.draft_count(16) == 0
+    gaps, rounds = [], 0
+    for _ in range(600):
+        its_control.note_round(outcome())
+        rounds += 1
+        if its_control.draft_count(16):
+            gaps.append(rounds)
+            rounds = 0
+            its_control.note_line([200, 200, 200], agrees=True)
+    assert gaps == [16, 32, 64, 128, 128, 128]
+
+
 def test_a_probe_reaches_behind_what_is_decoded_until_it_comes() -> None:
     far = made(acceptance=0.0, latency=0.31)
     for i in range(16):
