@@ -93,9 +93,10 @@ def exact_padding(model: Model) -> int | None:
     _fill(model, 0, 0, ids[:-TAIL], description.batch_rows)
     expected = _tail(model, ids, [TAIL])
     found = None
-    for multiple in PADDINGS:
+    first = 0 if _treats_one_row_alike(model) else 1
+    for multiple in PADDINGS[first:]:
         model.pad_multiple = multiple
-        if (multiple > 1 or _treats_one_row_alike(model)) and _is_exact(model, ids, expected):
+        if _is_exact(model, ids, expected):
             found = multiple
             break
         # A failed check may leave cells that were computed otherwise.
