@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -70,6 +71,10 @@ _DRAFT_ENDS = {
     DraftEnd.DOUBT: messages.DRAFT_END_DOUBT,
     DraftEnd.ENOUGH: messages.DRAFT_END_ENOUGH,
 }
+_PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+"""What a call ends with when its service restarts."""
+
+_RETRY_SECONDS = 0.05
 _CANDIDATES = 8
 """Candidates of a position in a detailed report."""
 
@@ -225,18 +230,27 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         return ids
 
     async def _tokenize(self, text: str, deadline: float) -> list[int]:
+        """Have the target tokenize, again when it restarts meanwhile."""
         target = self._pair.target
         request = target_service_pb2.TokenizeRequest(text=text, add_special=True)
-        seconds = max(0.0, deadline - time.monotonic())
-        try:
-            response = await target.stub.Tokenize(
-                request, timeout=seconds, metadata=target.metadata
-            )
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-                raise InvalidRequest("prompt", error.details() or "refused") from None
-            raise PeerUnavailable(f"the target cannot tokenize: {describe(error)}") from None
-        return list(response.token_ids)
+        while True:
+            seconds = max(0.0, deadline - time.monotonic())
+            try:
+                response = await target.stub.Tokenize(
+                    request, timeout=seconds, metadata=target.metadata
+                )
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                    raise InvalidRequest("prompt", error.details() or "refused") from None
+                lost = PeerUnavailable(f"the target cannot tokenize: {describe(error)}")
+                if error.code() not in _PASSING:
+                    raise lost from None
+            else:
+                return list(response.token_ids)
+            # Its state is seen a moment late: without the pause this would not wait at all.
+            await asyncio.sleep(_RETRY_SECONDS)
+            if not await target.wait_until_ready(deadline - time.monotonic()):
+                raise lost
 
     # --- from commits to responses ---
 
