@@ -76,6 +76,11 @@ class SessionCache:
         """Return the session, if it is known."""
         return self._sessions.get(session_id)
 
+    def sequence_of(self, session_id: bytes) -> int | None:
+        """Return the sequence of a session, if it has one."""
+        session = self._sessions.get(session_id)
+        return session.sequence if session is not None else None
+
     def enter(self, session_id: bytes, now: float) -> Session:
         """Return the session, made if need be, and note that it was used."""
         session = self._sessions.setdefault(session_id, Session(session_id, now))
@@ -113,6 +118,14 @@ class SessionCache:
         session.sequence = sequence
         session.token_ids = list(wanted[:count])
         return Placement(sequence, donor.sequence if donor else None, count)
+
+    def exchange(self, first: int, second: int) -> None:
+        """Let two sequences change owners; either may have none."""
+        other = {first: second, second: first}
+        for session in self._sessions.values():
+            if session.sequence is not None:
+                session.sequence = other.get(session.sequence, session.sequence)
+        self._free = [other.get(sequence, sequence) for sequence in self._free]
 
     def _neighbour(self) -> int:
         """Return the free sequence nearest to those in use: llama.cpp shares work of neighbours."""

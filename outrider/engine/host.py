@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -26,7 +26,10 @@ from outrider.engine.schedule import (
     Offer,
     Pending,
     allot,
+    apart_seconds,
+    exchange_for_neighbours,
     gains_that_pay,
+    split_seconds,
     wait_until,
     widths,
 )
@@ -45,6 +48,8 @@ T = TypeVar("T")
 _FIRST_TURNAROUND = 0.001
 _LONGEST_TURNAROUND = 1.0
 _LOAD_TURN_SECONDS = 60.0
+_APART_DECODES = 8  # before sequences are exchanged, which costs about as much as one
+_DEARER = 1.1  # apart, times together: less may be noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +103,7 @@ class EngineHost:
         self._active: OrderedDict[bytes, Ticket] = OrderedDict()
         self._awaited: dict[bytes, Awaited] = {}
         self._turnarounds: dict[bytes, float] = {}
+        self._apart_decodes = 0  # in a row that could have been shared by neighbours
         self._decoding = 0.0  # seconds of all decodes; awaiting is reckoned without them
         self._places = threading.Semaphore(options.queue_limit)
         self._stopping = False
@@ -212,6 +218,7 @@ class EngineHost:
                 if pause := self._turns.take(now):
                     self._receive(pause)
                     continue
+                self._bring_together(now)
                 self._decode(self._next_decode())
 
     def _prepare(self) -> None:
@@ -257,13 +264,17 @@ class EngineHost:
             for lane in self._lanes.values():
                 return min(now + 0.01, lane[0].submit_time + self._options.room_seconds)
             return now + self._expire(now)
-        ready = {
+        idle = now - self._decoding
+        awaited = list(self._awaited.values())
+        return self._decoding + wait_until(idle, self._ready_rows(), awaited, self._cost)
+
+    def _ready_rows(self) -> dict[int, int]:
+        """Return the rows that could be decoded now, by sequence."""
+        return {
             t.lease.session.sequence: self._model.padded(t.row_count)
             for t in self._active.values()
             if t.lease is not None and t.lease.session.sequence is not None
         }
-        idle = now - self._decoding
-        return self._decoding + wait_until(idle, ready, list(self._awaited.values()), self._cost)
 
     def _expire(self, now: float) -> float:
         """Forget sessions that were idle for long; return when to look again."""
@@ -383,6 +394,30 @@ class EngineHost:
             ticket.future.set_exception(error)
 
     # --- decoding ---
+
+    def _bring_together(self, now: float) -> None:
+        """Make neighbours of those whose decodes are not shared for want of being it.
+
+        Sessions come and go, and whoever stays may sit anywhere.
+        """
+        rows = self._ready_rows()
+        for session in self._awaited.values():
+            if session.answer_time + 2 * session.turnaround > now - self._decoding:
+                rows.setdefault(session.sequence, session.row_count)
+        together = split_seconds(list(rows.values()), self._cost)
+        if apart_seconds(rows, self._cost) < _DEARER * together:
+            self._apart_decodes = 0
+            return
+        self._apart_decodes += 1
+        pair = exchange_for_neighbours(rows)
+        if pair is None or self._apart_decodes < _APART_DECODES:
+            return
+        self._model.exchange(*pair)
+        self._cache.exchange(*pair)
+        for session_id, session in self._awaited.items():
+            sequence = self._cache.sequence_of(session_id)
+            if sequence is not None:
+                self._awaited[session_id] = replace(session, sequence=sequence)
 
     def _next_decode(self) -> list[tuple[Ticket, Chunk]]:
         tickets = list(self._active.values())

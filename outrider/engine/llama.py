@@ -310,6 +310,27 @@ class LlamaModel:
         self._held[destination] = self._held[source]
         self.truncate(destination, token_count)
 
+    def exchange(self, first: int, second: int) -> None:
+        count = len(self._held)
+        assert 0 <= first < count and 0 <= second < count and first != second
+        states = self._state(first), self._state(second)
+        held = self._held[first], self._held[second]
+        for sequence, state in ((second, states[0]), (first, states[1])):
+            ll.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+            if state and not ll.llama_state_seq_set_data(self._ctx, state, len(state), sequence):
+                raise RuntimeError(
+                    f"llama.cpp does not take back what a sequence held: {_last_error()}"
+                )
+        self._held[second], self._held[first] = held
+
+    def _state(self, sequence: int) -> Any:
+        """Return a copy of all that a sequence holds: uint8[size], or None if that is nothing."""
+        if not self._held[sequence]:
+            return None
+        state = (ctypes.c_uint8 * ll.llama_state_seq_get_size(self._ctx, sequence))()
+        ll.llama_state_seq_get_data(self._ctx, state, len(state), sequence)
+        return state
+
     # --- sampling ---
 
     def sampler(self, parameters: SamplingParameters) -> _GreedySampler | _ChainSampler:

@@ -141,6 +141,10 @@ class Model(Protocol):
         """Make `destination` the first `token_count` tokens of `source`."""
         ...
 
+    def exchange(self, first: int, second: int) -> None:
+        """Give each of two sequences what the other holds."""
+        ...
+
     def sampler(self, parameters: SamplingParameters) -> Sampler:
         """Return a new sampler chain."""
         ...

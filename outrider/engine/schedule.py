@@ -8,7 +8,7 @@ throughput of many users halves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from outrider.costs import CostTable
@@ -152,6 +152,23 @@ def apart_seconds(rows: Mapping[int, int], cost: CostTable) -> float:
         runs[-1].append(rows[sequence])
         before = sequence
     return sum(split_seconds(run, cost) for run in runs)
+
+
+def exchange_for_neighbours(sequences: Collection[int]) -> tuple[int, int] | None:
+    """Return two sequences whose exchange brings these nearer to following each other.
+
+    None if they follow each other. Repeated, it moves as few as possible.
+    """
+    count = len(sequences)
+
+    def missing(start: int) -> list[int]:
+        return [s for s in range(start, start + count) if s not in sequences]
+
+    highest = max(0, max(sequences, default=0) - count + 1)
+    start = min(range(highest + 1), key=lambda start: len(missing(start)))
+    holes = missing(start)
+    outside = [s for s in sequences if not start <= s < start + count]
+    return (min(outside), holes[0]) if holes else None
 
 
 def wait_until(

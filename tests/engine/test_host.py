@@ -263,6 +263,31 @@ def test_sessions_in_a_closed_loop_share_their_decodes() -> None:
     assert model.decode_count < 34
 
 
+def test_sessions_that_decode_together_become_neighbours() -> None:
+    model = toy(step_seconds=0.004)
+    with running(model) as host:
+        for session in (A, B, C, D):
+            host.pin(session, True)
+            result(host.submit(session, rows_of(LONG[:5])))
+        for session in (B, C):
+            host.forget(session).result(PATIENCE)
+
+        def loop(session: bytes) -> list[Row]:
+            for count in range(6, 31):
+                rows = result(host.submit(session, rows_of(LONG[:count])))
+            host.pin(session, False)
+            return rows  # type: ignore[no-any-return]
+
+        with ThreadPoolExecutor() as pool:
+            rows = list(pool.map(loop, (A, D)))
+    for [last] in rows:
+        np.testing.assert_array_equal(last, fresh_rows(LONG[:30])[0])
+    sequences = [[chunk.sequence for chunk in decode.chunks] for decode in model.decodes]
+    assert [0] in sequences and [3] in sequences
+    # 50 jobs: 16 decodes until it is seen, 17 if everybody is awaited from then on.
+    assert sum(sorted(both) == [0, 1] for both in sequences) > 10
+
+
 # cancelling
 
 

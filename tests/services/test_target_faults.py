@@ -112,22 +112,24 @@ async def test_the_orchestrator_says_what_it_waits_for_and_then_works() -> None:
 
 
 async def test_a_prompt_is_tokenized_after_a_restart_that_was_not_seen_yet() -> None:
-    async with running(ModelProcess(TARGET, target)) as service:
-        async with running(OrchestratorProcess(service.address)) as orchestrator:
-            await orchestrator.until_ready()
-            asked = messages.GenerateRequest()
-            asked.CopyFrom(request())
-            asked.prompt_text = "abc"
-            before = await generate(orchestrator, asked)
-            await service.kill()
-            await service.listen(target)
-            # As in the moment between the restart and the watch's word of it.
-            orchestrator.pair.target.state = State.READY
-            waiting = asyncio.create_task(generate(orchestrator, asked))
-            await asyncio.sleep(0.2)
-            assert not waiting.done()
-            await service.load()
-            assert (await waiting).token_ids == before.token_ids
+    async with (
+        running(ModelProcess(TARGET, target)) as service,
+        running(OrchestratorProcess(service.address)) as orchestrator,
+    ):
+        await orchestrator.until_ready()
+        asked = messages.GenerateRequest()
+        asked.CopyFrom(request())
+        asked.prompt_text = "abc"
+        before = await generate(orchestrator, asked)
+        await service.kill()
+        await service.listen(target)
+        # As in the moment between the restart and the watch's word of it.
+        orchestrator.pair.target.state = State.READY
+        waiting = asyncio.create_task(generate(orchestrator, asked))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        await service.load()
+        assert (await waiting).token_ids == before.token_ids
 
 
 async def test_a_loading_target_is_named_as_loading() -> None:

@@ -163,6 +163,14 @@ class ToyModel:
             _require(source != destination, f"sequence {source} is copied onto itself")
             self._cells[destination] = self._cells[source][:token_count]
 
+    def exchange(self, first: int, second: int) -> None:
+        """Give each of two sequences what the other holds."""
+        with self._alone():
+            self._check_sequence(first)
+            self._check_sequence(second)
+            _require(first != second, f"sequence {first} is exchanged with itself")
+            self._cells[first], self._cells[second] = self._cells[second], self._cells[first]
+
     def sampler(self, parameters: SamplingParameters) -> ToySampler:
         """Return a new sampler chain."""
         return ToySampler(parameters)

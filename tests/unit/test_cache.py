@@ -321,6 +321,17 @@ class CacheMachine(RuleBasedStateMachine):
         assert len(known - left) == count
         assert not (known - left) & (busy | self.pins)
 
+    @rule(pair=st.permutations([0, 1, 2]))
+    def exchange(self, pair: list[int]) -> None:
+        first, second, _ = pair
+        before = {n: self.cache.sequence_of(n) for n in NAMES}
+        self.cache.exchange(first, second)
+        self.cells[first], self.cells[second] = self.cells[second], self.cells[first]
+        other = {first: second, second: first}
+        for name, sequence in before.items():
+            moved = None if sequence is None else other.get(sequence, sequence)
+            assert self.cache.sequence_of(name) == moved
+
     @invariant()
     def no_sequence_is_owned_twice(self) -> None:
         sessions = [s for n in NAMES if (s := self.cache.get(n))]
