@@ -46,9 +46,10 @@ creative: setup ## something inventive, at temperature 0.9
 technical: setup ## something dry, at temperature 0.2
 	@$(GENERATE) --temperature 0.2 --n-predict 200 --prompt "$${PROMPT:-def parse_header(line):}"
 
-# Two at a time: most tests wait for one process or another most of the time.
+# Two at a time: most tests wait for one process or another most of the time. In their order, in
+# which the long files come first and the short ones fill up what is left.
 test: setup ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: setup ## lint, format, types, stubs, layers
 	$(BIN)/ruff check

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-_POLL, _LONG_POLL = 0.0005, 0.02
+_POLL = 0.0005
 _FIRST_WAIT, _LEAST_WAIT, _LONGEST_WAIT = 0.125, 0.0125, 0.5
 _PATIENCE = 4.0
 """Times the longest wait of late."""
@@ -106,7 +106,7 @@ class SharedCores:
         """Lock free cores, however long others hold them up to a limit; see Turns."""
         deadline = time.monotonic() + seconds
         while not self._lock_any() and time.monotonic() < deadline:
-            time.sleep(_LONG_POLL)
+            time.sleep(_POLL)
 
     def _lock_any(self) -> bool:
         for start in range(self.core_count - self._count + 1):

@@ -63,7 +63,7 @@ class Shell:
         self._running: list[subprocess.Popen[bytes]] = []
         kept = {key: value for key, value in os.environ.items() if key != "MAKEFLAGS"}
         # One thread: two would wait for each other whenever the machine is busy.
-        self._environment = kept | {"OUTRIDER_THREADS": "1"}
+        self._environment = kept | {"OUTRIDER_THREADS": "1", "OUTRIDER_DRAFT_THREADS": "1"}
 
     def run(self, block: Block) -> None:
         """Run a block; fail if any of its commands does."""

@@ -18,7 +18,7 @@ from outrider.cli.pair import BUNDLED_TARGET
 from tests.support.certificates import write_certificates
 from tests.support.commands import GREEDY, Command, outrider_json, service, status, until
 
-FAST = ("--threads", "1", "--n-draft", "4", "--listen", "127.0.0.1:0")
+FAST = ("--threads", "1", "--draft-threads", "1", "--n-draft", "4", "--listen", "127.0.0.1:0")
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def test_a_port_in_use_is_one_line_and_leaves_no_process_behind():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = Command("up", "--threads", "1", "--listen", address)
+        command = Command("up", "--threads", "1", "--draft-threads", "1", "--listen", address)
         told = command.finish()
     assert (told.code, told.out) == (1, "")
     assert told.err == (
@@ -185,6 +185,7 @@ def test_clients_may_be_asked_for_certificates(secrets: Path, monkeypatch: pytes
 
 
 def test_a_draft_that_dies_before_the_pair_is_ready_is_one_line() -> None:
+    # With a thread each, the draft waits for no turn of a target that is stopped in its own.
     with up("--verbose") as command:
         command.wait_for_services("target", "draft")
         # As long as the target does not answer, the pair cannot be ready.

@@ -22,7 +22,7 @@ import outrider
 
 PROMPT = "def read_config(path):"
 GREEDY = ("--temperature", "0", "--prompt", PROMPT)
-LOCAL = (*GREEDY, "--threads", "1")
+LOCAL = (*GREEDY, "--threads", "1", "--draft-threads", "1")
 """One thread: two would wait for each other whenever the machine is busy."""
 
 PATIENCE = 60.0
