@@ -204,6 +204,7 @@ class View:
     overhead_seconds: float
     slowdown: float
     run_ahead: bool
+    takes_turns: bool
     costs: Sequence[tuple[int, float]]  # (rows, seconds)
 
 
@@ -484,6 +485,7 @@ class Control(ABC):
             overhead_seconds=experience.overhead.value,
             slowdown=experience.slowdown.value,
             run_ahead=self.runs_ahead(),
+            takes_turns=experience.takes_turns,
             costs=experience.costs.points,
         )
 

@@ -100,7 +100,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     ) -> AsyncIterator[messages.GenerateResponse]:
         if self._active >= self._config.generations:
             raise EngineBusy(f"{self._active} generations are under way", 1.0)
-        self._active += 1
+        self._count_active(1)
         begin = time.perf_counter()
         try:
             deadline = self._deadline(context)
@@ -115,7 +115,11 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             async for response in self._stream(generation, driver, text, wants_report):
                 yield response
         finally:
-            self._active -= 1
+            self._count_active(-1)
+
+    def _count_active(self, more: int) -> None:
+        self._active += more
+        self._pair.experience.generation_count = max(1, self._active)
 
     async def GetStatus(
         self, request: messages.GetStatusRequest, context: Context
@@ -461,6 +465,7 @@ def _view(its_control: Control) -> messages.ControllerView:
         round_overhead_duration=_duration(view.overhead_seconds),
         slowdown=view.slowdown,
         run_ahead=view.run_ahead,
+        takes_turns=view.takes_turns,
         decode_costs=[
             common.DecodeCost(row_count=rows, milliseconds=1e3 * seconds)
             for rows, seconds in view.costs

@@ -11,7 +11,7 @@ import typer
 from outrider.cli.options import ClientOptions, Prefix, spread
 
 if TYPE_CHECKING:
-    from orchestrator.forecast import Conditions
+    from orchestrator.forecast import Conditions, Forecast
     from outrider.client import ControllerView
 
 _MEASURED = "Measured figures"
@@ -47,6 +47,12 @@ def plan(
         float | None,
         typer.Option(help="A decode beside a busy draft over one without; 1: own machines."),
     ] = None,
+    takes_turns: Annotated[
+        bool | None,
+        typer.Option(
+            "--takes-turns/--own-cores", help="Both on the same cores: they never run at once."
+        ),
+    ] = None,
     n_max: Annotated[int, typer.Option(help="Draft tokens of a round at most.")] = 16,
     connection: Annotated[ClientOptions, Prefix(panel="Connection")] = ClientOptions(),
 ) -> None:
@@ -79,6 +85,8 @@ def plan(
             if not value >= 0.0:
                 raise InvalidRequest(name, f"must be at least 0, not {value:g}")
             given[name] = value * scale
+    if takes_turns is not None:
+        given["takes_turns"] = takes_turns
     measured = replace(measured, **given)
     if acceptance is not None and not 0.0 <= acceptance <= 1.0:
         raise InvalidRequest("acceptance", f"must be in [0, 1], not {acceptance:g}")
@@ -137,6 +145,12 @@ def conditions_of(measured: ControllerView, acceptance: float) -> Conditions:
     )
 
 
+def _cell(forecast: Forecast | None, alone: float) -> str:
+    if forecast is None:
+        return f"{'-':^18}"
+    return f"{forecast.rate:6.1f} {forecast.rate / alone:5.2f}x n={forecast.length:<2}"
+
+
 def plan_lines(measured: ControllerView, acceptances: Sequence[float], n_max: int) -> Iterator[str]:
     """Yield the table of modes, the break-even round trips and the advice."""
     from orchestrator.forecast import Mode, break_even, forecasts
@@ -146,18 +160,19 @@ def plan_lines(measured: ControllerView, acceptances: Sequence[float], n_max: in
     yield (
         f"draft         {1e3 * measured.draft_token_seconds:.1f} ms a token, "
         f"{1e3 * measured.draft_latency_seconds:.1f} ms away"
+        + (", on the target's own cores" if measured.takes_turns else "")
     )
+    run_ahead = False if measured.takes_turns else None
     yield ""
     yield "acceptance    plain      serial            run ahead         never wait        best"
     advice = []
     for acceptance in acceptances:
         conditions = conditions_of(measured, acceptance)
-        found = {each.mode: each for each in forecasts(conditions, n_max, None)}
+        found = {each.mode: each for each in forecasts(conditions, n_max, run_ahead)}
         alone = found[Mode.PLAIN].rate
         best = max(found.values(), key=lambda each: each.rate)
         cells = [
-            f"{found[mode].rate:6.1f} {found[mode].rate / alone:5.2f}x n={found[mode].length:<2}"
-            for mode in (Mode.SERIAL, Mode.WAITING, Mode.RESTLESS)
+            _cell(found.get(mode), alone) for mode in (Mode.SERIAL, Mode.WAITING, Mode.RESTLESS)
         ]
         name = best.mode.value if best.rate > 1.01 * alone else "plain"
         yield f"{acceptance:<10.2f}  {alone:6.1f}     " + "   ".join(cells) + f"   {name}"

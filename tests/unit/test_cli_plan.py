@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from outrider.cli.plan import plan_lines, read_costs
@@ -44,6 +46,15 @@ def test_a_draft_that_is_never_right_is_not_worth_it() -> None:
     assert list(plan_lines(FAR, (0.0,), 16))[-1] == (
         "at 0.00: do not speculate; waiting for drafts pays up to 0 ms away"
     )
+
+
+def test_on_shared_cores_only_what_the_two_can_do_is_planned() -> None:
+    shared = replace(FAR, takes_turns=True)
+    lines = list(plan_lines(shared, (0.8,), 16))
+    assert lines[1].endswith("50.0 ms away, on the target's own cores")
+    row = next(line for line in lines if line.startswith("0.80"))
+    assert row.split()[-3:] == ["-", "-", "serial"]
+    assert "by serial" in lines[-1]
 
 
 def test_where_the_draft_slows_the_target_it_takes_turns() -> None:
