@@ -28,6 +28,7 @@ _MOST_SHARING = 16.0
 _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
 _AHEAD = (Mode.WAITING, Mode.RESTLESS)
+_FIRST_PROBE = 16  # rounds without a draft
 _CLASSIC_START, _CLASSIC_STEP, _CLASSIC_LARGEST, _CLASSIC_SMALLEST = 16, 8, 30, 2
 CLASSIC_RATIO = 2.0
 """Under the classic policy drafting stops when the best token is less than so many times as
@@ -145,6 +146,12 @@ class Experience:
     slowdown: Mean = field(default_factory=lambda: Mean(1.0))
     """A decode of the target while the draft is busy, over one while it is not."""
     acceptance: dict[Rule, Acceptance] = field(default_factory=dict)
+    generation_count: int = 1
+    """Generations under way."""
+    unprobed_rounds: int = 0
+    """Rounds since the draft was last seen to draft, in the latest generation to have any."""
+    probe_after: int = _FIRST_PROBE
+    """And after how many it is tried again."""
 
     @property
     def plain_seconds(self) -> float:
@@ -152,8 +159,14 @@ class Experience:
         return self.decode_seconds(1) + self.overhead.value
 
     def decode_seconds(self, row_count: int) -> float:
-        """Return the expected time of a decode with so many rows of one session."""
-        return self.costs.seconds(self.sharing.value * self.costs.padded(row_count))
+        """Return the expected time of a decode with so many rows of one session.
+
+        Where draft and target take turns everybody waits for everybody, and a decode is best
+        shared by all; whether it was depends on what was chosen before.
+        """
+        together = self.generation_count if self.takes_turns else 1
+        sharing = max(self.sharing.value, float(together))
+        return self.costs.seconds(sharing * self.costs.padded(row_count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -550,7 +563,10 @@ class Classic(Fixed):
 class Measured(Control):
     """Draft, verify and wait for what pays."""
 
-    _FIRST_PROBE, _LAST_PROBE, _PROBE_LENGTH = 16, 128, 3
+    _PROBE_LENGTH = 3
+    _PROBE_STEP, _LAST_PROBE = 2, 128
+    _PROBE_STEP_IN_TURNS, _LAST_PROBE_IN_TURNS = 4, 512
+    """On the target's own cores a probe costs the work through all that it missed."""
     _GRANT_STEP = 0.25
     """Tokens a round by which a draft grows again after a busy target cut it."""
 
@@ -558,13 +574,14 @@ class Measured(Control):
         self, speculation: Speculation, rule: Rule, experience: Experience, patience: float
     ) -> None:
         super().__init__(speculation, rule, experience, patience)
-        self._unknown_rounds = 0
-        self._probe_after = self._FIRST_PROBE
+        self._unknown_rounds = experience.unprobed_rounds
+        self._probe_after = experience.probe_after
         self._granted = float(speculation.n_max)
 
     def note_round(self, outcome: Outcome) -> None:
         super().note_round(outcome)
         self._unknown_rounds += 1
+        self.experience.unprobed_rounds = self._unknown_rounds
         if outcome.drafted < outcome.offered:
             self._granted = float(outcome.drafted)
         else:
@@ -576,9 +593,15 @@ class Measured(Control):
             nothing = len(confidences) == 1 and not agrees
             # A probe costs little, but not nothing: a good draft may be too far away for long.
             in_vain = nothing or (self.forecast.length == 0 and self._best_mode().length == 0)
-            longer = min(self._LAST_PROBE, 2 * self._probe_after)
-            self._probe_after = longer if in_vain else self._FIRST_PROBE
             self._unknown_rounds = 0
+            self._probe_after = self._longer_probe() if in_vain else _FIRST_PROBE
+            self.experience.unprobed_rounds = 0
+            self.experience.probe_after = self._probe_after
+
+    def _longer_probe(self) -> int:
+        if self.experience.takes_turns:
+            return min(self._LAST_PROBE_IN_TURNS, self._PROBE_STEP_IN_TURNS * self._probe_after)
+        return min(self._LAST_PROBE, self._PROBE_STEP * self._probe_after)
 
     @property
     def probing(self) -> bool:

@@ -23,6 +23,7 @@ from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
 
 GPU = [(1, 0.0300), (64, 0.0300 + 0.0004 * 63)]
+ZEN = [(2, 0.038), (4, 0.056), (8, 0.105), (16, 0.147)]
 CPU = [(4, 0.055), (8, 0.100), (16, 0.200)]
 SURE = 255
 
@@ -173,6 +174,37 @@ def test_a_good_draft_that_is_too_far_away_is_tried_ever_more_rarely_too() -> No
             rounds = 0
             its_control.note_line([200, 200, 200], agrees=True)
     assert gaps == [16, 32, 64, 128, 128, 128]
+
+
+def test_a_far_draft_on_the_targets_own_cores_is_tried_more_rarely_still() -> None:
+    far = made(acceptance=0.9, latency=2.0)
+    far.experience.takes_turns = True
+    gaps, rounds = [], 0
+    for _ in range(1200):
+        far.note_round(outcome())
+        rounds += 1
+        if far.draft_count(16):
+            gaps.append(rounds)
+            rounds = 0
+            far.note_line([200, 200, 200], agrees=True)
+    assert gaps == [16, 64, 256, 512]
+
+
+def test_the_next_generation_goes_on_waiting_to_try_a_useless_draft() -> None:
+    first = made(acceptance=0.0)
+    experience = first.experience
+    for _ in range(16):
+        first.note_round(outcome())
+    first.note_line([128], agrees=False)
+    for _ in range(20):
+        first.note_round(outcome())
+    second = control(first.speculation, Rule.MATCH, experience, patience=1.0)
+    second.acceptance = first.acceptance
+    for _ in range(11):
+        second.note_round(outcome())
+        assert not second.draft_count(16)
+    second.note_round(outcome())
+    assert second.draft_count(16)
 
 
 def test_a_probe_reaches_behind_what_is_decoded_until_it_comes() -> None:
@@ -365,6 +397,16 @@ def test_a_decode_that_others_share_is_weighed_with_their_rows() -> None:
     # Not taken for a slower target: what a decode of its own rows costs has not changed.
     assert crowded.experience.costs.seconds(4) == pytest.approx(alone, rel=0.01)
     assert crowded.experience.decode_seconds(4) == pytest.approx(0.2, rel=0.02)
+
+
+def test_where_the_two_take_turns_a_decode_is_expected_to_be_shared_by_all() -> None:
+    serial = made(costs=ZEN, token_time=0.002, acceptance=0.85, n_max=3, run_ahead=False)
+    alone = serial.forecast.length
+    serial.experience.generation_count, serial._forecast = 2, None
+    assert serial.forecast.length == alone
+    serial.experience.takes_turns, serial._forecast = True, None
+    # Two rows each cost what four of one do, and four each what eight do.
+    assert serial.forecast.length == 1 < alone
 
 
 def test_waiting_for_others_is_no_overhead_of_a_round() -> None:
