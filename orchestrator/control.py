@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orchestrator.forecast import Conditions, Forecast, Mode, forecasts
 from outrider.costs import CostTable
@@ -143,6 +143,8 @@ class Experience:
     """What a draft that takes turns with its target waits for its own."""
     token_time: Mean = field(default_factory=lambda: Mean(0.005))
     """The draft's own time for one token."""
+    loaded_token_time: float = 0.0
+    """The same as measured when it was loaded; 0 if that was not told."""
     slowdown: Mean = field(default_factory=lambda: Mean(1.0))
     """A decode of the target while the draft is busy, over one while it is not."""
     acceptance: dict[Rule, Acceptance] = field(default_factory=dict)
@@ -393,6 +395,11 @@ class Control(ABC):
         return 0 if self.runs_ahead() or not self._may_stop else self.forecast.stop_below
 
     @property
+    def leaves_draft_alone(self) -> bool:
+        """Whether a draft of which nothing is wanted is not even told the text."""
+        return False
+
+    @property
     def may_doubt(self) -> bool:
         """Whether the draft may stop at a token that it is not sure of."""
         return self.speculation.p_min > 0.0 or self.speculation.policy is Policy.CLASSIC
@@ -437,12 +444,12 @@ class Control(ABC):
         """The mode that is best by what is known, and what it yields."""
         if self._forecast is None or self._rounds >= self._forecast_round + _FORECAST_ROUNDS:
             self._forecast_round = self._rounds
-            self._forecast = self._best_mode()
+            self._forecast = self._best_mode(self._conditions())
         return self._forecast
 
-    def _best_mode(self) -> Forecast:
+    def _conditions(self) -> Conditions:
         experience = self.experience
-        conditions = Conditions(
+        return Conditions(
             acceptance=min(0.99, self.acceptance.mean),
             decode_seconds=experience.decode_seconds,
             overhead=experience.overhead.value,
@@ -451,6 +458,9 @@ class Control(ABC):
             slowdown=experience.slowdown.value,
             confidences=self.acceptance.confidences if self._may_stop else (),
         )
+
+    def _best_mode(self, conditions: Conditions) -> Forecast:
+        experience = self.experience
         run_ahead = self.speculation.run_ahead
         unmeasured = experience.same_host and experience.slowdown.count < _SLOWDOWN_SAMPLES
         in_vain = experience.takes_turns or unmeasured
@@ -576,6 +586,7 @@ class Measured(Control):
         super().__init__(speculation, rule, experience, patience)
         self._unknown_rounds = experience.unprobed_rounds
         self._probe_after = experience.probe_after
+        self._slow, self._slow_round = False, -1
         self._granted = float(speculation.n_max)
 
     def note_round(self, outcome: Outcome) -> None:
@@ -592,7 +603,10 @@ class Measured(Control):
         if confidences:
             nothing = len(confidences) == 1 and not agrees
             # A probe costs little, but not nothing: a good draft may be too far away for long.
-            in_vain = nothing or (self.forecast.length == 0 and self._best_mode().length == 0)
+            conditions = self._conditions()
+            in_vain = nothing or (
+                self.forecast.length == 0 and self._best_mode(conditions).length == 0
+            )
             self._unknown_rounds = 0
             self._probe_after = self._longer_probe() if in_vain else _FIRST_PROBE
             self.experience.unprobed_rounds = 0
@@ -609,7 +623,29 @@ class Measured(Control):
 
     @property
     def _is_time_to_probe(self) -> bool:
-        return self._unknown_rounds >= self._probe_after
+        return self._unknown_rounds >= self._probe_after and not self._is_too_slow()
+
+    def _is_too_slow(self) -> bool:
+        """Return whether the draft could not pay if it were always right, and here."""
+        experience = self.experience
+        if self._slow_round != self._forecast_round:
+            self._slow_round = self._forecast_round
+            # The lesser: both may have been taken in a noisy moment.
+            token_time = min(experience.loaded_token_time, experience.token_time.value)
+            at_best = replace(
+                self._conditions(),
+                acceptance=0.99,
+                confidences=(),
+                latency=0.0,
+                token_time=token_time,
+            )
+            self._slow = token_time > 0.0 and self._best_mode(at_best).length == 0
+        return self._slow
+
+    @property
+    def leaves_draft_alone(self) -> bool:
+        # On the target's own cores, reading the text takes time from the target.
+        return self.experience.takes_turns and self.forecast.length == 0
 
     def draft_count(self, cap: int) -> int:
         count = min(self.forecast.length, int(self._granted))

@@ -604,6 +604,8 @@ class Generation:
         """
         if self.draft_state is DraftState.ABSENT or self._remaining() <= 1:
             return
+        if wanted == 0 and self._control.leaves_draft_alone:
+            return
         late = self.draft_state is DraftState.LATE
         if late and not self._control.probes(self._late_rounds):
             return

@@ -207,6 +207,30 @@ def test_the_next_generation_goes_on_waiting_to_try_a_useless_draft() -> None:
     assert second.draft_count(16)
 
 
+@pytest.mark.parametrize(("loaded", "tried"), [(0.07, 0), (0.0, 1), (0.002, 1)])
+def test_a_draft_slower_than_its_target_is_never_tried(loaded: float, tried: int) -> None:
+    slow = made(costs=ZEN, token_time=0.07)
+    slow.experience.takes_turns = True
+    slow.experience.loaded_token_time = loaded
+    drafted = []
+    for _ in range(60):
+        slow.note_round(outcome())
+        drafted.append(slow.draft_count(16) > 0)
+        if drafted[-1]:
+            slow.note_line([200, 200, 200], agrees=True)
+    assert sum(drafted) == tried
+
+
+def test_a_draft_on_the_targets_own_cores_is_left_alone_when_nothing_is_wanted() -> None:
+    useless = made(acceptance=0.0)
+    assert useless.draft_count(16) == 0 and not useless.leaves_draft_alone
+    useless.experience.takes_turns = True
+    assert useless.leaves_draft_alone
+    useful = made()
+    useful.experience.takes_turns = True
+    assert not useful.leaves_draft_alone
+
+
 def test_a_probe_reaches_behind_what_is_decoded_until_it_comes() -> None:
     far = made(acceptance=0.0, latency=0.31)
     for i in range(16):

@@ -689,6 +689,21 @@ def test_the_first_round_does_not_wait_for_the_draft() -> None:
     assert not generation.waits_for_draft
 
 
+@pytest.mark.parametrize("takes_turns", [False, True])
+def test_a_draft_of_which_nothing_is_wanted_reads_no_prompt_on_the_targets_cores(
+    takes_turns: bool,
+) -> None:
+    its_plan = plan(policy=Policy.MEASURED)
+    experience = its_plan.control.experience
+    experience.takes_turns = takes_turns
+    experience.loaded_token_time = experience.token_time.value = 1.0
+    generation = Generation(its_plan)
+    generation.target_opened()
+    generation.draft_opened(1000)
+    kinds = [type(action) for action in generation.next_actions(0.0)]
+    assert kinds == ([SendRound] if takes_turns else [SendOrder, SendRound])
+
+
 def test_a_generation_waits_for_the_draft_only_while_it_drafts() -> None:
     generation = begun()
     assert [generation.draft_state] == [DraftState.DRAFTING]
