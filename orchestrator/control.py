@@ -22,7 +22,7 @@ from outrider.speculation import Policy, Speculation
 _UNKNOWN_COSTS = ((1, 0.03), (64, 0.06))
 _LOOKAHEAD = 48
 _HOPELESS = 0.02
-_WORTHWHILE = 1.01  # times the target's own rate
+_WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
 _FORECAST_ROUNDS = 8
 _MOST_SHARING = 16.0
 _SLOWDOWN_SAMPLES = 4
@@ -145,6 +145,8 @@ class Experience:
     """The draft's own time for one token."""
     loaded_token_time: float = 0.0
     """The same as measured when it was loaded; 0 if that was not told."""
+    read_time: float = 0.0
+    """And for one token of a text that it reads, as measured then."""
     slowdown: Mean = field(default_factory=lambda: Mean(1.0))
     """A decode of the target while the draft is busy, over one while it is not."""
     acceptance: dict[Rule, Acceptance] = field(default_factory=dict)
@@ -242,6 +244,7 @@ class Control(ABC):
         self._due = 0.0
         self._draft_seconds = 0.0  # since the newest round was sent
         self._frame_tokens = 1
+        self._unread = 0
         self._line_end: int | None = None  # of the line, while it agrees with the text
         self._rounds = self._forecast_round = 0
         self._forecast: Forecast | None = None
@@ -304,6 +307,10 @@ class Control(ABC):
         self._orders = [order for order in self._orders if order[0] > length]
         if self._orders:
             self._due = self._first_due(self._orders[0][1])
+
+    def note_unread(self, count: int) -> None:
+        """The draft was not told the last `count` tokens of the text."""
+        self._unread = count
 
     def note_sent(self) -> None:
         """A round went to the target."""
@@ -413,7 +420,7 @@ class Control(ABC):
         experience = self.experience
         if self.probing:
             # A probe must reach behind what is decoded until it comes.
-            return math.ceil(experience.latency.value / experience.plain_seconds)
+            return self._overtaken()
         if not self.runs_ahead():
             return 0
         count = self.forecast.hit_length or 1
@@ -421,6 +428,10 @@ class Control(ABC):
         wanted = count + 1 + math.ceil(ahead_time / max(experience.token_time.value, 1e-4))
         mean = min(0.98, max(0.02, self.acceptance.mean))
         return max(2, min(_LOOKAHEAD, wanted, math.ceil(math.log(_HOPELESS) / math.log(mean))))
+
+    def _overtaken(self) -> int:
+        """Return the tokens decoded plainly until a draft comes."""
+        return math.ceil(self.experience.latency.value / self.experience.plain_seconds)
 
     def runs_ahead(self) -> bool:
         """Return whether the draft goes on while the target verifies."""
@@ -575,8 +586,8 @@ class Measured(Control):
 
     _PROBE_LENGTH = 3
     _PROBE_STEP, _LAST_PROBE = 2, 128
-    _PROBE_STEP_IN_TURNS, _LAST_PROBE_IN_TURNS = 4, 512
-    """On the target's own cores a probe costs the work through all that it missed."""
+    _PROBE_STEP_IN_TURNS, _LAST_PROBE_IN_TURNS, _PROBE_SHARE = 4, 512, 0.03
+    """On the target's own cores a probe takes time from it, at most this share."""
     _GRANT_STEP = 0.25
     """Tokens a round by which a draft grows again after a busy target cut it."""
 
@@ -623,7 +634,17 @@ class Measured(Control):
 
     @property
     def _is_time_to_probe(self) -> bool:
-        return self._unknown_rounds >= self._probe_after and not self._is_too_slow()
+        if self._unknown_rounds < self._probe_after or self._is_too_slow():
+            return False
+        experience = self.experience
+        passed = self._unknown_rounds * experience.plain_seconds
+        return not experience.takes_turns or self._probe_seconds() <= self._PROBE_SHARE * passed
+
+    def _probe_seconds(self) -> float:
+        """Return the draft's time for a probe, the text that it was not told included."""
+        experience = self.experience
+        count = self._PROBE_LENGTH + self._overtaken()
+        return self._unread * experience.read_time + count * experience.token_time.value
 
     def _is_too_slow(self) -> bool:
         """Return whether the draft could not pay if it were always right, and here."""

@@ -277,6 +277,7 @@ def _experience(target: Peer, draft: Peer | None) -> Experience:
         if costs := _costs(draft.model):
             experience.token_time = Mean(costs[0][1])
             experience.loaded_token_time = costs[0][1]
+            experience.read_time = costs[-1][1] / costs[-1][0]
         experience.latency = Mean(draft.round_trip)
     if target.model is not None and draft is not None and draft.model is not None:
         here = target.model.machine_digest
