@@ -11,7 +11,9 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from draft_service.servicer import _with_known_ids
 from outrider.engine.host import HostOptions
+from outrider.messages import Order, Span
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
 from tests.support.services import (
@@ -200,6 +202,11 @@ async def test_ids_that_only_the_target_knows_do_not_stop_the_draft(service: Mod
         frame = await stream.draft(1, 0, [BOS, 191, 64], 6)
         assert len(line_of(frame, 3, 3)) == 3
     assert await refused(service, opened(), order_of(ids=[192])) is INVALID_ARGUMENT
+
+
+def test_an_order_with_unknown_ids_keeps_all_else() -> None:
+    order = Order(7, Span(4, [63, 64, 191]), 12, 3, 200)
+    assert _with_known_ids(order, 64) == Order(7, Span(4, [63, 63, 63]), 12, 3, 200)
 
 
 # --- orders that replace each other ---
@@ -397,6 +404,13 @@ async def test_a_bad_order_ends_the_stream_and_nothing_else(
     service: ModelProcess, order: messages.DraftRequest
 ) -> None:
     assert await refused(service, opened(), order) is INVALID_ARGUMENT
+    assert await works(service)
+
+
+async def test_a_rejection_block_cannot_be_told_to_end_early(service: ModelProcess) -> None:
+    stops = order_of(stop_below_confidence=1)
+    rejection = opened(acceptance_rule=common.ACCEPTANCE_RULE_REJECTION)
+    assert await refused(service, rejection, stops) is INVALID_ARGUMENT
     assert await works(service)
 
 

@@ -101,9 +101,17 @@ def test_a_span_comes_in_as_it_went_out(span: Span) -> None:
 
 
 @SETTINGS
-@given(st.integers(1, 2**31 - 1), TEXTS, st.integers(-5, MAX_DRAFT))
-def test_an_order_comes_in_as_it_went_out(number: int, text: Span, ahead: int) -> None:
-    order = Order(number, text, max(0, text.end + ahead))
+@given(
+    st.integers(1, 2**31 - 1),
+    TEXTS,
+    st.integers(-5, MAX_DRAFT),
+    st.integers(0, MAX_DRAFT),
+    st.integers(0, 255),
+)
+def test_an_order_comes_in_as_it_went_out(
+    number: int, text: Span, ahead: int, frame_tokens: int, stop_below: int
+) -> None:
+    order = Order(number, text, max(0, text.end + ahead), frame_tokens, stop_below)
     assert wire.read_order(sent(wire.write_order(order)).order, SIZE) == order
 
 
@@ -181,9 +189,11 @@ def sampling_with(**fields: Any) -> common.SamplingParameters:
     return common.SamplingParameters(**fields)
 
 
-def order_with(number: int, position: int, ids: list[int], until: int) -> draft.DraftOrder:
+def order_with(
+    number: int, position: int, ids: list[int], until: int, **fields: int
+) -> draft.DraftOrder:
     committed = common.TokenSpan(position=position, token_ids=ids)
-    return draft.DraftOrder(order=number, committed=committed, draft_until=until)
+    return draft.DraftOrder(order=number, committed=committed, draft_until=until, **fields)
 
 
 def frame_with(**fields: Any) -> draft.DraftResponse:
@@ -251,6 +261,20 @@ REFUSED: list[tuple[Callable[[Any], Any], Any, str, str]] = [
     (read_order, order_with(1, 0, [], 3), "committed", "no token"),
     (read_order, order_with(1, 0, [1], -1), "draft_until", "at least 0"),
     (read_order, order_with(1, 4, [1], 70), "draft_until", "at most 64 past"),
+    (read_order, order_with(1, 0, [1], 3, frame_token_count=65), "frame_token_count", "64"),
+    (read_order, order_with(1, 0, [1], 3, frame_token_count=-1), "frame_token_count", "64"),
+    (
+        read_order,
+        order_with(1, 0, [1], 3, stop_below_confidence=256),
+        "stop_below_confidence",
+        "255",
+    ),
+    (
+        read_order,
+        order_with(1, 0, [1], 3, stop_below_confidence=-1),
+        "stop_below_confidence",
+        "255",
+    ),
     (read_order, order_with(1, 0, [1, SIZE], 3), "committed.token_ids", r"50 is outside \[0, 50\)"),
     (read_order, order_with(1, 0, [-1, 1], 3), "committed.token_ids", "-1 is outside"),
     (read_frame, frame_with(base=-1), "base", "not -1"),
