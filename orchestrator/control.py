@@ -20,6 +20,7 @@ from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
 
 _UNKNOWN_COSTS = ((1, 0.03), (64, 0.06))
+_UNKNOWN_ACCEPTANCE = (1.6, 2.0)  # accepted of tried: high, so that a new draft is tried at once
 _LOOKAHEAD = 48
 _HOPELESS = 0.02
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
@@ -66,7 +67,7 @@ class Acceptance:
         bins = len(self._EDGES) + 1
         self._accepted, self._tried = [0.0] * bins, [0.0] * bins
         self._seen = [0.0] * bins
-        self._all_accepted, self._all_tried = 1.0, 2.0
+        self._all_accepted, self._all_tried = _UNKNOWN_ACCEPTANCE
         if before is not None:
             share = min(1.0, weight / before._all_tried)
             self._accepted = [share * count for count in before._accepted]
@@ -695,7 +696,12 @@ class Measured(Control):
         return Choice(best_now, max(self._due, now) + gain / self.forecast.rate + 1e-4)
 
     def _next_position(self, length: int) -> int:
-        """Return where the next token stands that will come; the text may be further by now."""
+        """Return where the next token stands that will come; the text may be further by now.
+
+        A draft that does not run ahead stands still until it is told more, and then starts there.
+        """
+        if not self.runs_ahead():
+            return self._orders[-1][0] if self._orders else length
         if self._line_end is not None:
             return self._line_end
         return self._orders[0][0] if self._orders else length

@@ -48,6 +48,8 @@ class Models:
     same_host: bool = False
     slowdown: float = 1.0  # of a decode while the draft is busy
     draft_slowdown: float = 1.0  # of the draft while the target is
+    takes_turns: bool = False  # draft and target never decode at the same time
+    read_time: float = 0.0  # of the draft, for a token of the text
     spread: float = 2.0  # alpha + beta of the beta law that a token's chance is drawn from
 
 
@@ -129,6 +131,7 @@ class Simulation:
         self.now = 0.0
         self.dice = random.Random(seed)
         self.draft_busy = self.target_busy = False
+        self._turn_ends = 0.0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._scheduled = 0
         self._ended = False
@@ -163,6 +166,14 @@ class Simulation:
         """Make something happen later."""
         self._scheduled += 1
         heapq.heappush(self._queue, (self.now + seconds, self._scheduled, event))
+
+    def take_turn(self, seconds: float) -> float:
+        """Return how long to wait before a decode of so many seconds may begin."""
+        if not self.models.takes_turns:
+            return 0.0
+        wait = max(0.0, self._turn_ends - self.now)
+        self._turn_ends = self.now + wait + seconds
+        return wait
 
     def _act(self) -> None:
         for action in self.generation.next_actions(self.now):
@@ -205,6 +216,8 @@ def known_experience(models: Models) -> Experience:
     experience.overhead = Mean(models.overhead + models.target_round_trip)
     experience.latency = Mean(models.draft_round_trip)
     experience.token_time = Mean(models.draft_token)
+    experience.loaded_token_time = models.draft_token
+    experience.takes_turns, experience.read_time = models.takes_turns, models.read_time
     return experience
 
 
@@ -316,6 +329,7 @@ class _Target(_Peer):
         self.held = text
         seconds = world.models.costs.seconds(round_.row_count)
         seconds *= world.models.slowdown if world.draft_busy else 1.0
+        queue = world.take_turn(seconds)
         self.decodes += 1
         self.decode_seconds += seconds
         committed = world.generation.committed
@@ -330,11 +344,13 @@ class _Target(_Peer):
             rows = Rows(sampled=ids)
             self.reply(
                 back + world.models.overhead,
-                lambda: world.generation.target_rows(number, rows, world.now, Spent(seconds)),
+                lambda: world.generation.target_rows(
+                    number, rows, world.now, Spent(seconds, queue)
+                ),
             )
             self._start()
 
-        self.reply(seconds, done)
+        self.reply(queue + seconds, done)
 
 
 def _accepted(draft: Sequence[int], ids: Sequence[int]) -> Iterator[int]:
@@ -362,7 +378,8 @@ class _Draft(_Peer):
         self._order: Order | None = None
         self._stalled_until = 0.0
         self._work = 0
-        self._spent = 0.0
+        self._spent = self._queue = 0.0
+        self._unread = 0
 
     def open(self) -> None:
         self.stream += 1
@@ -392,6 +409,9 @@ class _Draft(_Peer):
             self._order = None
             self._send(lambda: self.world.generation.draft_missing(number, held))
             return
+        pairs = zip(self.held, text, strict=False)
+        agreed = next((i for i, (a, b) in enumerate(pairs) if a != b), len(self.held))
+        self._unread = max(0, len(text) - agreed)
         if self._line is None or self._line.token_ids[: len(text)] != text:
             self._line = _DraftLine(len(text), text)
         self.world.draft_busy = True
@@ -408,15 +428,19 @@ class _Draft(_Peer):
             return
         seconds = world.models.draft_token
         seconds *= world.models.draft_slowdown if world.target_busy else 1.0
+        seconds += self._unread * world.models.read_time
+        self._unread = 0
+        queue = world.take_turn(seconds)
         self._work += 1
         work = self._work
 
         def done() -> None:
             if work == self._work and self._order is order and self._line is line:
                 self._spent += seconds
+                self._queue += queue
                 self._next(self._add() < order.stop_below)
 
-        self.reply(max(0.0, self._stalled_until - world.now) + seconds, done)
+        self.reply(max(0.0, self._stalled_until - world.now) + queue + seconds, done)
 
     def _add(self) -> int:
         """Draft a token and return how sure of it the draft is."""
@@ -446,11 +470,12 @@ class _Draft(_Peer):
         )
         line.unsent = []
         spent, self._spent = self._spent, 0.0
+        queue, self._queue = self._queue, 0.0
         world, faults = self.world, self.world.faults
         if frame.token_ids and world.dice.random() < faults.frame_loss:
             frame = Frame(frame.base, frame.position + len(frame.token_ids), [], b"", (), completed)
         for _ in range(2 if world.dice.random() < faults.frame_repeat else 1):
-            self._send(lambda: world.generation.draft_frame(frame, world.now, spent))
+            self._send(lambda: world.generation.draft_frame(frame, world.now, spent, queue))
 
     def _send(self, event: Callable[[], None]) -> None:
         jitter = self.world.dice.uniform(0.0, self.world.faults.jitter)

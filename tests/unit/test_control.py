@@ -74,7 +74,12 @@ def outcome(**changes: object) -> Outcome:
 def test_acceptance_is_what_was_seen() -> None:
     assert made(acceptance=0.8).acceptance.mean == pytest.approx(0.8, abs=0.05)
     assert made(acceptance=0.0).acceptance.mean < 0.02
-    assert Acceptance().mean == 0.5
+    # Of an unknown draft much is hoped, for two tokens.
+    unknown = Acceptance()
+    assert unknown.mean > 0.75
+    unknown.note([128], 0)
+    unknown.note([128], 0)
+    assert unknown.mean < 0.45
 
 
 def test_sure_tokens_are_told_from_unsure_ones() -> None:
@@ -89,8 +94,9 @@ def test_sure_tokens_are_told_from_unsure_ones() -> None:
 
 def test_survival_multiplies_and_goes_on_with_the_mean() -> None:
     acceptance = Acceptance()
+    mean = acceptance.mean
     survival = acceptance.survival([128], 3)
-    assert survival == pytest.approx([0.5, 0.25, 0.125])
+    assert survival == pytest.approx([mean, mean**2, mean**3])
 
 
 def test_a_new_session_begins_with_what_was_learned_and_soon_trusts_itself() -> None:
@@ -274,6 +280,15 @@ def test_a_pinned_serial_draft_is_never_longer_than_asked_for() -> None:
 
 
 # what to verify, and whether to wait
+
+
+def test_a_draft_told_the_bonus_token_need_not_have_guessed_it() -> None:
+    serial = made(costs=ZEN, token_time=0.005, acceptance=0.4, run_ahead=False)
+    serial.note_order(0.0, 8, 1)
+    serial.line_agrees(9)
+    # The token at 9 was accepted and so was all before; the text got the target's at 9 and 10.
+    serial.note_order(1.0, 11, 1)
+    assert serial.choose([], 8, now=1.0, length=11, expected=True).until is not None
 
 
 def test_rows_that_cost_too_much_are_not_verified() -> None:

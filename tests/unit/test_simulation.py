@@ -148,3 +148,41 @@ def test_rounds_ahead_hide_the_way_to_a_distant_target() -> None:
         return statistics.median(run.seconds for run in runs)
 
     assert seconds(ahead) < 0.6 * seconds(waits)
+
+
+ZEN = CostTable([(2, 0.041), (4, 0.057), (8, 0.105), (16, 0.147)])
+
+
+def in_turns(acceptance: float, draft_token: float, round_trip: float) -> float:
+    """Return the median speed-up of eight new pairs whose two models share their cores."""
+    models = Models(
+        costs=ZEN,
+        draft_token=draft_token,
+        acceptance=acceptance,
+        draft_round_trip=round_trip,
+        overhead=0.002,
+        same_host=True,
+        takes_turns=True,
+        read_time=draft_token / 4,
+    )
+    plain = 256 * (ZEN.seconds(1) + models.overhead)
+    return statistics.median(
+        plain / Simulation(models, Speculation(), tokens=256, seed=seed).run().seconds
+        for seed in range(8)
+    )
+
+
+@pytest.mark.parametrize("round_trip", [0.0005, 0.02, 0.05, 0.15, 0.4])
+@pytest.mark.parametrize("draft_token", [0.0036, 0.015, 0.035, 0.07])
+def test_in_turns_no_draft_costs_more_than_a_few_percent(
+    draft_token: float, round_trip: float
+) -> None:
+    for acceptance in (0.0, 0.3, 0.65):
+        assert in_turns(acceptance, draft_token, round_trip) > 0.96
+
+
+def test_in_turns_a_good_draft_pays_from_the_first_generation_on() -> None:
+    assert in_turns(0.65, 0.0036, 0.0005) > 1.45
+    assert in_turns(0.9, 0.0036, 0.0005) > 1.9
+    assert in_turns(0.9, 0.0036, 0.02) > 1.5
+    assert in_turns(0.9, 0.015, 0.0005) > 1.2
