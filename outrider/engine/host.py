@@ -48,8 +48,8 @@ T = TypeVar("T")
 _FIRST_TURNAROUND = 0.001
 _LONGEST_TURNAROUND = 1.0
 _LOAD_TURN_SECONDS = 60.0
-_APART_DECODES = 8  # before sequences are exchanged, which costs about as much as one
-_DEARER = 1.1  # apart, times together: less may be noise
+_FIRST_EXCHANGE = 0.1  # seconds that an exchange of sequences is taken to cost before there was one
+_DEARER = 1.1  # decodes apart, times one together: less may be noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,8 @@ class EngineHost:
         self._active: OrderedDict[bytes, Ticket] = OrderedDict()
         self._awaited: dict[bytes, Awaited] = {}
         self._turnarounds: dict[bytes, float] = {}
-        self._apart_decodes = 0  # in a row that could have been shared by neighbours
+        self._lost_apart = 0.0  # seconds that neighbours would have saved of late
+        self._exchange_seconds = _FIRST_EXCHANGE
         self._decoding = 0.0  # seconds of all decodes; awaiting is reckoned without them
         self._places = threading.Semaphore(options.queue_limit)
         self._stopping = False
@@ -398,21 +399,26 @@ class EngineHost:
     def _bring_together(self, now: float) -> None:
         """Make neighbours of those whose decodes are not shared for want of being it.
 
-        Sessions come and go, and whoever stays may sit anywhere.
+        Sessions come and go, and whoever stays may sit anywhere. An exchange is due when it
+        would have cost less than being apart did.
         """
         rows = self._ready_rows()
         for session in self._awaited.values():
             if session.answer_time + 2 * session.turnaround > now - self._decoding:
                 rows.setdefault(session.sequence, session.row_count)
+        apart = apart_seconds(rows, self._cost)
         together = split_seconds(list(rows.values()), self._cost)
-        if apart_seconds(rows, self._cost) < _DEARER * together:
-            self._apart_decodes = 0
+        if apart < _DEARER * together:
+            self._lost_apart = 0.0
             return
-        self._apart_decodes += 1
+        self._lost_apart += apart - together
         pair = exchange_for_neighbours(rows)
-        if pair is None or self._apart_decodes < _APART_DECODES:
+        if pair is None or self._lost_apart < self._exchange_seconds:
             return
+        self._lost_apart = 0.0
+        begin = perf_counter()
         self._model.exchange(*pair)
+        self._exchange_seconds = perf_counter() - begin
         self._cache.exchange(*pair)
         for session_id, session in self._awaited.items():
             sequence = self._cache.sequence_of(session_id)
