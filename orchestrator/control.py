@@ -587,7 +587,7 @@ class Measured(Control):
 
     _PROBE_LENGTH = 3
     _PROBE_STEP, _LAST_PROBE = 2, 128
-    _PROBE_STEP_IN_TURNS, _LAST_PROBE_IN_TURNS, _PROBE_SHARE = 4, 512, 0.03
+    _PROBE_STEP_IN_TURNS, _LAST_PROBE_IN_TURNS, _PROBE_SHARE = 4, 512, 0.015
     """On the target's own cores a probe takes time from it, at most this share."""
     _GRANT_STEP = 0.25
     """Tokens a round by which a draft grows again after a busy target cut it."""
