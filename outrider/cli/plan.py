@@ -37,7 +37,11 @@ def plan(
     ] = None,
     draft_ms: Annotated[float | None, typer.Option(help="The draft's time for one token.")] = None,
     acceptance: Annotated[
-        float | None, typer.Option(help="Of a draft token; without it, a row for each of several.")
+        float | None,
+        typer.Option(
+            help="Of a draft token when those before it were accepted, which is more than accepted "
+            "over drafted; without it, a row for each of several."
+        ),
     ] = None,
     round_trip_ms: Annotated[float | None, typer.Option(help="To the draft and back.")] = None,
     overhead_ms: Annotated[
