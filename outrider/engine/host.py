@@ -219,8 +219,11 @@ class EngineHost:
                 if pause := self._turns.take(now):
                     self._receive(pause)
                     continue
-                self._bring_together(now)
+                before = self.counters.decodes
                 self._decode(self._next_decode())
+                if self.counters.decodes > before:
+                    # No copy is pending now, see Model.exchange.
+                    self._bring_together(perf_counter())
 
     def _prepare(self) -> None:
         """Load, warm up, measure and check the model."""

@@ -123,6 +123,7 @@ class LlamaModel:
         self._memory = ll.llama_get_memory(self._ctx)
         self._batch = _Batch(config.batch_rows)
         self._held = [0] * config.sequence_count
+        self._copies_pending = False  # llama.cpp copies between streams when it next decodes
         self._candidates = _Candidates(self._size)
         self.pad_multiple = config.pad_multiple
 
@@ -223,6 +224,7 @@ class LlamaModel:
             if code == 1:
                 raise NoRoom
             raise DecodeFailed(f"llama_decode returned {code}: {_last_error()}", llamaCode=code)
+        self._copies_pending = False
         for chunk in chunks:
             end = chunk.position + len(chunk.token_ids)
             if self._width(chunk) > len(chunk.token_ids):
@@ -307,12 +309,14 @@ class LlamaModel:
         # Between separate streams llama.cpp copies whole sequences only.
         ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
         ll.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
+        self._copies_pending = True
         self._held[destination] = self._held[source]
         self.truncate(destination, token_count)
 
     def exchange(self, first: int, second: int) -> None:
         count = len(self._held)
         assert 0 <= first < count and 0 <= second < count and first != second
+        assert not self._copies_pending, "a copy is carried out by the next decode"
         states = self._state(first), self._state(second)
         held = self._held[first], self._held[second]
         for sequence, state in ((second, states[0]), (first, states[1])):

@@ -142,7 +142,10 @@ class Model(Protocol):
         ...
 
     def exchange(self, first: int, second: int) -> None:
-        """Give each of two sequences what the other holds."""
+        """Give each of two sequences what the other holds.
+
+        What was copied since the last decode may not be there yet: call it right after one.
+        """
         ...
 
     def sampler(self, parameters: SamplingParameters) -> Sampler:

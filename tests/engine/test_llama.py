@@ -268,6 +268,7 @@ def test_too_many_rows_of_logits_are_an_assertion(load: Load) -> None:
         "m.exchange(0, 0)",
         "m.exchange(0, 4)",
         "m.exchange(-1, 0)",
+        "m.copy_prefix(0, 1, 1); m.exchange(1, 2)",
     ],
 )
 def test_a_cut_or_copy_that_cannot_be_is_an_assertion(path: Path, call: str) -> None:

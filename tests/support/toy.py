@@ -89,6 +89,7 @@ class ToyModel:
         self._texts = _texts(self.vocabulary_size) | dict(self.changed_texts)
         self._cells: list[list[int]] = [[] for _ in range(self.sequence_count)]
         self._rows = np.empty((0, self.vocabulary_size), np.float32)
+        self._copied = False  # since the last decode, as llama.cpp copies only then
         self._busy = Lock()
         self._closed = False
         # Statistical tests meet few histories, many times each.
@@ -146,6 +147,7 @@ class ToyModel:
             self._find_room(chunks, row_count)
             time.sleep(self.step_seconds)
             kept = tuple(_frozen(chunk) for chunk in chunks)
+            self._copied = False
             self.decodes.append(Decode(kept, row_count))
             return self._append(kept, row_count)
 
@@ -162,6 +164,7 @@ class ToyModel:
             self._check_sequence(destination)
             _require(source != destination, f"sequence {source} is copied onto itself")
             self._cells[destination] = self._cells[source][:token_count]
+            self._copied = True
 
     def exchange(self, first: int, second: int) -> None:
         """Give each of two sequences what the other holds."""
@@ -169,6 +172,7 @@ class ToyModel:
             self._check_sequence(first)
             self._check_sequence(second)
             _require(first != second, f"sequence {first} is exchanged with itself")
+            _require(not self._copied, "sequences are exchanged before a copy was carried out")
             self._cells[first], self._cells[second] = self._cells[second], self._cells[first]
 
     def sampler(self, parameters: SamplingParameters) -> ToySampler:
