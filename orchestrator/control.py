@@ -615,9 +615,8 @@ class Measured(Control):
         if confidences:
             nothing = len(confidences) == 1 and not agrees
             # A probe costs little, but not nothing: a good draft may be too far away for long.
-            conditions = self._conditions()
             in_vain = nothing or (
-                self.forecast.length == 0 and self._best_mode(conditions).length == 0
+                self.forecast.length == 0 and self._best_mode(self._conditions()).length == 0
             )
             self._unknown_rounds = 0
             self._probe_after = self._longer_probe() if in_vain else _FIRST_PROBE

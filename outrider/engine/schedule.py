@@ -1,4 +1,4 @@
-"""What joins the next decode, and whether to wait for more. Pure.
+"""What joins the next decode, whether to wait for more, and who should be neighbours. Pure.
 
 Natural batching: the next decode starts when the last one ends, with what is
 ready. The one exception is a short wait for the sessions just answered:
