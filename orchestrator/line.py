@@ -35,6 +35,7 @@ class ReceivedLine:
         self.candidates: list[Candidates] = []
         self._dead = -1
         self._compared = 0  # the position up to which it was compared with the text
+        self._early: dict[int, int] = {}  # by position: tokens before a gap, not yet compared
 
     @property
     def end(self) -> int:
@@ -47,16 +48,13 @@ class ReceivedLine:
             return Compared(is_news=False)
         if frame.base > self.base:
             self.base = frame.base
+            self._early.clear()
             self._begin(frame.position)
         if frame.position > self.end:
-            # A frame between was lost: what follows it stands on its own.
+            # A frame between was lost: what follows it stands as long as what came before does.
+            self._early.update(enumerate(self.token_ids, self.start))
             self._begin(frame.position)
-        early = committed[frame.position : min(self.start, len(committed))]
-        for i, (late, token_id) in enumerate(zip(frame.token_ids, early, strict=False)):
-            if late != token_id:
-                # The frame that was missing shows that what followed it was astray.
-                self.drop()
-                return Compared(mismatch=frame.position + i)
+        self._early.update(zip(range(frame.position, self.start), frame.token_ids, strict=False))
         fresh = max(0, self.end - frame.position)
         count = len(frame.token_ids)
         self.token_ids += frame.token_ids[fresh:]
@@ -74,6 +72,10 @@ class ReceivedLine:
 
     def compare(self, committed: Sequence[int]) -> Compared:
         """Drop the line, and its base for good, at its first mismatch with the text."""
+        for position in sorted(self._early):
+            if position < len(committed) and self._early.pop(position) != committed[position]:
+                self.drop()
+                return Compared(mismatch=position)
         first = self._compared - self.start
         self._compared = max(self._compared, min(self.end, len(committed)))
         for i in range(first, self._compared - self.start):
@@ -86,6 +88,7 @@ class ReceivedLine:
     def drop(self) -> None:
         """Forget the line; later frames of its base are ignored."""
         self._dead = max(self._dead, self.base)
+        self._early.clear()
         self._begin(self.start)
 
     def agreed(self, committed: Sequence[int], told: int) -> int:

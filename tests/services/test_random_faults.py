@@ -20,7 +20,7 @@ import pytest
 
 from orchestrator.generation import Action, Generation, Plan, SendRound
 from outrider.engine.host import HostOptions
-from outrider.messages import Frame, Round
+from outrider.messages import Frame, Span
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft_messages
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -312,7 +312,6 @@ class Watched(Generation):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self._lines: defaultdict[int, dict[int, int]] = defaultdict(dict)
-        self._last: tuple[int, Sequence[int]] = (0, ())
 
     def draft_opened(self, context: int) -> None:
         self._lines.clear()
@@ -328,22 +327,22 @@ class Watched(Generation):
     def next_actions(self, now: float) -> list[Action]:
         actions = super().next_actions(now)
         for action in actions:
-            if isinstance(action, SendRound):
-                self._check(action.round)
+            if isinstance(action, SendRound) and not action.round.is_ahead:
+                prefix = action.round.prefix
+                assert list(prefix.token_ids) == self.committed[prefix.position :]
         return actions
 
-    def _check(self, round_: Round) -> None:
-        if round_.is_ahead:
-            return  # it rests on guesses
-        assert list(round_.prefix.token_ids) == self.committed[round_.prefix.position :]
-        again = (len(self.committed), list(round_.draft)) == self._last
-        self._last = len(self.committed), list(round_.draft)
-        if not round_.draft or again:
-            return
+    def _ask(self, length: int, count: int, prefix: Span, is_ahead: bool = False) -> None:
+        # A round may be sent later, when the line is another or none.
+        super()._ask(length, count, prefix, is_ahead)
+        if count and not is_ahead:
+            self._check(self._asked[-1].round.draft)
+
+    def _check(self, draft: Sequence[int]) -> None:
         Watched.rounds_with_draft += 1
         line = self._lines[max(self._lines)]
         start = len(self.committed)
-        assert [line[start + i] for i in range(len(round_.draft))] == list(round_.draft)
+        assert [line[start + i] for i in range(len(draft))] == list(draft)
         for position, token_id in line.items():
             assert position >= start or self.committed[position] == token_id
 

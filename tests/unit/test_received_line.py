@@ -31,3 +31,23 @@ def test_a_late_frame_that_disagrees_ends_the_line_behind_it() -> None:
     assert line.add(frame(3, 3, 4, 7), [1, 2, 3, 4, 5]).mismatch == 4
     assert line.token_ids == []
     assert not line.add(frame(3, 7, 9), [1, 2, 3, 4, 5]).is_news
+
+
+def test_what_came_before_a_gap_must_agree_with_the_text_too() -> None:
+    line = ReceivedLine()
+    line.add(frame(3, 3, 4, 5), [1, 2, 3])
+    line.add(frame(3, 7, 9, 9), [1, 2, 3])
+    assert line.compare([1, 2, 3, 4]).mismatch is None
+    assert line.compare([1, 2, 3, 4, 6]).mismatch == 4
+    assert line.token_ids == []
+    assert not line.add(frame(3, 9, 9), [1, 2, 3, 4, 6]).is_news
+
+
+def test_a_late_frame_is_compared_when_the_text_gets_there() -> None:
+    line = ReceivedLine()
+    line.add(frame(3, 7, 9, 9), [1, 2, 3])
+    assert line.add(frame(3, 3, 4, 5), [1, 2, 3]).mismatch is None
+    assert line.compare([1, 2, 3, 4, 5]).mismatch is None
+    assert line.token_ids == [9, 9]
+    line.add(frame(3, 5, 6), [1, 2, 3, 4, 5])
+    assert line.compare([1, 2, 3, 4, 5, 7]).mismatch == 5
