@@ -299,6 +299,18 @@ async def call(
     channel: grpc.aio.Channel, kind: tuple[str, bool, bool], metadata: Any
 ) -> grpc.aio.AioRpcError | None:
     """Make a call with one empty message and return how it failed, if it did within a moment."""
+    while True:
+        error = await call_once(channel, kind, metadata)
+        # A refusal that overtakes the message breaks the writing of it, and grpc tells of that
+        # instead if it comes first.
+        if error is None or "execute_batch" not in (error.debug_error_string() or ""):
+            return error
+
+
+async def call_once(
+    channel: grpc.aio.Channel, kind: tuple[str, bool, bool], metadata: Any
+) -> grpc.aio.AioRpcError | None:
+    """Make such a call once."""
     path, streams_in, streams_out = kind
 
     async def messages() -> AsyncIterator[bytes]:
