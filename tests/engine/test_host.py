@@ -289,6 +289,32 @@ def test_sessions_that_decode_together_become_neighbours() -> None:
     assert sum(sorted(both) == [0, 1] for both in sequences) > 3
 
 
+def test_no_exchange_comes_between_a_copy_and_the_decode_that_carries_it_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host_module, "_FIRST_EXCHANGE", 0.0)
+    model = toy(step_seconds=0.001)
+    with running(model) as host:
+        for session in (A, B, C, D):
+            result(host.submit(session, rows_of(LONG[:40])))
+        host.forget(C).result(PATIENCE)
+        gate = Gate(model)
+        loops = [host.submit(A, token_by_token(TEXT))]
+        assert gate.entered.wait(PATIENCE)
+        loops.append(host.submit(D, token_by_token(TEXT)))
+        copied = host.submit(E, rows_of(LONG[:41]), wanted=LONG[:41])
+        gate.open()
+        np.testing.assert_array_equal(result(copied), fresh_rows(LONG[:41]))
+        assert [result(loop) for loop in loops] == [len(TEXT)] * 2
+        for session in (A, D):
+            np.testing.assert_array_equal(
+                result(host.submit(session, rows_of([*TEXT, 8])))[0], fresh_rows([*TEXT, 8])[0]
+            )
+    sequences = [[chunk.sequence for chunk in decode.chunks] for decode in model.decodes]
+    assert any(sorted(those) == [0, 1] for those in sequences)
+    assert LONG[40] in [c.token_ids[0] for d in model.decodes for c in d.chunks if c.position == 40]
+
+
 # cancelling
 
 
