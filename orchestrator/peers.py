@@ -345,7 +345,9 @@ class Pair:
         models = tuple(_identity(peer) for peer in known)
         if models != self._models:
             self._models = models
+            under_way = self.experience.generation_count
             self.experience = _experience(self.target, self.draft)
+            self.experience.generation_count = under_way
 
     @property
     def draft_usable(self) -> bool:
