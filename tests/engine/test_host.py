@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -245,6 +246,30 @@ def test_a_short_job_is_not_held_up_by_many_long_prompts() -> None:
         tickets["short"] = host.submit(E, rows_of([*TEXT, 8]))
         gate.open()
         assert in_order_of_end(tickets)[0] == "short"
+
+
+def test_nobody_starves_when_not_all_fit_into_a_decode() -> None:
+    model = toy(batch_rows=16, sequence_count=5)
+
+    def by_eights(lease: Lease) -> Generator[Step, list[Row], int]:
+        lease.keep(0)
+        for start in range(0, 56, 8):
+            yield Step(LONG[start : start + 8], 1)
+        return len(lease.held)
+
+    with running(model) as host:
+        gate = Gate(model)
+        host.submit(E, rows_of(TEXT))
+        assert gate.entered.wait(PATIENCE)
+        tickets = [host.submit(session, by_eights) for session in (A, B, C, D)]
+        gate.open()
+        assert [result(ticket) for ticket in tickets] == [56] * 4
+    [_, *decodes] = [[chunk.sequence for chunk in decode.chunks] for decode in model.decodes]
+    for sequence in {sequence for decode in decodes for sequence in decode}:
+        turns = [i for i, decode in enumerate(decodes) if sequence in decode]
+        # Four sessions, two of which fit: everybody is in every other decode.
+        assert turns[0] <= 1
+        assert [after - before for before, after in pairwise(turns)] == [2] * 6
 
 
 def test_sessions_in_a_closed_loop_share_their_decodes() -> None:
