@@ -249,21 +249,21 @@ def test_a_short_job_is_not_held_up_by_many_long_prompts() -> None:
 
 
 def test_nobody_starves_when_not_all_fit_into_a_decode() -> None:
-    model = toy(batch_rows=16, sequence_count=5)
+    model = toy(context=256, batch_rows=64, sequence_count=5)
 
-    def by_eights(lease: Lease) -> Generator[Step, list[Row], int]:
+    def half_decodes(lease: Lease) -> Generator[Step, list[Row], int]:
         lease.keep(0)
-        for start in range(0, 56, 8):
-            yield Step(LONG[start : start + 8], 1)
+        for start in range(0, 224, 32):
+            yield Step(LONG[start : start + 32], 1)
         return len(lease.held)
 
     with running(model) as host:
         gate = Gate(model)
         host.submit(E, rows_of(TEXT))
         assert gate.entered.wait(PATIENCE)
-        tickets = [host.submit(session, by_eights) for session in (A, B, C, D)]
+        tickets = [host.submit(session, half_decodes) for session in (A, B, C, D)]
         gate.open()
-        assert [result(ticket) for ticket in tickets] == [56] * 4
+        assert [result(ticket) for ticket in tickets] == [224] * 4
     [_, *decodes] = [[chunk.sequence for chunk in decode.chunks] for decode in model.decodes]
     for sequence in {sequence for decode in decodes for sequence in decode}:
         turns = [i for i, decode in enumerate(decodes) if sequence in decode]
