@@ -134,8 +134,10 @@ def test_a_loading_engine_waits_to_be_alone(
     beside = neighbour(CORES)
     turns = engine(tmp_path, CORES)
     turns.wait(0.05)  # in vain
-    threading.Timer(0.05, beside.ask, ["give"]).start()
+    giving = threading.Timer(0.05, beside.ask, ["give"])
+    giving.start()
     turns.wait(30.0)
+    giving.join()  # two that ask at once may read each other's answers
     assert beside.ask("take") != "0.0"
     turns.give()
     assert beside.ask("take") == "0.0"
