@@ -12,8 +12,10 @@ import numpy as np
 
 from outrider.distribution import Distribution, most_probable, quantised, softmax
 from outrider.engine.cache import tokens_to_keep
+from outrider.engine.follow import Follower
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Model, Row
+from outrider.errors import InvalidRequest
 from outrider.messages import Candidates, Frame, Opening, Order, Rule, Span, check_room, compose
 from outrider.noise import Purpose, uniform
 
@@ -39,9 +41,9 @@ class Guess:
 
 
 class Guesser(Protocol):
-    """Picks the token at `position` of a line that started over at `base`."""
+    """Picks the token behind a line that started over at `base`."""
 
-    def __call__(self, row: Row, base: int, position: int) -> Guess: ...
+    def __call__(self, row: Row, base: int, line: Sequence[int]) -> Guess: ...
 
 
 class Line:
@@ -127,7 +129,7 @@ class Drafter:
             kept = tokens_to_keep(lease.held, line.token_ids, 1)
             lease.keep(kept)
             rows = yield Step(line.token_ids[kept:], 1)
-            guess = self._guess(rows[0], line.base, len(line.token_ids))
+            guess = self._guess(rows[0], line.base, line.token_ids)
             if guess.doubtful:
                 break
             line.token_ids.append(guess.token_id)
@@ -196,15 +198,24 @@ class _FrameBuilder:
 
 
 def guesser(model: Model, opening: Opening, support: int, tail: float) -> Guesser:
-    """Return how the opening's rule wants tokens picked.
+    """Return how the opening's rule wants tokens picked, by the target's own sampler chain.
 
     `support` and `tail` bound the rows sent under `rejection`. Ids beyond the
-    target's vocabulary are cut off before anything else.
+    target's vocabulary are cut off before anything else. Raises
+    InvalidRequest for sampling parameters that do not go with the model.
     """
-    sampler = model.sampler(opening.sampling)
-    size = opening.vocabulary
+    sampling, size, count = opening.sampling, opening.vocabulary, opening.candidate_count
+    seed, choice = opening.seed, opening.choice
+    takes_argmax = not sampling.beyond_basic()
+    chain = sampling if takes_argmax else sampling.unsure()
+    follower = Follower(model.sampler(chain, seed, choice), opening.prompt_count)
+    dropped = len(opening.dropped.token_ids)
 
-    count = opening.candidate_count
+    def law_of(row: Row, base: int, line: Sequence[int]) -> Distribution:
+        try:
+            return follower.at(opening.whole(line), base + dropped).law(row)
+        except InvalidRequest:
+            return softmax(row)  # it leads nowhere, and is only a guess
 
     def candidates(row: Row, law: Distribution | None = None) -> Candidates:
         if not count:
@@ -221,24 +232,27 @@ def guesser(model: Model, opening: Opening, support: int, tail: float) -> Guesse
         second, best = np.partition(row, -2)[-2:]
         return bool(best - second < math.log(opening.min_ratio))
 
-    def greedy(row: Row, base: int, position: int) -> Guess:
+    def greedy(row: Row, base: int, line: Sequence[int]) -> Guess:
         row = row[:size]
-        best = int(row.argmax())
-        probability = 1.0 / float(np.exp(row - row[best]).sum())
+        if takes_argmax:
+            best = int(row.argmax())
+            probability = 1.0 / float(np.exp(row - row[best]).sum())
+        else:
+            [(best, probability)] = most_probable(law_of(row, base, line), 1)
         doubtful = doubts(row, probability)
         return Guess(best, int(255 * probability), None, candidates(row), doubtful)
 
-    def shared_noise(row: Row, base: int, position: int) -> Guess:
-        law = sampler.law(row[:size])
-        token_id, margin = law.race(opening.seed, opening.choice, position)
+    def shared_noise(row: Row, base: int, line: Sequence[int]) -> Guess:
+        law = law_of(row[:size], base, line)
+        token_id, margin = law.race(seed, choice, len(line) + dropped)
         probability = law.probability(token_id) if opening.min_probability else 1.0
         doubtful = doubts(row[:size], probability)
         confidence = int(min(255.0, 32.0 * margin))
         return Guess(token_id, confidence, None, candidates(row, law), doubtful)
 
-    def rejection(row: Row, base: int, position: int) -> Guess:
-        law = quantised(sampler.law(row[:size]), support, tail)
-        u = uniform(opening.seed, opening.choice, Purpose.DRAFT, base, position)
+    def rejection(row: Row, base: int, line: Sequence[int]) -> Guess:
+        law = quantised(law_of(row[:size], base, line), support, tail)
+        u = uniform(seed, choice, Purpose.DRAFT, base + dropped, len(line) + dropped)
         token_id = law.draw(u)
         return Guess(token_id, int(255 * law.probability(token_id)), law, candidates(row, law))
 

@@ -57,7 +57,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         self.require_loaded()
         assert self._model is not None
         opening = wire.read_opening(await first_opening(request_iterator))
-        guess = guesser(self._model, opening, self._support, self._tail)
+        guess = await asyncio.to_thread(guesser, self._model, opening, self._support, self._tail)
         drafter = Drafter(opening, guess, self._ends, time.perf_counter)
         owner = self.take(opening.session_id, opening.attempt)
         stream = _DraftStream(self.host, opening, owner, drafter, self.vocabulary_size)

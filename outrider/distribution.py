@@ -6,6 +6,8 @@ Source of the formulas: Leviathan et al. 2211.17192 (residual), Daliri et al.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,13 +87,40 @@ def most_probable(law: Distribution, count: int) -> list[tuple[int, float]]:
     return [(int(law.token_ids[i]), float(law.weights[i]) / total) for i in order]
 
 
+def logprobs(law: Distribution, count: int, wanted: Iterable[int]) -> list[tuple[int, float]]:
+    """Return the natural logarithms of probabilities: of the `count` best ids, then of `wanted`.
+
+    Each id comes once; one that the law does not list has -inf. Equal
+    probabilities rank by lowest id.
+    """
+    with np.errstate(divide="ignore"):
+        values = np.log(law.weights) - math.log(law.total)
+    count = min(count, len(values))
+    least = np.partition(values, -count)[-count] if count else np.inf
+    best = np.flatnonzero(values >= least)
+    best = best[np.lexsort((law.token_ids[best], -values[best]))][:count]
+    listed = {int(law.token_ids[i]): float(values[i]) for i in best}
+    rest = np.array([token_id for token_id in wanted if token_id not in listed], np.int32)
+    slots, known = _slots(law, rest)
+    for token_id, slot, is_known in zip(rest, slots, known, strict=True):
+        listed[int(token_id)] = float(values[slot]) if is_known else -math.inf
+    return list(listed.items())
+
+
+def _slots(
+    law: Distribution, token_ids: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return where a law lists each id, and whether it does."""
+    order = np.argsort(law.token_ids)
+    sorted_ids = law.token_ids[order]
+    slots = order[np.minimum(np.searchsorted(sorted_ids, token_ids), len(order) - 1)]
+    return slots, law.token_ids[slots] == token_ids
+
+
 def residual(p: Distribution, q: Distribution) -> Distribution:
     """Return max(p - q, 0) normalised, or p when rounding left nothing of it."""
-    order = np.argsort(q.token_ids)
-    sorted_ids = q.token_ids[order]
-    slots = np.minimum(np.searchsorted(sorted_ids, p.token_ids), len(sorted_ids) - 1)
-    known = sorted_ids[slots] == p.token_ids
-    q_of_p = np.where(known, q.weights[order][slots] / q.total, 0.0)
+    slots, known = _slots(q, p.token_ids)
+    q_of_p = np.where(known, q.weights[slots] / q.total, 0.0)
     left = np.maximum(p.weights / p.total - q_of_p, 0.0)
     return Distribution(p.token_ids, left) if left.sum() > 0 else p
 

@@ -4,6 +4,7 @@ OutriderError
 + InvalidRequest        the caller's code or its user: fix the value
   + PromptTooLong       the user: shorten the prompt
   + InvalidConfig       the operator: fix an option or a file
+  + NotFound            the caller: what is named is not there
 + PositionPastCache     the orchestrator: send the span again from `held`
 + ContextExhausted      the orchestrator: end the generation
 + EngineBusy            the caller: wait and try again
@@ -63,6 +64,13 @@ class InvalidConfig(InvalidRequest):
 
     reason = "INVALID_CONFIG"
     status = "FAILED_PRECONDITION"
+
+
+class NotFound(InvalidRequest):
+    """What the request names is not there, or not any more."""
+
+    reason = "NOT_FOUND"
+    status = "NOT_FOUND"
 
 
 class PositionPastCache(OutriderError):

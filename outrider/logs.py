@@ -6,11 +6,13 @@ import json
 import logging
 import os
 import platform
+import secrets
 import sys
 import time
 from importlib import metadata
 
 import outrider
+from outrider.errors import DecodeFailed
 
 
 class _JsonLines(logging.Formatter):
@@ -50,6 +52,13 @@ def starting(where: str, **fields: object) -> None:
         pid=os.getpid(),
         **fields,
     )
+
+
+def internal_error(where: str, error: BaseException) -> DecodeFailed:
+    """Log a bug with an id; return an error with the id alone, as its text may hold a prompt."""
+    error_id = secrets.token_hex(4)
+    logging.getLogger(where).error("internal error id=%s", error_id, exc_info=error)
+    return DecodeFailed(f"internal error {error_id}", errorId=error_id)
 
 
 def warning(where: str, message: str, **fields: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 
 from outrider.distribution import Distribution
@@ -18,6 +18,16 @@ MAX_CANDIDATES = 16
 
 Candidates = Sequence[tuple[int, float]]
 """The most probable token ids of a position and their probabilities, in falling order."""
+
+MAX_TOP_LOGPROBS = 128
+"""The most probable tokens reported for one position at most."""
+
+Logprobs = Sequence[tuple[int, float]]
+"""Token ids of a position and the natural logarithms of their probabilities.
+
+The most probable ones come first, in falling order, as many as were asked for;
+then the sampled one, or the others of the row, where they are not among them.
+"""
 
 VOCABULARY_SLACK = 128
 """Tail tokens by which the vocabularies of a pair may differ in size."""
@@ -39,6 +49,30 @@ class Form(Enum):
     LOGITS = "logits"
 
 
+@dataclass(frozen=True, slots=True)
+class LogprobOptions:
+    """How many of the most probable tokens to report, and under which law."""
+
+    top_count: int
+    after_sampling: bool = False  # under the law that is drawn from, not the model's own softmax
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From `position` on, the sequence is exactly `token_ids`."""
+
+    position: int
+    token_ids: Sequence[int]
+
+    @property
+    def end(self) -> int:
+        """The length of the sequence."""
+        return self.position + len(self.token_ids)
+
+
+NOTHING_DROPPED = Span(0, ())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     """Everything a service needs to start a session anywhere."""
@@ -55,19 +89,15 @@ class Opening:
     candidate_count: int = 0  # to report with every row and drafted token
     min_probability: float = 0.0  # the draft stops before a token less probable to it
     min_ratio: float = 0.0  # and before one not so many times as likely as the next best
+    logprobs: LogprobOptions | None = None
+    dropped: Span = NOTHING_DROPPED
 
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """From `position` on, the sequence is exactly `token_ids`."""
-
-    position: int
-    token_ids: Sequence[int]
-
-    @property
-    def end(self) -> int:
-        """The length of the sequence."""
-        return self.position + len(self.token_ids)
+    def whole(self, text: Sequence[int]) -> Sequence[int]:
+        """Return a text with what was dropped from it, as samplers and noise know it."""
+        if not self.dropped.token_ids:
+            return text
+        position = self.dropped.position
+        return [*text[:position], *self.dropped.token_ids, *text[position:]]
 
 
 def compose(held: Sequence[int], span: Span) -> list[int]:
@@ -125,6 +155,7 @@ class Round:
     form: Form
     is_ahead: bool = False  # sent before the answer that it rests on
     survivals: bytes = b""  # of the draft tokens, in 1/255; lets the target verify fewer
+    mirostat_mu: float | None = None  # after the prefix; None at the start and without mirostat
 
     @property
     def row_count(self) -> int:
@@ -149,13 +180,30 @@ def contradicts(earlier: Round, later: Round) -> bool:
 class Rows:
     """From the target: what follows the prefix and each draft token, in one of three forms.
 
-    `candidates` come beside any of them when the session asks for them.
+    `candidates` and `logprobs` come beside any of them when the session asks
+    for them, and mirostat's state behind each sampled id where it is used.
     """
 
     sampled: Sequence[int] = ()
     distributions: Sequence[Distribution] = ()
     logits: Sequence[bytes] = ()
     candidates: Sequence[Candidates] = ()
+    logprobs: Sequence[Logprobs] = ()
+    mirostat_mus: Sequence[float] = ()
 
     def __len__(self) -> int:
         return max(len(self.sampled), len(self.distributions), len(self.logits))
+
+    def __getitem__(self, part: slice) -> Rows:
+        """Return some of the rows."""
+        return Rows(**{each.name: getattr(self, each.name)[part] for each in fields(self)})
+
+    @classmethod
+    def join(cls, parts: Sequence[Rows]) -> Rows:
+        """Return the rows of all parts, one behind the other."""
+        return cls(
+            **{
+                each.name: [row for part in parts for row in getattr(part, each.name)]
+                for each in fields(cls)
+            }
+        )

@@ -24,11 +24,12 @@ _BELOW_ONE = 1.0 - 2.0**-53
 
 
 class Purpose(IntEnum):
-    """What a draw of the rejection rule decides."""
+    """What a draw decides, beside the races of shared noise."""
 
-    DRAFT = 1
+    DRAFT = 1  # under the rejection rule, as the next two
     ACCEPT = 2
     NEXT = 3
+    XTC = 4  # whether top choices are excluded at a position
 
 
 def _mix(x: int) -> int:

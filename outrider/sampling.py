@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,39 +14,247 @@ from outrider.distribution import Distribution, certain, from_logits
 from outrider.errors import InvalidRequest
 
 MAX_TEMPERATURE = 1000.0
+MAX_BIAS = 1e6
+"""The largest finite bias: more would leave the range of a float once divided by a temperature."""
+
+MAX_BIASES = 4096
+MAX_BREAKERS = 16
+BREAKER_BYTES = 40
+"""llama.cpp's own limit on a text that ends what DRY counts as one repetition."""
+
+_NEAR_ZERO = 1e-5
+"""Below this temperature the law is greedy: logits divided by less would overflow."""
+
+
+_SURE_OF = 40
+"""How many of the best tokens a law consists of that says how sure the best one is."""
+
+
+class Stage(Enum):
+    """One link of the sampler chain, under llama.cpp's names."""
+
+    PENALTIES = "penalties"
+    DRY = "dry"
+    TOP_N_SIGMA = "top_n_sigma"
+    TOP_K = "top_k"
+    TFS_Z = "tfs_z"
+    TYPICAL_P = "typ_p"
+    TOP_P = "top_p"
+    MIN_P = "min_p"
+    XTC = "xtc"
+    TEMPERATURE = "temperature"
+
+
+_OTHER_NAMES = {"typical_p": Stage.TYPICAL_P, "typical": Stage.TYPICAL_P, "temp": Stage.TEMPERATURE}
+
+
+def read_stages(names: Sequence[str]) -> tuple[Stage, ...]:
+    """Return the stages of these names. Raises InvalidRequest for one that is not known."""
+    known = {stage.value: stage for stage in Stage} | _OTHER_NAMES
+    for name in names:
+        if name not in known:
+            raise InvalidRequest("samplers", f"{name!r} is none of {', '.join(known)}")
+    return tuple(known[name] for name in names)
+
+
+DEFAULT_STAGES = tuple(Stage)
+"""llama.cpp's order; tail-free sampling, which it no longer has, stands behind top-k as it did."""
+
+SCORING = frozenset({Stage.PENALTIES, Stage.DRY})
+"""The stages that change each logit by itself, and drop none."""
+
+_KEEP_THE_BEST = {Stage.TOP_N_SIGMA, Stage.TOP_K, Stage.TOP_P, Stage.MIN_P}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParameters:
     """How a row of logits becomes a law; the defaults are llama.cpp's.
 
-    Raises InvalidRequest when a value is outside its range or not a number.
+    The grammar masks the row before everything else. Then follow
+    `logit_bias` and the `stages`. With mirostat they are the penalties that
+    `stages` names, the temperature and mirostat. Raises InvalidRequest when a
+    value is outside its range or not a number.
     """
 
     temperature: float = 0.8
     top_k: int = 40
     top_p: float = 0.95
     min_p: float = 0.05
+    dynatemp_range: float = 0.0  # the temperature moves by so much, with the entropy
+    dynatemp_exponent: float = 1.0
+    typical_p: float = 1.0
+    top_n_sigma: float = -1.0  # off unless above 0
+    tfs_z: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    min_keep: int = 0  # tokens that top-p, min-p, typical-p, tail-free and XTC leave at least
+    repeat_last_n: int = 64  # tokens that penalties look at; -1 is the context
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalize_newline: bool = True
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1  # -1 is the context
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: int = 0  # 1 and 2 are its versions
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, what is added); -inf: never
+    grammar: str = ""  # GBNF
+    stages: tuple[Stage, ...] = DEFAULT_STAGES
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
-        _check("top_k", self.top_k, 0, 2**31 - 1)
-        if self.top_k != int(self.top_k):
-            raise InvalidRequest("top_k", f"must be a whole number, not {self.top_k!r}")
-        _check("top_p", self.top_p, 0.0, 1.0)
-        _check("min_p", self.min_p, 0.0, 1.0)
-        if self.top_p == 0.0:
-            raise InvalidRequest("top_p", "must be above 0")
+        _check_whole("top_k", self.top_k, 0, 2**31 - 1)
+        for name in ("top_p", "min_p", "typical_p", "tfs_z", "xtc_probability", "xtc_threshold"):
+            _check(name, getattr(self, name), 0.0, 1.0)
+        _check("dynatemp_range", self.dynatemp_range, 0.0, MAX_TEMPERATURE)
+        _check("dynatemp_exponent", self.dynatemp_exponent, 0.0, 100.0)
+        _check("top_n_sigma", self.top_n_sigma, -1.0, 1e6)
+        _check_whole("min_keep", self.min_keep, 0, 2**31 - 1)
+        _check_whole("repeat_last_n", self.repeat_last_n, -1, 2**31 - 1)
+        _check("repeat_penalty", self.repeat_penalty, 1e-3, 1e3)
+        _check("presence_penalty", self.presence_penalty, -1e3, 1e3)
+        _check("frequency_penalty", self.frequency_penalty, -1e3, 1e3)
+        _check("dry_multiplier", self.dry_multiplier, 0.0, 1e3)
+        _check("dry_base", self.dry_base, 0.0, 1e3)
+        _check_whole("dry_allowed_length", self.dry_allowed_length, 0, 2**31 - 1)
+        _check_whole("dry_penalty_last_n", self.dry_penalty_last_n, -1, 2**31 - 1)
+        _check_breakers(self.dry_sequence_breakers)
+        _check_whole("mirostat", self.mirostat, 0, 2)
+        _check("mirostat_tau", self.mirostat_tau, 0.0, 100.0)
+        _check("mirostat_eta", self.mirostat_eta, 0.0, 1.0)
+        _check_biases(self.logit_bias)
+        if "\0" in self.grammar:
+            raise InvalidRequest("grammar", "holds a NUL character")
+        if len(set(self.stages)) != len(self.stages):
+            raise InvalidRequest("samplers", "names one twice")
 
     @property
     def greedy(self) -> bool:
-        """Whether the law is always one token: below 1e-5, logits divided would overflow."""
-        return self.temperature < 1e-5
+        """Whether the law is always one token."""
+        if self.temperature >= _NEAR_ZERO:
+            return False
+        return bool(self.mirostat) or (
+            self.dynatemp_range < _NEAR_ZERO and Stage.TEMPERATURE in self.stages
+        )
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether repetition, presence or frequency counts."""
+        return self.repeat_last_n != 0 and (
+            (self.repeat_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
+        )
+
+    @property
+    def repeats_are_penalized(self) -> bool:
+        """Whether DRY counts."""
+        return self.dry_multiplier > 0 and self.dry_base >= 1 and self.dry_penalty_last_n != 0
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the law of a row depends on the text besides."""
+        stateful = {Stage.PENALTIES, Stage.DRY, Stage.XTC}
+        return bool(self.grammar or self.mirostat or stateful & set(self.active_stages()))
+
+    def best_count(self) -> int:
+        """Return how many of the best logits count behind the scoring stages; 0 is all of them."""
+        cuts = [stage for stage in self.active_stages() if stage not in SCORING]
+        if self.greedy and not cuts:
+            return 1
+        return self.top_k if cuts and cuts[0] is Stage.TOP_K else 0
+
+    def active_stages(self) -> list[Stage]:
+        """Return the stages that change anything, in order; mirostat itself is none of them.
+
+        At temperature 0 what follows the temperature changes nothing, and what
+        keeps the best token in any case may go where no other cut would see it.
+        """
+        active = {
+            Stage.PENALTIES: self.penalizes,
+            Stage.DRY: self.repeats_are_penalized,
+            Stage.TOP_N_SIGMA: self.top_n_sigma > 0,
+            Stage.TOP_K: self.top_k > 0,
+            Stage.TFS_Z: self.tfs_z < 1,
+            Stage.TYPICAL_P: self.typical_p < 1,
+            Stage.TOP_P: self.top_p < 1,
+            Stage.MIN_P: self.min_p > 0,
+            Stage.XTC: self.xtc_probability > 0 and self.xtc_threshold <= 0.5,
+            Stage.TEMPERATURE: True,
+        }
+        if self.mirostat:
+            kept: Sequence[Stage] = [stage for stage in self.stages if stage in SCORING] + [
+                Stage.TEMPERATURE
+            ]
+        else:
+            kept = self.stages
+        stages = [stage for stage in kept if active[stage]]
+        if not self.greedy:
+            return stages
+        stages = stages[: stages.index(Stage.TEMPERATURE)]
+        cuts = set(stages) - SCORING
+        return [s for s in stages if s not in cuts] if cuts <= _KEEP_THE_BEST else stages
+
+    def unsure(self) -> SamplingParameters:
+        """Return parameters with the same best token, whose law says how sure it is."""
+        if not self.greedy:
+            return self
+        cuts = self.active_stages()
+        sure_of = () if Stage.TOP_K in cuts else (Stage.TOP_K,)
+        return replace(
+            self,
+            temperature=1.0,
+            top_k=self.top_k or _SURE_OF,
+            mirostat=0,
+            stages=(*cuts, *sure_of, Stage.TEMPERATURE),
+        )
+
+    def beyond_basic(self) -> list[str]:
+        """Return the names of what has an effect besides top-k, top-p, min-p and temperature."""
+        basic = (Stage.TOP_K, Stage.TOP_P, Stage.MIN_P, Stage.TEMPERATURE)
+        named = {
+            "logit_bias": bool(self.logit_bias),
+            "grammar": bool(self.grammar),
+            "mirostat": bool(self.mirostat),
+            "dynatemp_range": self.dynatemp_range > 0,
+            "min_keep": self.min_keep > 1,
+            "samplers": tuple(stage for stage in self.stages if stage in basic) != basic,
+        }
+        effective = [name for name, is_set in named.items() if is_set]
+        stages = [stage for stage in self.active_stages() if stage not in basic]
+        return effective + [stage.name.lower() for stage in stages]
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise InvalidRequest(name, f"must be in [{low:g}, {high:g}], not {value!r}")
+
+
+def _check_whole(name: str, value: int, low: int, high: int) -> None:
+    _check(name, value, low, high)
+    if value != int(value):
+        raise InvalidRequest(name, f"must be a whole number, not {value!r}")
+
+
+def _check_breakers(breakers: Sequence[str]) -> None:
+    name = "dry_sequence_breakers"
+    if len(breakers) > MAX_BREAKERS:
+        raise InvalidRequest(name, f"{len(breakers)}, at most {MAX_BREAKERS}")
+    for breaker in breakers:
+        if not 1 <= len(breaker.encode()) <= BREAKER_BYTES or "\0" in breaker:
+            raise InvalidRequest(name, f"each has 1 to {BREAKER_BYTES} bytes and no NUL")
+
+
+def _check_biases(biases: Sequence[tuple[int, float]]) -> None:
+    if len(biases) > MAX_BIASES:
+        raise InvalidRequest("logit_bias", f"{len(biases)} of them, at most {MAX_BIASES}")
+    for token_id, bias in biases:
+        if not (bias == -math.inf or -MAX_BIAS <= bias <= MAX_BIAS):
+            raise InvalidRequest(
+                "logit_bias", f"{bias!r} for token {token_id} is neither finite nor -inf"
+            )
 
 
 GREEDY = SamplingParameters(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -55,8 +265,12 @@ def law(row: NDArray[np.float32], parameters: SamplingParameters) -> Distributio
 
     The chain is llama.cpp's (top-k, top-p, min-p, temperature), written
     anew for those who hold no model: the orchestrator in LOGITS form and the
-    toy model. Equal logits rank by lowest id.
+    toy model. Equal logits rank by lowest id. Raises InvalidRequest where the
+    parameters ask for more than these four.
     """
+    more = parameters.beyond_basic()
+    if more:
+        raise InvalidRequest(more[0], "needs the target's own sampler chain")
     if parameters.greedy:
         return certain(int(row.argmax()))
     order = _top(row, parameters.top_k)

@@ -7,6 +7,8 @@ Readers raise InvalidRequest with the field's name. What depends on the model
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +17,13 @@ from outrider.errors import InvalidRequest
 from outrider.messages import (
     MAX_CANDIDATES,
     MAX_DRAFT,
+    MAX_TOP_LOGPROBS,
+    NOTHING_DROPPED,
     Candidates,
     Form,
     Frame,
+    LogprobOptions,
+    Logprobs,
     Opening,
     Order,
     Round,
@@ -25,7 +31,7 @@ from outrider.messages import (
     Rule,
     Span,
 )
-from outrider.sampling import SamplingParameters
+from outrider.sampling import SamplingParameters, Stage
 from outrider.speculation import Policy
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
@@ -51,6 +57,19 @@ _POLICIES = {
     orchestrator.DRAFT_POLICY_FIXED: Policy.FIXED,
     orchestrator.DRAFT_POLICY_CLASSIC: Policy.CLASSIC,
 }
+_STAGES = {
+    common.SAMPLER_PENALTIES: Stage.PENALTIES,
+    common.SAMPLER_DRY: Stage.DRY,
+    common.SAMPLER_TOP_N_SIGMA: Stage.TOP_N_SIGMA,
+    common.SAMPLER_TOP_K: Stage.TOP_K,
+    common.SAMPLER_TFS_Z: Stage.TFS_Z,
+    common.SAMPLER_TYPICAL_P: Stage.TYPICAL_P,
+    common.SAMPLER_TOP_P: Stage.TOP_P,
+    common.SAMPLER_MIN_P: Stage.MIN_P,
+    common.SAMPLER_XTC: Stage.XTC,
+    common.SAMPLER_TEMPERATURE: Stage.TEMPERATURE,
+}
+_STAGE_VALUES = {stage: value for value, stage in _STAGES.items()}
 _POLICY_VALUES = {policy: value for value, policy in _POLICIES.items()}
 _RULE_VALUES = {rule: value for value, rule in _RULES.items()}
 _FORM_VALUES = {form: value for value, form in _FORMS.items()}
@@ -92,20 +111,68 @@ def write_form(form: Form) -> common.RowForm:
     return _FORM_VALUES[form]
 
 
-def read_sampling(message: common.SamplingParameters) -> SamplingParameters:
-    """Return the parameters; unset fields take their defaults."""
-    names = ("temperature", "top_k", "top_p", "min_p")
-    return SamplingParameters(**{n: getattr(message, n) for n in names if message.HasField(n)})
+_SCALARS = tuple(
+    each.name
+    for each in fields(SamplingParameters)
+    if each.name not in ("dry_sequence_breakers", "logit_bias", "grammar", "stages")
+)
+"""The sampling parameters that are one number each, under one name here and on the wire."""
+
+
+def read_sampling(
+    message: common.SamplingParameters, size: int | None = None
+) -> SamplingParameters:
+    """Return the parameters; unset fields take their defaults. `size` bounds the biased ids."""
+    known: dict[str, Any] = {n: getattr(message, n) for n in _SCALARS if message.HasField(n)}
+    if message.HasField("dry_sequence_breakers"):
+        known["dry_sequence_breakers"] = tuple(message.dry_sequence_breakers.texts)
+    if message.samplers:
+        known["stages"] = tuple(map(_read_stage, message.samplers))
+    biases = tuple(map(_read_bias, message.logit_biases))
+    if size is not None:
+        read_ids("logit_biases", [token_id for token_id, _ in biases], size)
+    return SamplingParameters(logit_bias=biases, grammar=message.grammar, **known)
+
+
+def _read_stage(value: int) -> Stage:
+    if value not in _STAGES:
+        raise InvalidRequest("samplers", f"unknown value {value}")
+    return _STAGES[value]  # type: ignore[index]
+
+
+def _read_bias(message: common.LogitBias) -> tuple[int, float]:
+    if message.WhichOneof("token") != "token_id":
+        raise InvalidRequest("logit_biases", "each needs a token id here")
+    return message.token_id, message.bias
 
 
 def write_sampling(parameters: SamplingParameters) -> common.SamplingParameters:
     """Return the message with every field set."""
     return common.SamplingParameters(
-        temperature=parameters.temperature,
-        top_k=parameters.top_k,
-        top_p=parameters.top_p,
-        min_p=parameters.min_p,
+        **{name: getattr(parameters, name) for name in _SCALARS},
+        dry_sequence_breakers=common.SequenceBreakers(texts=parameters.dry_sequence_breakers),
+        logit_biases=[
+            common.LogitBias(token_id=token_id, bias=bias)
+            for token_id, bias in parameters.logit_bias
+        ],
+        grammar=parameters.grammar,
+        samplers=map(write_stage, parameters.stages),
     )
+
+
+def write_stage(stage: Stage) -> common.Sampler:
+    """Return the enum value of a link of the sampler chain."""
+    return _STAGE_VALUES[stage]
+
+
+def read_logprob_options(message: common.LogprobOptions) -> LogprobOptions:
+    """Return what to report about tokens."""
+    count = message.top_count
+    if not 0 <= count <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest(
+            "logprobs.top_count", f"must be in [0, {MAX_TOP_LOGPROBS}], not {count}"
+        )
+    return LogprobOptions(count, message.after_sampling)
 
 
 def read_session_id(value: bytes) -> bytes:
@@ -130,7 +197,15 @@ def read_opening(message: common.OpenSession) -> Opening:
         candidate_count=_read_candidate_count(message.candidate_count),
         min_probability=_within("draft_min_probability", message.draft_min_probability, 0, 1),
         min_ratio=_within("draft_min_ratio", message.draft_min_ratio, 0, np.inf),
+        logprobs=read_logprob_options(message.logprobs) if message.HasField("logprobs") else None,
+        dropped=_read_dropped(message),
     )
+
+
+def _read_dropped(message: common.OpenSession) -> Span:
+    if not message.HasField("dropped"):
+        return NOTHING_DROPPED
+    return read_span("dropped", message.dropped, max(1, message.vocabulary_token_count))
 
 
 def _read_candidate_count(count: int) -> int:
@@ -154,7 +229,16 @@ def write_opening(opening: Opening) -> common.OpenSession:
         candidate_count=opening.candidate_count,
         draft_min_probability=opening.min_probability,
         draft_min_ratio=opening.min_ratio,
+        logprobs=write_logprob_options(opening.logprobs),
+        dropped=write_span(opening.dropped) if opening.dropped.token_ids else None,
     )
+
+
+def write_logprob_options(options: LogprobOptions | None) -> common.LogprobOptions | None:
+    """Return the message, or None where nothing is to be reported."""
+    if options is None:
+        return None
+    return common.LogprobOptions(top_count=options.top_count, after_sampling=options.after_sampling)
 
 
 def read_ids(field: str, token_ids: Sequence[int], size: int) -> list[int]:
@@ -270,7 +354,10 @@ def read_round(message: target.VerifyRound, size: int) -> Round:
     form, survivals = read_form(message.row_form), message.draft_survivals
     if survivals and (len(survivals) != len(ids) or form is not Form.SAMPLED):
         raise InvalidRequest("draft_survivals", "one for every draft token, with SAMPLED only")
-    return Round(number, prefix, ids, form, message.sent_ahead, survivals)
+    mu = message.mirostat_mu if message.HasField("mirostat_mu") else None
+    if mu is not None and not np.isfinite(mu):
+        raise InvalidRequest("mirostat_mu", f"must be finite, not {mu}")
+    return Round(number, prefix, ids, form, message.sent_ahead, survivals, mu)
 
 
 def write_round(round_: Round) -> target.VerifyRequest:
@@ -283,6 +370,7 @@ def write_round(round_: Round) -> target.VerifyRequest:
             row_form=write_form(round_.form),
             draft_survivals=round_.survivals,
             sent_ahead=round_.is_ahead,
+            mirostat_mu=round_.mirostat_mu,
         )
     )
 
@@ -291,15 +379,16 @@ def read_rows(message: target.Rows, size: int) -> Rows:
     """Return rows over ids in [0, size)."""
     if any(len(row) != 4 * size for row in message.logits):
         raise InvalidRequest("logits", f"a row is not {4 * size} bytes")
+    count = max(len(message.token_ids), len(message.distributions), len(message.logits))
+    if message.mirostat_mus and len(message.mirostat_mus) != count:
+        raise InvalidRequest("mirostat_mus", f"{len(message.mirostat_mus)} for {count} rows")
     return Rows(
         sampled=read_ids("token_ids", message.token_ids, size),
         distributions=[_read_target_row(row, size) for row in message.distributions],
         logits=list(message.logits),
-        candidates=_read_candidates(
-            message.candidates,
-            size,
-            max(len(message.token_ids), len(message.distributions), len(message.logits)),
-        ),
+        candidates=_read_candidates(message.candidates, size, count),
+        logprobs=read_logprobs(message.logprobs, size, count),
+        mirostat_mus=list(message.mirostat_mus),
     )
 
 
@@ -314,6 +403,8 @@ def write_rows(rows: Rows, first: int, answered: int = 0) -> target.Rows:
         distributions=[_write_target_row(row) for row in rows.distributions],
         logits=rows.logits,
         candidates=_write_candidates(rows.candidates),
+        logprobs=[write_logprobs(each) for each in rows.logprobs],
+        mirostat_mus=rows.mirostat_mus,
         answered_row_count=answered,
     )
 
@@ -324,6 +415,27 @@ def _read_candidates(lists: Sequence[common.Candidates], size: int, count: int) 
         raise InvalidRequest("candidates", f"{len(lists)} lists for {count} tokens")
     return [
         list(zip(read_ids("candidates", each.token_ids, size), each.probabilities, strict=False))
+        for each in lists
+    ]
+
+
+def write_logprobs(listed: Logprobs) -> common.Logprobs:
+    """Return the message of what was reported for one position."""
+    return common.Logprobs(
+        token_ids=[token_id for token_id, _ in listed],
+        log_probabilities=[value for _, value in listed],
+    )
+
+
+def read_logprobs(lists: Sequence[common.Logprobs], size: int, count: int) -> list[Logprobs]:
+    """Return what was reported for each of `count` rows, or nothing at all."""
+    if lists and len(lists) != count:
+        raise InvalidRequest("logprobs", f"{len(lists)} lists for {count} rows")
+    for each in lists:
+        if len(each.token_ids) != len(each.log_probabilities):
+            raise InvalidRequest("logprobs", "needs as many values as ids")
+    return [
+        list(zip(read_ids("logprobs", each.token_ids, size), each.log_probabilities, strict=True))
         for each in lists
     ]
 

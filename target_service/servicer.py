@@ -21,6 +21,7 @@ from outrider.errors import (
     PositionPastCache,
     RoundSuperseded,
 )
+from outrider.grammar.schema import grammar_of_schema
 from outrider.messages import Opening, Round, Rows, contradicts
 from outrider.rpc.channel import MESSAGE_BYTES
 from outrider.rpc.model_service import (
@@ -30,13 +31,15 @@ from outrider.rpc.model_service import (
     run_stream,
     write_spent,
 )
+from outrider.sampling import SamplingParameters
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import target_service_pb2 as messages
 from outrider.v1 import target_service_pb2_grpc as stubs
-from target_service.verifier import Verifier
+from target_service.verifier import Verifier, score
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
+_SCORES_PER_MESSAGE = 256
 _KEPT_REPLIES = 256
 _KEPT_REPLY_BYTES = 1 << 16
 _TEXT_BYTES = 8 * 1024 * 1024
@@ -90,14 +93,60 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         )
         return messages.TokenizeResponse(token_ids=ids)
 
+    async def CompileGrammar(
+        self, request: messages.CompileGrammarRequest, context: Context
+    ) -> messages.CompileGrammarResponse:
+        self.require_loaded()
+        assert self._model is not None
+        grammar = await asyncio.to_thread(_compile, self._model, request)
+        return messages.CompileGrammarResponse(grammar=grammar)
+
+    async def CountCached(
+        self, request: messages.CountCachedRequest, context: Context
+    ) -> messages.CountCachedResponse:
+        self.require_loaded()
+        count = await asyncio.wrap_future(self.host.cached_count(list(request.token_ids)))
+        return messages.CountCachedResponse(cached_token_count=count)
+
+    async def Embed(
+        self, request: messages.EmbedTokensRequest, context: Context
+    ) -> messages.EmbedTokensResponse:
+        capacity = self.require_loaded().context_token_count
+        ids = wire.read_ids("token_ids", request.token_ids, self.vocabulary_size)
+        if not 0 < len(ids) <= capacity:
+            raise InvalidRequest("token_ids", f"{len(ids)} tokens, at least 1, at most {capacity}")
+        values = await asyncio.wrap_future(self.host.embed(ids))
+        return messages.EmbedTokensResponse(values=values.tolist())
+
+    async def Score(
+        self, request: messages.ScoreRequest, context: Context
+    ) -> AsyncIterator[messages.ScoreResponse]:
+        self.require_loaded()
+        opening = wire.read_opening(request.open)
+        ids = wire.read_ids("token_ids", request.token_ids, self.vocabulary_size)
+        if not ids:
+            raise InvalidRequest("token_ids", "is empty")
+        top_count = opening.logprobs.top_count if opening.logprobs else 0
+        ticket = self.host.submit(opening.session_id, lambda lease: score(lease, ids, top_count))
+        try:
+            scores = await asyncio.wrap_future(ticket.future)
+        except asyncio.CancelledError:
+            self.host.cancel(ticket)
+            raise
+        for first in range(0, len(scores), _SCORES_PER_MESSAGE):
+            part = scores[first : first + _SCORES_PER_MESSAGE]
+            yield messages.ScoreResponse(logprobs=[wire.write_logprobs(each) for each in part])
+
     async def Verify(
         self, request_iterator: AsyncIterator[messages.VerifyRequest], context: Context
     ) -> None:
         self.require_loaded()
         assert self._model is not None
         opening = wire.read_opening(await first_opening(request_iterator))
+        # A grammar, or what DRY needs to know of the vocabulary, may take a while.
+        verifier = await asyncio.to_thread(Verifier, self._model, opening)
         owner = self.take(opening.session_id, opening.attempt)
-        stream = _VerifyStream(self, opening, owner, Verifier(self._model, opening))
+        stream = _VerifyStream(self, opening, owner, verifier)
         try:
             await run_stream(owner, stream.read(request_iterator), stream.answer(context))
         finally:
@@ -132,6 +181,15 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         self._replies.pop(session_id, None)
 
 
+def _compile(model: Model, request: messages.CompileGrammarRequest) -> str:
+    """Return the grammar that is asked for. Raises InvalidRequest where no session could use it."""
+    grammar = request.grammar
+    if request.WhichOneof("source") == "json_schema":
+        grammar = grammar_of_schema(request.json_schema)
+    model.sampler(SamplingParameters(grammar=grammar))
+    return grammar
+
+
 class _VerifyStream:
     """One open stream: rounds come in, replies go out in the same order."""
 
@@ -142,6 +200,7 @@ class _VerifyStream:
         self._opening = opening
         self._owner = owner
         self._verifier = verifier
+        self._told_cached = False
         self._waiting: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
 
@@ -220,7 +279,11 @@ class _VerifyStream:
         except RoundSuperseded:
             return [_superseded(number)]
         answered = len(rows) if len(rows) < waiting.round.row_count else 0
-        return list(_pack(number, rows, answered, lease.take_spent()))
+        reply = list(_pack(number, rows, answered, lease.take_spent()))
+        if not self._told_cached and self._verifier.cached_count:
+            reply[0].cached_token_count = self._verifier.cached_count
+        self._told_cached = True
+        return reply
 
     def close(self) -> None:
         """Stop what is under way."""
@@ -241,15 +304,7 @@ def _pack(
     if whole.ByteSize() <= MESSAGE_BYTES // 4:
         parts = [whole]
     else:
-        parts = [wire.write_rows(row, i, answered) for i, row in enumerate(_each_row(rows))]
+        parts = [wire.write_rows(rows[i : i + 1], i, answered) for i in range(len(rows))]
     for i, part in enumerate(parts):
         time = write_spent(spent) if i == 0 else None
         yield messages.VerifyResponse(round=number, rows=part, service_time=time)
-
-
-def _each_row(rows: Rows) -> Iterator[Rows]:
-    for i in range(len(rows)):
-        here = slice(i, i + 1)
-        yield Rows(
-            rows.sampled[here], rows.distributions[here], rows.logits[here], rows.candidates[here]
-        )

@@ -93,6 +93,12 @@ class SessionCache:
         if session is not None and session.sequence is not None:
             self._free.append(session.sequence)
 
+    def cached_count(self, wanted: Sequence[int]) -> int:
+        """Return how many tokens a new session of this text need not decode."""
+        held = [s.token_ids for s in self._sessions.values() if s.sequence is not None]
+        longest = max((common_prefix(each, wanted) for each in held), default=0)
+        return min(longest, len(wanted) - 1) if longest >= SHARED_PREFIX_MINIMUM else 0
+
     def place(
         self, session: Session, wanted: Sequence[int], busy: Collection[bytes]
     ) -> Placement | None:

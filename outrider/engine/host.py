@@ -15,6 +15,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from outrider.costs import CostTable
 from outrider.engine.cache import Session, SessionCache
 from outrider.engine.calibrate import decode_costs, exact_padding
@@ -168,6 +171,14 @@ class EngineHost:
     def session_counts(self) -> Future[tuple[int, int]]:
         """Return how many sessions are known, and how many of them are pinned."""
         return self._ask(self._cache_counts)
+
+    def cached_count(self, token_ids: Sequence[int]) -> Future[int]:
+        """Return how many tokens a new session of this text need not decode."""
+        return self._ask(lambda: self._cache.cached_count(token_ids))
+
+    def embed(self, token_ids: Sequence[int]) -> Future[NDArray[np.float32]]:
+        """Return the embedding of a text; nothing else is decoded meanwhile."""
+        return self._ask(lambda: self._model.embed(token_ids))
 
     def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> Future[list[int]]:
         """Return the ids of a text."""

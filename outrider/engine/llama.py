@@ -1,4 +1,4 @@
-"""Hosts a GGUF model with llama.cpp's low-level API. The only file that imports llama_cpp.
+"""Hosts a GGUF model with llama.cpp's low-level API. Only this and its sampling import llama_cpp.
 
 Nothing reaches C unchecked: llama.cpp aborts the process on an id outside the
 vocabulary, a sequence outside its range or a batch over its limits.
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.distribution import Distribution, certain, from_logits
 from outrider.engine.gguf_file import check_gguf
 from outrider.engine.model import (
     MAX_PADDED,
@@ -28,7 +27,7 @@ from outrider.engine.model import (
     Row,
     VocabularyDescription,
 )
-from outrider.errors import DecodeFailed, InvalidConfig
+from outrider.errors import DecodeFailed, InvalidConfig, InvalidRequest
 from outrider.sampling import SamplingParameters
 
 # libgomp reads these once, at load. Short spinning costs nothing when alone
@@ -37,6 +36,8 @@ if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
     os.environ["GOMP_SPINCOUNT"] = "10000"
 
 import llama_cpp as ll
+
+from outrider.engine.llama_sampling import ChainSampler, Samplers
 
 _ERROR_LEVEL = 4
 _recent_errors: deque[str] = deque(maxlen=4)
@@ -96,6 +97,7 @@ class LlamaConfig:
     mlock: bool = False
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"  # a quantised one turns flash attention on: llama.cpp wants it
+    embeddings: bool = False  # whether `embed` works; costs a context when it is first used
     progress: Callable[[float], None] | None = None
     """Told the share that is loaded: 0.0 once the file was found sound, up to 1.0."""
 
@@ -124,7 +126,8 @@ class LlamaModel:
         self._batch = _Batch(config.batch_rows)
         self._held = [0] * config.sequence_count
         self._copies_pending = False  # llama.cpp copies between streams when it next decodes
-        self._candidates = _Candidates(self._size)
+        self._samplers = Samplers(self._vocab, self._size, self._capacity)
+        self._embedder: _Embedder | None = None
         self.pad_multiple = config.pad_multiple
 
     def _new_context(self) -> Any:
@@ -176,6 +179,9 @@ class LlamaModel:
             can_truncate=cuttable,
             thread_count=self._config.thread_count,
             system_info=ll.llama_print_system_info().decode("utf-8", "replace").strip(),
+            chat_template=(ll.llama_model_chat_template(self._model, None) or b"").decode(
+                "utf-8", "replace"
+            ),
         )
 
     def token_texts(self) -> list[bytes]:
@@ -337,66 +343,72 @@ class LlamaModel:
 
     # --- sampling ---
 
-    def sampler(self, parameters: SamplingParameters) -> _GreedySampler | _ChainSampler:
-        if parameters.greedy:
-            return _GreedySampler()
-        return _ChainSampler(parameters, self._candidates)
+    def sampler(
+        self, parameters: SamplingParameters, seed: int = 0, choice: int = 0
+    ) -> ChainSampler:
+        return self._samplers.sampler(parameters, seed, choice)
+
+    # --- embeddings ---
+
+    def embed(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        if not self._config.embeddings:
+            raise InvalidRequest("embeddings", "are off: start the target with --embeddings")
+        assert 0 < len(token_ids) <= self._capacity, f"{len(token_ids)} tokens"
+        assert all(0 <= token_id < self._size for token_id in token_ids), "ids"
+        if self._embedder is None:
+            self._embedder = _Embedder(self._model, self._config, self._capacity)
+        return self._embedder.embed(token_ids)
 
     def close(self) -> None:
+        if self._embedder is not None:
+            self._embedder.close()
         ll.llama_free(self._ctx)
         ll.llama_model_free(self._model)
 
 
-class _GreedySampler:
-    """Gives the argmax, ties to the lowest id."""
+class _Embedder:
+    """A context of its own that reads a text at once and pools its embeddings.
 
-    def law(self, row: Row) -> Distribution:
-        return certain(int(row.argmax()))
+    As the model's file says, or their mean.
+    """
 
+    def __init__(self, model: Any, config: LlamaConfig, capacity: int) -> None:
+        self._width = ll.llama_model_n_embd(model)
+        self._ctx = self._open(model, config, capacity, ll.LLAMA_POOLING_TYPE_UNSPECIFIED)
+        if ll.llama_pooling_type(self._ctx) == ll.LLAMA_POOLING_TYPE_NONE:
+            ll.llama_free(self._ctx)
+            self._ctx = self._open(model, config, capacity, ll.LLAMA_POOLING_TYPE_MEAN)
+        self._batch = _Batch(capacity)
 
-class _ChainSampler:
-    """llama.cpp's own chain, applied to a copy of the row."""
+    @staticmethod
+    def _open(model: Any, config: LlamaConfig, capacity: int, pooling: int) -> Any:
+        params = ll.llama_context_default_params()
+        # What is pooled has to be in one ubatch.
+        params.n_ctx = params.n_batch = params.n_ubatch = capacity
+        params.n_threads = config.thread_count
+        params.n_threads_batch = config.batch_thread_count or config.thread_count
+        params.embeddings = True
+        params.pooling_type = pooling
+        params.no_perf = True
+        _recent_errors.clear()
+        context = ll.llama_init_from_model(model, params)
+        if not context:
+            raise DecodeFailed(f"no context for embeddings: {_last_error()}")
+        return context
 
-    def __init__(self, parameters: SamplingParameters, candidates: _Candidates) -> None:
-        self._candidates = candidates
-        self._chain = ll.llama_sampler_chain_init(ll.llama_sampler_chain_default_params())
-        for link in (
-            ll.llama_sampler_init_top_k(parameters.top_k),
-            ll.llama_sampler_init_top_p(parameters.top_p, 1),
-            ll.llama_sampler_init_min_p(parameters.min_p, 1),
-            ll.llama_sampler_init_temp(parameters.temperature),
-        ):
-            ll.llama_sampler_chain_add(self._chain, link)
+    def embed(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return the pooled embedding: float32[width]."""
+        ll.llama_memory_clear(ll.llama_get_memory(self._ctx), True)
+        whole = Chunk(0, 0, token_ids, len(token_ids))
+        self._batch.fill([whole], lambda _: len(token_ids), lambda _: len(token_ids))
+        code = ll.llama_decode(self._ctx, self._batch.struct)
+        if code != 0:
+            raise DecodeFailed(f"llama_decode returned {code}: {_last_error()}", llamaCode=code)
+        values = ll.llama_get_embeddings_seq(self._ctx, 0)
+        return np.ctypeslib.as_array(values, (self._width,)).copy()
 
-    def law(self, row: Row) -> Distribution:
-        return self._candidates.apply(self._chain, row)
-
-    def __del__(self) -> None:
-        ll.llama_sampler_free(self._chain)
-
-
-class _Candidates:
-    """The array that llama.cpp's samplers work on, filled anew for every row."""
-
-    _FIELDS = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-
-    def __init__(self, size: int) -> None:
-        self._ids = np.arange(size, dtype=np.int32)
-        self._table = np.zeros(size, self._FIELDS)
-        self._pointer = self._table.ctypes.data_as(ll.llama_token_data_p)
-
-    def apply(self, chain: Any, row: Row) -> Distribution:
-        count = len(row)
-        self._table["id"][:count] = self._ids[:count]
-        self._table["logit"][:count] = row
-        array = ll.llama_token_data_array(self._pointer, count, -1, False)
-        ll.llama_sampler_apply(chain, ctypes.byref(array))
-        # A sampler may leave its result elsewhere: follow the pointer it set.
-        data: Any = array.data
-        start = ctypes.addressof(data.contents)
-        memory = (ctypes.c_char * (array.size * self._FIELDS.itemsize)).from_address(start)
-        kept = np.ctypeslib.as_array(memory).view(self._FIELDS)
-        return from_logits(kept["id"].copy(), kept["logit"])
+    def close(self) -> None:
+        ll.llama_free(self._ctx)
 
 
 class _Batch:

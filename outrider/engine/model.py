@@ -66,6 +66,7 @@ class ModelDescription:
     can_truncate: bool
     thread_count: int
     system_info: str
+    chat_template: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,30 @@ class NoRoom(Exception):
 
 
 class Sampler(Protocol):
-    """One session's sampler chain, its state advanced over accepted tokens."""
+    """One session's sampler chain and its state, which follows the tokens that it is told."""
+
+    has_state: bool
+    """Whether the law of a row depends on the tokens besides."""
+
+    mirostat_mu: float | None
+    """Mirostat's state, which the tokens alone do not tell; None without it."""
 
     def law(self, row: Row) -> Distribution:
-        """Return the law of the next token; the row is left as it is."""
+        """Return the law of the next token; the row is left as it is.
+
+        Raises InvalidRequest when no token is possible.
+        """
+        ...
+
+    def accept(self, token_id: int, is_prompt: bool = False) -> None:
+        """Go on behind a token; a grammar and mirostat do not look at the prompt's.
+
+        Raises InvalidRequest for a token that the grammar does not allow.
+        """
+        ...
+
+    def clone(self) -> Sampler:
+        """Return a copy that goes its own way."""
         ...
 
 
@@ -148,8 +169,18 @@ class Model(Protocol):
         """
         ...
 
-    def sampler(self, parameters: SamplingParameters) -> Sampler:
-        """Return a new sampler chain."""
+    def sampler(self, parameters: SamplingParameters, seed: int = 0, choice: int = 0) -> Sampler:
+        """Return a new sampler chain, from any thread. Seed and choice key its own coins.
+
+        Raises InvalidRequest for what does not go with the vocabulary.
+        """
+        ...
+
+    def embed(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return the pooled embedding of a text: float32[width].
+
+        Raises InvalidRequest if the model was loaded without embeddings.
+        """
         ...
 
     def close(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -12,12 +10,10 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from outrider import errors
+from outrider import logs
 from outrider.errors import EngineBusy, InvalidRequest, OutriderError
 
 DOMAIN = "outrider"
-
-_log = logging.getLogger("outrider.rpc")
 
 
 class _Malformed:
@@ -114,9 +110,7 @@ async def _abort(context: Any, error: Exception) -> None:
 def to_status(error: Exception) -> status_pb2.Status:
     """Return the rich status of an error."""
     if not isinstance(error, OutriderError):
-        error_id = secrets.token_hex(4)
-        _log.error("internal error id=%s", error_id, exc_info=error)
-        error = errors.DecodeFailed(f"internal error {error_id}", errorId=error_id)
+        error = logs.internal_error("outrider.rpc", error)
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
     code = code_pb2.Code.Value(error.status)
     status = status_pb2.Status(code=code, message=str(error))

@@ -204,6 +204,7 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         machine_digest=machine_digest(),
         cores_digest=loaded.turns.cores_digest,
         core_count=loaded.turns.core_count,
+        chat_template=model.chat_template,
     )
     response.load_duration.FromMicroseconds(int(loaded.seconds * 1e6))
     return response

@@ -60,6 +60,7 @@ class ModelConfig:
     cache_type_v: str = "f16"  # a quantised one needs flash attention, which is then on
     nice: int = 0  # 19 takes what others leave
     numerics: str = ""  # exact or law; a target tries exact, a draft does not
+    embeddings: bool = False
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -161,6 +162,7 @@ def load_llama(config: ModelConfig) -> Callable[[], Model]:
                 mlock=config.mlock,
                 cache_type_k=config.cache_type_k,
                 cache_type_v=config.cache_type_v,
+                embeddings=config.embeddings,
                 progress=LoadingLog(config),
             )
         )

@@ -108,24 +108,21 @@ async def _refuse(requests: AsyncIterator[Any], context: Any) -> None:
 
 
 def _bearer(token_file: Path) -> str:
-    return f"Bearer {_read_token(token_file)}"
+    return f"Bearer {read_token(token_file)}"
 
 
-def _read_token(path: Path) -> str:
+def read_token(path: Path, option: str = "--token-file") -> str:
+    """Return the token in a file that an option names. Raises InvalidConfig."""
     try:
         with path.open("rb") as file:
             token = file.read(2 * MOST_TOKEN).strip().decode("ascii", "replace")
     except OSError as error:
-        _refuse_file("--token-file", path, error)
+        _refuse_file(option, path, error)
     if not LEAST_TOKEN <= len(token) <= MOST_TOKEN:
-        raise InvalidConfig(
-            "--token-file",
-            f"a token has {LEAST_TOKEN} to {MOST_TOKEN} characters; not so in {path}",
-        )
+        message = f"a token has {LEAST_TOKEN} to {MOST_TOKEN} characters; not so in {path}"
+        raise InvalidConfig(option, message)
     if not (token.isascii() and token.isprintable()):
-        raise InvalidConfig(
-            "--token-file", f"a token is one line of printable ASCII; not so {path}"
-        )
+        raise InvalidConfig(option, f"a token is one line of printable ASCII; not so {path}")
     return token
 
 

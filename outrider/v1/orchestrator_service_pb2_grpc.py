@@ -40,6 +40,41 @@ class OrchestratorServiceStub(object):
                 request_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.SubmitGeneration = channel.unary_unary(
+                '/outrider.v1.OrchestratorService/SubmitGeneration',
+                request_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.SubmitGenerationRequest.SerializeToString,
+                response_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.SubmitGenerationResponse.FromString,
+                _registered_method=True)
+        self.PollGeneration = channel.unary_unary(
+                '/outrider.v1.OrchestratorService/PollGeneration',
+                request_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.PollGenerationRequest.SerializeToString,
+                response_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.PollGenerationResponse.FromString,
+                _registered_method=True)
+        self.CancelGeneration = channel.unary_unary(
+                '/outrider.v1.OrchestratorService/CancelGeneration',
+                request_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.CancelGenerationRequest.SerializeToString,
+                response_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.CancelGenerationResponse.FromString,
+                _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/outrider.v1.OrchestratorService/Tokenize',
+                request_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.TokenizeTextRequest.SerializeToString,
+                response_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.TokenizeTextResponse.FromString,
+                _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/outrider.v1.OrchestratorService/Detokenize',
+                request_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
+        self.ApplyTemplate = channel.unary_unary(
+                '/outrider.v1.OrchestratorService/ApplyTemplate',
+                request_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.ApplyTemplateRequest.SerializeToString,
+                response_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.ApplyTemplateResponse.FromString,
+                _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/outrider.v1.OrchestratorService/Embed',
+                request_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.EmbedResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/outrider.v1.OrchestratorService/GetStatus',
                 request_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.GetStatusRequest.SerializeToString,
@@ -59,6 +94,55 @@ class OrchestratorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SubmitGeneration(self, request, context):
+        """Starts a generation that goes on by itself and is polled. Returns at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PollGeneration(self, request, context):
+        """Tells what a job has brought since a cursor. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelGeneration(self, request, context):
+        """Ends a job early; it still brings its last response. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tokenize(self, request, context):
+        """Turns text into token ids of the target. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Detokenize(self, request, context):
+        """Turns token ids into text. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApplyTemplate(self, request, context):
+        """Renders chat messages with the target's own template. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Embed(self, request, context):
+        """Returns the target's embeddings of texts. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """Tells the state of the peers. Idempotent.
         """
@@ -73,6 +157,41 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.GenerateRequest.FromString,
                     response_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.GenerateResponse.SerializeToString,
+            ),
+            'SubmitGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.SubmitGeneration,
+                    request_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.SubmitGenerationRequest.FromString,
+                    response_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.SubmitGenerationResponse.SerializeToString,
+            ),
+            'PollGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.PollGeneration,
+                    request_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.PollGenerationRequest.FromString,
+                    response_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.PollGenerationResponse.SerializeToString,
+            ),
+            'CancelGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelGeneration,
+                    request_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.CancelGenerationRequest.FromString,
+                    response_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.CancelGenerationResponse.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.TokenizeTextRequest.FromString,
+                    response_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.TokenizeTextResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.DetokenizeRequest.FromString,
+                    response_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.DetokenizeResponse.SerializeToString,
+            ),
+            'ApplyTemplate': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApplyTemplate,
+                    request_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.ApplyTemplateRequest.FromString,
+                    response_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.ApplyTemplateResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=outrider_dot_v1_dot_orchestrator__service__pb2.EmbedRequest.FromString,
+                    response_serializer=outrider_dot_v1_dot_orchestrator__service__pb2.EmbedResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -108,6 +227,195 @@ class OrchestratorService(object):
             '/outrider.v1.OrchestratorService/Generate',
             outrider_dot_v1_dot_orchestrator__service__pb2.GenerateRequest.SerializeToString,
             outrider_dot_v1_dot_orchestrator__service__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/outrider.v1.OrchestratorService/SubmitGeneration',
+            outrider_dot_v1_dot_orchestrator__service__pb2.SubmitGenerationRequest.SerializeToString,
+            outrider_dot_v1_dot_orchestrator__service__pb2.SubmitGenerationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PollGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/outrider.v1.OrchestratorService/PollGeneration',
+            outrider_dot_v1_dot_orchestrator__service__pb2.PollGenerationRequest.SerializeToString,
+            outrider_dot_v1_dot_orchestrator__service__pb2.PollGenerationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/outrider.v1.OrchestratorService/CancelGeneration',
+            outrider_dot_v1_dot_orchestrator__service__pb2.CancelGenerationRequest.SerializeToString,
+            outrider_dot_v1_dot_orchestrator__service__pb2.CancelGenerationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/outrider.v1.OrchestratorService/Tokenize',
+            outrider_dot_v1_dot_orchestrator__service__pb2.TokenizeTextRequest.SerializeToString,
+            outrider_dot_v1_dot_orchestrator__service__pb2.TokenizeTextResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/outrider.v1.OrchestratorService/Detokenize',
+            outrider_dot_v1_dot_orchestrator__service__pb2.DetokenizeRequest.SerializeToString,
+            outrider_dot_v1_dot_orchestrator__service__pb2.DetokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApplyTemplate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/outrider.v1.OrchestratorService/ApplyTemplate',
+            outrider_dot_v1_dot_orchestrator__service__pb2.ApplyTemplateRequest.SerializeToString,
+            outrider_dot_v1_dot_orchestrator__service__pb2.ApplyTemplateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/outrider.v1.OrchestratorService/Embed',
+            outrider_dot_v1_dot_orchestrator__service__pb2.EmbedRequest.SerializeToString,
+            outrider_dot_v1_dot_orchestrator__service__pb2.EmbedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -23,6 +23,58 @@ class TokenizeResponse(_message.Message):
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class CountCachedRequest(_message.Message):
+    __slots__ = ("token_ids",)
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class CountCachedResponse(_message.Message):
+    __slots__ = ("cached_token_count",)
+    CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    cached_token_count: int
+    def __init__(self, cached_token_count: _Optional[int] = ...) -> None: ...
+
+class ScoreRequest(_message.Message):
+    __slots__ = ("open", "token_ids")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    open: _common_pb2.OpenSession
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ScoreResponse(_message.Message):
+    __slots__ = ("logprobs",)
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    logprobs: _containers.RepeatedCompositeFieldContainer[_common_pb2.Logprobs]
+    def __init__(self, logprobs: _Optional[_Iterable[_Union[_common_pb2.Logprobs, _Mapping]]] = ...) -> None: ...
+
+class EmbedTokensRequest(_message.Message):
+    __slots__ = ("token_ids",)
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class EmbedTokensResponse(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class CompileGrammarRequest(_message.Message):
+    __slots__ = ("grammar", "json_schema")
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    grammar: str
+    json_schema: str
+    def __init__(self, grammar: _Optional[str] = ..., json_schema: _Optional[str] = ...) -> None: ...
+
+class CompileGrammarResponse(_message.Message):
+    __slots__ = ("grammar",)
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    grammar: str
+    def __init__(self, grammar: _Optional[str] = ...) -> None: ...
+
 class VerifyRequest(_message.Message):
     __slots__ = ("open", "round")
     OPEN_FIELD_NUMBER: _ClassVar[int]
@@ -32,23 +84,25 @@ class VerifyRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., round: _Optional[_Union[VerifyRound, _Mapping]] = ...) -> None: ...
 
 class VerifyRound(_message.Message):
-    __slots__ = ("round", "prefix", "draft_token_ids", "row_form", "draft_survivals", "sent_ahead")
+    __slots__ = ("round", "prefix", "draft_token_ids", "row_form", "draft_survivals", "sent_ahead", "mirostat_mu")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ROW_FORM_FIELD_NUMBER: _ClassVar[int]
     DRAFT_SURVIVALS_FIELD_NUMBER: _ClassVar[int]
     SENT_AHEAD_FIELD_NUMBER: _ClassVar[int]
+    MIROSTAT_MU_FIELD_NUMBER: _ClassVar[int]
     round: int
     prefix: _common_pb2.TokenSpan
     draft_token_ids: _containers.RepeatedScalarFieldContainer[int]
     row_form: _common_pb2.RowForm
     draft_survivals: bytes
     sent_ahead: bool
-    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., draft_survivals: _Optional[bytes] = ..., sent_ahead: bool = ...) -> None: ...
+    mirostat_mu: float
+    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., draft_survivals: _Optional[bytes] = ..., sent_ahead: bool = ..., mirostat_mu: _Optional[float] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
-    __slots__ = ("round", "rows", "missing", "busy", "superseded", "context_full", "service_time")
+    __slots__ = ("round", "rows", "missing", "busy", "superseded", "context_full", "service_time", "cached_token_count")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +110,7 @@ class VerifyResponse(_message.Message):
     SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FULL_FIELD_NUMBER: _ClassVar[int]
     SERVICE_TIME_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     round: int
     rows: Rows
     missing: _common_pb2.Missing
@@ -63,23 +118,28 @@ class VerifyResponse(_message.Message):
     superseded: _common_pb2.Superseded
     context_full: _common_pb2.ContextFull
     service_time: _common_pb2.ServiceTime
-    def __init__(self, round: _Optional[int] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., missing: _Optional[_Union[_common_pb2.Missing, _Mapping]] = ..., busy: _Optional[_Union[_common_pb2.Busy, _Mapping]] = ..., superseded: _Optional[_Union[_common_pb2.Superseded, _Mapping]] = ..., context_full: _Optional[_Union[_common_pb2.ContextFull, _Mapping]] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ...) -> None: ...
+    cached_token_count: int
+    def __init__(self, round: _Optional[int] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., missing: _Optional[_Union[_common_pb2.Missing, _Mapping]] = ..., busy: _Optional[_Union[_common_pb2.Busy, _Mapping]] = ..., superseded: _Optional[_Union[_common_pb2.Superseded, _Mapping]] = ..., context_full: _Optional[_Union[_common_pb2.ContextFull, _Mapping]] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ..., cached_token_count: _Optional[int] = ...) -> None: ...
 
 class Rows(_message.Message):
-    __slots__ = ("first_row", "token_ids", "distributions", "logits", "candidates", "answered_row_count")
+    __slots__ = ("first_row", "token_ids", "distributions", "logits", "candidates", "logprobs", "mirostat_mus", "answered_row_count")
     FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     DISTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     LOGITS_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    MIROSTAT_MUS_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     first_row: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     distributions: _containers.RepeatedCompositeFieldContainer[RowDistribution]
     logits: _containers.RepeatedScalarFieldContainer[bytes]
     candidates: _containers.RepeatedCompositeFieldContainer[_common_pb2.Candidates]
+    logprobs: _containers.RepeatedCompositeFieldContainer[_common_pb2.Logprobs]
+    mirostat_mus: _containers.RepeatedScalarFieldContainer[float]
     answered_row_count: int
-    def __init__(self, first_row: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., distributions: _Optional[_Iterable[_Union[RowDistribution, _Mapping]]] = ..., logits: _Optional[_Iterable[bytes]] = ..., candidates: _Optional[_Iterable[_Union[_common_pb2.Candidates, _Mapping]]] = ..., answered_row_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, first_row: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., distributions: _Optional[_Iterable[_Union[RowDistribution, _Mapping]]] = ..., logits: _Optional[_Iterable[bytes]] = ..., candidates: _Optional[_Iterable[_Union[_common_pb2.Candidates, _Mapping]]] = ..., logprobs: _Optional[_Iterable[_Union[_common_pb2.Logprobs, _Mapping]]] = ..., mirostat_mus: _Optional[_Iterable[float]] = ..., answered_row_count: _Optional[int] = ...) -> None: ...
 
 class RowDistribution(_message.Message):
     __slots__ = ("token_ids", "weights")

@@ -52,6 +52,26 @@ class TargetServiceStub(object):
                 request_serializer=outrider_dot_v1_dot_target__service__pb2.TokenizeRequest.SerializeToString,
                 response_deserializer=outrider_dot_v1_dot_target__service__pb2.TokenizeResponse.FromString,
                 _registered_method=True)
+        self.CompileGrammar = channel.unary_unary(
+                '/outrider.v1.TargetService/CompileGrammar',
+                request_serializer=outrider_dot_v1_dot_target__service__pb2.CompileGrammarRequest.SerializeToString,
+                response_deserializer=outrider_dot_v1_dot_target__service__pb2.CompileGrammarResponse.FromString,
+                _registered_method=True)
+        self.CountCached = channel.unary_unary(
+                '/outrider.v1.TargetService/CountCached',
+                request_serializer=outrider_dot_v1_dot_target__service__pb2.CountCachedRequest.SerializeToString,
+                response_deserializer=outrider_dot_v1_dot_target__service__pb2.CountCachedResponse.FromString,
+                _registered_method=True)
+        self.Score = channel.unary_stream(
+                '/outrider.v1.TargetService/Score',
+                request_serializer=outrider_dot_v1_dot_target__service__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=outrider_dot_v1_dot_target__service__pb2.ScoreResponse.FromString,
+                _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/outrider.v1.TargetService/Embed',
+                request_serializer=outrider_dot_v1_dot_target__service__pb2.EmbedTokensRequest.SerializeToString,
+                response_deserializer=outrider_dot_v1_dot_target__service__pb2.EmbedTokensResponse.FromString,
+                _registered_method=True)
         self.Verify = channel.stream_stream(
                 '/outrider.v1.TargetService/Verify',
                 request_serializer=outrider_dot_v1_dot_target__service__pb2.VerifyRequest.SerializeToString,
@@ -91,6 +111,36 @@ class TargetServiceServicer(object):
 
     def Tokenize(self, request, context):
         """Turns text into token ids. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompileGrammar(self, request, context):
+        """Checks a grammar, or makes one of a JSON schema, so that a bad one is
+        refused before anything starts. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountCached(self, request, context):
+        """Tells how much of a prompt is in the cache already. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Score(self, request, context):
+        """Returns the log probabilities of a text's own tokens. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Embed(self, request, context):
+        """Returns embeddings, if the service was started with --embeddings.
+        Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -136,6 +186,26 @@ def add_TargetServiceServicer_to_server(servicer, server):
                     servicer.Tokenize,
                     request_deserializer=outrider_dot_v1_dot_target__service__pb2.TokenizeRequest.FromString,
                     response_serializer=outrider_dot_v1_dot_target__service__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'CompileGrammar': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompileGrammar,
+                    request_deserializer=outrider_dot_v1_dot_target__service__pb2.CompileGrammarRequest.FromString,
+                    response_serializer=outrider_dot_v1_dot_target__service__pb2.CompileGrammarResponse.SerializeToString,
+            ),
+            'CountCached': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountCached,
+                    request_deserializer=outrider_dot_v1_dot_target__service__pb2.CountCachedRequest.FromString,
+                    response_serializer=outrider_dot_v1_dot_target__service__pb2.CountCachedResponse.SerializeToString,
+            ),
+            'Score': grpc.unary_stream_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=outrider_dot_v1_dot_target__service__pb2.ScoreRequest.FromString,
+                    response_serializer=outrider_dot_v1_dot_target__service__pb2.ScoreResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=outrider_dot_v1_dot_target__service__pb2.EmbedTokensRequest.FromString,
+                    response_serializer=outrider_dot_v1_dot_target__service__pb2.EmbedTokensResponse.SerializeToString,
             ),
             'Verify': grpc.stream_stream_rpc_method_handler(
                     servicer.Verify,
@@ -236,6 +306,114 @@ class TargetService(object):
             '/outrider.v1.TargetService/Tokenize',
             outrider_dot_v1_dot_target__service__pb2.TokenizeRequest.SerializeToString,
             outrider_dot_v1_dot_target__service__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompileGrammar(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/outrider.v1.TargetService/CompileGrammar',
+            outrider_dot_v1_dot_target__service__pb2.CompileGrammarRequest.SerializeToString,
+            outrider_dot_v1_dot_target__service__pb2.CompileGrammarResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountCached(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/outrider.v1.TargetService/CountCached',
+            outrider_dot_v1_dot_target__service__pb2.CountCachedRequest.SerializeToString,
+            outrider_dot_v1_dot_target__service__pb2.CountCachedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/outrider.v1.TargetService/Score',
+            outrider_dot_v1_dot_target__service__pb2.ScoreRequest.SerializeToString,
+            outrider_dot_v1_dot_target__service__pb2.ScoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/outrider.v1.TargetService/Embed',
+            outrider_dot_v1_dot_target__service__pb2.EmbedTokensRequest.SerializeToString,
+            outrider_dot_v1_dot_target__service__pb2.EmbedTokensResponse.FromString,
             options,
             channel_credentials,
             insecure,

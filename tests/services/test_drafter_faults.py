@@ -367,7 +367,7 @@ async def test_a_frame_without_rows_is_no_draft_under_rejection() -> None:
     async with bad_link(on_frames(strip)) as orchestrator:
         for seed in range(3):
             completion = await generate(orchestrator, request(seed=seed, acceptance=3))
-            assert len(completion.token_ids) == 48
+            assert 48 <= len(completion.token_ids) <= 51  # a character is finished
 
 
 async def test_a_draft_with_another_vocabulary_is_refused_and_named() -> None:

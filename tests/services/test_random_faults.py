@@ -420,7 +420,7 @@ async def trouble(
 async def test_the_text_is_right_over_bad_links_to_forgetful_services(
     monkeypatch: pytest.MonkeyPatch, seed: int, rollback: int
 ) -> None:
-    monkeypatch.setattr("orchestrator.servicer.Generation", Watched)
+    monkeypatch.setattr("orchestrator.completions.Generation", Watched)
     Watched.rounds_with_draft = 0
     rng = random.Random(seed)
     async with bad_links(rng) as (target, draft, orchestrator):

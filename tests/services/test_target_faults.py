@@ -304,4 +304,4 @@ def test_a_round_that_gave_no_survivals_is_answered_whole_or_not_at_all() -> Non
         pinned.expect(2)
     free = _SentRound(Round(1, Span(0, [5]), [6, 7], Form.SAMPLED, survivals=b"\x80\x40"), 0.0)
     free.expect(2)
-    assert free.add(0, Rows(sampled=[6, 7])) == Rows([6, 7], [], [], [])
+    assert free.add(0, Rows(sampled=[6, 7])) == Rows([6, 7], [], [], [], [], [])

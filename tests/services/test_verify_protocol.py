@@ -405,7 +405,7 @@ async def test_a_bad_round_ends_the_stream_and_nothing_else(
                 {"temperature": float("inf")},
                 {"temperature": -1.0},
                 {"top_k": -1},
-                {"top_p": 0.0},
+                {"top_p": -0.5},
                 {"top_p": 1.5},
                 {"min_p": float("nan")},
                 {"min_p": -0.1},

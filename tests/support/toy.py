@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from threading import Lock
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.text import ends_inside_character
 from outrider import noise, sampling
 from outrider.distribution import Distribution
 from outrider.engine.model import (
@@ -25,6 +27,7 @@ from outrider.engine.model import (
     Row,
     VocabularyDescription,
 )
+from outrider.errors import InvalidRequest
 from outrider.sampling import SamplingParameters
 
 BOS, EOS, PAD = 0, 1, 2
@@ -175,9 +178,16 @@ class ToyModel:
             _require(not self._copied, "sequences are exchanged before a copy was carried out")
             self._cells[first], self._cells[second] = self._cells[second], self._cells[first]
 
-    def sampler(self, parameters: SamplingParameters) -> ToySampler:
-        """Return a new sampler chain."""
+    def sampler(self, parameters: SamplingParameters, seed: int = 0, choice: int = 0) -> ToySampler:
+        """Return a new sampler chain; more than the four basic stages is refused."""
+        more = parameters.beyond_basic()
+        if more:
+            raise InvalidRequest(more[0], "is not for toys")
         return ToySampler(parameters)
+
+    def embed(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return how often each id is there: a text's own vector."""
+        return np.bincount(token_ids, minlength=self.vocabulary_size).astype(np.float32)
 
     def close(self) -> None:
         """Free everything; every later call is a misuse."""
@@ -291,11 +301,20 @@ class ToySampler:
     """A sampler chain without state."""
 
     parameters: SamplingParameters
+    has_state: ClassVar[bool] = False
+    mirostat_mu: float | None = None
 
     def law(self, row: Row) -> Distribution:
         """Return the law of the next token."""
         _require(not np.isnan(row).any(), "the row was overwritten by a later decode")
         return sampling.law(row, self.parameters)
+
+    def accept(self, token_id: int, is_prompt: bool = False) -> None:
+        """Go on behind a token, which changes nothing."""
+
+    def clone(self) -> ToySampler:
+        """Return a copy."""
+        return self
 
 
 def generate_alone(
@@ -308,15 +327,24 @@ def generate_alone(
 ) -> list[int]:
     """Return what the model writes in its sequence 0 with no draft: what every rule must write.
 
-    An end token is the last one. At a temperature above 0 the noise is the
-    `shared-noise` rule's, keyed by the absolute position.
+    An end token is the last one. A character is finished at the limit. At a
+    temperature above 0 the noise is the `shared-noise` rule's, keyed by the
+    absolute position.
     """
     model.truncate(0, 0)
     sampler = model.sampler(parameters)
     ends = model.describe().vocabulary.end_token_ids
     written: list[int] = []
     pending = list(prompt)
-    while len(written) < token_count and not (written and written[-1] in ends):
+    texts = model.token_texts()
+
+    def goes_on() -> bool:
+        if len(written) < token_count or not written:
+            return len(written) < token_count
+        tail = b"".join(texts[token_id] for token_id in written[-4:])
+        return len(written) < token_count + 3 and ends_inside_character(tail)
+
+    while goes_on() and not (written and written[-1] in ends):
         position = len(prompt) + len(written)
         row = _decode_alone(model, position - len(pending), pending)
         token_id, _ = sampler.law(row).race(seed, choice, position)

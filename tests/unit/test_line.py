@@ -401,9 +401,9 @@ def test_a_greedy_guess_is_the_argmax_and_as_sure_as_its_probability() -> None:
     guess = guesser(ToyModel(), opening(Rule.MATCH, GREEDY), 256, 0.0)
     row = np.full(64, -30.0, np.float32)
     row[9], row[7] = 1.0, 1.0
-    assert guess(row, 4, 4) == Guess(7, 127)
+    assert guess(row, 4, PROMPT) == Guess(7, 127)
     row[9] = -30.0
-    assert guess(row, 4, 4) == Guess(7, 255)
+    assert guess(row, 4, PROMPT) == Guess(7, 255)
 
 
 def test_ids_beyond_the_targets_vocabulary_are_never_guessed() -> None:
@@ -413,7 +413,7 @@ def test_ids_beyond_the_targets_vocabulary_are_never_guessed() -> None:
     for rule, sampling in ((Rule.MATCH, GREEDY), (Rule.SHARED_NOISE, WARM), (Rule.REJECTION, WARM)):
         guess = guesser(ToyModel(), opening(rule, sampling, vocabulary=32), 256, 0.0)
         for position in range(4, 60):
-            assert guess(row, 4, position).token_id < 32
+            assert guess(row, 4, [5] * position).token_id < 32
 
 
 def test_a_shared_noise_guess_is_what_the_target_would_draw() -> None:
@@ -434,9 +434,9 @@ def test_a_certain_guess_has_the_highest_confidence() -> None:
     sampling = SamplingParameters(temperature=1.0, top_k=1, top_p=1.0, min_p=0.0)
     row = np.arange(64, dtype=np.float32)
     guess = guesser(ToyModel(), opening(Rule.SHARED_NOISE, sampling), 256, 0.0)
-    assert guess(row, 4, 4) == Guess(63, 255)
+    assert guess(row, 4, PROMPT) == Guess(63, 255)
     guess = guesser(ToyModel(), opening(Rule.REJECTION, sampling), 256, 0.0)
-    assert guess(row, 4, 4).confidence == 255
+    assert guess(row, 4, PROMPT).confidence == 255
 
 
 def test_a_rejection_guess_is_drawn_from_the_row_it_sends() -> None:
@@ -458,7 +458,7 @@ def test_a_rejection_block_drafted_again_elsewhere_meets_new_draws() -> None:
 
 def test_a_row_that_is_sent_keeps_to_its_support() -> None:
     guess = guesser(ToyModel(), opening(Rule.REJECTION, WARM), 5, 0.0)
-    row = guess(np.linspace(0, 8, 64, dtype=np.float32), 4, 4).row
+    row = guess(np.linspace(0, 8, 64, dtype=np.float32), 4, PROMPT).row
     assert row is not None
     assert row.token_ids.tolist() == [63, 62, 61, 60, 59]
 

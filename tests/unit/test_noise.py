@@ -98,7 +98,7 @@ def test_choices_purposes_rounds_and_positions_give_different_numbers() -> None:
         uniform(42, choice, purpose, first, first + i)
         for choice, purpose, first, i in itertools.product(range(8), Purpose, range(16), range(8))
     ]
-    assert len(set(numbers)) == 8 * 3 * 16 * 8
+    assert len(set(numbers)) == 8 * len(Purpose) * 16 * 8
 
 
 def test_a_position_drafted_again_gets_new_numbers() -> None:

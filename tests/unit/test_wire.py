@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from outrider import wire
 from outrider.distribution import Distribution
 from outrider.errors import InvalidRequest
 from outrider.messages import MAX_DRAFT, Form, Frame, Opening, Order, Round, Rows, Rule, Span
-from outrider.sampling import SamplingParameters
+from outrider.sampling import SamplingParameters, Stage
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import target_service_pb2 as target
@@ -31,8 +32,37 @@ SAMPLING = st.builds(
     SamplingParameters,
     temperature=st.floats(0, 1000, width=32),
     top_k=st.integers(0, 2**31 - 1),
-    top_p=st.floats(0, 1, width=32, exclude_min=True),
+    top_p=st.floats(0, 1, width=32),
     min_p=st.floats(0, 1, width=32),
+    dynatemp_range=st.floats(0, 1000),
+    dynatemp_exponent=st.floats(0, 100),
+    typical_p=st.floats(0, 1),
+    top_n_sigma=st.floats(-1, 1e6),
+    tfs_z=st.floats(0, 1),
+    xtc_probability=st.floats(0, 1),
+    xtc_threshold=st.floats(0, 1),
+    min_keep=st.integers(0, 2**31 - 1),
+    repeat_last_n=st.integers(-1, 2**31 - 1),
+    repeat_penalty=st.floats(1e-3, 1e3),
+    presence_penalty=st.floats(-1e3, 1e3),
+    frequency_penalty=st.floats(-1e3, 1e3),
+    penalize_newline=st.booleans(),
+    dry_multiplier=st.floats(0, 1e3),
+    dry_base=st.floats(0, 1e3),
+    dry_allowed_length=st.integers(0, 2**31 - 1),
+    dry_penalty_last_n=st.integers(-1, 2**31 - 1),
+    dry_sequence_breakers=st.lists(
+        st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=10),
+        max_size=16,
+    ).map(tuple),
+    mirostat=st.integers(0, 2),
+    mirostat_tau=st.floats(0, 100),
+    mirostat_eta=st.floats(0, 1),
+    logit_bias=st.lists(
+        st.tuples(st.integers(0, SIZE - 1), st.floats(-1e6, 1e6) | st.just(-math.inf)), max_size=5
+    ).map(tuple),
+    grammar=st.just("") | st.just('root ::= "a"'),
+    stages=st.permutations(Stage).map(tuple),
 )
 OPENINGS = st.builds(
     Opening,
@@ -251,7 +281,28 @@ REFUSED: list[tuple[Callable[[Any], Any], Any, str, str]] = [
     (wire.read_sampling, sampling_with(temperature=NAN), "temperature", "nan"),
     (wire.read_sampling, sampling_with(temperature=INF), "temperature", "inf"),
     (wire.read_sampling, sampling_with(top_k=-1), "top_k", "-1"),
-    (wire.read_sampling, sampling_with(top_p=0.0), "top_p", "above 0"),
+    (wire.read_sampling, sampling_with(typical_p=-0.5), "typical_p", r"\[0, 1\]"),
+    (wire.read_sampling, sampling_with(mirostat=3), "mirostat", r"\[0, 2\]"),
+    (wire.read_sampling, sampling_with(grammar="a\0b"), "grammar", "NUL"),
+    (wire.read_sampling, sampling_with(samplers=[99]), "samplers", "unknown"),
+    (
+        wire.read_sampling,
+        sampling_with(samplers=[common.SAMPLER_XTC, common.SAMPLER_XTC]),
+        "samplers",
+        "twice",
+    ),
+    (
+        wire.read_sampling,
+        sampling_with(logit_biases=[common.LogitBias(text="a", bias=1.0)]),
+        "logit_biases",
+        "id",
+    ),
+    (
+        wire.read_sampling,
+        sampling_with(logit_biases=[common.LogitBias(token_id=1, bias=math.inf)]),
+        "logit_bias",
+        "finite",
+    ),
     (wire.read_sampling, sampling_with(top_p=1.5), "top_p", r"\[0, 1\]"),
     (wire.read_sampling, sampling_with(top_p=NAN), "top_p", "nan"),
     (wire.read_sampling, sampling_with(min_p=-0.5), "min_p", "-0.5"),

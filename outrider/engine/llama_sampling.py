@@ -1,0 +1,576 @@
+"""llama.cpp's sampler chains with the state of one session. Beside llama.py, the only importer.
+
+What llama.cpp draws inside `apply` (XTC, mirostat) is written anew here: it
+cuts as llama.cpp does, and the draw is the caller's own. What llama.cpp no
+longer has (tail-free sampling) is here too. All else are its own samplers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import takewhile
+from typing import Any, Protocol
+
+import llama_cpp as ll
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.distribution import Distribution, certain, from_logits
+from outrider.engine.model import Row
+from outrider.errors import InvalidRequest
+from outrider.grammar.gbnf import read_grammar
+from outrider.grammar.matcher import Matcher, Place
+from outrider.grammar.tokens import Tokens
+from outrider.noise import Purpose, uniform
+from outrider.sampling import SCORING, SamplingParameters, Stage
+
+_FIELDS = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+_FEW = 512
+"""Up to so many tokens are looked at one by one, more in the order of their texts."""
+
+_KEPT_TABLES = 64
+"""Places of grammars of which it is known what every token of the vocabulary is there."""
+
+_NEVER = b"\0"
+"""A text that no grammar allows."""
+
+_MIROSTAT_TOKENS = 100
+"""Tokens that mirostat 1 estimates the slope from: llama.cpp's own number."""
+
+
+class Candidates:
+    """The array that llama.cpp's samplers work on, filled anew for every row."""
+
+    def __init__(self, size: int) -> None:
+        self._ids = np.arange(size, dtype=np.int32)
+        self._table = np.zeros(size, _FIELDS)
+        self._array = ll.llama_token_data_array(
+            self._table.ctypes.data_as(ll.llama_token_data_p), 0, -1, False
+        )
+
+    def fill(
+        self, logits: Row, ids: NDArray[np.int32] | None = None, is_sorted: bool = False
+    ) -> None:
+        """Hold these logits: of all ids from 0 on, or of the ones given."""
+        count = len(logits)
+        self._table["id"][:count] = self._ids[:count] if ids is None else ids
+        self._table["logit"][:count] = logits
+        self._array.size = count
+        self._array.sorted = is_sorted
+
+    def apply(self, sampler: Any) -> None:
+        """Apply a sampler of llama.cpp."""
+        ll.llama_sampler_apply(sampler, ctypes.byref(self._array))
+        data: Any = self._array.data
+        assert ctypes.addressof(data.contents) == self._table.ctypes.data, "moved"
+
+    def __len__(self) -> int:
+        return int(self._array.size)
+
+    @property
+    def ids(self) -> NDArray[np.int32]:
+        """The ids still there: int32[n]. A view."""
+        return self._table["id"][: len(self)]
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """Their logits: float32[n]. A view."""
+        return self._table["logit"][: len(self)]
+
+    def sort(self) -> None:
+        """Put the largest logit first."""
+        if not self._array.sorted:
+            order = np.argsort(-self.logits, kind="stable")
+            self._table[: len(self)] = self._table[order]
+            self._array.sorted = True
+
+    def keep(self, first: int, end: int) -> None:
+        """Drop all but the candidates [first, end)."""
+        self._table[: end - first] = self._table[first:end].copy()
+        self._array.size = end - first
+
+    def sorted_probabilities(self) -> NDArray[np.float32]:
+        """Sort, and return the softmax: float32[n]."""
+        self.sort()
+        weights = np.exp(self.logits - self.logits[0])
+        return np.asarray(weights / weights.sum(), np.float32)
+
+
+class _Link(Protocol):
+    """One or more stages of a chain."""
+
+    def apply(self, candidates: Candidates) -> None:
+        """Change the candidates' logits, or drop some."""
+
+    def accept(self, token_id: int) -> None:
+        """Advance the state by a token."""
+
+    def clone(self) -> _Link:
+        """Return a copy that goes its own way."""
+
+
+class _Native:
+    """A sampler of llama.cpp. One without a state serves every copy of a chain."""
+
+    def __init__(self, handle: Any, has_state: bool = False) -> None:
+        self._handle = handle
+        self._has_state = has_state
+
+    def apply(self, candidates: Candidates) -> None:
+        candidates.apply(self._handle)
+
+    def accept(self, token_id: int) -> None:
+        if self._has_state:
+            ll.llama_sampler_accept(self._handle, token_id)
+
+    def clone(self) -> _Native:
+        return _Native(ll.llama_sampler_clone(self._handle), True) if self._has_state else self
+
+    def __del__(self) -> None:
+        ll.llama_sampler_free(self._handle)
+
+
+class _Exempting:
+    """Penalties that leave some tokens as they are."""
+
+    def __init__(self, penalties: _Native, exempt: NDArray[np.int32]) -> None:
+        self._penalties = penalties
+        self._exempt = exempt
+
+    def apply(self, candidates: Candidates) -> None:
+        spared = np.isin(candidates.ids, self._exempt)
+        logits = candidates.logits[spared]
+        self._penalties.apply(candidates)
+        candidates.logits[spared] = logits
+
+    def accept(self, token_id: int) -> None:
+        self._penalties.accept(token_id)
+
+    def clone(self) -> _Exempting:
+        return _Exempting(self._penalties.clone(), self._exempt)
+
+
+class _Xtc:
+    """Exclude top choices: with some probability, all but the last of the likely tokens go.
+
+    The coin is keyed by the position in the text, so that a row has one law.
+    """
+
+    def __init__(
+        self, parameters: SamplingParameters, seed: int, choice: int, position: int
+    ) -> None:
+        self._parameters = parameters
+        self._seed, self._choice = seed, choice
+        self._position = position
+
+    def apply(self, candidates: Candidates) -> None:
+        its = self._parameters
+        coin = uniform(self._seed, self._choice, Purpose.XTC, 0, self._position)
+        if len(candidates) < 2 or coin > its.xtc_probability:
+            return
+        p = candidates.sorted_probabilities()
+        likely = int(np.count_nonzero(p >= np.float32(its.xtc_threshold)))
+        excluded = max(0, likely - 1)
+        if excluded and len(candidates) - excluded >= its.min_keep:
+            candidates.keep(excluded, len(candidates))
+
+    def accept(self, token_id: int) -> None:
+        self._position += 1
+
+    def clone(self) -> _Xtc:
+        return _Xtc(self._parameters, self._seed, self._choice, self._position)
+
+
+class _TailFree:
+    """Cuts where the curvature of the sorted probabilities is used up.
+
+    Source: Phénix and Egan, "Tail Free Sampling" (2019), as llama.cpp had it.
+    """
+
+    def __init__(self, parameters: SamplingParameters) -> None:
+        self._z = np.float32(parameters.tfs_z)
+        self._least = max(1, parameters.min_keep)
+
+    def apply(self, candidates: Candidates) -> None:
+        if len(candidates) <= 2:
+            return
+        curvature = np.abs(np.diff(candidates.sorted_probabilities(), 2))
+        total = curvature.sum()
+        share = curvature / total if total > 1e-6 else np.full_like(curvature, 1 / len(curvature))
+        beyond = self._least + np.flatnonzero(np.cumsum(share)[self._least :] > self._z)
+        if beyond.size:
+            candidates.keep(0, int(beyond[0]))
+
+    def accept(self, token_id: int) -> None:
+        return None
+
+    def clone(self) -> _TailFree:
+        return self
+
+
+class Mirostat:
+    """Keeps the surprise of the text near tau, by how many of the sorted tokens it keeps.
+
+    Its state `mu` follows from the drawn tokens and their probabilities, not
+    from the text alone, so whoever goes on elsewhere must be told it. Source:
+    Basu et al. 2007.14966, in llama.cpp's form.
+    """
+
+    def __init__(self, parameters: SamplingParameters, vocabulary: int) -> None:
+        self._parameters = parameters
+        self._vocabulary = vocabulary
+
+    @property
+    def start(self) -> float:
+        """What mu is before the first token."""
+        return 2.0 * self._parameters.mirostat_tau
+
+    def cut(self, candidates: Candidates, mu: float) -> None:
+        """Keep the likely tokens, at least one."""
+        p = candidates.sorted_probabilities()
+        cut = self._slope_cut if self._parameters.mirostat == 1 else self._surprise_cut
+        candidates.keep(0, max(1, min(cut(p, mu), len(candidates))))
+
+    def _surprise_cut(self, p: NDArray[np.float32], mu: float) -> int:
+        """Return how many tokens come before the first one more surprising than mu."""
+        with np.errstate(divide="ignore"):
+            beyond = np.flatnonzero(-np.log2(p) > mu)
+        return int(beyond[0]) if beyond.size else len(p)
+
+    def _slope_cut(self, p: NDArray[np.float32], mu: float) -> int:
+        """Return how many tokens reach mu if the probabilities fall as a power of the rank."""
+        top = p[:_MIROSTAT_TOKENS].astype(np.float64)
+        if len(top) < 2 or top[-1] == 0:
+            return 1  # no slope: what llama.cpp's casts make of it
+        ranks = np.arange(1, len(top))
+        t, b = np.log((ranks + 1) / ranks), np.log(top[:-1] / top[1:])
+        s = float((t * b).sum() / (t * t).sum())
+        epsilon = s - 1.0
+        try:
+            return int(((epsilon * 2.0**mu) / (1.0 - self._vocabulary**-epsilon)) ** (1.0 / s))
+        except (OverflowError, ZeroDivisionError):
+            return 1
+
+    def moved(self, mu: float, probability: float) -> float:
+        """Return mu after a token of this probability among the kept ones was drawn."""
+        its = self._parameters
+        surprise = -math.log2(max(probability, 1e-300))
+        return mu - its.mirostat_eta * (surprise - its.mirostat_tau)
+
+
+class Allowed:
+    """What a grammar says of the tokens of one vocabulary.
+
+    llama.cpp's own sampler is not asked: there are grammars with which it ends
+    the process, or never ends (docs/grammars.md). As there, a token's text is
+    also what a control token is named, and the ends of a text are no text.
+    """
+
+    def __init__(self, vocabulary: Any, size: int) -> None:
+        ends = [ll.llama_vocab_is_eog(vocabulary, token_id) for token_id in range(size)]
+        self._is_end = np.array(ends, np.bool_)
+        self._texts = [
+            b"" if ends[token_id] else _text_with_control(vocabulary, token_id)
+            for token_id in range(size)
+        ]
+        self._size = size
+        self._tables: OrderedDict[Place, NDArray[np.bool_]] = OrderedDict()
+        self._tokens = Tokens([text if text and text[0] else _NEVER for text in self._texts])
+
+    def mask(self, matcher: Matcher, place: Place, candidates: Candidates) -> None:
+        """Make what is not allowed behind a place impossible."""
+        ids = candidates.ids
+        if len(ids) > _FEW or place in self._tables:
+            allowed = self._table(matcher, place)[ids]
+        else:
+            allowed = np.array([self._follows(matcher, place, int(i)) for i in ids], np.bool_)
+        allowed[self._is_end[ids]] = place.can_end
+        candidates.logits[~allowed] = -np.inf
+
+    def _table(self, matcher: Matcher, place: Place) -> NDArray[np.bool_]:
+        """Return which tokens may follow a place. Texts come back to a few places all the time."""
+        table = self._tables.get(place)
+        if table is None:
+            table = np.zeros(self._size, np.bool_)
+            table[self._tokens.allowed(matcher, place)] = True
+            self._tables[place] = table
+        self._tables.move_to_end(place)
+        if len(self._tables) > _KEPT_TABLES:
+            self._tables.popitem(last=False)
+        return table
+
+    def _follows(self, matcher: Matcher, place: Place, token_id: int) -> bool:
+        text = self._texts[token_id]
+        return bool(text) and matcher.follow(place, text) is not None
+
+    def behind(self, matcher: Matcher, place: Place, token_id: int) -> Place | None:
+        """Return the place behind a token; None if it is not allowed."""
+        if self._is_end[token_id]:
+            return place if place.can_end else None
+        text = self._texts[token_id]
+        return matcher.follow(place, text) if text else None
+
+
+def _text_with_control(vocabulary: Any, token_id: int) -> bytes:
+    """Return a token's text, where a control token has its name."""
+    buffer = ctypes.create_string_buffer(256)
+    while True:
+        length = ll.llama_token_to_piece(vocabulary, token_id, buffer, len(buffer), 0, True)
+        if length >= 0:
+            return buffer.raw[:length]
+        buffer = ctypes.create_string_buffer(-length)
+
+
+class Grammar:
+    """A grammar and the place in it that a text has come to."""
+
+    def __init__(self, allowed: Allowed, matcher: Matcher, place: Place) -> None:
+        self._allowed = allowed
+        self._matcher = matcher
+        self._place = place
+
+    def mask(self, candidates: Candidates) -> None:
+        """Make what is not allowed impossible. Raises InvalidRequest for too many ways."""
+        self._allowed.mask(self._matcher, self._place, candidates)
+
+    def accept(self, token_id: int) -> None:
+        """Go on behind a token. Raises InvalidRequest if it is not allowed."""
+        place = self._allowed.behind(self._matcher, self._place, token_id)
+        if place is None:
+            raise InvalidRequest("grammar", f"does not allow token {token_id} where it stands")
+        self._place = place
+
+    def clone(self) -> Grammar:
+        return Grammar(self._allowed, self._matcher, self._place)
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What a chain is made of, in the order in which it is applied."""
+
+    scores: Sequence[_Link]  # change logits one by one, so that they may stand before the grammar
+    grammar: Grammar | None
+    cuts: Sequence[_Link]
+    mirostat: Mirostat | None
+
+    def clone(self) -> Links:
+        """Return copies that go their own way."""
+        return Links(
+            [link.clone() for link in self.scores],
+            self.grammar.clone() if self.grammar else None,
+            [link.clone() for link in self.cuts],
+            self.mirostat,
+        )
+
+
+class ChainSampler:
+    """One session's chain and its state. Implements `Sampler`."""
+
+    def __init__(
+        self, parameters: SamplingParameters, candidates: Candidates, links: Links
+    ) -> None:
+        self.has_state: bool = parameters.has_state
+        self._parameters = parameters
+        self._candidates = candidates
+        self._links = links
+        self.mirostat_mu = links.mirostat.start if links.mirostat else None
+        self._last_law: Distribution | None = None
+        self._takes_the_best = parameters.greedy and not (
+            links.scores or links.grammar or links.cuts
+        )
+
+    def law(self, row: Row) -> Distribution:
+        if self._takes_the_best:
+            return certain(int(row.argmax()))
+        candidates, links = self._candidates, self._links
+        candidates.fill(row)
+        for link in links.scores:
+            link.apply(candidates)
+        if links.grammar:
+            _mask(candidates, links.grammar, self._parameters.best_count())
+        for link in links.cuts:
+            link.apply(candidates)
+        if links.mirostat and self.mirostat_mu is not None and not self._parameters.greedy:
+            links.mirostat.cut(candidates, self.mirostat_mu)
+        self._last_law = self._read()
+        return self._last_law
+
+    def _read(self) -> Distribution:
+        ids, logits = self._candidates.ids, self._candidates.logits
+        best = logits.max()
+        if best == -np.inf:
+            raise InvalidRequest("sampling", "leaves no token possible here")
+        if self._parameters.greedy or best == np.inf:
+            return certain(int(ids[logits == best].min()))
+        possible = logits > -np.inf
+        return from_logits(ids[possible], logits[possible])
+
+    def accept(self, token_id: int, is_prompt: bool = False) -> None:
+        links = self._links
+        if links.grammar and not is_prompt:
+            links.grammar.accept(token_id)
+        if links.mirostat and self.mirostat_mu is not None and self._last_law is not None:
+            probability = self._last_law.probability(token_id)
+            self.mirostat_mu = links.mirostat.moved(self.mirostat_mu, probability)
+        self._last_law = None
+        for link in (*links.scores, *links.cuts):
+            link.accept(token_id)
+
+    def clone(self) -> ChainSampler:
+        copy = ChainSampler(self._parameters, self._candidates, self._links.clone())
+        copy.mirostat_mu = self.mirostat_mu
+        copy._last_law = self._last_law
+        return copy
+
+
+def _mask(candidates: Candidates, grammar: Grammar, wanted: int) -> None:
+    """Mask the row; where only the `wanted` best of it count, no more of it than needed.
+
+    The law is the same: top-k of a masked row is the first k that are allowed.
+    """
+    size = len(candidates)
+    if not wanted:
+        grammar.mask(candidates)
+        return
+    logits = candidates.logits.copy()
+    for count in (min(size, max(32, 2 * wanted)), min(size, _FEW), size):
+        ids = _largest(logits, count)
+        candidates.fill(logits[ids], ids, is_sorted=True)
+        grammar.mask(candidates)
+        allowed = np.isfinite(candidates.logits)
+        if np.count_nonzero(allowed) >= wanted:
+            break
+    # As many stay as top-k would keep: llama.cpp counts impossible ones too.
+    order = np.argsort(~allowed, kind="stable")[:wanted]
+    candidates.fill(candidates.logits[order], candidates.ids[order], is_sorted=True)
+
+
+def _largest(logits: NDArray[np.float32], count: int) -> NDArray[np.int32]:
+    """Return the ids of the `count` largest logits, largest first, ties to the lowest id."""
+    if count < len(logits):
+        ids = np.sort(np.argpartition(-logits, count - 1)[:count])
+    else:
+        ids = np.arange(len(logits))
+    return ids[np.argsort(-logits[ids], kind="stable")].astype(np.int32)
+
+
+class Samplers:
+    """Makes the chains of one model's sessions. `sampler` may be called from any thread."""
+
+    def __init__(self, vocabulary: Any, size: int, context: int) -> None:
+        self._vocabulary = vocabulary
+        self._size = size
+        self._context = context
+        self._candidates = Candidates(size)
+        newline = ll.llama_vocab_nl(vocabulary)
+        self._newline = np.array([newline], np.int32)
+        self._suppressed = _suppressed(vocabulary)
+        # These read the whole vocabulary, or a long text.
+        self._new_dry = lru_cache(8)(self._make_dry)
+        self._new_grammar = lru_cache(8)(self._make_grammar)
+        self._allowed = cache(lambda: Allowed(vocabulary, size))
+
+    def sampler(self, parameters: SamplingParameters, seed: int, choice: int) -> ChainSampler:
+        """Return the chain of a new session.
+
+        Raises InvalidRequest for a grammar that is not sound and for ids
+        outside the vocabulary.
+        """
+        stages = parameters.active_stages()
+        links = [self._link(stage, parameters, seed, choice) for stage in stages]
+        score_count = len(list(takewhile(lambda stage: stage in SCORING, stages)))
+        grammar = None
+        if parameters.grammar:
+            grammar = self._new_grammar(parameters.grammar).clone()
+        return ChainSampler(
+            parameters,
+            self._candidates,
+            Links(
+                [*self._bias(parameters), *links[:score_count]],
+                grammar,
+                links[score_count:],
+                Mirostat(parameters, self._size) if parameters.mirostat else None,
+            ),
+        )
+
+    def _bias(self, parameters: SamplingParameters) -> list[_Link]:
+        biases = [*parameters.logit_bias, *((i, -math.inf) for i in self._suppressed)]
+        if not biases:
+            return []
+        for token_id, _ in biases:
+            if not 0 <= token_id < self._size:
+                raise InvalidRequest(
+                    "logit_bias", f"token id {token_id} is outside [0, {self._size})"
+                )
+        table = (ll.llama_logit_bias * len(biases))(*(ll.llama_logit_bias(*b) for b in biases))
+        return [_Native(ll.llama_sampler_init_logit_bias(self._size, len(biases), table))]
+
+    def _link(self, stage: Stage, its: SamplingParameters, seed: int, choice: int) -> _Link:
+        if stage is Stage.XTC:
+            return _Xtc(its, seed, choice, 0)
+        if stage is Stage.TFS_Z:
+            return _TailFree(its)
+        if stage is Stage.DRY:
+            return self._new_dry(
+                its.dry_multiplier,
+                its.dry_base,
+                its.dry_allowed_length,
+                self._within_context(its.dry_penalty_last_n),
+                its.dry_sequence_breakers,
+            ).clone()
+        if stage is Stage.PENALTIES:
+            return self._penalties(its)
+        make: dict[Stage, Callable[[], Any]] = {
+            Stage.TOP_N_SIGMA: lambda: ll.llama_sampler_init_top_n_sigma(its.top_n_sigma),
+            Stage.TOP_K: lambda: ll.llama_sampler_init_top_k(its.top_k),
+            Stage.TYPICAL_P: lambda: ll.llama_sampler_init_typical(its.typical_p, its.min_keep),
+            Stage.TOP_P: lambda: ll.llama_sampler_init_top_p(its.top_p, its.min_keep),
+            Stage.MIN_P: lambda: ll.llama_sampler_init_min_p(its.min_p, its.min_keep),
+            Stage.TEMPERATURE: lambda: ll.llama_sampler_init_temp_ext(
+                its.temperature, its.dynatemp_range, its.dynatemp_exponent
+            ),
+        }
+        return _Native(make[stage]())
+
+    def _penalties(self, its: SamplingParameters) -> _Link:
+        native = _Native(
+            ll.llama_sampler_init_penalties(
+                self._size,
+                self._within_context(its.repeat_last_n),
+                its.repeat_penalty,
+                its.frequency_penalty,
+                its.presence_penalty,
+            ),
+            has_state=True,
+        )
+        return native if its.penalize_newline else _Exempting(native, self._newline)
+
+    def _make_dry(
+        self, multiplier: float, base: float, length: int, window: int, breakers: Sequence[str]
+    ) -> _Native:
+        texts = (ctypes.c_char_p * len(breakers))(*(breaker.encode() for breaker in breakers))
+        return _Native(
+            ll.llama_sampler_init_dry(
+                self._vocabulary, multiplier, base, length, window, texts, len(breakers)
+            ),
+            has_state=True,
+        )
+
+    def _make_grammar(self, text: str) -> Grammar:
+        matcher = Matcher(read_grammar(text))
+        return Grammar(self._allowed(), matcher, matcher.start())
+
+    def _within_context(self, window: int) -> int:
+        return self._context if window < 0 else min(window, self._context)
+
+
+def _suppressed(vocabulary: Any) -> list[int]:
+    """Return the ids that the model's file says are never to be drawn."""
+    count = ctypes.c_int32(0)
+    ids = ll.llama_vocab_get_suppress_tokens(vocabulary, ctypes.byref(count))
+    return list(ids[: count.value]) if ids else []

@@ -1,0 +1,267 @@
+"""Reads the keywords of JSON schemas, and says by name what is not supported. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from typing import Any, NoReturn
+
+from outrider.errors import InvalidRequest
+
+Schema = dict[str, Any]
+
+_MAX_PARTS = 100  # of one allOf
+_MAX_ALTERNATIVES = 32  # of one oneOf; each is compared with each
+_MAX_COUNT = 2000  # what a repetition in a grammar can count
+
+IGNORED = {  # says nothing about values, or only about what the grammar never writes
+    *("$anchor", "$comment", "$defs", "$id", "$schema", "default", "definitions", "deprecated"),
+    *("description", "discriminator", "example", "examples", "id", "nullable", "readOnly"),
+    *("title", "unevaluatedItems", "unevaluatedProperties", "writeOnly"),
+}
+OF_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+ABOUT: dict[str, set[str]] = {  # keywords by the type that they are about
+    "object": {"properties", "required", "additionalProperties"},
+    "array": {"items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"},
+    "string": {"minLength", "maxLength", "pattern", "format"},
+    "number": OF_NUMBERS,
+    "integer": OF_NUMBERS,
+    "boolean": set(),
+    "null": set(),
+}
+_KNOWN = {"type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf", *IGNORED}.union(
+    *ABOUT.values()
+)
+_CHOICES = {"anyOf", "oneOf"}
+_ITEMS = {"items", "prefixItems", "additionalItems"}
+_GREATER = {"minimum", "exclusiveMinimum", "minLength", "minItems"}
+_LESSER = {"maximum", "exclusiveMaximum", "maxLength", "maxItems"}
+
+
+def invalid(reason: str) -> InvalidRequest:
+    """Return the error of a schema."""
+    return InvalidRequest("json_schema", reason)
+
+
+class SchemaReader:
+    """Looks at schemas within one document, each at its `path`.
+
+    Raises InvalidRequest, with the path, for what is no schema or not supported.
+    """
+
+    def __init__(self, document: Any) -> None:
+        self._document = document
+        self.path = "#"
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise InvalidRequest for the schema that is looked at."""
+        path = json.dumps(self.path)[1:-1]
+        raise invalid(f"{reason} (at {path if len(path) <= 80 else path[:80] + '...'})")
+
+    def checked(self, schema: Any) -> Schema:
+        """Return a schema whose keywords are all known."""
+        if schema is False:
+            self.refuse("`false` allows nothing")
+        if not isinstance(schema, dict):
+            self.refuse(f"{shown(schema)} is no schema")
+        for key in schema:
+            if key not in _KNOWN and not key.startswith("x-"):
+                self.refuse(f"`{shown(key)[1:-1]}` is not supported")
+        return schema
+
+    def listed(self, key: str, value: Any) -> list[Any]:
+        """Return the list that a keyword has to be."""
+        if not isinstance(value, list):
+            self.refuse(f"`{key}` {shown(value)} is no list")
+        return value
+
+    def properties(self, schema: Schema) -> dict[str, Any]:
+        """Return the schemas of the properties that are named."""
+        properties = schema.get("properties", {})
+        if not isinstance(properties, dict):
+            self.refuse(f"`properties` {shown(properties)} is no object")
+        return properties
+
+    def required(self, schema: Schema) -> set[str]:
+        """Return the names of the properties that must be there."""
+        required = self.listed("required", schema.get("required", []))
+        if not all(isinstance(name, str) for name in required):
+            self.refuse(f"`required` {shown(required)} is no list of names")
+        return set(required)
+
+    def extra(self, schema: Schema) -> bool | Schema:
+        """Return what other properties may be; False for none."""
+        extra = schema.get("additionalProperties", True)
+        return extra if isinstance(extra, bool) else self.checked(extra) or True
+
+    def number(self, schema: Schema, key: str) -> int | float:
+        """Return the number that a keyword has to be."""
+        value = schema[key]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.refuse(f"`{key}` {shown(value)} is no number")
+        return value
+
+    def counts(self, schema: Schema, low_key: str, high_key: str) -> tuple[int, int | None]:
+        """Return how few and how many; None for any number."""
+        for key in sorted({low_key, high_key} & schema.keys()):
+            value = schema[key]
+            if type(value) is not int or not 0 <= value <= _MAX_COUNT:
+                self.refuse(f"`{key}` {shown(value)} is not supported, only 0 to {_MAX_COUNT}")
+        low, high = schema.get(low_key, 0), schema.get(high_key)
+        if high is not None and high < low:
+            self.refuse(f"`{high_key}` is below `{low_key}`")
+        return low, high
+
+    def types(self, schema: Schema) -> list[str]:
+        """Return the types that are named, or the one that the keywords are about."""
+        if "type" in schema:
+            types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+            for kind in types:
+                if not isinstance(kind, str) or kind not in ABOUT:
+                    self.refuse(f"the type {shown(kind)} is not supported")
+            if not types:
+                self.refuse("no type is left")
+            return list(types)
+        about = [kind for kind in ABOUT if kind != "integer" and ABOUT[kind] & schema.keys()]
+        if len(about) > 1:
+            self.refuse(f"`type` is missing, with keywords for {' and '.join(about)}")
+        return about or ["value"]
+
+    def constants(self, schema: Schema) -> list[Any] | None:
+        """Return the values that a schema lists, if it does."""
+        if "const" in schema:
+            return [schema["const"]]
+        return self.listed("enum", schema["enum"]) if "enum" in schema else None
+
+    def target(self, reference: Any) -> Any:
+        """Return what a reference within this schema means."""
+        if not isinstance(reference, str) or not re.match("#(/|$)", reference):
+            self.refuse(f"`$ref` {shown(reference)} is not supported, only #/...")
+        target = self._document
+        for step in reference.split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(target, list) and key in map(str, range(len(target))):
+                target = target[int(key)]
+            elif isinstance(target, dict) and key in target:
+                target = target[key]
+            else:
+                self.refuse(f"`$ref` {shown(reference)} leads nowhere")
+        return target
+
+    def merged(self, parts: list[Any]) -> Schema:
+        """Return one schema that says what all parts do."""
+        todo = deque(parts)
+        merged: Schema = {}
+        seen: list[Schema] = []
+        while todo:
+            part = todo.popleft()
+            if part is True:
+                continue
+            part = {k: v for k, v in self.checked(part).items() if k not in IGNORED}
+            if len(seen) == _MAX_PARTS:
+                self.refuse(f"more than {_MAX_PARTS} parts, or one that refers to itself")
+            if "$ref" in part:
+                todo.append(self.target(part.pop("$ref")))
+            todo += self.listed("allOf", part.pop("allOf", []))
+            for key, value in part.items():
+                merged[key] = self._both(key, merged[key], value) if key in merged else value
+            seen.append(part)
+        names = self.properties(merged).keys()
+        for part in seen:
+            if self.extra(part) is not True and not names <= self.properties(part).keys():
+                self.refuse("`additionalProperties` is not supported in a part of `allOf`")
+            if _ITEMS & part.keys() and any(part.get(k) != merged.get(k) for k in _ITEMS):
+                self.refuse("`items` is not supported in two parts of `allOf`")
+        return merged
+
+    def _both(self, key: str, old: Any, new: Any) -> Any:
+        """Return the value of a keyword that two parts have."""
+        if text_of(old) == text_of(new):
+            return old
+        if key == "properties":
+            one, other = self.properties({key: old}), self.properties({key: new})
+            shared = {name: {"allOf": [one[name], other[name]]} for name in one if name in other}
+            return one | other | shared
+        if key == "required":
+            return [*self.listed(key, old), *self.listed(key, new)]
+        if key == "type":
+            types = self.types({"type": old}), self.types({"type": new})
+            return [kind for kind in ABOUT if all(_covers(kind, part) for part in types)]
+        if key == "enum":
+            texts = {text_of(value) for value in self.listed(key, new)}
+            return [value for value in self.listed(key, old) if text_of(value) in texts]
+        if key in _GREATER:
+            return max(self.number({key: old}, key), self.number({key: new}, key))
+        if key in _LESSER:
+            return min(self.number({key: old}, key), self.number({key: new}, key))
+        self.refuse(f"`{key}` is not supported twice in an `allOf`")
+
+    def check_apart(self, parts: list[Any]) -> None:
+        """Refuse alternatives of which a text might fulfil two."""
+        if len(parts) > _MAX_ALTERNATIVES:
+            self.refuse(f"{len(parts)} alternatives of `oneOf`, {_MAX_ALTERNATIVES} at most")
+        merged = [self.merged([part]) for part in parts]
+        for i, one in enumerate(merged):
+            for j, other in enumerate(merged[:i]):
+                if not (self._avoids(one, other) and self._avoids(other, one)):
+                    self.refuse(f"a text might fulfil both {j} and {i} of `oneOf`; use `anyOf`")
+
+    def _avoids(self, one: Schema, other: Schema) -> bool:
+        """Return whether a text that is written for `one` is surely not valid under `other`."""
+        if self._differ(one, other):
+            return True
+        if self.types(one) != ["object"]:
+            return False
+        mine, its = self.properties(one), self.properties(other)
+        required = self.required(one)
+        writes_only = mine and isinstance(self.extra(one), bool) and not _CHOICES & one.keys()
+        if writes_only and self.required(other) - mine.keys() - required:
+            return True
+        shared = [key for key in sorted(required) if key in mine and key in its]
+        return any(self._differ(self.merged([mine[k]]), self.merged([its[k]])) for k in shared)
+
+    def _differ(self, one: Schema, other: Schema) -> bool:
+        """Return whether types or constants alone keep what is written for `one` from `other`."""
+        constants, others = self.constants(one), self.constants(other)
+        # Without a type a schema holds of all that its keywords are not about.
+        types = self.types(other) if "type" in other else ["value"]
+        if constants is not None and others is not None:
+            return not {text_of(value) for value in constants} & {text_of(v) for v in others}
+        if constants is not None:
+            return not any(is_of(value, kind) for value in constants for kind in types)
+        if _CHOICES & one.keys():
+            return False
+        written = self.types(one)
+        if others is not None:
+            return not any(is_of(value, kind) for value in others for kind in written)
+        return not any(_overlap(mine, its) for mine in written for its in types)
+
+
+def _covers(kind: str, types: list[str]) -> bool:
+    return kind in types or (kind == "integer" and "number" in types)
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or "value" in (one, other) or {one, other} == {"integer", "number"}
+
+
+def is_of(value: Any, kind: str) -> bool:
+    """Return whether a value is of a JSON type."""
+    if isinstance(value, bool):
+        return kind in ("boolean", "value")
+    if isinstance(value, int):
+        return kind in ("integer", "number", "value")
+    kinds = {str: "string", float: "number", list: "array", dict: "object", type(None): "null"}
+    return kind in (kinds[type(value)], "value")
+
+
+def text_of(value: Any) -> str:
+    """Return the JSON by which values are equal."""
+    return json.dumps(value, sort_keys=True)
+
+
+def shown(value: Any) -> str:
+    """Return a short text of a value for an error."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
