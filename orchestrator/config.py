@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.http.config import HttpConfig
 from outrider.errors import InvalidConfig
 from outrider.rpc.channel import read_address
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
@@ -25,7 +26,11 @@ class OrchestratorConfig:
     speculation: Speculation = DEFAULT  # unless the request says otherwise
     draft_seconds: float = 1.0  # wait for an order this long, then go on plainly
     request_seconds: float = 600.0  # a generation's deadline when the client sets none
+    http: HttpConfig | None = None  # no gateway without it
     generations: int = 64  # at the same time; more get RESOURCE_EXHAUSTED
+    chat_template: str = ""  # jinja2, in place of the target's own
+    jobs: int = 256  # running, or over with results kept
+    job_seconds: float = 600.0  # results are kept so long after the last look at them
 
     def __post_init__(self) -> None:
         for name, address in (("target", self.target), ("draft", self.draft)):
@@ -34,8 +39,11 @@ class OrchestratorConfig:
         for name, seconds in (
             ("draft_timeout", self.draft_seconds),
             ("request_timeout", self.request_seconds),
+            ("job_keep", self.job_seconds),
         ):
             if not 0 < seconds <= 1e6:
                 raise InvalidConfig(name, f"must be in (0, 1000000] seconds, not {seconds}")
+        if not 1 <= self.jobs <= 65536:
+            raise InvalidConfig("jobs", f"must be in [1, 65536], not {self.jobs}")
         if not self.target:
             raise InvalidConfig("target", "needs the address of a target service")

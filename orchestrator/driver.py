@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -81,6 +81,21 @@ class Timings:
     target: EngineSeconds = field(default_factory=EngineSeconds)
     draft: EngineSeconds = field(default_factory=EngineSeconds)
 
+    def add(self, more: Timings) -> None:
+        """Count what a later part of the same completion took."""
+        self.last_token = more.last_token or self.last_token
+        self.first_token = self.first_token or more.first_token
+        for name in ("draft_wait", "verify_wait", "draft_network", "verify_network", "plain"):
+            setattr(self, name, getattr(self, name) + getattr(more, name))
+        self.plain_rounds += more.plain_rounds
+        self.prompt = self.prompt or more.prompt
+        for mine, its in ((self.target, more.target), (self.draft, more.draft)):
+            mine.queue += its.queue
+            mine.decode += its.decode
+            mine.sample += its.sample
+            mine.rows += its.rows
+            mine.prompt = mine.prompt or its.prompt
+
 
 class Driver:
     """Runs one generation over a pair. `run` is used once."""
@@ -108,7 +123,7 @@ class Driver:
         self._wake: asyncio.TimerHandle | None = None
         self._closed_bytes = 0
 
-    async def run(self) -> AsyncIterator[Commit | End]:
+    async def run(self) -> AsyncGenerator[Commit | End]:
         """Yield what is committed and, last, the end.
 
         Raises PeerUnavailable when the target is away until the deadline.
@@ -287,7 +302,8 @@ class Driver:
         if link is not self._target:
             return
         if lost.final:
-            self._failure = DecodeFailed(f"the target refused the session: {lost}")
+            refused = DecodeFailed(f"the target refused the session: {lost}")
+            self._failure = lost.refusal or refused
             return
         self._generation.target_lost()
         self._after(_RETRY_SECONDS, self._open_target)
@@ -328,6 +344,10 @@ class Driver:
             self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
             return
         sent.service.add(message.service_time)
+        if not self._generation.counts.rounds:
+            self._generation.counts.cached = max(
+                self._generation.counts.cached, message.cached_token_count
+            )
         if rows is not None:
             now = time.perf_counter()
             self._note_round(sent, now, len(rows))
@@ -464,12 +484,7 @@ class _SentRound:
             self._rows = Rows()
         if first != len(self._rows):
             raise InvalidRequest("rows", f"row {first} came after {len(self._rows)} rows")
-        self._rows = Rows(
-            [*self._rows.sampled, *rows.sampled],
-            [*self._rows.distributions, *rows.distributions],
-            [*self._rows.logits, *rows.logits],
-            [*self._rows.candidates, *rows.candidates],
-        )
+        self._rows = Rows.join([self._rows, rows])
         if len(self._rows) > self._expected:
             raise InvalidRequest("rows", f"more than the {self._expected} asked for")
         return self._rows if len(self._rows) == self._expected else None

@@ -14,8 +14,9 @@ first mismatch drops all later ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from itertools import zip_longest
 from typing import TypeVar
 
 import numpy as np
@@ -24,12 +25,14 @@ from orchestrator import acceptance
 from orchestrator.acceptance import DraftToken, Verdict
 from orchestrator.control import UNTOLD, Control, Outcome, Spent
 from orchestrator.line import Compared, ReceivedLine
+from orchestrator.text import ends_inside_character
 from outrider.distribution import Distribution
 from outrider.messages import (
     MAX_DRAFT,
     Candidates,
     Form,
     Frame,
+    Logprobs,
     Opening,
     Order,
     Round,
@@ -41,6 +44,9 @@ from outrider.noise import Purpose, uniform
 from outrider.sampling import law
 
 T = TypeVar("T")
+
+_FINISHING_TOKENS = 3
+"""So many tokens may follow the limit to finish a character: it has 4 bytes at most."""
 
 
 class Origin(Enum):
@@ -123,12 +129,21 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The natural logarithm of a token's probability, and of the most probable tokens there."""
+
+    value: float
+    alternatives: Logprobs
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
-    """These tokens are now part of the text."""
+    """These tokens are now part of the text; `logprobs` are there if they were asked for."""
 
     token_ids: Sequence[int]
     origins: Sequence[Origin]
     report: Report | None = field(default=None, compare=False, repr=False)
+    logprobs: Sequence[TokenLogprob] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +168,10 @@ class Plan:
     end_token_ids: frozenset[int]
     target_context: int
     limit_reason: Finish = Finish.TOKEN_LIMIT  # what reaching the token limit means
+    token_texts: Sequence[bytes] = ()  # by id; with them no character is left unfinished
+    mirostat_mu: float | None = None  # to begin with; None is mirostat's own start
+    is_truncated: bool = False  # the middle of the prompt is left out
+    keep_count: int = -1  # tokens at the start that stay when a full context shifts; -1: it ends
 
 
 @dataclass(slots=True)
@@ -165,6 +184,7 @@ class Counts:
     accepted: int = 0
     accepted_by_position: list[int] = field(default_factory=list)
     drafted_by_position: list[int] = field(default_factory=list)
+    cached: int = 0  # tokens of the prompt that the target held
     draft_faults: int = 0
     target_faults: int = 0
 
@@ -181,6 +201,16 @@ class Counts:
             counts.extend([0] * (drafted - len(counts)))
             for i in range(count):
                 counts[i] += 1
+
+    def add(self, more: Counts) -> None:
+        """Count what happened in a later part of the same completion."""
+        for each in fields(self):
+            mine, theirs = getattr(self, each.name), getattr(more, each.name)
+            if isinstance(mine, list):
+                pairs = zip_longest(mine, theirs, fillvalue=0)
+                setattr(self, each.name, [a + b for a, b in pairs])
+            else:
+                setattr(self, each.name, mine + theirs)
 
     def forget_accepted(self, kept: int, noted: int) -> None:
         """Take back the accepted tokens from `kept` on of the `noted` ones noted last."""
@@ -243,10 +273,16 @@ class Generation:
         self._needs_order = False
         self._target_ready = False
         self._target_holds = 0
+        self._mirostat_mu = plan.mirostat_mu
         self._asked: list[_Asked] = []  # oldest first
         self._actions: list[Action] = []
 
     # --- what the driver may look at ---
+
+    @property
+    def mirostat_mu(self) -> float | None:
+        """Mirostat's state behind the text."""
+        return self._mirostat_mu
 
     @property
     def target_ready(self) -> bool:
@@ -258,6 +294,11 @@ class Generation:
         """The tokens that a draft made anew now would have; 0 while there is no draft."""
         absent = self.draft_state is DraftState.ABSENT
         return 0 if absent else self._control.draft_count(MAX_DRAFT)
+
+    @property
+    def _only_reads(self) -> bool:
+        """Whether the prompt is to be read and nothing written, and that is still to be done."""
+        return self.plan.opening.token_limit == 0 and not self.counts.rounds
 
     # --- what happened at the draft ---
 
@@ -381,6 +422,10 @@ class Generation:
         if not self._is_oldest(round_):
             return
         asked = self._asked.pop(0)
+        if self._only_reads:
+            self.counts.note_draft(0, 0)
+            self._target_holds = len(self.committed)
+            return
         # A target that decodes for others too may have left out the draft's end.
         draft = asked.round.draft[: len(rows) - 1]
         verdict = self._judge(asked, draft, rows)
@@ -403,6 +448,8 @@ class Generation:
             )
         )
         self._target_holds = before + verdict.accepted_count
+        if rows.mirostat_mus:
+            self._mirostat_mu = rows.mirostat_mus[verdict.accepted_count]
         self._keep_what_follows(asked.round.draft, verdict)
         self._note_line(self._draft_line.compare(self.committed))
         self._draft_pause = max(0, self._draft_pause - 1)
@@ -417,11 +464,23 @@ class Generation:
             target_candidates=rows.candidates[: verdict.accepted_count + 1],
             draft_candidates=asked.candidates[: verdict.accepted_count + 1],
         )
-        self._actions.append(Commit(self.committed[before:], origins, report))
+        added = self.committed[before:]
+        self._actions.append(Commit(added, origins, report, self._logprobs(added, rows)))
         if self.finished is None and origins[-1] is Origin.CORRECTED and self.plan.rollback_calls:
             self._actions.append(RollBack(self._target_holds, self.round, self.order))
             self._draft_told = min(self._draft_told, self._target_holds)
             self._draft_line.drop()
+
+    def _logprobs(self, token_ids: Sequence[int], rows: Rows) -> list[TokenLogprob]:
+        """Return what the rows tell about the tokens that were added."""
+        options = self.plan.opening.logprobs
+        if options is None:
+            return []
+        listed = zip(token_ids, rows.logprobs, strict=False)
+        return [
+            TokenLogprob(dict(row).get(token_id, -np.inf), row[: options.top_count])
+            for token_id, row in listed
+        ]
 
     def _keep_what_follows(self, draft: Sequence[int], verdict: Verdict) -> None:
         """Drop the later rounds under way unless they assumed just what came."""
@@ -443,8 +502,8 @@ class Generation:
         return acceptance.rejection(tokens, laws, self._uniform)
 
     def _uniform(self, purpose: Purpose, index: int) -> float:
-        first = len(self.committed)
         opening = self.plan.opening
+        first = len(self.committed) + len(opening.dropped.token_ids)
         return uniform(opening.seed, opening.choice, purpose, first, first + index)
 
     def _commit(self, draft: Sequence[int], verdict: Verdict) -> tuple[int, list[Origin]]:
@@ -464,7 +523,7 @@ class Generation:
             count += 1
             if token_id in self.plan.end_token_ids:
                 self._finish(Finish.END_OF_TEXT)
-            elif self._remaining() == 0:
+            elif self._is_long_enough():
                 self._finish(self.plan.limit_reason)
             if self.finished:
                 break
@@ -474,7 +533,19 @@ class Generation:
         """Return the tokens that may still follow the text, or its first `length` tokens."""
         opening = self.plan.opening
         length = len(self.committed) if length is None else length
+        length += len(opening.dropped.token_ids)
         return opening.prompt_count + opening.token_limit - length
+
+    def _is_long_enough(self) -> bool:
+        """Whether the limit is reached and no character is left unfinished there."""
+        left = self._remaining()
+        if left > 0:
+            return False
+        texts, room = self.plan.token_texts, self.plan.target_context - len(self.committed)
+        if not texts or not left > -_FINISHING_TOKENS or room <= 0:
+            return True
+        written = max(len(self.committed) - _FINISHING_TOKENS - 1, len(self.plan.prompt))
+        return not ends_inside_character(b"".join(texts[i] for i in self.committed[written:]))
 
     def stop(self, length: int) -> None:
         """End the text at `length` tokens, within the last commit: a stop sequence is complete."""
@@ -494,7 +565,7 @@ class Generation:
     def next_actions(self, now: float) -> list[Action]:
         """Return what is to be done now; empty means wait for something to happen."""
         self.waits_for_draft = False
-        if self.finished is None and self._remaining() <= 0:
+        if self.finished is None and self._is_long_enough() and not self._only_reads:
             self._finish(self.plan.limit_reason)
         if self.finished is None:
             self._ask_for_more(now)
@@ -564,6 +635,8 @@ class Generation:
         """Ask for a round more that assumes the ones under way; return whether there is one."""
         if not self._asked or self._is_rejection or self.plan.rollback_calls:
             return False
+        if self.plan.opening.sampling.mirostat:
+            return False  # its state is in the answer
         last = self._asked[-1]
         count = len(last.round.draft)
         if len(self._asked) > self._control.rounds_ahead(count) or not count:
@@ -660,7 +733,15 @@ class Generation:
             survivals = bytes(int(255 * chance) for chance in chances)
         self._asked.append(
             _Asked(
-                round=Round(self.round, prefix, draft, self.plan.form, is_ahead, survivals),
+                round=Round(
+                    self.round,
+                    prefix,
+                    draft,
+                    self.plan.form,
+                    is_ahead,
+                    survivals,
+                    self._mirostat_mu,
+                ),
                 length=length,
                 confidences=confidences,
                 rows=self._line_from(length, line.rows)[:count],

@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from orchestrator.config import OrchestratorConfig
 from orchestrator.peers import Pair, Peer
+from orchestrator.service import Orchestrator
 from orchestrator.servicer import OrchestratorServicer
 from outrider import logs
 from outrider.rpc.server import Server
 from outrider.v1.orchestrator_service_pb2_grpc import add_OrchestratorServiceServicer_to_server
+
+if TYPE_CHECKING:
+    from orchestrator.http.server import HttpServer
 
 
 async def run(config: OrchestratorConfig) -> None:
     """Serve until SIGTERM; peers may come and go."""
     pair = make_pair(config)
     server = Server(config.server, "outrider.v1.OrchestratorService")
-    add_OrchestratorServiceServicer_to_server(OrchestratorServicer(config, pair), server.grpc)
+    orchestrator = Orchestrator(config, pair)
+    add_OrchestratorServiceServicer_to_server(OrchestratorServicer(orchestrator), server.grpc)
     await server.start()
+    gateway = await _start_gateway(config, orchestrator)
     logs.starting("outrider.orchestrator")
     server.watch_for_stop()
     print(f"outrider orchestrator listening on {server.address}", flush=True)
+    if gateway is not None:
+        print(f"outrider http listening on {gateway.address}", flush=True)
     pair.start()
     await server.set_serving(True)
     logs.event("outrider.orchestrator", "serving", address=server.address)
     for peer in pair.peers:
         logs.event("outrider.orchestrator", peer.detail)
-    await server.run_until_stopped(pair.stop)
+
+    async def stop() -> None:
+        if gateway is not None:
+            await gateway.stop()
+        await orchestrator.close()
+        await pair.stop()
+
+    await server.run_until_stopped(stop)
+
+
+async def _start_gateway(
+    config: OrchestratorConfig, orchestrator: Orchestrator
+) -> HttpServer | None:
+    """Serve HTTP if that is wanted. Raises InvalidConfig."""
+    if config.http is None:
+        return None
+    from orchestrator.http.server import HttpServer
+
+    gateway = HttpServer(config.http, orchestrator)
+    await gateway.start()
+    return gateway
 
 
 def make_pair(config: OrchestratorConfig) -> Pair:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -16,7 +16,7 @@ import outrider
 from orchestrator.control import Experience, Mean
 from outrider import handshake, logs, wire
 from outrider.costs import CostTable
-from outrider.errors import PeerUnavailable, Unauthenticated, VocabularyMismatch
+from outrider.errors import InvalidRequest, PeerUnavailable, Unauthenticated, VocabularyMismatch
 from outrider.messages import Opening
 from outrider.rpc.channel import explain_refusal, open_channel
 from outrider.rpc.errors import describe
@@ -25,6 +25,8 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
+
+T = TypeVar("T")
 
 _CALL_SECONDS = 5.0
 _RETRY_SECONDS = (0.05, 0.1, 0.1, 0.2, 0.2, 0.5)
@@ -190,6 +192,46 @@ class Peer:
         except grpc.aio.UsageError:
             return  # the channel was closed: this process stops
 
+    async def call(self, method: str, request: Any, deadline: float) -> Any:
+        """Make an idempotent call by `deadline`, again when the peer restarts meanwhile.
+
+        Raises InvalidRequest for what the peer refuses, else PeerUnavailable.
+        """
+
+        async def once(seconds: float) -> Any:
+            make = getattr(self.stub, method)
+            return await make(request, timeout=seconds, metadata=self.metadata)
+
+        return await self._repeat(method, once, deadline)
+
+    async def collect(self, method: str, request: Any, deadline: float) -> list[Any]:
+        """Return all that an idempotent call streams; else like `call`."""
+
+        async def once(seconds: float) -> list[Any]:
+            make = getattr(self.stub, method)
+            stream = make(request, timeout=seconds, metadata=self.metadata)
+            return [part async for part in stream]
+
+        return await self._repeat(method, once, deadline)
+
+    async def _repeat(
+        self, method: str, once: Callable[[float], Awaitable[T]], deadline: float
+    ) -> T:
+        while True:
+            try:
+                return await once(max(0.0, deadline - time.monotonic()))
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                    field, _, message = (error.details() or "").partition(": ")
+                    raise InvalidRequest(field, message or "refused") from None
+                lost = PeerUnavailable(f"the {self.role} cannot {method}: {describe(error)}")
+                if error.code() not in _PASSING:
+                    raise lost from None
+            # Its state is seen a moment late: without the pause this would not wait at all.
+            await asyncio.sleep(_RETRY_SECONDS[0])
+            if not await self.wait_until_ready(deadline - time.monotonic()):
+                raise lost
+
     def open(self, opening: Opening) -> Stream:
         """Return a new stream of a session; it fails at its first use if the peer is away."""
         if self.role == "draft":
@@ -205,6 +247,9 @@ class Peer:
         await self._channel.close()
 
 
+_PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+"""What a call ends with when its service restarts."""
+
 _FINAL = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -212,12 +257,22 @@ _FINAL = {
 }
 
 
+_USERS_FIELDS = ("grammar", "sampling")
+"""What may turn out on the way to be impossible, and is the user's own."""
+
+
 class StreamLost(Exception):
-    """A stream ended. `final` says that another try would end the same way."""
+    """A stream ended. `final` says that another try would end the same way.
+
+    `refusal` is there when it is the user's request that cannot be carried out.
+    """
 
     def __init__(self, code: grpc.StatusCode, detail: str) -> None:
         super().__init__(f"{code.name}: {detail}")
         self.final = code in _FINAL
+        field, _, message = detail.partition(": ")
+        its_user = code is grpc.StatusCode.INVALID_ARGUMENT and field in _USERS_FIELDS
+        self.refusal = InvalidRequest(field, message) if its_user else None
 
 
 class Stream:

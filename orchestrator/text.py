@@ -10,6 +10,13 @@ from typing import Generic, TypeVar
 Tag = TypeVar("Tag")
 
 
+def ends_inside_character(data: bytes) -> bool:
+    """Return whether the last bytes begin a character that more bytes may finish."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data)
+    return bool(decoder.getstate()[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[Tag]):
     """A run of whole characters and the tag of the token that completed it."""
@@ -29,7 +36,8 @@ class TextAssembler(Generic[Tag]):
         self._stops = tuple(stop_sequences)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held: list[Piece[Tag]] = []
-        self.stopped = False
+        self.stopped_by = ""
+        """The stop sequence that was found; empty before."""
 
     def add(self, token: bytes, tag: Tag) -> list[Piece[Tag]]:
         """Return what can be shown after one more token."""
@@ -38,20 +46,20 @@ class TextAssembler(Generic[Tag]):
     def finish(self, tag: Tag) -> list[Piece[Tag]]:
         """Return the rest; an unfinished character becomes U+FFFD."""
         pieces = self._show(self._decoder.decode(b"", True), tag)
-        if not self.stopped:
+        if not self.stopped_by:
             pieces += self._held
             self._held = []
         return pieces
 
     def _show(self, text: str, tag: Tag) -> list[Piece[Tag]]:
-        if self.stopped or not text:
+        if self.stopped_by or not text:
             return []
         self._held.append(Piece(text, tag))
         pending = "".join(piece.text for piece in self._held)
-        found = [at for at in map(pending.find, self._stops) if at >= 0]
+        found = [(at, stop) for stop in self._stops if (at := pending.find(stop)) >= 0]
         if found:
-            self.stopped = True
-            return self._release(min(found))
+            at, self.stopped_by = min(found, key=lambda each: each[0])
+            return self._release(at)
         return self._release(len(pending) - _longest_start(pending, self._stops))
 
     def _release(self, count: int) -> list[Piece[Tag]]:

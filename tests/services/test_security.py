@@ -23,6 +23,7 @@ from grpc_status import rpc_status
 from orchestrator.config import OrchestratorConfig
 from orchestrator.main import make_pair
 from orchestrator.peers import Pair, State
+from orchestrator.service import Orchestrator
 from orchestrator.servicer import OrchestratorServicer
 from outrider.cli import run as run_command
 from outrider.client import CallFailed, Delta, GenerateOptions, OutriderClient, PeerState, Rollback
@@ -141,7 +142,9 @@ async def orchestrator(
     )
     pair = make_pair(config)
     server = Server(config.server, "outrider.v1.OrchestratorService")
-    add_OrchestratorServiceServicer_to_server(OrchestratorServicer(config, pair), server.grpc)
+    add_OrchestratorServiceServicer_to_server(
+        OrchestratorServicer(Orchestrator(config, pair)), server.grpc
+    )
     await server.start()
     pair.start()
     await server.set_serving(True)

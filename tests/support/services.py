@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from draft_service.servicer import DraftServicer
 from orchestrator.config import OrchestratorConfig
 from orchestrator.peers import Pair, Peer
+from orchestrator.service import Orchestrator
 from orchestrator.servicer import OrchestratorServicer
 from outrider.engine.host import EngineHost, HostOptions
 from outrider.engine.model import Chunk
@@ -85,7 +86,7 @@ class ModelProcess:
     def __init__(
         self,
         role: Role,
-        make_model: Callable[[], ToyModel],
+        make_model: Callable[[], Any],
         options: HostOptions = OPTIONS,
         pace: float = 0.0,  # seconds of every decode once the model is loaded
     ) -> None:
@@ -104,7 +105,7 @@ class ModelProcess:
         await self.listen(lambda: self.model)
         await self.load()
 
-    async def listen(self, make_model: Callable[[], ToyModel]) -> None:
+    async def listen(self, make_model: Callable[[], Any]) -> None:
         """Listen without a model, as while it loads."""
         self.host = EngineHost(make_model, self._options)
         self.servicer = self._role.make_servicer(self.host)
@@ -118,9 +119,10 @@ class ModelProcess:
         """Load the model and say SERVING."""
         assert self._server is not None
         self.servicer.set_loaded(await asyncio.wrap_future(self.host.start()))
-        self.model.step_seconds = max(self._pace, self.model.step_seconds)
+        if self._pace:
+            self.model.step_seconds = max(self._pace, self.model.step_seconds)
         await self._server.set_serving(True)
-        self._loaded_decodes = self.model.decode_count
+        self._loaded_decodes = self.host.counters.decodes
 
     async def kill(self) -> None:
         """Cut every stream and forget everything, without a word to anyone."""
@@ -155,7 +157,7 @@ class ModelProcess:
     @property
     def decode_count(self) -> int:
         """The decodes since the model was loaded and checked."""
-        return self.model.decode_count - self._loaded_decodes
+        return self.host.counters.decodes - self._loaded_decodes
 
     async def activity(self) -> common.EngineActivity:
         """Return what the service says of its engine."""
@@ -201,7 +203,8 @@ class OrchestratorProcess:
         config = self._config
         draft = Peer("draft", config.draft) if config.draft else None
         self.pair = Pair(Peer("target", config.target), draft)
-        servicer = OrchestratorServicer(config, self.pair)
+        self.orchestrator = Orchestrator(config, self.pair)
+        servicer = OrchestratorServicer(self.orchestrator)
         self._server = await _listen(
             "127.0.0.1:0",
             "outrider.v1.OrchestratorService",
@@ -217,6 +220,7 @@ class OrchestratorProcess:
         server, self._server = self._server, None
         assert server is not None
         await server.grpc.stop(None)
+        await self.orchestrator.close()
         await self.pair.stop()
 
     async def status(self) -> messages.GetStatusResponse:
@@ -324,6 +328,7 @@ class Completion:
     token_ids: list[int] = field(default_factory=list)
     origins: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
+    logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
     finished: messages.GenerationFinished | None = None
 
     @property
@@ -350,9 +355,15 @@ class Completion:
             self.token_ids += response.delta.token_ids
             self.origins += response.delta.origins
             self.pieces += [piece.text for piece in response.delta.pieces]
+            self.logprobs += map(_read_logprob, response.delta.logprobs)
         else:
             assert self.finished is None
             self.finished = response.finished
+
+
+def _read_logprob(message: messages.TokenLogprob) -> tuple[float, list[tuple[int, float]]]:
+    alternatives = message.alternatives
+    return message.log_probability, [(a.token.token_id, a.log_probability) for a in alternatives]
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +409,8 @@ async def all_idle(*processes: ModelProcess) -> bool:
     """Return whether no service has an open session or more sessions than sequences."""
     for process in processes:
         activity = await process.activity()
-        if activity.open_session_count or activity.session_count > process.model.sequence_count:
+        room = process.model.describe().sequence_count
+        if activity.open_session_count or activity.session_count > room:
             return False
     return True
 

@@ -111,9 +111,9 @@ def test_the_mark_of_an_unfinished_character_can_be_a_stop_sequence() -> None:
 def test_an_assembler_says_that_it_stopped() -> None:
     assembler: TextAssembler[int] = TextAssembler(["b"])
     assembler.add(b"a", 0)
-    assert not assembler.stopped
+    assert not assembler.stopped_by
     assembler.add(b"b", 1)
-    assert assembler.stopped
+    assert assembler.stopped_by
     assert assembler.finish(2) == []
 
 
@@ -184,7 +184,7 @@ def test_only_a_possible_start_of_a_stop_sequence_is_held_back(
     shown = ""
     for count, token in enumerate(tokens, start=1):
         shown += "".join(piece.text for piece in assembler.add(token, 0))
-        if assembler.stopped:
+        if assembler.stopped_by:
             return
         so_far = b"".join(tokens[:count]).decode("utf-8", "ignore")
         held = so_far.removeprefix(shown)

@@ -1,0 +1,243 @@
+"""Turns chat messages into a prompt with the model's own template. Pure.
+
+Messages and tools are the JSON objects of OpenAI's chat API, since that is what
+templates are written for. What a template takes is found out by rendering: does
+a system message come out, the name of a tool, the arguments of a call?
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.sandbox import Template
+from outrider.errors import InvalidRequest
+
+CHATML = """\
+{% for message in messages %}
+{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{% if add_generation_prompt %}
+{{ '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+"""For a model without a template, as in llama.cpp; such a model may never have seen it."""
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
+_FUNCTIONS = frozenset({"raise_exception", "strftime_now"})
+
+_PROBE = "outrider_probe"
+_SYSTEM = {"role": "system", "content": _PROBE}
+_USER = {"role": "user", "content": "x"}
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _PROBE,
+        "description": "x",
+        "parameters": {
+            "type": "object",
+            "properties": {"x": {"type": "string", "description": "x"}},
+            "required": ["x"],
+        },
+    },
+}
+
+
+class ChatTemplate:
+    """A model's template; `source` is jinja2, None or empty where the model has none.
+
+    `is_fallback`: the model has none, and CHATML stands in. `takes_tools`: tools
+    may be given. `takes_system`: the template knows a system message; otherwise a
+    first one is put before the user's message.
+
+    Raises InvalidRequest for `chat_template` when it does not compile.
+    """
+
+    def __init__(self, source: str | None, *, bos_token: str = "", eos_token: str = "") -> None:
+        self.is_fallback = not source
+        self.source = source or CHATML
+        self._template = Template(self.source)
+        self._constants = {"bos_token": bos_token, "eos_token": eos_token, "documents": None}
+        self.takes_system = self._shows_probe([_SYSTEM, _USER])
+        self.takes_tools = self._shows_probe([_USER], tools=[_TOOL])
+        as_object, as_text = {_PROBE: "x"}, json.dumps({_PROBE: "x"})
+        self._takes_objects = self._shows_probe([_USER, _call(as_object)])
+        self._takes_objects |= not self._shows_probe([_USER, _call(as_text)])
+
+    def render(
+        self,
+        messages: object,
+        *,
+        strftime_now: Callable[[str], str],
+        tools: object = None,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: object = None,
+    ) -> str:
+        """Return the prompt, with the text of special tokens in it.
+
+        `messages`, `tools` and `chat_template_kwargs` (further variables of the
+        template) are what came out of JSON. `strftime_now` formats the present time.
+        With `add_generation_prompt`, a last assistant message is what the model goes
+        on from, as in llama-server: its text follows the generation prompt.
+
+        Raises InvalidRequest for what is wrong with an argument, and for `messages`
+        or `chat_template` when the template refuses or fails.
+        """
+        items = enumerate(_read_list("messages", messages))
+        chat = [self._read_message(f"messages[{i}]", item) for i, item in items]
+        if not chat:
+            raise InvalidRequest("messages", "is empty")
+        functions = [_read_tool(f"tools[{i}]", t) for i, t in enumerate(_read_list("tools", tools))]
+        if functions and not self.takes_tools:
+            raise InvalidRequest("tools", "the chat template of this model does not take any")
+        variables = _read_variables(chat_template_kwargs)
+        variables["strftime_now"] = lambda form: str(strftime_now(form))  # hides what it is
+        variables["add_generation_prompt"] = add_generation_prompt
+        prefill = _take_prefill(chat) if add_generation_prompt else ""
+        if not self.takes_system:
+            chat = _without_system(chat)
+        prompt = self._run(chat, functions, variables) + prefill
+        _check_encodable(prompt)
+        return prompt
+
+    def _run(
+        self, messages: Sequence[object], tools: Sequence[object], variables: Mapping[str, object]
+    ) -> str:
+        # As in transformers, None and not undefined says that there are no tools.
+        given = {"messages": messages, "tools": tools or None}
+        return self._template.render({**self._constants, **variables, **given})
+
+    def _shows_probe(self, messages: Sequence[object], tools: Sequence[object] = ()) -> bool:
+        variables = {"strftime_now": lambda form: "", "add_generation_prompt": False}
+        try:
+            return _PROBE in self._run(messages, tools, variables)
+        except InvalidRequest:
+            return False
+
+    def _read_message(self, field: str, value: object) -> dict[str, Any]:
+        message = _read_object(field, value)
+        if message.get("role") not in _ROLES:
+            raise InvalidRequest(f"{field}.role", f"must be one of {', '.join(_ROLES)}")
+        if message["role"] == "developer":  # a newer word for system, unknown to templates
+            message["role"] = "system"
+        for name in ("name", "tool_call_id"):
+            if not isinstance(message.get(name, ""), str):
+                raise InvalidRequest(f"{field}.{name}", "must be a string")
+        calls = _read_list(f"{field}.tool_calls", message.pop("tool_calls", None))
+        if calls:
+            message["tool_calls"] = [
+                self._read_call(f"{field}.tool_calls[{i}]", call) for i, call in enumerate(calls)
+            ]
+            message.setdefault("content", "")  # templates trim it and add to it
+        message["content"] = _read_content(f"{field}.content", message.get("content"))
+        return message
+
+    def _read_call(self, field: str, value: object) -> dict[str, Any]:
+        """Return a call with its arguments in the form that the template takes.
+
+        The API has them as JSON text, also in history. Most templates want the
+        object, to write it with tojson or to go through it, and llama.cpp and vLLM
+        give them that; a few, such as DeepSeek's, add the text to other text.
+        """
+        call = _read_tool(field, value)
+        function = call["function"]
+        given = function.get("arguments", "")
+        try:
+            text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+            arguments = json.loads(text or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
+        if not isinstance(arguments, dict):
+            raise InvalidRequest(f"{field}.function.arguments", "must be a JSON object")
+        form = arguments if self._takes_objects else text or "{}"
+        return {**call, "function": {**function, "arguments": form}}
+
+
+def _call(arguments: object) -> dict[str, Any]:
+    """Return a message that calls a function; Mistral's templates want ids of nine characters."""
+    call = {"type": "function", "function": {"name": "x", "arguments": arguments}}
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": "123456789", **call}]}
+
+
+def _read_object(field: str, value: object) -> dict[str, Any]:
+    """Return the members that are not null: templates ask whether one is defined."""
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(field, "must be an object")
+    return {name: member for name, member in value.items() if member is not None}
+
+
+def _read_list(field: str, value: object) -> Sequence[object]:
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)):
+        raise InvalidRequest(field, "must be a list")
+    return value
+
+
+def _read_content(field: str, value: object) -> str:
+    """Return the text; parts are joined by line ends, as in llama.cpp and vLLM."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, (list, tuple)):
+        raise InvalidRequest(field, "must be a string or a list of parts")
+    return "\n".join(_read_part(f"{field}[{i}]", part) for i, part in enumerate(value))
+
+
+def _read_part(field: str, value: object) -> str:
+    part = _read_object(field, value)
+    if part.get("type") != "text":
+        raise InvalidRequest(f"{field}.type", f"must be 'text', not {part.get('type')!r:.40}")
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{field}.text", "must be a string")
+    return text
+
+
+def _read_tool(field: str, value: object) -> dict[str, Any]:
+    """Return a tool or a call, which both hold a function that has a name."""
+    tool = {"type": "function", **_read_object(field, value)}
+    if tool["type"] != "function":
+        raise InvalidRequest(f"{field}.type", f"must be 'function', not {tool['type']!r:.40}")
+    function = _read_object(f"{field}.function", tool.get("function"))
+    if not isinstance(function.get("name"), str):
+        raise InvalidRequest(f"{field}.function.name", "must be a string")
+    return {**tool, "function": function}
+
+
+def _read_variables(value: object) -> dict[str, object]:
+    variables = _read_object("chat_template_kwargs", {} if value is None else value)
+    for name in sorted(variables.keys() & (_RESERVED | _FUNCTIONS)):
+        raise InvalidRequest("chat_template_kwargs", f"must not hold {name}")
+    return variables
+
+
+def _take_prefill(chat: list[dict[str, Any]]) -> str:
+    """Remove a last assistant message and return its text."""
+    if chat[-1]["role"] != "assistant":
+        return ""
+    last = chat.pop()
+    if "tool_calls" in last:
+        raise InvalidRequest("messages", "end in tool calls, which cannot be continued")
+    if chat and chat[-1]["role"] == "assistant":
+        raise InvalidRequest("messages", "end in two assistant messages; one can be continued")
+    text: str = last["content"]
+    return text
+
+
+def _without_system(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with a first system message put before the user's, as in llama.cpp."""
+    if not chat or chat[0]["role"] != "system":
+        return chat
+    system, *rest = chat
+    if not rest or rest[0]["role"] != "user":
+        return [{**system, "role": "user"}, *rest]
+    return [{**rest[0], "content": f"{system['content']}\n{rest[0]['content']}"}, *rest[1:]]
+
+
+def _check_encodable(prompt: str) -> None:
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("messages", "hold half of a surrogate pair") from None

@@ -1,0 +1,204 @@
+"""Runs generations for whoever asks: over gRPC, over HTTP, as jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from orchestrator import responses
+from orchestrator.config import OrchestratorConfig
+from orchestrator.driver import Driver, Timings
+from orchestrator.generation import Counts, End, Finish, Generation, Plan
+from orchestrator.peers import Pair
+from orchestrator.planning import Planner, read_count, read_stops
+from orchestrator.text import TextAssembler
+from outrider import logs
+from outrider.errors import EngineBusy
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+
+class Completions:
+    """The generations of one orchestrator."""
+
+    def __init__(self, config: OrchestratorConfig, pair: Pair) -> None:
+        self._config = config
+        self._pair = pair
+        self.planner = Planner(config, pair)
+        self.active_count = 0
+
+    async def generate(
+        self,
+        request: messages.GenerateRequest,
+        seconds: float | None = None,
+        counts_cached: bool = False,
+    ) -> AsyncGenerator[messages.GenerateResponse]:
+        """Yield one `started`; then of each completion any number of `delta`, one `finished`.
+
+        Closing the iterator stops the work at both models. `counts_cached`
+        asks the target first how much of the prompt it holds. Raises what can
+        be wrong with the request, EngineBusy when too much is under way, and
+        DeadlinePassed or PeerUnavailable when `seconds` are over.
+        """
+        limit = self._config.request_seconds
+        deadline = time.monotonic() + (limit if seconds is None else min(seconds, limit))
+        begin = time.perf_counter()
+        count = read_count(request)
+        if self.active_count + count > self._config.generations:
+            raise EngineBusy(f"{self.active_count} generations are under way", 1.0)
+        self._count_active(count)
+        try:
+            request_ = _Request(request, deadline, begin)
+            plan = await self.planner.plan(request, deadline)
+            started = responses.started(plan)
+            assert self._pair.target.model is not None
+            started.model_name = self._pair.target.model.model_name
+            if counts_cached:
+                started.cached_token_count = await self.planner.cached_count(plan, deadline)
+            if request.prompt_logprobs:
+                scores = await self.planner.score(plan, deadline)
+                texts = plan.token_texts
+                started.prompt_logprobs.extend(responses.logprob_of(each, texts) for each in scores)
+            yield messages.GenerateResponse(started=started)
+            stream = self._completion(plan, request_)
+            if count > 1:
+                others = [self.planner.another(plan, choice) for choice in range(1, count)]
+                stream = merged(stream, [self._completion(each, request_) for each in others])
+            async with aclosing(stream):
+                async for response in stream:
+                    yield response
+        finally:
+            self._count_active(-count)
+
+    def _count_active(self, more: int) -> None:
+        self.active_count += more
+        self._pair.experience.generation_count = max(1, self.active_count)
+
+    async def _completion(
+        self, plan: Plan, request: _Request
+    ) -> AsyncGenerator[messages.GenerateResponse]:
+        """Yield one completion; where a full context shifts, of several generations."""
+        text = TextAssembler[messages.TokenOrigin](request.stops)
+        counts, timings, byte_count = Counts(), Timings(request.begin), 0
+        last = messages.TOKEN_ORIGIN_PLAIN
+        while True:
+            generation = Generation(plan)
+            driver = Driver(generation, self._pair, request.deadline)
+            driver.timings.begin = request.begin
+            deltas = _deltas(generation, driver, text, request.wants_report)
+            async with aclosing(deltas):
+                async for delta in deltas:
+                    last = delta.origins[-1]
+                    yield _response(plan, delta=delta)
+            counts.add(generation.counts)
+            timings.add(driver.timings)
+            byte_count += driver.wire_bytes
+            following = self.planner.shifted(plan, generation)
+            if following is None:
+                break
+            plan = following
+        rest = text.finish(last)
+        if rest:
+            delta = messages.GenerationDelta(pieces=responses.pieces_of(rest))
+            yield _response(plan, delta=delta)
+        finished = responses.finished(generation, counts, timings, byte_count)
+        finished.stop_sequence = text.stopped_by
+        _log(generation, finished.statistics)
+        yield _response(plan, finished=finished)
+
+
+class _Request:
+    """What all completions of a request share. Raises InvalidRequest."""
+
+    def __init__(self, request: messages.GenerateRequest, deadline: float, begin: float) -> None:
+        self.deadline = deadline
+        self.begin = begin
+        self.stops = read_stops(request.stop_sequences)
+        self.wants_report = request.round_detail != messages.ROUND_DETAIL_UNSPECIFIED
+
+
+def _response(plan: Plan, **event: Any) -> messages.GenerateResponse:
+    return messages.GenerateResponse(choice_index=plan.opening.choice, **event)
+
+
+async def _deltas(
+    generation: Generation,
+    driver: Driver,
+    text: TextAssembler[messages.TokenOrigin],
+    wants_report: bool,
+) -> AsyncGenerator[messages.GenerationDelta]:
+    """Drive a generation and yield what its rounds add to the text."""
+    plan = generation.plan
+    length = len(plan.prompt)
+    events = driver.run()
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, End):
+                break
+            delta = responses.delta_of(event, plan, text)
+            length += len(delta.token_ids)
+            if text.stopped_by and generation.finished is not Finish.STOP_SEQUENCE:
+                generation.stop(length)
+            if wants_report and event.report is not None:
+                delta.report.CopyFrom(responses.report_of(event.report, plan.token_texts))
+            yield delta
+
+
+async def merged(
+    first: AsyncGenerator[messages.GenerateResponse],
+    others: Sequence[AsyncGenerator[messages.GenerateResponse]],
+) -> AsyncGenerator[messages.GenerateResponse]:
+    """Yield what several streams bring, as it comes; the others start behind the first's first.
+
+    By then the prompt is in the target's cache. Raises what any of them raises.
+    """
+    arrived: asyncio.Queue[messages.GenerateResponse | BaseException | None] = asyncio.Queue()
+
+    async def pump(stream: AsyncGenerator[messages.GenerateResponse]) -> None:
+        try:
+            async with aclosing(stream):
+                async for response in stream:
+                    arrived.put_nowait(response)
+            arrived.put_nowait(None)
+        except Exception as error:
+            arrived.put_nowait(error)
+
+    tasks = [asyncio.create_task(pump(first))]
+    left = 1 + len(others)
+    try:
+        while left:
+            item = await arrived.get()
+            if isinstance(item, BaseException):
+                raise item
+            if len(tasks) == 1:
+                tasks += [asyncio.create_task(pump(each)) for each in others]
+            if item is None:
+                left -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _log(generation: Generation, numbers: messages.GenerationStatistics) -> None:
+    """Log the end of a generation; counts and times, never text."""
+    assert generation.finished is not None
+    logs.event(
+        "outrider.orchestrator",
+        "generated",
+        session=generation.plan.opening.session_id.hex()[:8],
+        reason=generation.finished.value,
+        prompt_tokens=numbers.prompt_token_count,
+        tokens=numbers.generated_token_count,
+        drafted=numbers.drafted_token_count,
+        accepted=numbers.accepted_token_count,
+        rounds=numbers.round_count,
+        first_token_ms=numbers.first_token_duration.ToMilliseconds(),
+        generation_ms=numbers.generation_duration.ToMilliseconds(),
+        draft_faults=numbers.draft_fault_count,
+        target_faults=numbers.target_fault_count,
+    )

@@ -1,0 +1,197 @@
+"""Generations that go on by themselves: submitted, polled, cancelled, kept for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+
+from outrider import logs
+from outrider.errors import EngineBusy, InvalidRequest, NotFound, OutriderError
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+Responses = AsyncGenerator[messages.GenerateResponse]
+
+
+MAX_RESPONSES = 1 << 16
+"""A job ends when so many responses wait to be taken."""
+
+
+class _Job:
+    """One job: the responses that are not forgotten yet, the first of them with index `first`."""
+
+    def __init__(self, started: messages.GenerationStarted) -> None:
+        self._counted = messages.GenerationStatistics(
+            prompt_token_count=len(started.prompt_token_ids),
+            cached_token_count=started.cached_token_count,
+        )
+        self.job_id = secrets.token_hex(16)
+        self.first = 0
+        self.responses: list[messages.GenerateResponse] = []
+        self.error: OutriderError | None = None
+        self.is_over = False
+        self.last_use = time.monotonic()
+        self.task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    @property
+    def end(self) -> int:
+        """The cursor behind everything that came."""
+        return self.first + len(self.responses)
+
+    def note(self, response: messages.GenerateResponse | None) -> None:
+        """Take a response; None is the end."""
+        if response is None:
+            self.is_over = True
+        else:
+            self.responses.append(response)
+            origins = list(response.delta.origins)
+            self._counted.generated_token_count += len(origins)
+            accepted = origins.count(messages.TOKEN_ORIGIN_DRAFTED)
+            self._counted.accepted_token_count += accepted
+        self._news.set()
+
+    async def run(self, stream: Responses) -> None:
+        """Take everything that comes; the last message says how it ended, whatever happens."""
+        try:
+            async with aclosing(stream):
+                async for response in stream:
+                    self.note(response)
+                    if len(self.responses) > MAX_RESPONSES:
+                        raise EngineBusy("nobody takes what the job brings", 0.0)
+        except asyncio.CancelledError:
+            self.note(self._cancelled())
+        except OutriderError as error:
+            self.error = error
+        except Exception as error:
+            self.error = logs.internal_error("outrider.orchestrator", error)
+        finally:
+            self.note(None)
+
+    def _cancelled(self) -> messages.GenerateResponse:
+        """Return the last message of a job that was ended early, with what is known of it."""
+        finished = messages.GenerationFinished(reason=messages.FINISH_REASON_CANCELLED)
+        finished.statistics.CopyFrom(self._counted)
+        return messages.GenerateResponse(finished=finished)
+
+    async def wait(self, cursor: int, seconds: float) -> None:
+        """Wait until there is something behind the cursor, or the end."""
+        deadline = time.monotonic() + seconds
+        while self.end <= cursor and not self.is_over and time.monotonic() < deadline:
+            self._news.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), deadline - time.monotonic())
+
+
+class Jobs:
+    """The jobs of one orchestrator. Results are kept `keep_seconds` after the last look at them."""
+
+    def __init__(
+        self,
+        generate: Callable[[messages.GenerateRequest], Responses],
+        capacity: int,
+        keep_seconds: float,
+    ) -> None:
+        self._generate = generate
+        self._capacity = capacity
+        self._keep_seconds = keep_seconds
+        self._jobs: dict[str, _Job] = {}
+        self._starting = 0
+
+    def __len__(self) -> int:
+        self._forget_old()
+        return len(self._jobs)
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._jobs
+
+    async def submit(
+        self, request: messages.GenerateRequest
+    ) -> tuple[str, messages.GenerationStarted]:
+        """Start a job; return its id and how the prompt was read.
+
+        Raises what is wrong with the request, and EngineBusy when too many
+        jobs run or wait to be looked at.
+        """
+        self._forget_old()
+        count = len(self._jobs) + self._starting
+        if count >= self._capacity and not self._drop_one_that_is_over():
+            raise EngineBusy(f"{count} jobs are under way", 1.0)
+        stream = self._generate(request)
+        self._starting += 1
+        try:
+            started = (await anext(stream)).started
+        finally:
+            self._starting -= 1
+        job = _Job(started)
+        self._jobs[job.job_id] = job
+        job.task = asyncio.create_task(job.run(stream))
+        await asyncio.sleep(0)  # a task that has not begun would not notice its end
+        return job.job_id, started
+
+    async def poll(
+        self, request: messages.PollGenerationRequest
+    ) -> messages.PollGenerationResponse:
+        """Return what came behind the cursor, and forget what came before it.
+
+        Raises NotFound for a job that is not known, or not any more, and
+        InvalidRequest for a cursor behind which nothing can come.
+        """
+        job = self._find(request.job_id)
+        seconds = request.wait_duration.ToMilliseconds() / 1e3
+        if not 0 <= seconds <= 30:
+            raise InvalidRequest("wait_duration", f"must be in [0, 30] seconds, not {seconds}")
+        cursor = request.cursor or job.first
+        if not job.first <= cursor <= job.end:
+            raise InvalidRequest("cursor", f"must be in [{job.first}, {job.end}], not {cursor}")
+        await job.wait(cursor, seconds)
+        job.last_use = time.monotonic()
+        if cursor > job.first:
+            del job.responses[: cursor - job.first]
+            job.first = cursor
+        return messages.PollGenerationResponse(
+            responses=job.responses,
+            next_cursor=job.end,
+            finished=job.is_over,
+            error=_write_error(job.error) if job.is_over else None,
+        )
+
+    async def cancel(self, job_id: str) -> None:
+        """End a job and wait until it is over. Raises NotFound."""
+        job = self._find(job_id)
+        if job.task is not None:
+            job.task.cancel()
+            await asyncio.wait([job.task])
+
+    async def close(self) -> None:
+        """End all jobs."""
+        for job_id in list(self._jobs):
+            await self.cancel(job_id)
+
+    def _find(self, job_id: str) -> _Job:
+        self._forget_old()
+        if job_id not in self._jobs:
+            raise NotFound("job_id", f"{job_id!r} is no job, or is forgotten by now")
+        return self._jobs[job_id]
+
+    def _forget_old(self) -> None:
+        """Forget what is over and was not looked at for long."""
+        oldest = time.monotonic() - self._keep_seconds
+        for job in list(self._jobs.values()):
+            if job.is_over and job.last_use < oldest:
+                del self._jobs[job.job_id]
+
+    def _drop_one_that_is_over(self) -> bool:
+        """Make room: forget the job over that nobody looked at for longest; say if there is one."""
+        over = [job for job in self._jobs.values() if job.is_over]
+        if over:
+            del self._jobs[min(over, key=lambda job: job.last_use).job_id]
+        return bool(over)
+
+
+def _write_error(error: OutriderError | None) -> messages.JobError | None:
+    if error is None:
+        return None
+    return messages.JobError(reason=error.reason, message=str(error), metadata=error.metadata)

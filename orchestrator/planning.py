@@ -1,0 +1,329 @@
+"""From a request to the plan of its generation: checked, tokenized, its rule chosen."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from orchestrator.config import OrchestratorConfig
+from orchestrator.control import CLASSIC_RATIO, control
+from orchestrator.generation import Finish, Generation, Plan, TokenLogprob
+from orchestrator.peers import Pair
+from outrider import wire
+from outrider.errors import InvalidRequest, PeerUnavailable, PromptTooLong
+from outrider.messages import Form, LogprobOptions, Opening, Rule, Span
+from outrider.sampling import SamplingParameters
+from outrider.speculation import Policy, Speculation
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.v1 import target_service_pb2
+
+DEFAULT_LIMIT = 128
+MAX_COMPLETIONS = 16
+PROMPT_RESERVE = 4
+"""A prompt leaves at least this many tokens of the context free."""
+
+_ENDLESS = 1 << 30
+"""Tokens that may follow a prompt when a full context is no end."""
+
+_CANDIDATES = 8
+"""Candidates of a position in a detailed report."""
+
+
+class Planner:
+    """Turns requests into plans over a pair of model services."""
+
+    def __init__(self, config: OrchestratorConfig, pair: Pair) -> None:
+        self._config = config
+        self._pair = pair
+
+    async def plan(self, request: messages.GenerateRequest, deadline: float) -> Plan:
+        """Return the plan of a generation that ends by `deadline`, of the monotonic clock.
+
+        Raises InvalidRequest, and PeerUnavailable when there is no target until then.
+        """
+        target = self._pair.target
+        # What is wrong for any model is told without one.
+        self._check(request)
+        if not await target.wait_until_ready(deadline - time.monotonic()):
+            raise PeerUnavailable(target.detail)
+        assert target.model is not None
+        vocabulary = target.model.vocabulary
+        sampling = await self._sampling(request, vocabulary, deadline)
+        rule, form = read_rule_and_form(request.speculative, sampling)
+        speculation = self._speculation(request.speculative, rule)
+        whole = await self._prompt(request, vocabulary.token_count, deadline)
+        capacity = target.model.context_token_count
+        prompt = _fit(whole, capacity - PROMPT_RESERVE, request.overflow)
+        room = _ENDLESS if request.overflow.shift else capacity - len(prompt)
+        limit, reason = _read_limit(request, room)
+        assert target.vocabulary is not None
+        return Plan(
+            opening=Opening(
+                session_id=secrets.token_bytes(wire.SESSION_ID_BYTES),
+                attempt=0,
+                rule=rule,
+                sampling=sampling,
+                seed=request.seed if request.HasField("seed") else secrets.randbits(31),
+                choice=0,
+                prompt_count=len(prompt),
+                token_limit=limit,
+                vocabulary=vocabulary.token_count,
+                candidate_count=_candidate_count(request.round_detail),
+                min_probability=speculation.p_min,
+                min_ratio=CLASSIC_RATIO if speculation.policy is Policy.CLASSIC else 0.0,
+                logprobs=_read_logprobs(request, form),
+            ),
+            prompt=prompt,
+            control=control(speculation, rule, self._pair.experience, self._config.draft_seconds),
+            form=form,
+            rollback_calls=request.speculative.rollback == messages.ROLLBACK_MODE_RPC,
+            end_token_ids=frozenset(
+                [*vocabulary.end_token_ids, *_read_stop_ids(request, vocabulary.token_count)]
+            ),
+            target_context=capacity,
+            limit_reason=reason,
+            token_texts=target.vocabulary.texts,
+            is_truncated=len(prompt) < len(whole),
+            keep_count=_keep_count(len(prompt), request.overflow) if request.overflow.shift else -1,
+        )
+
+    def another(self, plan: Plan, choice: int) -> Plan:
+        """Return the plan of another completion of the same prompt."""
+        session_id = secrets.token_bytes(wire.SESSION_ID_BYTES)
+        return self._renewed(plan, replace(plan.opening, session_id=session_id, choice=choice))
+
+    def shifted(self, plan: Plan, generation: Generation) -> Plan | None:
+        """Return the plan of what follows a generation; None if it is over.
+
+        Where the context was full, its start stays and half of the rest goes.
+        """
+        text, opening, keep = generation.committed, plan.opening, plan.keep_count
+        drop = (len(text) - keep) // 2
+        if generation.finished is not Finish.CONTEXT_FULL or keep < 0 or not drop:
+            return None
+        dropped = Span(keep, [*opening.dropped.token_ids, *text[keep : keep + drop]])
+        return replace(
+            self._renewed(plan, replace(opening, dropped=dropped)),
+            prompt=[*text[:keep], *text[keep + drop :]],
+            mirostat_mu=generation.mirostat_mu,
+        )
+
+    def _renewed(self, plan: Plan, opening: Opening) -> Plan:
+        """Return the plan with a controller of its own."""
+        speculation, experience = plan.control.speculation, self._pair.experience
+        its_control = control(speculation, opening.rule, experience, self._config.draft_seconds)
+        return replace(plan, opening=opening, control=its_control)
+
+    async def score(self, plan: Plan, deadline: float) -> list[TokenLogprob]:
+        """Return the log probabilities of the prompt's tokens; the first has none."""
+        request = target_service_pb2.ScoreRequest(
+            open=wire.write_opening(plan.opening), token_ids=plan.prompt
+        )
+        parts = await self._pair.target.collect("Score", request, deadline)
+        rows = [row for part in parts for row in part.logprobs]
+        listed = wire.read_logprobs(rows, plan.opening.vocabulary, len(plan.prompt) - 1)
+        top_count = plan.opening.logprobs.top_count if plan.opening.logprobs else 0
+        return [TokenLogprob(0.0, ())] + [
+            TokenLogprob(dict(row)[token_id], row[:top_count])
+            for token_id, row in zip(plan.prompt[1:], listed, strict=True)
+        ]
+
+    async def cached_count(self, plan: Plan, deadline: float) -> int:
+        """Return how many tokens of the prompt the target need not decode."""
+        request = target_service_pb2.CountCachedRequest(token_ids=plan.prompt)
+        response = await self._pair.target.call("CountCached", request, deadline)
+        return int(response.cached_token_count)
+
+    def _speculation(self, options: messages.SpeculativeOptions, rule: Rule) -> Speculation:
+        """Return the request's options over the orchestrator's own.
+
+        Raises InvalidRequest for what does not go together.
+        """
+        known = {
+            name: getattr(options, name)
+            for name in ("enabled", "n_max", "n_min", "p_min", "run_ahead")
+            if options.HasField(name)
+        }
+        if options.policy:
+            known["policy"] = wire.read_policy(options.policy)
+        if self._pair.draft is None:
+            known["enabled"] = False
+        default = self._config.speculation
+        known.setdefault("n_min", min(default.n_min, known.get("n_max", default.n_max)))
+        speculation = replace(default, **known)
+        speculation.check_rule(rule)
+        return speculation
+
+    async def _sampling(
+        self, request: messages.GenerateRequest, vocabulary: common.Vocabulary, deadline: float
+    ) -> SamplingParameters:
+        """Return the sampling parameters with every bias by id and every constraint a grammar."""
+        message = common.SamplingParameters()
+        message.CopyFrom(request.sampling)
+        del message.logit_biases[:]
+        for bias in request.sampling.logit_biases:
+            ids = [bias.token_id]
+            if bias.WhichOneof("token") == "text":
+                ids = await self._tokenize(bias.text, deadline, add_special=False)
+            message.logit_biases.extend(
+                common.LogitBias(token_id=token_id, bias=bias.bias) for token_id in ids
+            )
+        if request.ignore_eos:
+            message.logit_biases.extend(
+                common.LogitBias(token_id=token_id, bias=-math.inf)
+                for token_id in vocabulary.end_token_ids
+            )
+        if message.grammar or request.json_schema:
+            source = (
+                target_service_pb2.CompileGrammarRequest(json_schema=request.json_schema)
+                if request.json_schema
+                else target_service_pb2.CompileGrammarRequest(grammar=message.grammar)
+            )
+            compiled = await self._pair.target.call("CompileGrammar", source, deadline)
+            message.grammar = compiled.grammar
+        return wire.read_sampling(message, vocabulary.token_count)
+
+    @staticmethod
+    def _check(request: messages.GenerateRequest) -> None:
+        """Refuse what no model could do."""
+        if request.prompt_logprobs and not request.HasField("logprobs"):
+            raise InvalidRequest("prompt_logprobs", "needs logprobs")
+        if request.json_schema and request.sampling.grammar:
+            raise InvalidRequest("json_schema", "does not go with a grammar")
+        without_texts = common.SamplingParameters()
+        without_texts.CopyFrom(request.sampling)
+        del without_texts.logit_biases[:]
+        read_rule_and_form(request.speculative, wire.read_sampling(without_texts))
+
+    async def _prompt(
+        self, request: messages.GenerateRequest, size: int, deadline: float
+    ) -> list[int]:
+        kind = request.WhichOneof("prompt")
+        if kind is None:
+            raise InvalidRequest("prompt", "is missing")
+        if kind == "prompt_tokens":
+            ids = wire.read_ids("prompt_tokens", request.prompt_tokens.token_ids, size)
+        elif kind == "prompt_parts":
+            parts, special = request.prompt_parts, request.parse_special
+            ids = await self.tokenize_parts(parts, deadline, special, size)
+        else:
+            ids = await self._tokenize(request.prompt_text, deadline, True, request.parse_special)
+        if not ids:
+            raise InvalidRequest("prompt", "is empty, and the model adds no BOS")
+        return ids
+
+    async def tokenize_parts(
+        self, parts: messages.PromptParts, deadline: float, parse_special: bool, size: int
+    ) -> list[int]:
+        """Return the ids of texts and ids in turn; BOS is added if the first part is a text."""
+        ids: list[int] = []
+        for i, part in enumerate(parts.parts):
+            if part.WhichOneof("part") == "text":
+                ids += await self._tokenize(part.text, deadline, i == 0, parse_special)
+            else:
+                ids += wire.read_ids("prompt_parts", [part.token_id], size)
+        return ids
+
+    async def _tokenize(
+        self, text: str, deadline: float, add_special: bool, parse_special: bool = False
+    ) -> list[int]:
+        request = target_service_pb2.TokenizeRequest(
+            text=text, add_special=add_special, parse_special=parse_special
+        )
+        response = await self._pair.target.call("Tokenize", request, deadline)
+        return list(response.token_ids)
+
+
+def read_rule_and_form(
+    options: messages.SpeculativeOptions, sampling: SamplingParameters
+) -> tuple[Rule, Form]:
+    """Return the acceptance rule and the row form, refusing what does not go together."""
+    rule = Rule.MATCH if sampling.greedy else Rule.SHARED_NOISE
+    if options.acceptance:
+        rule = wire.read_rule(options.acceptance)
+    form = Form.DISTRIBUTIONS if rule is Rule.REJECTION else Form.SAMPLED
+    if options.row_form:
+        form = wire.read_form(options.row_form)
+    if (form is Form.SAMPLED) == (rule is Rule.REJECTION):
+        raise InvalidRequest(
+            "speculative.row_form", f"{form.value} does not go with acceptance {rule.value}"
+        )
+    if sampling.mirostat and rule is Rule.REJECTION:
+        # Its state follows from the tokens that the target itself draws.
+        raise InvalidRequest("mirostat", "does not go with acceptance rejection")
+    beyond = sampling.beyond_basic() if form is Form.LOGITS else []
+    if beyond:
+        raise InvalidRequest(beyond[0], "does not go with row form logits")
+    return rule, form
+
+
+def _read_logprobs(request: messages.GenerateRequest, form: Form) -> LogprobOptions | None:
+    if not request.HasField("logprobs"):
+        return None
+    if form is Form.LOGITS:
+        raise InvalidRequest("logprobs", "does not go with row form logits")
+    return wire.read_logprob_options(request.logprobs)
+
+
+def _candidate_count(detail: messages.RoundDetail) -> int:
+    return _CANDIDATES if detail == messages.ROUND_DETAIL_CANDIDATES else 0
+
+
+def _fit(prompt: list[int], most: int, overflow: messages.ContextOverflow) -> list[int]:
+    """Return the prompt, or what is left of it when its middle is dropped. Raises PromptTooLong.
+
+    Whole blocks of half the room are dropped, so that a prompt that grows
+    stays the same for a while, and with it the cache.
+    """
+    if len(prompt) <= most:
+        return prompt
+    if not overflow.truncate_prompt:
+        raise PromptTooLong(len(prompt), most)
+    keep = min(_keep_count(len(prompt), overflow), most - 2)
+    block = (most - keep) // 2
+    erased = -(-(len(prompt) - most) // block) * block
+    return [*prompt[:keep], *prompt[keep + erased :]]
+
+
+def _keep_count(prompt_count: int, overflow: messages.ContextOverflow) -> int:
+    """Return how many tokens at the start are never dropped."""
+    keep = overflow.keep_token_count
+    if keep < -1:
+        raise InvalidRequest("overflow.keep_token_count", f"must be at least -1, not {keep}")
+    return prompt_count if keep == -1 else min(keep, prompt_count)
+
+
+def _read_stop_ids(request: messages.GenerateRequest, size: int) -> list[int]:
+    if len(request.stop_token_ids) > 64:
+        raise InvalidRequest("stop_token_ids", f"{len(request.stop_token_ids)}, at most 64")
+    return wire.read_ids("stop_token_ids", request.stop_token_ids, size)
+
+
+def _read_limit(request: messages.GenerateRequest, room: int) -> tuple[int, Finish]:
+    """Return the token limit, and what it means when it is reached."""
+    limit = request.token_limit if request.HasField("token_limit") else DEFAULT_LIMIT
+    if limit < -1:
+        raise InvalidRequest("token_limit", f"must be at least -1, not {limit}")
+    if limit == -1 or limit > room:
+        return room, Finish.CONTEXT_FULL
+    return limit, Finish.TOKEN_LIMIT
+
+
+def read_count(request: messages.GenerateRequest) -> int:
+    """Return how many completions are asked for."""
+    count = request.completion_count if request.HasField("completion_count") else 1
+    if not 1 <= count <= MAX_COMPLETIONS:
+        raise InvalidRequest("completion_count", f"must be in [1, {MAX_COMPLETIONS}], not {count}")
+    return count
+
+
+def read_stops(sequences: Iterable[str]) -> list[str]:
+    """Return the stop sequences."""
+    stops = list(sequences)
+    if len(stops) > 16 or any(not 1 <= len(stop.encode()) <= 256 for stop in stops):
+        raise InvalidRequest("stop_sequences", "at most 16 texts of 1 to 256 bytes")
+    return stops

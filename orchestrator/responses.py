@@ -1,0 +1,219 @@
+"""From what a generation did to the messages that tell it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from google.protobuf.duration_pb2 import Duration
+
+from orchestrator.control import Control
+from orchestrator.driver import EngineSeconds, Timings
+from orchestrator.generation import (
+    Commit,
+    Counts,
+    DraftEnd,
+    Finish,
+    Generation,
+    Origin,
+    Plan,
+    Report,
+    TokenLogprob,
+)
+from orchestrator.text import Piece, TextAssembler
+from outrider import wire
+from outrider.messages import Candidates
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+_ORIGINS = {
+    Origin.DRAFTED: messages.TOKEN_ORIGIN_DRAFTED,
+    Origin.CORRECTED: messages.TOKEN_ORIGIN_CORRECTED,
+    Origin.BONUS: messages.TOKEN_ORIGIN_BONUS,
+    Origin.PLAIN: messages.TOKEN_ORIGIN_PLAIN,
+}
+_REASONS = {
+    Finish.END_OF_TEXT: messages.FINISH_REASON_END_OF_TEXT,
+    Finish.TOKEN_LIMIT: messages.FINISH_REASON_TOKEN_LIMIT,
+    Finish.STOP_SEQUENCE: messages.FINISH_REASON_STOP_SEQUENCE,
+    Finish.CONTEXT_FULL: messages.FINISH_REASON_CONTEXT_FULL,
+}
+_DRAFT_ENDS = {
+    DraftEnd.LENGTH: messages.DRAFT_END_LENGTH,
+    DraftEnd.END_OF_TEXT: messages.DRAFT_END_END_OF_TEXT,
+    DraftEnd.TOKEN_LIMIT: messages.DRAFT_END_TOKEN_LIMIT,
+    DraftEnd.CONTEXT: messages.DRAFT_END_CONTEXT,
+    DraftEnd.SHORT: messages.DRAFT_END_SHORT,
+    DraftEnd.LATE: messages.DRAFT_END_LATE,
+    DraftEnd.PAUSED: messages.DRAFT_END_PAUSED,
+    DraftEnd.ABSENT: messages.DRAFT_END_ABSENT,
+    DraftEnd.OFF: messages.DRAFT_END_OFF,
+    DraftEnd.PROMPT: messages.DRAFT_END_PROMPT,
+    DraftEnd.DOUBT: messages.DRAFT_END_DOUBT,
+    DraftEnd.ENOUGH: messages.DRAFT_END_ENOUGH,
+}
+
+
+def started(plan: Plan) -> messages.GenerationStarted:
+    """Return how the prompt was read and how the text will be made."""
+    return messages.GenerationStarted(
+        prompt_token_ids=plan.prompt,
+        seed=plan.opening.seed,
+        acceptance_rule=wire.write_rule(plan.opening.rule),
+        truncated=plan.is_truncated,
+        context_token_count=plan.target_context,
+        sampling=wire.write_sampling(plan.opening.sampling),
+        token_limit=plan.opening.token_limit,
+    )
+
+
+def delta_of(
+    event: Commit, plan: Plan, text: TextAssembler[messages.TokenOrigin]
+) -> messages.GenerationDelta:
+    """Return what a commit adds; tokens after a stop sequence are not part of it."""
+    texts = plan.token_texts
+    delta = messages.GenerationDelta()
+    for i, token_id in enumerate(event.token_ids):
+        if text.stopped_by:
+            break
+        origin = _ORIGINS[event.origins[i]]
+        delta.token_ids.append(token_id)
+        delta.origins.append(origin)
+        shown = b"" if token_id in plan.end_token_ids else texts[token_id]
+        delta.pieces.extend(pieces_of(text.add(shown, origin)))
+        if event.logprobs:
+            delta.logprobs.append(logprob_of(event.logprobs[i], texts))
+    return delta
+
+
+def pieces_of(pieces: Iterable[Piece[messages.TokenOrigin]]) -> list[messages.TextPiece]:
+    """Return runs of text with the origins of the tokens that completed them."""
+    return [messages.TextPiece(text=piece.text, origin=piece.tag) for piece in pieces]
+
+
+def logprob_of(logprob: TokenLogprob, texts: Sequence[bytes]) -> messages.TokenLogprob:
+    """Return what is known of one token's probability."""
+    return messages.TokenLogprob(
+        log_probability=logprob.value,
+        alternatives=[
+            messages.Alternative(
+                token=messages.Token(token_id=token_id, text=texts[token_id]),
+                log_probability=value,
+            )
+            for token_id, value in logprob.alternatives
+        ],
+    )
+
+
+def report_of(report: Report, texts: Sequence[bytes]) -> messages.RoundReport:
+    """Return what a round did, with the texts of its tokens."""
+
+    def token(token_id: int) -> messages.Token:
+        return messages.Token(token_id=token_id, text=texts[token_id])
+
+    def candidates(lists: Sequence[Candidates], i: int) -> list[messages.Candidate]:
+        listed = lists[i] if i < len(lists) else ()
+        return [messages.Candidate(token=token(one), probability=p) for one, p in listed]
+
+    return messages.RoundReport(
+        round=report.round,
+        committed_token_count=report.committed_count,
+        draft=[token(token_id) for token_id in report.draft],
+        accepted_token_count=report.accepted_count,
+        target=token(report.next_token_id),
+        draft_end=_DRAFT_ENDS[report.draft_end],
+        positions=[
+            messages.PositionCandidates(
+                target=candidates(report.target_candidates, i),
+                draft=candidates(report.draft_candidates, i),
+            )
+            for i in range(len(report.target_candidates))
+        ],
+    )
+
+
+def finished(
+    generation: Generation, counts: Counts, timings: Timings, byte_count: int
+) -> messages.GenerationFinished:
+    """Return why a completion ended, in its last generation, and what all of it took."""
+    assert generation.finished is not None
+    plan = generation.plan
+    return messages.GenerationFinished(
+        reason=_REASONS[generation.finished],
+        statistics=statistics(generation, counts, timings, byte_count),
+        truncated=plan.is_truncated or bool(plan.opening.dropped.token_ids),
+    )
+
+
+def statistics(
+    generation: Generation, counts: Counts, timings: Timings, byte_count: int
+) -> messages.GenerationStatistics:
+    """Return what a completion took so far."""
+    opening = generation.plan.opening
+    length = len(generation.committed) + len(opening.dropped.token_ids)
+    first = timings.first_token or time.perf_counter()
+    return messages.GenerationStatistics(
+        prompt_token_count=opening.prompt_count,
+        generated_token_count=length - opening.prompt_count,
+        drafted_token_count=counts.drafted,
+        accepted_token_count=counts.accepted,
+        round_count=counts.rounds,
+        drafted_round_count=counts.drafted_rounds,
+        draft_length=generation.draft_length,
+        accepted_by_position=counts.accepted_by_position,
+        drafted_by_position=counts.drafted_by_position,
+        first_token_duration=duration(first - timings.begin),
+        prompt_duration=duration(timings.prompt),
+        generation_duration=duration(max(0.0, timings.last_token - first)),
+        draft_wait_duration=duration(timings.draft_wait),
+        verify_wait_duration=duration(timings.verify_wait),
+        target_time=_engine_time(timings.target),
+        draft_time=_engine_time(timings.draft),
+        wire_byte_count=byte_count,
+        draft_fault_count=counts.draft_faults,
+        target_fault_count=counts.target_faults,
+        verify_network_duration=duration(timings.verify_network),
+        draft_network_duration=duration(timings.draft_network),
+        plain_round_duration=_plain_round(timings),
+        controller=view(generation.plan.control),
+        cached_token_count=counts.cached,
+    )
+
+
+def _engine_time(seconds: EngineSeconds) -> messages.EngineTime:
+    return messages.EngineTime(
+        queue_duration=duration(seconds.queue),
+        decode_duration=duration(seconds.decode),
+        sample_duration=duration(seconds.sample),
+        prompt_duration=duration(seconds.prompt),
+    )
+
+
+def view(its_control: Control) -> messages.ControllerView:
+    """Return what the controller of a generation goes by."""
+    view = its_control.view()
+    return messages.ControllerView(
+        token_rate=view.rate,
+        plain_token_rate=view.plain_rate,
+        acceptance=view.acceptance,
+        draft_token_duration=duration(view.draft_token_seconds),
+        draft_latency_duration=duration(view.latency_seconds),
+        round_overhead_duration=duration(view.overhead_seconds),
+        slowdown=view.slowdown,
+        run_ahead=view.run_ahead,
+        takes_turns=view.takes_turns,
+        decode_costs=[
+            common.DecodeCost(row_count=rows, milliseconds=1e3 * seconds)
+            for rows, seconds in view.costs
+        ],
+    )
+
+
+def _plain_round(timings: Timings) -> Duration | None:
+    return duration(timings.plain / timings.plain_rounds) if timings.plain_rounds else None
+
+
+def duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromMicroseconds(round(seconds * 1e6))
+    return duration

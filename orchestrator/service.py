@@ -1,0 +1,237 @@
+"""What an orchestrator does, whatever the wire: gRPC, HTTP and JSON-RPC all call this."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import numpy as np
+
+import outrider
+from orchestrator.chat import ChatTemplate
+from orchestrator.completions import Completions
+from orchestrator.config import OrchestratorConfig
+from orchestrator.control import control
+from orchestrator.jobs import Jobs
+from orchestrator.peers import Pair, Peer, State
+from orchestrator.responses import duration, view
+from outrider import wire
+from outrider.errors import InvalidRequest, PeerUnavailable
+from outrider.messages import Rule
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.v1 import target_service_pb2
+
+MAX_EMBEDDED = 64
+
+_STATES = {
+    State.CONNECTING: messages.PEER_STATE_CONNECTING,
+    State.LOADING: messages.PEER_STATE_LOADING,
+    State.READY: messages.PEER_STATE_READY,
+    State.REFUSED: messages.PEER_STATE_REFUSED,
+    State.LOST: messages.PEER_STATE_LOST,
+}
+
+
+class Orchestrator:
+    """One orchestrator over a pair of model services. Messages are those of OrchestratorService.
+
+    Every method raises OutriderError, with a reason that says who can act.
+    """
+
+    def __init__(self, config: OrchestratorConfig, pair: Pair) -> None:
+        self.config = config
+        self.pair = pair
+        self._completions = Completions(config, pair)
+        self._template: ChatTemplate | None = None
+        self._template_key = ("", "", "")
+        self._jobs = Jobs(
+            lambda request: self._completions.generate(request, counts_cached=True),
+            config.jobs,
+            config.job_seconds,
+        )
+
+    def generate(
+        self,
+        request: messages.GenerateRequest,
+        seconds: float | None = None,
+        counts_cached: bool = False,
+    ) -> AsyncGenerator[messages.GenerateResponse]:
+        """Yield one `started`, then deltas and one `finished` of each completion.
+
+        Closing the iterator stops the work at both models. With
+        `counts_cached`, `started` says how much of the prompt the target holds.
+        """
+        return self._completions.generate(request, seconds, counts_cached)
+
+    async def submit(
+        self, request: messages.SubmitGenerationRequest
+    ) -> messages.SubmitGenerationResponse:
+        """Start a job."""
+        job_id, started = await self._jobs.submit(request.request)
+        return messages.SubmitGenerationResponse(job_id=job_id, started=started)
+
+    async def poll(
+        self, request: messages.PollGenerationRequest
+    ) -> messages.PollGenerationResponse:
+        """Return what a job has brought."""
+        return await self._jobs.poll(request)
+
+    async def cancel(
+        self, request: messages.CancelGenerationRequest
+    ) -> messages.CancelGenerationResponse:
+        """End a job early."""
+        await self._jobs.cancel(request.job_id)
+        return messages.CancelGenerationResponse()
+
+    def knows_job(self, job_id: str) -> bool:
+        """Return whether a job runs, or its results are kept."""
+        return job_id in self._jobs
+
+    async def close(self) -> None:
+        """End all jobs."""
+        await self._jobs.close()
+
+    async def tokenize(
+        self, request: messages.TokenizeTextRequest
+    ) -> messages.TokenizeTextResponse:
+        """Return the tokens of a text."""
+        deadline = await self.until_ready()
+        response = await self.pair.target.call(
+            "Tokenize",
+            target_service_pb2.TokenizeRequest(
+                text=request.text,
+                add_special=request.add_special,
+                parse_special=request.parse_special,
+            ),
+            deadline,
+        )
+        texts = self.texts()
+        return messages.TokenizeTextResponse(
+            tokens=[messages.Token(token_id=i, text=texts[i]) for i in response.token_ids]
+        )
+
+    async def detokenize(self, request: messages.DetokenizeRequest) -> messages.DetokenizeResponse:
+        """Return the text of tokens."""
+        await self.until_ready()
+        texts = self.texts()
+        ids = wire.read_ids("token_ids", request.token_ids, len(texts))
+        text = b"".join(texts[token_id] for token_id in ids).decode("utf-8", "replace")
+        return messages.DetokenizeResponse(text=text)
+
+    async def apply_template(
+        self, request: messages.ApplyTemplateRequest
+    ) -> messages.ApplyTemplateResponse:
+        """Return the prompt of a chat, by the target's own template or the configured one."""
+        await self.until_ready()
+        template = self.chat_template()
+        read = {
+            name: _read_json(f"{name}_json", getattr(request, f"{name}_json"))
+            for name in ("messages", "tools", "variables")
+        }
+        wants = request.add_generation_prompt if request.HasField("add_generation_prompt") else True
+        # A template is the model's or the operator's; a large chat takes its time.
+        prompt = await asyncio.to_thread(
+            template.render,
+            read["messages"],
+            strftime_now=time.strftime,
+            tools=read["tools"],
+            add_generation_prompt=wants,
+            chat_template_kwargs=read["variables"],
+        )
+        bos = self._control_text("bos")
+        if bos and self._vocabulary().adds_bos:
+            prompt = prompt.removeprefix(bos)
+        return messages.ApplyTemplateResponse(prompt=prompt)
+
+    def chat_template(self) -> ChatTemplate:
+        """Return the template in use, once the target is ready."""
+        assert self.pair.target.model is not None
+        source = self.config.chat_template or self.pair.target.model.chat_template
+        bos, eos = self._control_text("bos"), self._control_text("eos")
+        if self._template is None or self._template_key != (source, bos, eos):
+            self._template = ChatTemplate(source, bos_token=bos, eos_token=eos)
+            self._template_key = (source, bos, eos)
+        return self._template
+
+    def _control_text(self, which: str) -> str:
+        """Return the text that stands for BOS or EOS; empty if there is none."""
+        token_id = getattr(self._vocabulary(), f"{which}_token_id")
+        assert self.pair.target.vocabulary is not None
+        names = self.pair.target.vocabulary.names
+        return names[token_id].decode("utf-8", "replace") if token_id >= 0 else ""
+
+    def _vocabulary(self) -> common.Vocabulary:
+        assert self.pair.target.model is not None
+        return self.pair.target.model.vocabulary
+
+    async def embed(self, request: messages.EmbedRequest) -> messages.EmbedResponse:
+        """Return embeddings, each of length 1."""
+        if not 1 <= len(request.inputs) <= MAX_EMBEDDED:
+            raise InvalidRequest("inputs", f"{len(request.inputs)}, at least 1, at most 64")
+        deadline = await self.until_ready()
+        planner, size = self._completions.planner, len(self.texts())
+        response = messages.EmbedResponse()
+        for parts in request.inputs:
+            ids = await planner.tokenize_parts(parts, deadline, False, size)
+            asked = target_service_pb2.EmbedTokensRequest(token_ids=ids)
+            embedding = await self.pair.target.call("Embed", asked, deadline)
+            values = np.array(embedding.values, np.float64)
+            norm = float(np.linalg.norm(values)) or 1.0
+            response.embeddings.add(values=(values / norm).tolist(), token_count=len(ids))
+        return response
+
+    def status(self) -> messages.GetStatusResponse:
+        """Return the state of the peers."""
+        obstacle = self.pair.obstacle()
+        newcomer = control(
+            self.config.speculation, Rule.MATCH, self.pair.experience, self.config.draft_seconds
+        )
+        return messages.GetStatusResponse(
+            service_version=outrider.__version__,
+            active_generation_count=self._completions.active_count,
+            peers=[self._peer_status(peer) for peer in self.pair.peers],
+            speculating=not obstacle,
+            reason=obstacle,
+            controller=view(newcomer),
+            job_count=len(self._jobs),
+        )
+
+    def _peer_status(self, peer: Peer) -> messages.PeerStatus:
+        state, detail = _STATES[peer.state], peer.detail
+        if peer is self.pair.draft and peer.ready and self.pair.mismatch is not None:
+            state, detail = messages.PEER_STATE_REFUSED, str(self.pair.mismatch)
+        return messages.PeerStatus(
+            role=peer.role,
+            address=peer.address,
+            state=state,
+            detail=detail,
+            model=peer.model,
+            round_trip_duration=duration(peer.round_trip),
+        )
+
+    async def until_ready(self) -> float:
+        """Wait for the target; return when a call to it has to end. Raises PeerUnavailable."""
+        seconds = self.config.request_seconds
+        deadline = time.monotonic() + seconds
+        if not await self.pair.target.wait_until_ready(seconds):
+            raise PeerUnavailable(self.pair.target.detail)
+        return deadline
+
+    def texts(self) -> list[bytes]:
+        """Return what each token of the target adds to a text; once the target is ready."""
+        assert self.pair.target.vocabulary is not None
+        return self.pair.target.vocabulary.texts
+
+
+def _read_json(field: str, text: str) -> Any:
+    """Return what a JSON text says; None for an empty one. Raises InvalidRequest."""
+    if not text:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(field, f"is not JSON: {error}") from None

@@ -1,0 +1,264 @@
+"""Takes tool calls out of generated text, written as the model's template shows them. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class CallFormat(Enum):
+    """How a model writes a call."""
+
+    HERMES = "hermes"  # <tool_call>{"name": "f", "arguments": {}}</tool_call>, also Qwen
+    MISTRAL = "mistral"  # [TOOL_CALLS] [{"name": "f", "arguments": {}}] or [TOOL_CALLS]f[ARGS]{}
+    FUNCTION = "function"  # <function=f>{}</function>
+    LLAMA = "llama"  # <|python_tag|>{"name": "f", "parameters": {}}, the tag only at times
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call; `arguments` is a JSON object as text."""
+
+    name: str
+    arguments: str
+
+
+def detect_format(template: str) -> CallFormat | None:
+    """Return how a model with this chat template writes calls; None when that is not known."""
+    if any(mark in template for mark in ("<parameter=", "<arg_key>")):
+        return None  # Qwen3-Coder and GLM put XML into the tags that others fill with JSON
+    if "<tool_call>" in template:
+        return CallFormat.HERMES
+    if "[TOOL_CALLS]" in template:
+        return CallFormat.MISTRAL
+    if "<function=" in template:
+        return CallFormat.FUNCTION
+    if "<|python_tag|>" in template or ('{"name": ' in template and '"parameters": ' in template):
+        return CallFormat.LLAMA
+    return None
+
+
+def parse(text: str, form: CallFormat) -> tuple[str, list[ToolCall]]:
+    """Return the text around the calls, and the calls."""
+    parser = ToolCallParser(form)
+    pieces = [*parser.add(text), *parser.finish()]
+    content = "".join(piece for piece in pieces if isinstance(piece, str))
+    return content, [piece for piece in pieces if isinstance(piece, ToolCall)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Syntax:
+    """`header` is what may stand between the opening and the JSON, and may hold the name.
+
+    `starts` fits every start of a header. `bare`: JSON may also come without an
+    opening, where no text is before it.
+    """
+
+    opening: str
+    closing: str = ""
+    header: re.Pattern[str] = re.compile(r"\s{0,8}(?P<name>)")
+    starts: re.Pattern[str] = re.compile(r"\s{0,8}")
+    bare: bool = False
+
+
+_SYNTAX = {
+    CallFormat.HERMES: _Syntax("<tool_call>", "</tool_call>"),
+    CallFormat.MISTRAL: _Syntax(
+        "[TOOL_CALLS]",
+        header=re.compile(
+            r"\s{0,8}(?P<name>[\w.-]{0,128})(\[CALL_ID\]\w{1,64})?(\[ARGS\])?\s{0,8}"
+        ),
+        starts=re.compile(r"\s{0,8}[\w.-]{0,128}(\[[\w\[\]]{0,90})?\s{0,8}"),
+    ),
+    CallFormat.FUNCTION: _Syntax(
+        "<function=",
+        "</function>",
+        header=re.compile(r"(?P<name>[\w.-]{1,128})>\s{0,8}"),
+        starts=re.compile(r"[\w.-]{1,128}(>\s{0,8})?"),
+    ),
+    CallFormat.LLAMA: _Syntax("<|python_tag|>", bare=True),
+}
+
+_FIRST_MEMBER = re.compile(r'\[?\s*\{\s*"(name|arguments|parameters|type|id)"')
+"""How JSON begins that names the function itself."""
+
+_UNQUOTED = frozenset(" \t\r\n,:+-.0123456789eE" + "truefalsenull")
+"""What stands between the strings and brackets of JSON."""
+
+
+class ToolCallParser:
+    """Divides a growing text into content and calls.
+
+    Goes character by character, so that it does not matter how the text is cut.
+    Nothing of a call is shown as content, nor what may still become one; what
+    turns out to be none is shown as it was. White space is dropped where nothing but
+    calls is next to it.
+    """
+
+    def __init__(self, form: CallFormat) -> None:
+        self._syntax = _SYNTAX[form]
+        self._read = self._read_text
+        self._pieces: list[str | ToolCall] = []  # to hand out
+        self._text: list[str] = []  # content after them
+        self._has_called = False
+        self._space: str | None = ""  # since the start or the last call; None after other text
+        self._held = ""  # a start of the opening, or of the closing
+        self._begun: list[str] = []  # what is no content if it becomes a call
+        self._header = ""
+        self._json_start = 0  # in `_begun`
+        self._name = ""
+        self._depth = 0
+        self._is_quoted = self._is_escaped = self._is_checked = False
+
+    def add(self, text: str) -> list[str | ToolCall]:
+        """Return the content and the calls that are certain now, in order; no text is empty."""
+        for character in text:
+            self._read(character)
+        return self._take()
+
+    def finish(self) -> list[str | ToolCall]:
+        """Return the rest; a call that is not complete is content."""
+        rest = "".join(self._begun) + self._held
+        if rest.strip() or not self._has_called:
+            self._show(rest)
+        return self._take()
+
+    def _take(self) -> list[str | ToolCall]:
+        self._end_text()
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def _end_text(self) -> None:
+        if self._text:
+            self._pieces.append("".join(self._text))
+            self._text = []
+
+    def _show(self, text: str) -> None:
+        self._text += filter(None, (self._space, text))
+        self._space = None
+
+    # Each of these reads one character in one state.
+
+    def _read_text(self, character: str) -> None:
+        if self._space is not None and not self._held:
+            if character.isspace() or (character == ";" and self._syntax.bare and self._has_called):
+                self._space += character
+                return
+            if character == "{" and self._syntax.bare:
+                self._header = ""
+                self._read_header(character)
+                return
+        self._held += character
+        while not self._syntax.opening.startswith(self._held):
+            self._show(self._held[0])
+            self._held = self._held[1:]
+        if self._held == self._syntax.opening:
+            self._begun, self._held, self._header = [self._held], "", ""
+            self._read = self._read_header
+
+    def _read_header(self, character: str) -> None:
+        self._begun.append(character)
+        if character == "{" or (character == "[" and not self._header.strip()):
+            header = self._syntax.header.fullmatch(self._header)
+            if header:
+                self._name = header["name"]
+                self._json_start = len(self._begun) - 1
+                self._depth = 1
+                self._is_checked = bool(self._name)
+                self._read = self._read_json
+                return
+        self._header += character
+        if not self._syntax.starts.fullmatch(self._header):
+            begun, self._begun = self._begun, []
+            self._show(begun[0][0])
+            self._read_again("".join(begun)[1:])  # the next opening may be in there
+
+    def _read_json(self, character: str) -> None:
+        self._begun.append(character)
+        if self._is_quoted:
+            self._read_quoted(character)
+        elif character == '"':
+            self._is_quoted = True
+        elif character in "{[":
+            self._depth += 1
+        elif character in "}]":
+            self._depth -= 1
+            if not self._depth:
+                self._end_call(_read_calls(self._name, self._json()))
+        elif character not in _UNQUOTED:
+            again = self._begun.pop()
+            if self._syntax.opening.startswith(self._begun[-1] + again):  # Mistral's, at [T
+                again = self._begun.pop() + again
+            self._end_call([])
+            self._read_again(again)
+
+    def _read_quoted(self, character: str) -> None:
+        if self._is_escaped:
+            self._is_escaped = False
+        elif character == "\\":
+            self._is_escaped = True
+        elif character == '"':
+            self._is_quoted = False
+            if not self._is_checked and not _FIRST_MEMBER.fullmatch(self._json()):
+                self._end_call([])  # without waiting for the end
+            self._is_checked = True
+
+    def _json(self) -> str:
+        return "".join(self._begun[self._json_start :])
+
+    def _end_call(self, calls: Sequence[ToolCall]) -> None:
+        begun, self._begun = "".join(self._begun), []
+        self._read = self._read_text
+        if not calls:
+            self._show(begun)
+            return
+        self._end_text()
+        self._pieces += calls
+        self._has_called = True
+        self._space = ""
+        if self._syntax.closing:
+            self._read = self._read_closing
+
+    def _read_closing(self, character: str) -> None:
+        self._held += character
+        found = self._held.lstrip()
+        if found == self._syntax.closing:
+            self._held = ""
+            self._read = self._read_text
+        elif not self._syntax.closing.startswith(found):
+            held, self._held = self._held, ""
+            self._read_again(held)
+
+    def _read_again(self, text: str) -> None:
+        self._read = self._read_text
+        for character in text:
+            self._read(character)
+
+
+def _read_calls(name: str, text: str) -> list[ToolCall]:
+    """Return the calls in a JSON text, none if malformed; with a name it is the arguments."""
+    try:
+        value = json.loads(text)
+        if name:
+            return [_call(name, value)]
+        return [
+            _call(call["name"], call["arguments" if "arguments" in call else "parameters"])
+            for call in (value if isinstance(value, list) else [value])
+        ]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return []
+
+
+def _call(name: object, arguments: object) -> ToolCall:
+    if isinstance(arguments, str):  # some models write JSON in JSON
+        arguments = json.loads(arguments)
+    if not (isinstance(arguments, dict) and isinstance(name, str)):
+        raise TypeError
+    if not name or not name.isprintable():
+        raise ValueError
+    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    text.encode()  # ValueError at half of a surrogate pair, which JSON can spell
+    return ToolCall(name, text)

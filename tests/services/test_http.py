@@ -1,0 +1,82 @@
+"""HTTP in front of whole services: the same text as over gRPC, and slots that come free."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+
+from outrider.v1 import orchestrator_service_pb2 as messages
+from tests.support.gateway import serving
+from tests.support.services import (
+    Gate,
+    Trio,
+    eventually,
+    generate,
+    three_services,
+    toy,
+)
+
+PROMPT = [5, 6, 7]
+BODY = {"prompt": PROMPT, "n_predict": 24, "temperature": 0.8, "seed": 3}
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[Trio, str]]:
+    async with (
+        three_services(toy, lambda: toy(seed=9, agreement=0.7)) as trio,
+        serving(trio.orchestrator.orchestrator) as url,
+    ):
+        yield trio, url
+
+
+async def test_http_brings_what_grpc_brings_with_and_without_a_draft():
+    async with served() as (trio, url), httpx.AsyncClient(timeout=20) as client:
+        request = messages.GenerateRequest(token_limit=24, seed=3)
+        request.prompt_tokens.token_ids.extend(PROMPT)
+        expected = await generate(trio.orchestrator, request)
+        for enabled in (True, False):
+            body = BODY | {"return_tokens": True, "speculative": {"enabled": enabled}}
+            answer = (await client.post(f"{url}/completion", json=body)).json()
+            assert answer["tokens"] == expected.token_ids
+            assert answer["content"] == expected.text
+            assert ("draft_n" in answer["timings"]) is enabled
+
+
+async def test_a_report_tells_every_token_and_every_round():
+    async with served() as (_, url), httpx.AsyncClient(timeout=20) as client:
+        body = BODY | {"stream": True, "report": True, "n_probs": 1}
+        text = (await client.post(f"{url}/completion", json=body)).text
+    *pieces, last = [json.loads(line[6:]) for line in text.splitlines() if line]
+    tokens = [token for piece in pieces for token in piece["tokens"]]
+    rounds = [piece["round"] for piece in pieces if "round" in piece]
+    numbers = last["statistics"]
+    assert len(tokens) == last["tokens_predicted"]
+    assert [token["position"] for token in tokens] == [*range(3, 3 + len(tokens))]
+    assert sum(each["accepted"] for each in rounds) == numbers["accepted_token_count"]
+    assert sum(len(each["draft"]) for each in rounds) == numbers["drafted_token_count"]
+    drafted = sum(token["origin"] == "drafted" for token in tokens)
+    assert drafted == numbers["accepted_token_count"] > 0
+    assert all(token["logprob"] <= 0 for token in tokens)
+
+
+async def test_a_client_that_hangs_up_frees_both_services_within_a_second():
+    async with served() as (trio, url), httpx.AsyncClient(timeout=20) as client:
+        gate = Gate(trio.target.model, shut=False)
+        asking = asyncio.create_task(
+            client.post(f"{url}/completion", json=BODY | {"n_predict": 200})
+        )
+        await eventually(lambda: trio.target.decode_count > 3)
+        await gate.shut()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await gate.open()
+
+        async def are_free() -> bool:
+            activities = [await trio.target.activity(), await trio.draft.activity()]
+            return not any(activity.open_session_count for activity in activities)
+
+        await eventually(are_free, seconds=1.0)

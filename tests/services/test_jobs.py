@@ -1,0 +1,239 @@
+"""Jobs: what was submitted is polled without loss or repetition, cancelled, kept and forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from functools import partial
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from orchestrator.jobs import Jobs
+from outrider.errors import DecodeFailed
+from outrider.v1 import orchestrator_service_pb2 as messages
+from tests.support.services import (
+    PATIENCE,
+    Completion,
+    Trio,
+    all_idle,
+    eventually,
+    request,
+    three_services,
+    toy,
+    written_alone,
+)
+from tests.support.toy import NEVER, ToyModel
+
+CANCELLED = messages.FINISH_REASON_CANCELLED
+
+
+def target() -> ToyModel:
+    return toy(seed=1, eos_bias=NEVER, sequence_count=8)
+
+
+def drafter() -> ToyModel:
+    return toy(seed=2, like=1, agreement=0.9, eos_bias=NEVER, sequence_count=8)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def trio() -> AsyncIterator[Trio]:
+    async with three_services(target, drafter) as services:
+        yield services
+
+
+async def submit(trio: Trio, asked: messages.GenerateRequest) -> messages.SubmitGenerationResponse:
+    submission = messages.SubmitGenerationRequest(request=asked)
+    response: messages.SubmitGenerationResponse = await trio.orchestrator.stub.SubmitGeneration(
+        submission, timeout=PATIENCE
+    )
+    return response
+
+
+async def poll(
+    trio: Trio, job_id: str, cursor: int = 0, wait: float = 0.0
+) -> messages.PollGenerationResponse:
+    asked = messages.PollGenerationRequest(job_id=job_id, cursor=cursor)
+    asked.wait_duration.FromMilliseconds(int(1e3 * wait))
+    response: messages.PollGenerationResponse = await trio.orchestrator.stub.PollGeneration(
+        asked, timeout=PATIENCE
+    )
+    return response
+
+
+async def cancel(trio: Trio, job_id: str) -> None:
+    asked = messages.CancelGenerationRequest(job_id=job_id)
+    await trio.orchestrator.stub.CancelGeneration(asked, timeout=PATIENCE)
+
+
+class Client:
+    """Polls one job; keeps what came, and fails where anything comes twice or after the end."""
+
+    def __init__(self, trio: Trio, job_id: str) -> None:
+        self.completion = Completion()
+        self.cursor = 0
+        self.finished = False
+        self._trio = trio
+        self._job_id = job_id
+
+    async def poll(self, wait: float = 0.0) -> None:
+        assert not self.finished
+        response = await poll(self._trio, self._job_id, self.cursor, wait)
+        assert response.next_cursor == self.cursor + len(response.responses)
+        self.cursor, self.finished = response.next_cursor, response.finished
+        for each in response.responses:
+            assert self.completion.finished is None, "something came behind the end"
+            self.completion.add(each)
+        assert self.finished == (self.completion.finished is not None)
+
+    async def to_the_end(self) -> Completion:
+        while not self.finished:
+            await self.poll(wait=5.0)
+        return self.completion
+
+
+async def test_32_jobs_polled_in_random_order_and_one_in_four_cancelled(trio: Trio) -> None:
+    order = random.Random(7)
+    asked = [request(seed=seed, token_limit=40) for seed in range(32)]
+    submitted = await asyncio.gather(*(submit(trio, each) for each in asked))
+    assert len({each.job_id for each in submitted}) == 32
+    clients = [Client(trio, each.job_id) for each in submitted]
+    doomed = set(order.sample(range(32), 8))
+    while waiting := [i for i in range(32) if not clients[i].finished]:
+        i = order.choice(waiting)
+        if i in doomed and order.random() < 0.3:
+            await cancel(trio, submitted[i].job_id)
+        await clients[i].poll(wait=order.choice([0.0, 0.02]))
+    cancelled = 0
+    for i, client in enumerate(clients):
+        expected = written_alone(target(), asked[i])
+        completion = client.completion
+        assert completion.finished is not None
+        if completion.finished.reason == CANCELLED:
+            cancelled += 1
+            assert i in doomed
+            assert completion.token_ids == expected[: len(completion.token_ids)]
+        else:
+            assert completion.token_ids == expected
+    assert cancelled > 0
+    await eventually(partial(all_idle, trio.target, trio.draft))
+    assert (await trio.orchestrator.status()).active_generation_count == 0
+
+
+async def test_a_job_is_told_at_once_and_brings_the_same_text_as_a_stream(trio: Trio) -> None:
+    asked = request("a prompt that is worth to be copied", seed=3, token_limit=30)
+    for cached in (0, 16):
+        submitted = await submit(trio, asked)
+        assert list(submitted.started.prompt_token_ids)
+        assert submitted.started.context_token_count == 256
+        assert submitted.started.token_limit == 30
+        assert submitted.started.cached_token_count >= cached
+        assert bool(submitted.started.cached_token_count) == bool(cached)
+        completion = await Client(trio, submitted.job_id).to_the_end()
+        assert completion.token_ids == written_alone(target(), asked)
+
+
+async def test_the_same_cursor_brings_the_same_again(trio: Trio) -> None:
+    submitted = await submit(trio, request(seed=4, token_limit=20))
+    client = Client(trio, submitted.job_id)
+    await client.to_the_end()
+    first = await poll(trio, submitted.job_id, client.cursor)
+    again = await poll(trio, submitted.job_id, client.cursor)
+    assert first == again
+    assert first.finished and not first.responses
+    # What came before the cursor was taken, and is forgotten.
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await poll(trio, submitted.job_id, 1)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_cancelled_job_ends_with_one_last_message_and_frees_both_services(
+    trio: Trio,
+) -> None:
+    submitted = await submit(trio, request(token_limit=-1))
+    client = Client(trio, submitted.job_id)
+    await client.poll(wait=5.0)
+    for _ in range(2):
+        await cancel(trio, submitted.job_id)
+    completion = await client.to_the_end()
+    assert completion.finished is not None
+    assert completion.finished.reason == CANCELLED
+    await eventually(partial(all_idle, trio.target, trio.draft))
+
+
+@pytest.mark.parametrize("error", [DecodeFailed("on purpose"), ValueError("a prompt")])
+async def test_a_failed_job_says_why_and_no_more(error: Exception) -> None:
+    async def failing() -> AsyncIterator[messages.GenerateResponse]:
+        yield messages.GenerateResponse(started=messages.GenerationStarted())
+        yield messages.GenerateResponse(delta=messages.GenerationDelta(token_ids=[1]))
+        raise error
+
+    jobs = Jobs(lambda _: failing(), 1, 60.0)  # type: ignore[arg-type,return-value]
+    job_id, _ = await jobs.submit(messages.GenerateRequest())
+    polled = messages.PollGenerationResponse()
+    while not polled.finished:
+        polled = await jobs.poll(messages.PollGenerationRequest(job_id=job_id))
+        await asyncio.sleep(0)
+    assert [each.WhichOneof("event") for each in polled.responses] == ["delta"]
+    assert polled.error.reason == "DECODE_FAILED"
+    assert "prompt" not in polled.error.message
+
+
+@pytest.mark.parametrize("method", ["PollGeneration", "CancelGeneration"])
+async def test_an_unknown_job_is_not_found(trio: Trio, method: str) -> None:
+    asked = {
+        "PollGeneration": messages.PollGenerationRequest(job_id="nobody"),
+        "CancelGeneration": messages.CancelGenerationRequest(job_id="nobody"),
+    }[method]
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await getattr(trio.orchestrator.stub, method)(asked, timeout=PATIENCE)
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_bad_request_is_refused_when_it_is_submitted(trio: Trio) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await submit(trio, request(temperature=-1.0))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (await trio.orchestrator.status()).job_count == 0
+
+
+async def responses(count: int, pause: float = 0.0) -> AsyncIterator[messages.GenerateResponse]:
+    yield messages.GenerateResponse(started=messages.GenerationStarted(seed=1))
+    for _ in range(count):
+        await asyncio.sleep(pause)
+        yield messages.GenerateResponse(delta=messages.GenerationDelta(token_ids=[1]))
+    yield messages.GenerateResponse(finished=messages.GenerationFinished())
+
+
+async def test_results_are_kept_for_a_time_and_only_so_many() -> None:
+    jobs = Jobs(lambda _: responses(1), 2, 0.05)  # type: ignore[arg-type,return-value]
+    ids = [(await jobs.submit(messages.GenerateRequest()))[0] for _ in range(2)]
+    await asyncio.sleep(0.01)
+    # The third takes the place of the one that nobody looked at for longest.
+    third, _ = await jobs.submit(messages.GenerateRequest())
+    assert len(jobs) == 2
+    assert (await jobs.poll(messages.PollGenerationRequest(job_id=ids[1]))).finished
+    await asyncio.sleep(0.1)
+    assert len(jobs) == 0
+    for job_id in (*ids, third):
+        with pytest.raises(Exception, match="no job"):
+            await jobs.poll(messages.PollGenerationRequest(job_id=job_id))
+
+
+async def test_running_jobs_are_never_dropped_for_others() -> None:
+    jobs = Jobs(lambda _: responses(1, pause=9.0), 1, 60.0)  # type: ignore[arg-type,return-value]
+    await jobs.submit(messages.GenerateRequest())
+    with pytest.raises(Exception, match="under way"):
+        await jobs.submit(messages.GenerateRequest())
+    await jobs.close()
+
+
+async def test_a_job_cancelled_before_it_began_is_over_too() -> None:
+    jobs = Jobs(lambda _: responses(1, pause=9.0), 1, 60.0)  # type: ignore[arg-type,return-value]
+    job_id, _ = await jobs.submit(messages.GenerateRequest())
+    await jobs.cancel(job_id)
+    polled = await jobs.poll(messages.PollGenerationRequest(job_id=job_id))
+    assert polled.finished
+    assert polled.responses[-1].finished.reason == CANCELLED
