@@ -41,7 +41,7 @@ def _settings_object(settings: Settings) -> dict[str, Any]:
         "token_limit": settings.token_limit,
         "prompt_tokens": settings.prompt_tokens,
         "prompt_file": _plain(settings.prompt_file),
-        "sampling": asdict(settings.sampling),
+        "sampling": {name: _plain(value) for name, value in asdict(settings.sampling).items()},
         "seed": settings.seed,
         "peer": _plain(settings.peer),
         "peer_lengths": list(settings.peer_lengths),
@@ -51,6 +51,8 @@ def _settings_object(settings: Settings) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """Return what JSON can hold: the value of an enum, the text of a path."""
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
     value = getattr(value, "value", value)
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 

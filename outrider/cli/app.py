@@ -10,6 +10,7 @@ import typer
 
 from outrider.cli import settings
 from outrider.cli.bench import bench
+from outrider.cli.chat import chat
 from outrider.cli.config import show
 from outrider.cli.doctor import doctor
 from outrider.cli.generate import generate
@@ -27,7 +28,19 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (generate, up, status, plan, bench, health, doctor, target, draft, orchestrator):
+for command in (
+    generate,
+    chat,
+    up,
+    status,
+    plan,
+    bench,
+    health,
+    doctor,
+    target,
+    draft,
+    orchestrator,
+):
     app.command()(command)
 config = typer.Typer(no_args_is_help=True, help="Look at where options come from.")
 config.command("show", context_settings={"ignore_unknown_options": True})(show)

@@ -140,7 +140,7 @@ async def run_remotely(order: Order, address: str, security: ClientSecurity) -> 
     progress = Progress()
     try:
         async with OutriderClient(address, security) as client:
-            status = await _wait_for_target(client, progress)
+            status = await wait_for_target(client, progress)
             progress.clear()
             if order.options.enabled and not status.speculating:
                 note(f"without drafts: {status.reason}")
@@ -198,7 +198,7 @@ async def wait_for_pair(client: OutriderClient, progress: Progress) -> Status:
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _wait_for_target(client: OutriderClient, progress: Progress) -> Status:
+async def wait_for_target(client: OutriderClient, progress: Progress) -> Status:
     """Return once the target is ready; the draft may come later, or never."""
     told = ""
     while True:

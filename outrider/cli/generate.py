@@ -9,23 +9,28 @@ from typing import Annotated, Literal
 
 import typer
 
-from outrider.cli import settings
-from outrider.cli.options import ClientOptions, DraftingOptions, ModelOptions, Prefix, flags, spread
+from outrider.cli.options import (
+    ClientOptions,
+    DraftingOptions,
+    ModelOptions,
+    Prefix,
+    SamplingOptions,
+    spread,
+)
 from outrider.cli.pair import (
     BESIDE_THE_TARGET,
     DraftModel,
     TargetModel,
     choose_draft,
     choose_target,
-    host_draft,
+    plan_pair,
+    refuse_models,
 )
 
 DEFAULT_PROMPT = "def read_config(path):"
 
 ONE_SESSION = ModelOptions(sessions=1)
 DRAFT_SESSION = replace(BESIDE_THE_TARGET, sessions=1)
-
-_ENGINE_FLAGS = {word + flag for flag in flags(ModelOptions) for word in ("", "draft-")}
 
 _MODELS, _SAMPLING, _SPECULATION = "Models", "Sampling", "Speculation"
 
@@ -77,10 +82,6 @@ Orchestrator = Annotated[
 NoDraft = Annotated[
     bool, typer.Option("--no-draft", help="Use the target alone.", rich_help_panel=_MODELS)
 ]
-Temperature = Annotated[float, typer.Option(help="0: greedy.", rich_help_panel=_SAMPLING)]
-TopK = Annotated[int, typer.Option(help="0: off.", rich_help_panel=_SAMPLING)]
-TopP = Annotated[float, typer.Option(help="1: off.", rich_help_panel=_SAMPLING)]
-MinP = Annotated[float, typer.Option(help="0: off.", rich_help_panel=_SAMPLING)]
 Seed = Annotated[int, typer.Option(help="-1: a random one.", rich_help_panel=_SAMPLING)]
 Acceptance = Annotated[
     Literal["match", "shared-noise", "rejection"] | None,
@@ -123,11 +124,8 @@ def generate(
     draft_model: DraftModel = None,
     no_draft: NoDraft = False,
     orchestrator: Orchestrator = None,
-    temperature: Temperature = 0.8,
-    top_k: TopK = 40,
-    top_p: TopP = 0.95,
-    min_p: MinP = 0.05,
     seed: Seed = -1,
+    sampling: Annotated[SamplingOptions, Prefix(panel=_SAMPLING)] = SamplingOptions(),
     drafting: Annotated[DraftingOptions, Prefix(panel=_SPECULATION)] = DraftingOptions(),
     acceptance: Acceptance = None,
     rows: Rows = None,
@@ -143,14 +141,12 @@ def generate(
     """
     from outrider import client, messages
     from outrider.cli import completion
-    from outrider.cli.local import Hosted, LocalPlan
-    from outrider.sampling import SamplingParameters
 
     if no_draft and (draft_model or compare):
         raise typer.BadParameter("--no-draft excludes --draft-model and --compare")
     options = client.GenerateOptions(
         token_limit=n_predict,
-        sampling=SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p),
+        **sampling.request(),
         seed=None if seed == -1 else seed,
         stop_sequences=tuple(stop or ()),
         enabled=not no_draft,
@@ -164,18 +160,11 @@ def generate(
     client.write_request(text, options)  # refuses before anything is started
     order = completion.Order(text, options, completion.make_reader(text, as_json, verbose), compare)
     if orchestrator:
-        ours = settings.typed(command_line) & {"model", "draft-model", *_ENGINE_FLAGS}
-        if ours:
-            raise typer.BadParameter(f"--orchestrator excludes --{min(ours)}")
+        refuse_models(command_line)
         asyncio.run(completion.run_remotely(order, orchestrator, connection.security()))
         return
     own = None if no_draft else choose_draft(model, draft_model)
-    plan = LocalPlan(
-        target=Hosted(choose_target(model), engine),
-        draft=host_draft(own, draft_engine, engine) if own else None,
-        # One user at a terminal: Ctrl-C is the deadline.
-        orchestrator=("--request-timeout", "1000000"),
-    )
+    plan = plan_pair(choose_target(model), own, engine, draft_engine)
     asyncio.run(completion.run_locally(order, plan))
 
 

@@ -93,6 +93,11 @@ class LocalServices:
         self.orchestrator = await Child.start("orchestrator", plan.listen, words, self._tell)
         return await self.watch(self.orchestrator.address())
 
+    async def http_address(self) -> str:
+        """Return where the orchestrator serves HTTP, which it was told to do."""
+        assert self.orchestrator is not None
+        return await self.watch(self.orchestrator.address())
+
     async def _start_model(self, role: str, hosted: Hosted, listen: str = ANY_PORT) -> Child:
         words = (f"--model={hosted.model}", *arguments(hosted.options))
         return await Child.start(role, listen, words, self._tell)
@@ -167,7 +172,7 @@ class Child:
         return cls(role, process, tell)
 
     async def address(self) -> str:
-        """Return HOST:PORT once it listens. Raises ServiceStopped."""
+        """Return HOST:PORT once it listens, of each port in turn. Raises ServiceStopped."""
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             _, found, address = line.decode().partition(" listening on ")

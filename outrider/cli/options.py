@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 import typer
 
 if TYPE_CHECKING:
+    from orchestrator.http.config import HttpConfig
     from outrider.rpc.run_model import ModelConfig
     from outrider.rpc.security import ClientSecurity, ServerSecurity
     from outrider.rpc.server import ServerConfig
@@ -71,6 +73,9 @@ class ModelOptions:
         str, typer.Option(metavar="TYPE", help="Values of the cache: f16, f32, q8_0, ...")
     ] = "f16"
     nice: Annotated[int, typer.Option(help="Give way to other processes; 19 most.")] = 0
+    embeddings: Annotated[
+        bool, typer.Option("--embeddings", help="Answer requests for embeddings too.")
+    ] = False
     numerics: Annotated[
         str,
         typer.Option(metavar="PROFILE", help="exact: equal bits if possible; law: fastest."),
@@ -137,6 +142,63 @@ class ServerOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """Whether and to whom HTTP is spoken."""
+
+    http: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Serve HTTP too, with OpenAI's API.")
+    ] = ""
+    http_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The API key that requests must carry.",
+            show_default="the one in --token-file",
+        ),
+    ] = None
+    http_cors: Annotated[
+        str, typer.Option(metavar="ORIGIN,...", help="Web pages from there may call; *: all.")
+    ] = ""
+    http_slots: Annotated[bool, typer.Option("--http-slots", help="Serve /slots.")] = False
+    http_body_limit: Annotated[
+        int, typer.Option(metavar="BYTES", help="Of a request's body, at most.")
+    ] = 4 * 1024 * 1024
+    metrics_names: Annotated[
+        str, typer.Option(metavar="vllm,llamacpp", help="Metrics under their names too.")
+    ] = ""
+
+    def config(self, server: ServerOptions) -> HttpConfig | None:
+        """Return the configuration of the gateway, None without one. Raises InvalidConfig."""
+        from orchestrator.http.config import HttpConfig
+        from outrider.rpc.security import read_token
+
+        if not self.http:
+            return None
+        key = ""
+        if self.http_key_file is not None:
+            key = read_token(self.http_key_file, "--http-key-file")
+        elif server.token_file is not None:
+            key = read_token(server.token_file)
+        return HttpConfig(
+            listen=self.http,
+            api_key=key,
+            allow_remote=server.allow_remote,
+            tls_cert=server.tls_cert,
+            tls_key=server.tls_key,
+            tls_client_ca=server.tls_client_ca,
+            cors_origins=_split(self.http_cors),
+            slots=self.http_slots,
+            body_bytes=self.http_body_limit,
+            grace_seconds=server.grace,
+            metrics_names=_split(self.metrics_names),
+        )
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(",") if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
     """What a client shows to a service that it calls."""
 
@@ -162,6 +224,129 @@ class ClientOptions:
             tls_cert=self.tls_cert,
             tls_key=self.tls_key,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """How to sample; every default is llama.cpp's."""
+
+    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.8
+    top_k: Annotated[int, typer.Option(help="0: off.")] = 40
+    top_p: Annotated[float, typer.Option(help="1: off.")] = 0.95
+    min_p: Annotated[float, typer.Option(help="0: off.")] = 0.05
+    typical_p: Annotated[float, typer.Option(help="1: off.")] = 1.0
+    top_n_sigma: Annotated[float, typer.Option(help="-1: off.")] = -1.0
+    tfs_z: Annotated[float, typer.Option(help="Tail-free sampling; 1: off.")] = 1.0
+    min_keep: Annotated[int, typer.Option(help="Tokens that the cuts leave at least.")] = 0
+    xtc_probability: Annotated[float, typer.Option(help="0: off.")] = 0.0
+    xtc_threshold: Annotated[float, typer.Option(help="What makes a top choice.")] = 0.1
+    dynatemp_range: Annotated[
+        float, typer.Option(help="The temperature moves so far, with the entropy; 0: off.")
+    ] = 0.0
+    dynatemp_exponent: Annotated[float, typer.Option(help="How it follows the entropy.")] = 1.0
+    repeat_last_n: Annotated[
+        int, typer.Option(help="Tokens that penalties look at; -1: the context.")
+    ] = 64
+    repeat_penalty: Annotated[float, typer.Option(help="1: off.")] = 1.0
+    presence_penalty: Annotated[float, typer.Option(help="0: off.")] = 0.0
+    frequency_penalty: Annotated[float, typer.Option(help="0: off.")] = 0.0
+    no_penalize_nl: Annotated[
+        bool, typer.Option("--no-penalize-nl", help="Spare newlines the penalties.")
+    ] = False
+    dry_multiplier: Annotated[float, typer.Option(help="0: off.")] = 0.0
+    dry_base: Annotated[float, typer.Option(help="Below 1: off.")] = 1.75
+    dry_allowed_length: Annotated[int, typer.Option(help="Longer repetitions cost.")] = 2
+    dry_penalty_last_n: Annotated[
+        int, typer.Option(help="Tokens that DRY looks at; -1: the context.")
+    ] = -1
+    dry_sequence_breaker: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="No repetition goes across it; none: there are none. Repeatable.",
+            show_default="newline, colon, quote, asterisk",
+        ),
+    ] = None
+    mirostat: Annotated[int, typer.Option(help="1 or 2, its version; 0: off.")] = 0
+    mirostat_tau: Annotated[float, typer.Option(help="The surprise to aim at, in bits.")] = 5.0
+    mirostat_eta: Annotated[float, typer.Option(help="How fast it is corrected.")] = 0.1
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOKEN=BIAS",
+            help="Add to a token's logit; TOKEN is an id or a text, BIAS a number or false: never."
+            " Repeatable.",
+        ),
+    ] = None
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Never end the text before its limit.")
+    ] = False
+    grammar: Annotated[
+        str, typer.Option(metavar="GBNF", help="What the text must be; @FILE reads it.")
+    ] = ""
+    json_schema: Annotated[
+        str, typer.Option(metavar="JSON", help="What the text must be; @FILE reads it.")
+    ] = ""
+    samplers: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME;NAME;...",
+            help="The samplers in their order.",
+            show_default="penalties;dry;top_n_sigma;top_k;tfs_z;typ_p;top_p;min_p;xtc;temperature",
+        ),
+    ] = ""
+
+    def request(self) -> dict[str, Any]:
+        """Return the arguments of client.GenerateOptions. Raises InvalidRequest."""
+        from outrider.sampling import SamplingParameters, read_stages
+
+        known = {
+            each.name: getattr(self, each.name)
+            for each in fields(self)
+            if each.name in SamplingParameters.__slots__
+            and each.name not in ("logit_bias", "grammar")
+        }
+        if self.dry_sequence_breaker is not None:
+            texts = [text for text in self.dry_sequence_breaker if text != "none"]
+            known["dry_sequence_breakers"] = tuple(texts)
+        if self.samplers:
+            known["stages"] = read_stages(self.samplers.split(";"))
+        return {
+            "sampling": SamplingParameters(
+                penalize_newline=not self.no_penalize_nl,
+                grammar=_read_text("grammar", self.grammar),
+                **known,
+            ),
+            "logit_bias": tuple(map(_read_bias, self.logit_bias or ())),
+            "ignore_eos": self.ignore_eos,
+            "json_schema": _read_text("json_schema", self.json_schema),
+        }
+
+
+def _read_text(option: str, value: str) -> str:
+    """Return a text that is given, or that `@FILE` holds. Raises InvalidRequest."""
+    from outrider.errors import InvalidRequest
+
+    if not value.startswith("@"):
+        return value
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(option, f"cannot read {value[1:]}: {error}") from None
+
+
+def _read_bias(text: str) -> tuple[int | str, float]:
+    """Return a token, as an id or a text, and its bias. Raises InvalidRequest."""
+    from outrider.errors import InvalidRequest
+
+    token, separator, bias = text.rpartition("=")
+    try:
+        value = -math.inf if bias == "false" else float(bias)
+    except ValueError:
+        separator = ""
+    if not separator or not token:
+        raise InvalidRequest("logit_bias", f"must be TOKEN=BIAS, not {text!r}")
+    return int(token) if token.isdecimal() else token, value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +408,7 @@ class DraftingOptions:
         return {name: value for name, value in values.items() if value is not None}
 
 
-Group = ModelOptions | ServerOptions | ClientOptions | DraftingOptions
+Group = ModelOptions | ServerOptions | HttpOptions | ClientOptions | DraftingOptions
 
 
 def arguments(group: Group) -> list[str]:

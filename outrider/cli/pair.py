@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import outrider
-from outrider.cli.options import ModelOptions
+from outrider.cli import settings
+from outrider.cli.options import ModelOptions, flags
 
 if TYPE_CHECKING:
-    from outrider.cli.local import Hosted
+    from outrider.cli.local import Hosted, LocalPlan
 
 BUNDLED = Path(outrider.__file__).parents[1] / "models"
 BUNDLED_TARGET = BUNDLED / "stdlib-target-q8_0.gguf"
@@ -20,6 +21,8 @@ BUNDLED_DRAFT = BUNDLED / "stdlib-draft-q8_0.gguf"
 
 # All threads: the two take turns. Only what is neither of them goes before the draft.
 BESIDE_THE_TARGET = ModelOptions(nice=19)
+
+_ENGINE_FLAGS = {word + flag for flag in flags(ModelOptions) for word in ("", "draft-")}
 
 TargetModel = Annotated[
     Path | None,
@@ -54,6 +57,27 @@ def host_draft(model: Path, options: ModelOptions, of_target: ModelOptions) -> H
     from outrider.cli.local import Hosted
 
     return Hosted(model, replace(options, context=options.context or of_target.context))
+
+
+def plan_pair(
+    target: Path, draft: Path | None, engine: ModelOptions, draft_engine: ModelOptions
+) -> LocalPlan:
+    """Return what to start for one user of a pair; no draft for the target alone."""
+    from outrider.cli.local import Hosted, LocalPlan
+
+    return LocalPlan(
+        target=Hosted(target, engine),
+        draft=host_draft(draft, draft_engine, engine) if draft else None,
+        # One user at a terminal: Ctrl-C is the deadline.
+        orchestrator=("--request-timeout", "1000000"),
+    )
+
+
+def refuse_models(command_line: typer.Context) -> None:
+    """Raise BadParameter for options of models beside --orchestrator, which has its own."""
+    ours = settings.typed(command_line) & {"model", "draft-model", *_ENGINE_FLAGS}
+    if ours:
+        raise typer.BadParameter(f"--orchestrator excludes --{min(ours)}")
 
 
 def _check_file(option: str, path: Path) -> Path:

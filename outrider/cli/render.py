@@ -131,6 +131,15 @@ def statistics_lines(transcript: Transcript, status: Status, speedup: Speedup) -
     ]
 
 
+def cut_lines(transcript: Transcript) -> list[Line]:
+    """Return what is known of a generation that was not finished."""
+    count = _count(len(transcript.token_ids), "token")
+    return [
+        _labelled("generated", f"{count} before the cut"),
+        [Words(_label("origins"), FAINT), *_origins(transcript.origins)],
+    ]
+
+
 def _label(name: str) -> str:
     return f"{name:<13}"
 
@@ -141,9 +150,10 @@ def _labelled(name: str, text: str) -> Line:
 
 def _prompt(numbers: Statistics) -> str:
     count, seconds = numbers.prompt_token_count, numbers.prompt_seconds
-    return f"{_count(count, 'token')} in {_seconds(seconds)}, " + _speed(
-        numbers.prompt_tokens_per_second
-    )
+    speed = _speed(numbers.prompt_tokens_per_second)
+    cached = numbers.cached_token_count
+    known = f", {cached} of them cached" if cached else ""
+    return f"{_count(count, 'token')} in {_seconds(seconds)}, {speed}{known}"
 
 
 def _generated(numbers: Statistics) -> str:

@@ -9,7 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.cli.options import DraftingOptions, ModelOptions, Prefix, ServerOptions, spread
+from outrider.cli.options import (
+    DraftingOptions,
+    HttpOptions,
+    ModelOptions,
+    Prefix,
+    ServerOptions,
+    spread,
+)
 
 TARGET_ADDRESS = "127.0.0.1:50062"
 DRAFT_ADDRESS = "127.0.0.1:50061"
@@ -63,6 +70,14 @@ def orchestrator(
     request_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")
     ] = 600.0,
+    chat_template_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A jinja2 template for chats; else the target's own."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Jobs that run or are kept, at most.")] = 256,
+    job_keep: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Keep a job's results so long.")
+    ] = 600.0,
     tls_ca: Annotated[
         Path | None,
         typer.Option(
@@ -71,6 +86,7 @@ def orchestrator(
         ),
     ] = None,
     drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
+    http: Annotated[HttpOptions, Prefix(panel="HTTP")] = HttpOptions(),
     server: ServerOptions = ServerOptions(),
 ) -> None:
     """Run an orchestrator: joins the two, serves the clients.
@@ -96,8 +112,27 @@ def orchestrator(
         speculation=Speculation(**drafting.known()),
         draft_seconds=draft_timeout,
         request_seconds=request_timeout,
+        chat_template=_read_template(chat_template_file),
+        jobs=jobs,
+        job_seconds=job_keep,
+        http=http.config(server),
     )
     _serve(run(config))
+
+
+def _read_template(path: Path | None) -> str:
+    """Return a template's text; empty without a file. Raises InvalidConfig."""
+    from orchestrator.chat import ChatTemplate
+    from outrider.errors import InvalidConfig, InvalidRequest
+
+    if path is None:
+        return ""
+    try:
+        text = path.read_text(encoding="utf-8")
+        ChatTemplate(text)
+    except (OSError, UnicodeDecodeError, InvalidRequest) as error:
+        raise InvalidConfig("chat_template_file", f"{path}: {error}") from None
+    return text
 
 
 def _serve(service: Coroutine[Any, Any, None]) -> None:

@@ -13,6 +13,7 @@ import typer
 from outrider.cli.options import (
     ClientOptions,
     DraftingOptions,
+    HttpOptions,
     ModelOptions,
     Prefix,
     ServerOptions,
@@ -53,6 +54,7 @@ def up(
     ] = None,
     listen: Listen = ORCHESTRATOR_ADDRESS,
     drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
+    http: Annotated[HttpOptions, Prefix(panel="HTTP")] = HttpOptions(),
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = (
         False
     ),
@@ -72,7 +74,8 @@ def up(
         raise typer.BadParameter("--draft, --draft-model and --no-draft exclude each other")
     own = None if no_draft or draft else choose_draft(model, draft_model)
     drafting.known()  # refuses before anything is started
-    words = [*arguments(drafting), *arguments(server)]
+    http.config(server)
+    words = [*arguments(drafting), *arguments(http), *arguments(server)]
     if tls_ca:
         words.append(f"--tls-ca={tls_ca}")
     plan = LocalPlan(
@@ -81,7 +84,7 @@ def up(
         listen=listen,
         orchestrator=tuple(words),
     )
-    asyncio.run(_stay_up(plan, _client_of(server), verbose))
+    asyncio.run(_stay_up(plan, _client_of(server), verbose, bool(http.http)))
 
 
 def _client_of(server: ServerOptions) -> ClientOptions:
@@ -95,11 +98,15 @@ def _client_of(server: ServerOptions) -> ClientOptions:
     )
 
 
-async def _stay_up(plan: LocalPlan, client: ClientOptions, verbose: bool) -> None:
+async def _stay_up(
+    plan: LocalPlan, client: ClientOptions, verbose: bool, serves_http: bool
+) -> None:
     from outrider.cli.local import local_services
 
     async with local_services(plan, _show_log if verbose else lambda role, line: None) as services:
         address = await services.start()
+        if serves_http:
+            print(f"http: {await services.http_address()}", flush=True)
         await services.watch_without_draft(_serve(services, address, client))
 
 

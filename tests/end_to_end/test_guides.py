@@ -22,7 +22,10 @@ import pytest
 from tests.support.processes import DRAFT, TARGET
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/tuning.md", "docs/troubleshooting.md", "docs/operations.md")
+PAGES = (
+    *("README.md", "docs/tuning.md", "docs/troubleshooting.md", "docs/operations.md"),
+    *("docs/sampling.md", "docs/json-rpc.md", "docs/grpc-api.md", "docs/chat.md"),
+)
 PATIENCE = 300.0
 """On a busy machine; the longest block takes half a minute on a quiet one."""
 

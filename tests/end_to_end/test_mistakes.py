@@ -40,7 +40,7 @@ outrider generate --thread 2
 outrider generate --n-predict many
 outrider generate --n-predict -2
 outrider generate --temperature nan
-outrider generate --top-p 0
+outrider generate --top-p 1.5
 outrider generate --n-draft 65
 outrider generate --acceptance hope
 outrider generate --seed 9223372036854775808

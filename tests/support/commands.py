@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import secrets
 import subprocess
 import sys
@@ -28,6 +29,7 @@ LOCAL = (*GREEDY, "--threads", "1", "--draft-threads", "1")
 PATIENCE = 60.0
 """Nothing in these tests takes as long, unless it hangs."""
 
+_ESCAPES = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")
 _MARK = "TEST_MARK_OF_OUTRIDER"
 
 
@@ -48,10 +50,14 @@ class Command:
         stderr: int = subprocess.PIPE,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        terminal: str = "",
     ) -> None:
         self.mark = secrets.token_hex(8)
+        # The first terminal that the leader of a session opens is where its signals come from.
+        on_it = ("sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', terminal) if terminal else ()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "outrider.cli", *arguments],
+            [*on_it, sys.executable, "-m", "outrider.cli", *arguments],
+            start_new_session=bool(terminal),
             stdin=subprocess.PIPE,
             stdout=stdout,
             stderr=stderr,
@@ -160,6 +166,55 @@ def on_a_terminal(*arguments: str, **env: str) -> bytes:
     os.close(ours)
     assert told.code == 0, b"".join(parts)
     return b"".join(parts)
+
+
+class Terminal:
+    """A command on a terminal of its own, with a keyboard; Ctrl-C and Ctrl-D are typed."""
+
+    def __init__(self, *arguments: str, **env: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self.command = Command(*arguments, env=env, terminal=os.ttyname(theirs))
+        self._theirs = theirs
+        self._parts: list[bytes] = []
+        self._seen = 0
+        self._reader = threading.Thread(target=_read_all, args=(self._ours, self._parts))
+        self._reader.start()
+
+    @property
+    def shown(self) -> str:
+        """Everything that was shown, without escape codes."""
+        text = self.raw.decode(errors="replace")
+        return _ESCAPES.sub("", text).replace("\r\n", "\n")
+
+    @property
+    def raw(self) -> bytes:
+        """Everything that was shown, as it came."""
+        return b"".join(self._parts)
+
+    def type(self, text: str) -> None:
+        """Press keys."""
+        os.write(self._ours, text.encode())
+
+    def enter(self, line: str) -> None:
+        """Type a line."""
+        self.type(f"{line}\r")
+
+    def wait_for(self, words: str) -> str:
+        """Return what is shown behind what was waited for last, up to these words and with them."""
+        until(lambda: self.shown.find(words, self._seen) >= 0)
+        start, self._seen = self._seen, self.shown.find(words, self._seen) + len(words)
+        return self.shown[start : self._seen]
+
+    def wait_for_end(self) -> int:
+        """Return the exit code."""
+        return self.command.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self.command.kill_all()
+        os.close(self._theirs)
+        self._reader.join()
+        os.close(self._ours)
 
 
 def _read_all(descriptor: int, parts: list[bytes]) -> None:

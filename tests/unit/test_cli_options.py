@@ -13,6 +13,7 @@ from outrider.cli import settings
 from outrider.cli.app import app
 from outrider.cli.options import (
     ClientOptions,
+    HttpOptions,
     ModelOptions,
     Prefix,
     ServerOptions,
@@ -23,7 +24,7 @@ from outrider.cli.pair import BESIDE_THE_TARGET
 from outrider.rpc.run_model import ModelConfig
 from outrider.rpc.security import ClientSecurity, ServerSecurity
 
-Group = ModelOptions | ServerOptions | ClientOptions
+Group = ModelOptions | ServerOptions | HttpOptions | ClientOptions
 
 OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its default
     ModelOptions: {
@@ -42,6 +43,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "cache_type_k": "q8_0",
         "cache_type_v": "f32",
         "nice": 5,
+        "embeddings": True,
         "numerics": "law",
     },
     ServerOptions: {
@@ -53,6 +55,14 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "grace": 0.25,
         "reflection": True,
         "stop_on_stdin_end": True,
+    },
+    HttpOptions: {
+        "http": "127.0.0.1:8080",
+        "http_key_file": Path("a key"),
+        "http_cors": "https://a.example,https://b.example",
+        "http_slots": True,
+        "http_body_limit": 1000,
+        "metrics_names": "vllm,llamacpp",
     },
     ClientOptions: {
         "token_file": Path("token"),

@@ -13,6 +13,7 @@ from outrider.cli.render import (
     Speedup,
     Transcript,
     Words,
+    cut_lines,
     json_object,
     statistics_lines,
     status_lines,
@@ -158,6 +159,20 @@ def test_the_parts_of_the_time_add_up_to_the_whole():
     assert STATISTICS.network_seconds == 0.1875
     late = replace(STATISTICS, draft_wait_seconds=9.0)
     assert late.other_seconds == 0.0
+
+
+def test_tokens_of_the_prompt_that_were_cached_are_told():
+    numbers = replace(STATISTICS, cached_token_count=6)
+    assert shown(numbers)["prompt"] == "9 tokens in 200 ms, 45.0 tokens/s, 6 of them cached"
+
+
+def test_a_cut_generation_tells_what_came():
+    transcript = transcript_of()
+    transcript.finished = None
+    assert plain(cut_lines(transcript)) == {
+        "generated": "5 tokens before the cut",
+        "origins": "3 drafted, 1 corrected, 0 bonus, 1 plain",
+    }
 
 
 def test_a_model_that_is_not_there_has_no_times():

@@ -1,0 +1,69 @@
+"""A typed client of the orchestrator: values in, values out, one exception.
+
+`OutriderClient` is for asyncio, `Client` for everyone else.
+"""
+
+from outrider.client.calls import OutriderClient
+from outrider.client.convert import read_event, write_request
+from outrider.client.sync import Client
+from outrider.client.values import (
+    CallFailed,
+    Candidate,
+    ControllerView,
+    Delta,
+    Detail,
+    DraftEnd,
+    EngineSeconds,
+    Event,
+    Finished,
+    FinishReason,
+    GenerateOptions,
+    JobFailure,
+    Logprob,
+    Model,
+    Origin,
+    Peer,
+    PeerState,
+    Piece,
+    Polled,
+    Position,
+    Report,
+    Rollback,
+    Started,
+    Statistics,
+    Status,
+    Token,
+)
+
+__all__ = [
+    "CallFailed",
+    "Candidate",
+    "Client",
+    "ControllerView",
+    "Delta",
+    "Detail",
+    "DraftEnd",
+    "EngineSeconds",
+    "Event",
+    "FinishReason",
+    "Finished",
+    "GenerateOptions",
+    "JobFailure",
+    "Logprob",
+    "Model",
+    "Origin",
+    "OutriderClient",
+    "Peer",
+    "PeerState",
+    "Piece",
+    "Polled",
+    "Position",
+    "Report",
+    "Rollback",
+    "Started",
+    "Statistics",
+    "Status",
+    "Token",
+    "read_event",
+    "write_request",
+]

@@ -1,0 +1,196 @@
+"""The asyncio client of one orchestrator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from outrider import wire
+from outrider.client.convert import (
+    read_event,
+    read_polled,
+    read_started,
+    read_status,
+    read_token,
+    write_request,
+)
+from outrider.client.values import (
+    INT32_MAX,
+    CallFailed,
+    Event,
+    GenerateOptions,
+    Polled,
+    Started,
+    Status,
+    Token,
+    check_text,
+)
+from outrider.rpc.channel import explain_refusal, open_channel
+from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
+from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
+
+_CALL_SECONDS = 30.0
+_NO_ANSWER = {
+    grpc.StatusCode.CANCELLED: "the orchestrator at {address} is stopping",
+    grpc.StatusCode.UNAVAILABLE: "no orchestrator answers at {address}",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "the orchestrator at {address} did not answer in time",
+    grpc.StatusCode.UNIMPLEMENTED: "what answers at {address} is not an orchestrator",
+}
+
+
+class OutriderClient:
+    """A client of one orchestrator. Make it inside a running event loop, and close it.
+
+    Raises InvalidConfig for an address, a token or a certificate that cannot be used.
+    """
+
+    def __init__(self, address: str, security: ClientSecurity = ANONYMOUS) -> None:
+        self.address = address
+        self._security = security
+        self._metadata = call_metadata(security)
+        self._channel = open_channel(address, security)
+        self._stub: Any = OrchestratorServiceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the channel; generations under way end."""
+        await self._channel.close()
+
+    async def generate(
+        self,
+        prompt: str | Sequence[int],
+        options: GenerateOptions | None = None,
+        timeout_seconds: float | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Yield one Started, any number of Delta and one Finished.
+
+        `prompt` is text, or token ids of the target's vocabulary. Closing
+        this iterator stops the work at both models. Raises CallFailed, or
+        InvalidRequest for what need not be sent to be refused.
+        """
+        request = write_request(prompt, options or GenerateOptions())
+        call = self._stub.Generate(request, timeout=timeout_seconds, metadata=self._metadata)
+        try:
+            async for response in call:
+                yield read_event(response)
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error) from None
+        finally:
+            call.cancel()
+
+    async def submit(
+        self, prompt: str | Sequence[int], options: GenerateOptions | None = None
+    ) -> tuple[str, Started]:
+        """Start a job that goes on by itself; return its id and how the prompt was read.
+
+        Raises like `generate`.
+        """
+        request = write_request(prompt, options or GenerateOptions())
+        submission = messages.SubmitGenerationRequest(request=request)
+        response = await self._call("SubmitGeneration", submission, None)
+        return response.job_id, read_started(response.started)
+
+    async def poll(self, job_id: str, cursor: int = 0, wait_seconds: float = 0.0) -> Polled:
+        """Return what a job has brought behind a cursor, waiting up to 30 s for it.
+
+        Raises CallFailed.
+        """
+        request = messages.PollGenerationRequest(job_id=job_id, cursor=cursor)
+        request.wait_duration.FromMilliseconds(int(1e3 * wait_seconds))
+        seconds = _CALL_SECONDS + wait_seconds
+        return read_polled(await self._call("PollGeneration", request, seconds))
+
+    async def cancel(self, job_id: str) -> None:
+        """End a job early; it still has a last event. Raises CallFailed."""
+        request = messages.CancelGenerationRequest(job_id=job_id)
+        await self._call("CancelGeneration", request, _CALL_SECONDS)
+
+    async def tokenize(
+        self, text: str, add_special: bool = True, parse_special: bool = False
+    ) -> tuple[Token, ...]:
+        """Return the tokens of a text. Raises CallFailed."""
+        request = messages.TokenizeTextRequest(
+            text=check_text("text", text), add_special=add_special, parse_special=parse_special
+        )
+        response = await self._call("Tokenize", request, _CALL_SECONDS)
+        return tuple(read_token(token) for token in response.tokens)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Return the text of token ids. Raises CallFailed."""
+        ids = wire.read_ids("token_ids", token_ids, INT32_MAX)
+        request = messages.DetokenizeRequest(token_ids=ids)
+        return str((await self._call("Detokenize", request, _CALL_SECONDS)).text)
+
+    async def apply_template(
+        self,
+        chat: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """Return the prompt of a chat, for `generate` with `parse_special`. Raises CallFailed.
+
+        Messages and tools are the objects of OpenAI's API.
+        """
+        request = messages.ApplyTemplateRequest(
+            messages_json=json.dumps(chat),
+            tools_json=json.dumps(tools) if tools else "",
+            variables_json=json.dumps(variables) if variables else "",
+            add_generation_prompt=add_generation_prompt,
+        )
+        return str((await self._call("ApplyTemplate", request, _CALL_SECONDS)).prompt)
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """Return the embeddings of texts, each of length 1. Raises CallFailed."""
+        request = messages.EmbedRequest()
+        for text in texts:
+            request.inputs.add().parts.add().text = check_text("texts", text)
+        response = await self._call("Embed", request, None)
+        return [list(each.values) for each in response.embeddings]
+
+    async def status(self) -> Status:
+        """Return the state of the orchestrator. Raises CallFailed."""
+        return read_status(await self._call("GetStatus", messages.GetStatusRequest(), 5.0))
+
+    async def _call(self, method: str, request: Any, seconds: float | None) -> Any:
+        make = getattr(self._stub, method)
+        try:
+            return await make(request, timeout=seconds, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: grpc.aio.AioRpcError) -> CallFailed:
+        status = error.code().name
+        refusal = explain_refusal(error, "orchestrator", self.address, self._security)
+        if refusal is not None:
+            return CallFailed(status, status, str(refusal), {})
+        info = _error_info(error)
+        if info is not None:
+            return CallFailed(info.reason, status, error.details() or "", dict(info.metadata))
+        message = _NO_ANSWER.get(error.code(), f"{status}: {error.details() or 'no details'}")
+        return CallFailed(status, status, message.format(address=self.address), {})
+
+
+def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | None:
+    """Return the ErrorInfo of a rich status, if the error has one."""
+    rich = rpc_status.from_call(error)
+    info = error_details_pb2.ErrorInfo()
+    found = rich is not None and any(detail.Unpack(info) for detail in rich.details)
+    return info if found else None

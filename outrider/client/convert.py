@@ -1,0 +1,255 @@
+"""Values to protobuf messages and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from outrider import wire
+from outrider.client.values import (
+    INT32_MAX,
+    Candidate,
+    ControllerView,
+    Delta,
+    Detail,
+    DraftEnd,
+    EngineSeconds,
+    Event,
+    Finished,
+    FinishReason,
+    GenerateOptions,
+    JobFailure,
+    Logprob,
+    Model,
+    Origin,
+    Peer,
+    PeerState,
+    Piece,
+    Polled,
+    Position,
+    Report,
+    Rollback,
+    Started,
+    Statistics,
+    Status,
+    Token,
+    check_text,
+)
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+
+def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
+    """Return the message that asks for a generation."""
+    request = messages.GenerateRequest(
+        sampling=wire.write_sampling(options.sampling),
+        seed=options.seed,
+        token_limit=options.token_limit,
+        stop_sequences=options.stop_sequences,
+        speculative=_write_speculative(options),
+        round_detail=_DETAILS[options.detail],
+        json_schema=options.json_schema,
+        ignore_eos=options.ignore_eos,
+        logprobs=wire.write_logprob_options(options.logprobs),
+        stop_token_ids=options.stop_token_ids,
+        completion_count=options.completion_count,
+        prompt_logprobs=options.prompt_logprobs,
+        parse_special=options.parse_special,
+        overflow=messages.ContextOverflow(
+            truncate_prompt=options.truncate_prompt,
+            shift=options.shift,
+            keep_token_count=options.keep_token_count,
+        ),
+    )
+    for token, bias in options.logit_bias:
+        named = {"text": token} if isinstance(token, str) else {"token_id": token}
+        request.sampling.logit_biases.append(common.LogitBias(bias=bias, **named))
+    if isinstance(prompt, str):
+        request.prompt_text = check_text("prompt", prompt)
+    else:
+        ids = wire.read_ids("prompt", prompt, INT32_MAX)
+        request.prompt_tokens.token_ids.extend(ids)
+    return request
+
+
+def _write_speculative(options: GenerateOptions) -> messages.SpeculativeOptions:
+    known = options.speculation
+    policy = known.pop("policy", None)
+    message = messages.SpeculativeOptions(**known)
+    if policy is not None:
+        message.policy = wire.write_policy(policy)
+    if options.acceptance is not None:
+        message.acceptance = wire.write_rule(options.acceptance)
+    if options.rows is not None:
+        message.row_form = wire.write_form(options.rows)
+    if options.rollback is not None:
+        message.rollback = (
+            messages.ROLLBACK_MODE_RPC
+            if options.rollback is Rollback.RPC
+            else messages.ROLLBACK_MODE_SPAN
+        )
+    return message
+
+
+def read_event(response: messages.GenerateResponse) -> Event:
+    """Return the event of one message of a generation."""
+    if response.HasField("started"):
+        return read_started(response.started)
+    if response.HasField("finished"):
+        return _read_finished(response.finished, response.choice_index)
+    return _read_delta(response.delta, response.choice_index)
+
+
+def read_polled(response: messages.PollGenerationResponse) -> Polled:
+    """Return what a job has brought."""
+    failure = None
+    if response.HasField("error"):
+        failure = JobFailure(response.error.reason, response.error.message)
+    events = tuple(read_event(each) for each in response.responses)
+    return Polled(events, response.next_cursor, response.finished, failure)
+
+
+def read_started(message: messages.GenerationStarted) -> Started:
+    """Return how a prompt was read."""
+    return Started(
+        tuple(message.prompt_token_ids),
+        message.seed,
+        wire.read_rule(message.acceptance_rule),
+        message.cached_token_count,
+        message.truncated,
+        message.context_token_count,
+        tuple(_read_logprob(each) for each in message.prompt_logprobs),
+    )
+
+
+def _read_delta(message: messages.GenerationDelta, choice: int) -> Delta:
+    return Delta(
+        tuple(message.token_ids),
+        tuple(_read_origin(value) for value in message.origins),
+        tuple(Piece(piece.text, _read_origin(piece.origin)) for piece in message.pieces),
+        _read_report(message.report) if message.HasField("report") else None,
+        tuple(_read_logprob(each) for each in message.logprobs),
+        choice,
+    )
+
+
+def _read_logprob(message: messages.TokenLogprob) -> Logprob:
+    return Logprob(
+        message.log_probability,
+        tuple((read_token(each.token), each.log_probability) for each in message.alternatives),
+    )
+
+
+def _read_report(message: messages.RoundReport) -> Report:
+    return Report(
+        round=message.round,
+        committed_token_count=message.committed_token_count,
+        draft=tuple(read_token(token) for token in message.draft),
+        accepted_token_count=message.accepted_token_count,
+        target=read_token(message.target),
+        draft_end=_DRAFT_ENDS.get(message.draft_end, DraftEnd.UNSPECIFIED),
+        positions=tuple(
+            Position(_read_candidates(position.target), _read_candidates(position.draft))
+            for position in message.positions
+        ),
+    )
+
+
+def read_token(message: messages.Token) -> Token:
+    """Return a token."""
+    return Token(message.token_id, message.text)
+
+
+def _read_candidates(listed: Iterable[messages.Candidate]) -> tuple[Candidate, ...]:
+    return tuple(Candidate(read_token(one.token), one.probability) for one in listed)
+
+
+def _read_finished(message: messages.GenerationFinished, choice: int) -> Finished:
+    reason = _REASONS.get(message.reason, FinishReason.UNSPECIFIED)
+    statistics = Statistics(**_read_fields(message.statistics))
+    return Finished(reason, statistics, message.stop_sequence, message.truncated, choice)
+
+
+def _read_origin(value: int) -> Origin:
+    return _ORIGINS.get(value, Origin.UNSPECIFIED)
+
+
+def read_status(message: messages.GetStatusResponse) -> Status:
+    """Return the state of an orchestrator."""
+    return Status(
+        version=message.service_version,
+        active_generation_count=message.active_generation_count,
+        peers=tuple(_read_peer(peer) for peer in message.peers),
+        speculating=message.speculating,
+        reason=message.reason,
+        controller=ControllerView(**_read_fields(message.controller)),
+        job_count=message.job_count,
+    )
+
+
+def _read_peer(message: messages.PeerStatus) -> Peer:
+    return Peer(
+        role=message.role,
+        address=message.address,
+        state=_STATES.get(message.state, PeerState.UNSPECIFIED),
+        detail=message.detail,
+        model=_read_model(message.model) if message.HasField("model") else None,
+        round_trip_seconds=message.round_trip_duration.ToNanoseconds() / 1e9,
+    )
+
+
+def _read_model(message: common.GetModelResponse) -> Model:
+    return Model(
+        name=message.model_name,
+        description=message.description,
+        parameter_count=message.parameter_count,
+        weight_byte_count=message.weight_byte_count,
+        context_token_count=message.context_token_count,
+        session_count=message.session_count,
+        thread_count=message.thread_count,
+        numerics_profile=_PROFILES.get(message.numerics_profile, "unspecified"),
+        load_seconds=message.load_duration.ToNanoseconds() / 1e9,
+        has_chat_template=bool(message.chat_template),
+    )
+
+
+def _read_fields(message: Message) -> dict[str, Any]:
+    """Return every field under its name; `x_duration` becomes `x_seconds`."""
+    fields: dict[str, Any] = {}
+    for name in (descriptor.name for descriptor in message.DESCRIPTOR.fields):
+        value = getattr(message, name)
+        if isinstance(value, Duration):
+            fields[name.removesuffix("duration") + "seconds"] = value.ToNanoseconds() / 1e9
+        elif isinstance(value, messages.EngineTime):
+            fields[name] = EngineSeconds(**_read_fields(value))
+        elif isinstance(value, messages.ControllerView):
+            fields[name] = ControllerView(**_read_fields(value))
+        elif name == "decode_costs":
+            fields[name] = tuple((cost.row_count, cost.milliseconds / 1e3) for cost in value)
+        else:
+            fields[name] = value if isinstance(value, int | float) else tuple(value)
+    return fields
+
+
+Member = TypeVar("Member", bound=Enum)
+
+
+def _members(ours: type[Member], theirs: Any, prefix: str) -> dict[int, Member]:
+    return {theirs.Value(prefix + member.name): member for member in ours}
+
+
+# Values added later are not in here, and read as unspecified.
+_ORIGINS = _members(Origin, messages.TokenOrigin, "TOKEN_ORIGIN_")
+_REASONS = _members(FinishReason, messages.FinishReason, "FINISH_REASON_")
+_STATES = _members(PeerState, messages.PeerState, "PEER_STATE_")
+_DRAFT_ENDS = _members(DraftEnd, messages.DraftEnd, "DRAFT_END_")
+_DETAILS = {
+    Detail.NOTHING: messages.ROUND_DETAIL_UNSPECIFIED,
+    Detail.TOKENS: messages.ROUND_DETAIL_TOKENS,
+    Detail.CANDIDATES: messages.ROUND_DETAIL_CANDIDATES,
+}
+_PROFILES = {common.NUMERICS_PROFILE_EXACT: "exact", common.NUMERICS_PROFILE_LAW: "law"}

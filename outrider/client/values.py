@@ -1,0 +1,415 @@
+"""What is asked of an orchestrator, and what it tells, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from outrider.errors import InvalidRequest, OutriderError
+from outrider.messages import Form, LogprobOptions, Rule
+from outrider.sampling import SamplingParameters
+from outrider.speculation import Policy, Speculation
+
+INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+
+class Detail(Enum):
+    """How much to tell about each round."""
+
+    NOTHING = 0
+    TOKENS = 1
+    CANDIDATES = 2
+
+
+class Rollback(Enum):
+    """How the model services learn of a rejection."""
+
+    SPAN = "span"  # with the next message
+    RPC = "rpc"  # by a call of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateOptions:
+    """How to generate. None leaves the choice to the orchestrator.
+
+    Raises InvalidRequest when a value is outside its range.
+    """
+
+    token_limit: int = 128  # -1: until the end of the text or a full context
+    sampling: SamplingParameters = field(default_factory=SamplingParameters)
+    logit_bias: tuple[tuple[int | str, float], ...] = ()  # by id or by text; -inf: never
+    ignore_eos: bool = False
+    json_schema: str = ""
+    logprobs: LogprobOptions | None = None
+    seed: int | None = None
+    stop_sequences: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    completion_count: int = 1
+    prompt_logprobs: bool = False  # needs `logprobs`
+    parse_special: bool = False  # read control tokens in the prompt's text
+    truncate_prompt: bool = False  # drop the middle of a prompt that is too long
+    shift: bool = False  # go on when the context is full, without half of it
+    keep_token_count: int = 0  # tokens at the start that are never dropped; -1: the prompt
+    enabled: bool = True  # whether to speculate
+    n_max: int | None = None
+    n_min: int | None = None
+    p_min: float | None = None
+    run_ahead: bool | None = None
+    policy: Policy | None = None
+    acceptance: Rule | None = None
+    rows: Form | None = None
+    rollback: Rollback | None = None
+    detail: Detail = Detail.NOTHING
+
+    def __post_init__(self) -> None:
+        _check("n_predict", self.token_limit, -1, INT32_MAX)
+        _check("seed", self.seed or 0, -_INT64_MAX - 1, _INT64_MAX)
+        Speculation(**self.speculation)
+        for stop in self.stop_sequences:
+            check_text("stop", stop)
+
+    @property
+    def speculation(self) -> dict[str, Any]:
+        """What is said about speculating, by the names of Speculation's fields."""
+        names = ("enabled", "n_max", "n_min", "p_min", "run_ahead", "policy")
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class Origin(Enum):
+    """Where a token came from."""
+
+    UNSPECIFIED = "unspecified"
+    DRAFTED = "drafted"  # proposed by the draft and accepted
+    CORRECTED = "corrected"  # the target's, in place of a rejected one
+    BONUS = "bonus"  # the target's, after a fully accepted draft
+    PLAIN = "plain"  # the target's, in a round without a draft
+
+
+class FinishReason(Enum):
+    """Why a generation ended."""
+
+    UNSPECIFIED = "unspecified"
+    END_OF_TEXT = "end of text"
+    TOKEN_LIMIT = "token limit"
+    STOP_SEQUENCE = "stop sequence"
+    CONTEXT_FULL = "context full"
+    CANCELLED = "cancelled"
+
+
+class DraftEnd(Enum):
+    """Why a round's draft is as long as it is."""
+
+    UNSPECIFIED = "unspecified"
+    LENGTH = "it has the length that was asked for"
+    END_OF_TEXT = "it ends the text"
+    TOKEN_LIMIT = "the token limit leaves no more"
+    CONTEXT = "a context leaves no more"
+    SHORT = "no more was there when the target was free"
+    LATE = "the draft is past its deadline"
+    PAUSED = "plain rounds follow a draft that failed or was dropped"
+    ABSENT = "there is no draft service"
+    OFF = "none is wanted"
+    PROMPT = "the first round is the prompt's"
+    DOUBT = "the draft was not sure enough of the next token"
+    ENOUGH = "more would not have paid"
+
+
+class PeerState(Enum):
+    """Where a model service stands."""
+
+    UNSPECIFIED = "unspecified"
+    CONNECTING = "connecting"
+    LOADING = "loading"
+    READY = "ready"
+    REFUSED = "refused"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of whole characters and the origin of the token that completed it."""
+
+    text: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token and what it adds to a text; that need not be whole characters."""
+
+    token_id: int
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token and its probability."""
+
+    token: Token
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What both models thought about one position; no candidates where none were told."""
+
+    target: tuple[Candidate, ...]
+    draft: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one round verified, from 1, and what came of it."""
+
+    round: int
+    committed_token_count: int
+    draft: tuple[Token, ...]
+    accepted_token_count: int
+    target: Token
+    draft_end: DraftEnd
+    positions: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """The natural logarithm of a token's probability, and of the most probable tokens there."""
+
+    value: float
+    alternatives: tuple[tuple[Token, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The prompt is read."""
+
+    prompt_token_ids: tuple[int, ...]
+    seed: int
+    acceptance: Rule
+    cached_token_count: int = 0  # of the prompt, as a job is told
+    truncated: bool = False  # the middle of the prompt was dropped
+    context_token_count: int = 0
+    prompt_logprobs: tuple[Logprob, ...] = ()  # if they were asked for; the first says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one round added; text may lag behind the ids.
+
+    `logprobs` has one for every id if they were asked for.
+    """
+
+    token_ids: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    pieces: tuple[Piece, ...]
+    report: Report | None = None
+    logprobs: tuple[Logprob, ...] = ()
+    choice: int = 0  # which completion, of several
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSeconds:
+    """A model service's own time over a generation."""
+
+    queue_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    sample_seconds: float = 0.0
+    prompt_seconds: float = 0.0  # of the decoding, what the first answer took
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerView:
+    """What decides about drafts goes by, all of it measured; rates are tokens per second."""
+
+    token_rate: float = 0.0  # over the last rounds
+    plain_token_rate: float = 0.0  # expected without a draft
+    acceptance: float = 0.0  # of a draft token of which nothing is known
+    draft_token_seconds: float = 0.0  # the draft's own time for one
+    draft_latency_seconds: float = 0.0  # from an order to its first frame, beside that
+    round_overhead_seconds: float = 0.0  # of a round, beside the target's decode
+    slowdown: float = 0.0  # of a decode while the draft is busy
+    run_ahead: bool = False
+    takes_turns: bool = False  # draft and target share cores and decode one after the other
+    decode_costs: tuple[tuple[int, float], ...] = ()  # rows and seconds, as of now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """What a generation took: the fields of GenerationStatistics, durations in seconds."""
+
+    prompt_token_count: int
+    generated_token_count: int
+    drafted_token_count: int
+    accepted_token_count: int
+    round_count: int
+    drafted_round_count: int
+    draft_length: int
+    accepted_by_position: tuple[int, ...]
+    drafted_by_position: tuple[int, ...]
+    first_token_seconds: float
+    prompt_seconds: float
+    generation_seconds: float
+    draft_wait_seconds: float
+    verify_wait_seconds: float
+    target_time: EngineSeconds
+    draft_time: EngineSeconds
+    wire_byte_count: int
+    draft_fault_count: int
+    target_fault_count: int
+    verify_network_seconds: float
+    draft_network_seconds: float
+    plain_round_seconds: float  # estimated for a round without a draft; 0 when unknown
+    controller: ControllerView = ControllerView()
+    cached_token_count: int = 0  # of the prompt
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted per drafted token; None when nothing was drafted."""
+        return _ratio(self.accepted_token_count, self.drafted_token_count)
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        """Generated tokens per round of the target; None without a round."""
+        return _ratio(self.generated_token_count, self.round_count)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens after the first, per second since it; None when there are none."""
+        return _ratio(max(0, self.generated_token_count - 1), self.generation_seconds)
+
+    @property
+    def prompt_tokens_per_second(self) -> float | None:
+        """Tokens of the prompt per second of its round; None without a round."""
+        return _ratio(self.prompt_token_count, self.prompt_seconds)
+
+    @property
+    def estimated_speedup(self) -> float | None:
+        """Generation against the target alone, estimated; None when nothing was drafted."""
+        if not self.drafted_token_count or not self.plain_round_seconds:
+            return None
+        plain = self.plain_round_seconds * (self.generated_token_count - 1)
+        return _ratio(plain, self.generation_seconds)
+
+    @property
+    def network_seconds(self) -> float:
+        """Of the waiting, what the services' own times do not explain."""
+        return self.verify_network_seconds + self.draft_network_seconds
+
+    @property
+    def total_seconds(self) -> float:
+        """From the request to the last token."""
+        return self.first_token_seconds + self.generation_seconds
+
+    @property
+    def other_seconds(self) -> float:
+        """Neither waiting for the draft nor for the target."""
+        return max(0.0, self.total_seconds - self.draft_wait_seconds - self.verify_wait_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of a completion."""
+
+    reason: FinishReason
+    statistics: Statistics
+    stop_sequence: str = ""  # the one that ended it
+    truncated: bool = False  # something was dropped from the context
+    choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailure:
+    """Why a job ended without being finished."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What a job has brought behind a cursor; `finished`: these are its last events."""
+
+    events: tuple[Event, ...]
+    next_cursor: int
+    finished: bool
+    failure: JobFailure | None = None
+
+
+Event = Started | Delta | Finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """The model that a service hosts."""
+
+    name: str
+    description: str
+    parameter_count: int
+    weight_byte_count: int
+    context_token_count: int
+    session_count: int
+    thread_count: int
+    numerics_profile: str  # "exact", "law" or "unspecified"
+    load_seconds: float
+    has_chat_template: bool = False  # in its file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A model service as the orchestrator sees it; `detail` says what is waited for."""
+
+    role: str
+    address: str
+    state: PeerState
+    detail: str
+    model: Model | None
+    round_trip_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The state of an orchestrator; `reason` says why it does not speculate."""
+
+    version: str
+    active_generation_count: int
+    peers: tuple[Peer, ...]
+    speculating: bool
+    reason: str
+    controller: ControllerView = ControllerView()  # for a greedy generation that begins now
+    job_count: int = 0
+
+    def peer(self, role: str) -> Peer | None:
+        """Return the peer of a role, if one is configured."""
+        return next((peer for peer in self.peers if peer.role == role), None)
+
+
+class CallFailed(OutriderError):
+    """The orchestrator answered with an error, or not at all.
+
+    `reason` is the one of the answer's ErrorInfo, or else the name of its gRPC status.
+    """
+
+    def __init__(self, reason: str, status: str, message: str, metadata: dict[str, str]) -> None:
+        super().__init__(message, **metadata)
+        self.reason = reason
+        self.status = status
+
+
+def _ratio(numerator: float, denominator: float) -> float | None:
+    return numerator / denominator if denominator else None
+
+
+def _check(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidRequest(name, f"must be in [{low}, {high}], not {value}")
+
+
+def check_text(name: str, text: str) -> str:
+    """Return a text that can be sent. Raises InvalidRequest."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(name, "is not valid Unicode text") from None
+    return text

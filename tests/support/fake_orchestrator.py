@@ -1,0 +1,305 @@
+"""An orchestrator without models: every token is a piece of a text that is fixed beforehand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+
+from outrider.errors import InvalidRequest
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+BOS, EOS = 1, 2
+_FIRST_BYTE = 3
+VOCABULARY = _FIRST_BYTE + 256
+"""BOS, EOS, one token that is never used, and a token for every byte."""
+
+_DRAFT_LENGTH = 3
+_ORIGINS = (
+    messages.TOKEN_ORIGIN_DRAFTED,
+    messages.TOKEN_ORIGIN_DRAFTED,
+    messages.TOKEN_ORIGIN_CORRECTED,
+)
+_CONTEXT = 512
+MODEL = "fake-1b"
+
+
+def ids_of(text: str) -> list[int]:
+    """Return the tokens of a text: its bytes."""
+    return [_FIRST_BYTE + byte for byte in text.encode()]
+
+
+def text_of(token_id: int) -> bytes:
+    """Return what a token adds to a text."""
+    return bytes([token_id - _FIRST_BYTE]) if token_id >= _FIRST_BYTE else b""
+
+
+class FakeOrchestrator:
+    """Writes `text` in answer to everything, three tokens a round, two of them drafted.
+
+    `error` is raised after `error_after` rounds; with `stalls_after` it stops
+    there and goes on when `go_on` is set. `closed_count` counts the generations
+    that ended or were closed, `requests` are those seen.
+    """
+
+    def __init__(self, text: str = "Hello, wörld!", template: str = "") -> None:
+        self.text = text
+        self.template = template
+        self.error: Exception | None = None
+        self.error_after = 0
+        self.stalls_after: int | None = None
+        self.go_on = asyncio.Event()
+        self.stalled = asyncio.Event()
+        self.requests: list[messages.GenerateRequest] = []
+        self.templates: list[messages.ApplyTemplateRequest] = []
+        self.open_count = 0
+        self.idle = asyncio.Event()
+        self.closed_count = 0
+        self.is_ready = True
+
+    async def generate(
+        self, request: messages.GenerateRequest, seconds: float | None = None
+    ) -> AsyncGenerator[messages.GenerateResponse]:
+        """Yield the text, in rounds."""
+        self.requests.append(request)
+        self.open_count += 1
+        self.idle.clear()
+        try:
+            prompt = _prompt_of(request)
+            await self._disturb(0)
+            yield messages.GenerateResponse(started=self._started(request, prompt))
+            for choice in range(max(1, request.completion_count)):
+                for response in self._completion(request, prompt):
+                    response.choice_index = choice
+                    if response.WhichOneof("event") == "delta":
+                        await self._disturb(response.delta.report.round or 1)
+                        if not request.round_detail:
+                            response.delta.ClearField("report")
+                    yield response
+        finally:
+            self.closed_count += 1
+            self.open_count -= 1
+            if not self.open_count:
+                self.idle.set()
+
+    async def _disturb(self, round_number: int) -> None:
+        await asyncio.sleep(0)
+        if self.error is not None and round_number >= self.error_after:
+            raise self.error
+        if self.stalls_after is not None and round_number > self.stalls_after:
+            self.stalled.set()
+            await self.go_on.wait()
+
+    def _started(
+        self, request: messages.GenerateRequest, prompt: list[int]
+    ) -> messages.GenerationStarted:
+        logprobs = []
+        if request.prompt_logprobs:
+            logprobs = [_logprob(token_id, request.logprobs.top_count) for token_id in prompt]
+        return messages.GenerationStarted(
+            prompt_token_ids=prompt,
+            seed=request.seed if request.HasField("seed") else 7,
+            cached_token_count=1,
+            context_token_count=_CONTEXT,
+            prompt_logprobs=logprobs,
+            sampling=request.sampling,
+            token_limit=request.token_limit,
+            model_name=MODEL,
+        )
+
+    def _completion(
+        self, request: messages.GenerateRequest, prompt: list[int]
+    ) -> Iterator[messages.GenerateResponse]:
+        ids, shown, finished = _cut(request, self.text)
+        rounds = 0
+        for first in range(0, len(ids), _DRAFT_LENGTH):
+            some = ids[first : first + _DRAFT_LENGTH]
+            rounds += 1
+            yield messages.GenerateResponse(
+                delta=_delta(request, some, shown, first, rounds, len(prompt))
+            )
+        _count(finished.statistics, len(ids), len(prompt), rounds)
+        yield messages.GenerateResponse(finished=finished)
+
+    async def tokenize(
+        self, request: messages.TokenizeTextRequest
+    ) -> messages.TokenizeTextResponse:
+        """Return the bytes as tokens."""
+        ids = ([BOS] if request.add_special else []) + ids_of(request.text)
+        return messages.TokenizeTextResponse(
+            tokens=[messages.Token(token_id=i, text=text_of(i)) for i in ids]
+        )
+
+    async def detokenize(self, request: messages.DetokenizeRequest) -> messages.DetokenizeResponse:
+        """Return the bytes as text."""
+        for token_id in request.token_ids:
+            _check_id(token_id)
+        text = b"".join(map(text_of, request.token_ids))
+        return messages.DetokenizeResponse(text=text.decode("utf-8", "replace"))
+
+    async def apply_template(
+        self, request: messages.ApplyTemplateRequest
+    ) -> messages.ApplyTemplateResponse:
+        """Render `role: content` lines."""
+        self.templates.append(request)
+        lines = []
+        for message in json.loads(request.messages_json):
+            if not isinstance(message.get("role"), str):
+                raise InvalidRequest("messages", "each needs a role")
+            lines.append(f"{message['role']}: {message.get('content')}\n")
+        return messages.ApplyTemplateResponse(prompt="".join(lines))
+
+    async def embed(self, request: messages.EmbedRequest) -> messages.EmbedResponse:
+        """Return a vector of length 1 that depends on the text's length."""
+        embeddings = []
+        for each in request.inputs:
+            count = sum(len(ids_of(part.text)) or 1 for part in each.parts)
+            values = [0.6, 0.8] if count % 2 else [0.8, -0.6]
+            embeddings.append(messages.Embedding(values=values, token_count=count))
+        return messages.EmbedResponse(embeddings=embeddings)
+
+    def status(self) -> messages.GetStatusResponse:
+        """Tell of a target and a draft."""
+        state = messages.PEER_STATE_READY if self.is_ready else messages.PEER_STATE_LOADING
+        model = common.GetModelResponse(
+            model_name=MODEL,
+            context_token_count=_CONTEXT,
+            session_count=4,
+            parameter_count=10**9,
+            weight_byte_count=2 * 10**9,
+            chat_template=self.template,
+            vocabulary=common.Vocabulary(
+                token_count=VOCABULARY, bos_token_id=BOS, eos_token_id=EOS, adds_bos=True
+            ),
+        )
+        return messages.GetStatusResponse(
+            service_version="0",
+            peers=[
+                messages.PeerStatus(role="draft", state=state),
+                messages.PeerStatus(role="target", state=state, model=model),
+            ],
+            speculating=True,
+        )
+
+
+def _prompt_of(request: messages.GenerateRequest) -> list[int]:
+    kind = request.WhichOneof("prompt")
+    if kind is None:
+        raise InvalidRequest("prompt", "is missing")
+    parts: list[Any] = [request.prompt_text]
+    if kind == "prompt_tokens":
+        parts = list(request.prompt_tokens.token_ids)
+    elif kind == "prompt_parts":
+        parts = [getattr(each, each.WhichOneof("part")) for each in request.prompt_parts.parts]
+    ids = [BOS] if parts and isinstance(parts[0], str) else []
+    for part in parts:
+        ids += ids_of(part) if isinstance(part, str) else [part]
+    for token_id in ids:
+        _check_id(token_id)
+    if not ids:
+        raise InvalidRequest("prompt", "is empty")
+    return ids
+
+
+def _check_id(token_id: int) -> None:
+    if not 0 <= token_id < VOCABULARY:
+        raise InvalidRequest("prompt_tokens", f"{token_id} is no token id")
+
+
+def _cut(
+    request: messages.GenerateRequest, text: str
+) -> tuple[list[int], bytes, messages.GenerationFinished]:
+    """Return the tokens, the bytes of them that are shown, and the end, without its counts."""
+    finished = messages.GenerationFinished(reason=messages.FINISH_REASON_END_OF_TEXT)
+    ids, shown = [*ids_of(text), EOS], text.encode()
+    limit = request.token_limit if request.HasField("token_limit") else 128
+    found = [(text.find(stop), stop) for stop in request.stop_sequences if stop in text]
+    if found:
+        at, stop = min(found)
+        shown = text[:at].encode()
+        ids = ids_of(text[: at + len(stop)])
+        finished.reason = messages.FINISH_REASON_STOP_SEQUENCE
+        finished.stop_sequence = stop
+    if 0 <= limit < len(ids):
+        ids, shown = ids[:limit], shown[:limit]
+        finished.reason = messages.FINISH_REASON_TOKEN_LIMIT
+        finished.ClearField("stop_sequence")
+    return ids, shown, finished
+
+
+def _delta(
+    request: messages.GenerateRequest,
+    some: list[int],
+    shown: bytes,
+    first: int,
+    round_number: int,
+    prompt_count: int,
+) -> messages.GenerationDelta:
+    # Whole characters only, as far as the tokens go; all the rest with the last ones.
+    def whole(end: int) -> int:
+        while end < len(shown) and shown[end] & 0xC0 == 0x80:
+            end -= 1
+        return min(end, len(shown))
+
+    text = shown[whole(first) : whole(first + len(some))].decode("utf-8", "replace")
+    origins = _ORIGINS[: len(some)]
+    logprobs = []
+    if request.HasField("logprobs"):
+        logprobs = [_logprob(token_id, request.logprobs.top_count) for token_id in some]
+    tokens = [messages.Token(token_id=i, text=text_of(i)) for i in some]
+    rejected = messages.Token(token_id=ids_of("?")[0], text=b"?")
+    return messages.GenerationDelta(
+        token_ids=some,
+        origins=origins,
+        pieces=[messages.TextPiece(text=text, origin=origins[-1])] if text else [],
+        logprobs=logprobs,
+        report=messages.RoundReport(
+            round=round_number,
+            committed_token_count=prompt_count + first,
+            draft=[*tokens[: _DRAFT_LENGTH - 1], rejected][:_DRAFT_LENGTH],
+            accepted_token_count=min(len(some), _DRAFT_LENGTH - 1),
+            target=tokens[-1],
+            draft_end=messages.DRAFT_END_LENGTH,
+        ),
+    )
+
+
+def _logprob(token_id: int, top_count: int) -> messages.TokenLogprob:
+    others = [token_id, _FIRST_BYTE + 120, _FIRST_BYTE + 121, _FIRST_BYTE + 122][:top_count]
+    return messages.TokenLogprob(
+        log_probability=-0.25,
+        alternatives=[
+            messages.Alternative(
+                token=messages.Token(token_id=other, text=text_of(other)),
+                log_probability=-0.25 if other == token_id else -float("inf"),
+            )
+            for other in others
+        ],
+    )
+
+
+def _count(
+    statistics: messages.GenerationStatistics, token_count: int, prompt_count: int, rounds: int
+) -> None:
+    accepted = sum(min(2, token_count - 3 * i) for i in range(rounds))
+    statistics.MergeFrom(
+        messages.GenerationStatistics(
+            prompt_token_count=prompt_count,
+            generated_token_count=token_count,
+            drafted_token_count=_DRAFT_LENGTH * rounds,
+            accepted_token_count=accepted,
+            round_count=rounds,
+            drafted_round_count=rounds,
+            drafted_by_position=[rounds] * _DRAFT_LENGTH if rounds else [],
+            accepted_by_position=[rounds, accepted - rounds, 0] if rounds else [],
+            first_token_duration=Duration(nanos=2_000_000),
+            prompt_duration=Duration(nanos=10_000_000),
+            generation_duration=Duration(nanos=40_000_000),
+            verify_wait_duration=Duration(nanos=30_000_000),
+            cached_token_count=1,
+        )
+    )
