@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
-    test check protos pair-card bench bench-overhead bench-sessions bench-memory compose-test clean
+    test http-examples check protos pair-card bench bench-overhead bench-sessions bench-memory compose-test clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -48,8 +48,12 @@ technical: setup ## something dry, at temperature 0.2
 
 # Two at a time: most tests wait for one process or another most of the time. In their order, in
 # which the long files come first and the short ones fill up what is left.
-test: setup ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: setup ## run the tests; those of the page need Chromium, which is installed where that can be
+	@scripts/browser && tests= || tests='-m "not browser"'; \
+	    eval $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $$tests
+
+http-examples: setup ## send the HTTP gateway 5,000 generated requests
+	OUTRIDER_TEST_HTTP_EXAMPLES=5000 $(BIN)/python -m pytest -q --timeout 1800 tests/http/test_openapi.py
 
 check: setup ## lint, format, types, stubs, layers
 	$(BIN)/ruff check

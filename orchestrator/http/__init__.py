@@ -1,0 +1,1 @@
+"""The orchestrator over HTTP: OpenAI's API, llama-server's own, metrics and a page."""

@@ -1,0 +1,247 @@
+"""The routes of the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
+
+import outrider
+from orchestrator.http import llama, openai, page, responses
+from orchestrator.http.config import HttpConfig
+from orchestrator.http.errors import Failure
+from orchestrator.http.gateway import LLAMA, OPENAI, Dialect, Gateway, Orchestrator
+from orchestrator.http.jsonrpc import answer
+from orchestrator.http.library import Library
+from orchestrator.http.metrics import CONTENT_TYPE, Metrics
+from orchestrator.http.middleware import ApiKey, BodyLimit, InternalErrors
+from orchestrator.http.streams import ClientGone, until_gone
+from outrider import logs
+from outrider.errors import Draining, OutriderError
+
+_NOBODY: Any = None
+"""An orchestrator for routes that nobody asks."""
+
+_ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"description": "An error, with its reason."}}
+
+
+def describe() -> dict[str, Any]:
+    """Return the OpenAPI description of the gateway."""
+    routes = create_app(_NOBODY, HttpConfig(listen="127.0.0.1:0"))
+    description: dict[str, Any] = routes.openapi()
+    return description
+
+
+def create_app(
+    orchestrator: Orchestrator, config: HttpConfig, library: Library | None = None
+) -> FastAPI:
+    """Return the gateway over an orchestrator, as an ASGI application.
+
+    Without a `library` there are no methods at /rpc.
+    """
+    app = FastAPI(
+        title="Outrider",
+        version=outrider.__version__,
+        description="Lossless speculative decoding across machines.",
+        docs_url=None,
+        redoc_url=None,
+    )
+    gateway = Gateway(orchestrator, config, Metrics(config.metrics_names), outrider.__version__)
+    _add_openai(app, gateway)
+    _add_llama(app, gateway, config)
+    _add_ours(app, gateway)
+    _add_rpc(app, library)
+    _add_errors(app)
+    app.add_middleware(InternalErrors, answer=lambda path, error: _dialect(path).error(error))
+    app.add_middleware(BodyLimit, most=config.body_bytes, refusal=_refuse)
+    if config.api_key:
+        app.add_middleware(ApiKey, key=config.api_key, refusal=_refuse)
+    if config.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=config.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+        )
+    return app
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """Return the answer; stop the work at once when the client hangs up or the server stops."""
+    try:
+        return await until_gone(request.receive, work)
+    except ClientGone:
+        return Response(status_code=499)
+    except asyncio.CancelledError:
+        return _dialect(request.url.path).error(Draining("the server is stopping"))
+
+
+def _add_openai(app: FastAPI, gateway: Gateway) -> None:
+    @app.get("/v1/models", tags=["OpenAI"], responses=_ERRORS)
+    @app.get("/models", include_in_schema=False)
+    async def models() -> Response:
+        """List the target, once it is known."""
+        return JSONResponse({"object": "list", "data": gateway.models()})
+
+    @app.get("/v1/models/{model:path}", tags=["OpenAI"], responses=_ERRORS)
+    async def model(model: str) -> Response:
+        """Describe the target."""
+        for card in gateway.models():
+            if card["id"] == model:
+                return JSONResponse(card)
+        raise HTTPException(404, f"there is no model {model!r}")
+
+    @app.post("/v1/completions", tags=["OpenAI"], responses=_ERRORS)
+    async def completions(body: openai.CompletionBody, request: Request) -> Response:
+        """Continue prompts."""
+        return await _unless_gone(request, gateway.complete(body))
+
+    @app.post("/v1/chat/completions", tags=["OpenAI"], responses=_ERRORS)
+    @app.post("/chat/completions", include_in_schema=False)
+    async def chat(body: openai.ChatBody, request: Request) -> Response:
+        """Answer a chat."""
+        return await _unless_gone(request, gateway.chat(body))
+
+    @app.post("/v1/embeddings", tags=["OpenAI"], responses=_ERRORS)
+    async def embeddings(body: openai.EmbeddingBody, request: Request) -> Response:
+        """Embed texts."""
+        return await _unless_gone(request, gateway.embed(body))
+
+    @app.post("/v1/responses", tags=["OpenAI"], responses=_ERRORS)
+    @app.post("/responses", include_in_schema=False)
+    async def respond(body: responses.ResponseBody, request: Request) -> Response:
+        """Answer in text, without a memory of former answers."""
+        return await _unless_gone(request, gateway.respond(body))
+
+
+def _add_llama(app: FastAPI, gateway: Gateway, config: HttpConfig) -> None:
+    @app.post("/completion", tags=["llama-server"], responses=_ERRORS)
+    @app.post("/completions", include_in_schema=False)
+    async def completion(body: llama.CompletionFields, request: Request) -> Response:
+        """Continue prompts."""
+        return await _unless_gone(request, gateway.complete_natively(body))
+
+    @app.post("/tokenize", tags=["llama-server"], responses=_ERRORS)
+    async def tokenize(body: llama.TokenizeBody, request: Request) -> Response:
+        """Turn text into token ids."""
+        return await _unless_gone(request, gateway.tokenize(body))
+
+    @app.post("/detokenize", tags=["llama-server"], responses=_ERRORS)
+    async def detokenize(body: llama.DetokenizeBody, request: Request) -> Response:
+        """Turn token ids into text."""
+        return await _unless_gone(request, gateway.detokenize(body))
+
+    @app.post("/apply-template", tags=["llama-server"], responses=_ERRORS)
+    async def apply_template(body: llama.TemplateBody, request: Request) -> Response:
+        """Render a chat as the prompt that the model sees."""
+        return await _unless_gone(request, gateway.apply_template(body))
+
+    @app.post("/embedding", tags=["llama-server"], responses=_ERRORS)
+    @app.post("/embeddings", include_in_schema=False)
+    async def embedding(body: llama.EmbeddingFields, request: Request) -> Response:
+        """Embed texts."""
+        return await _unless_gone(request, gateway.embed_natively(body))
+
+    @app.get("/props", tags=["llama-server"], responses=_ERRORS)
+    async def properties() -> Response:
+        """Describe the target and the defaults."""
+        return JSONResponse(gateway.properties())
+
+    @app.get("/slots", tags=["llama-server"], responses=_ERRORS)
+    async def slots() -> Response:
+        """Tell what is under way, where that is allowed."""
+        if not config.slots:
+            raise HTTPException(404, "/slots is off; start the orchestrator with --http-slots")
+        return JSONResponse(gateway.slots())
+
+    @app.get("/health", tags=["llama-server"], responses={503: {"description": "Loading."}})
+    @app.get("/v1/health", include_in_schema=False)
+    async def health() -> Response:
+        """Say whether the target is ready."""
+        if gateway.is_ready():
+            return JSONResponse({"status": "ok"})
+        return LLAMA.refusal(Failure(503, "Loading model"))
+
+    @app.get("/metrics", tags=["llama-server"], responses=_ERRORS)
+    async def metrics() -> Response:
+        """Return the metrics in Prometheus' text format."""
+        return Response(gateway.metrics.exposition(), media_type=CONTENT_TYPE)
+
+
+def _add_ours(app: FastAPI, gateway: Gateway) -> None:
+    @app.get("/", tags=["Outrider"])
+    async def index() -> Response:
+        """Return the page that shows generations live."""
+        content = page.page()
+        return Response(content, headers=page.headers(content))
+
+    @app.get("/status", tags=["Outrider"], responses=_ERRORS)
+    async def status() -> Response:
+        """Tell the state of the peers, as GetStatusResponse."""
+        return JSONResponse(gateway.status())
+
+
+def _add_rpc(app: FastAPI, library: Library | None) -> None:
+    def report(method: str, error: Exception) -> str:
+        failure = logs.internal_error("outrider.http", error)
+        return failure.metadata["errorId"]
+
+    @app.post("/rpc", tags=["JSON-RPC"], responses={204: {"description": "Notifications only."}})
+    async def rpc(request: Request) -> Response:
+        """Call the methods of docs/json-rpc.md, by JSON-RPC 2.0."""
+        address = request.client.host if request.client else ""
+        caller = request.headers.get("Outrider-Client", address)
+        methods = library.methods(caller) if library else {}
+        body = await request.body()
+
+        async def work() -> Response:
+            reply = await answer(body, methods, report)
+            if reply is None:
+                return Response(status_code=204)
+            return Response(reply, media_type="application/json")
+
+        return await _unless_gone(request, work())
+
+
+# --- errors ---
+
+
+def _dialect(path: str) -> Dialect:
+    is_openai = path.startswith("/v1/") or path in ("/chat/completions", "/models", "/responses")
+    return OPENAI if is_openai else LLAMA
+
+
+def _refuse(path: str, failure: Failure) -> Response:
+    return _dialect(path).refusal(failure)
+
+
+def _add_errors(app: FastAPI) -> None:
+    def add(kind: type[Exception], handle: Callable[[Request, Any], Awaitable[Response]]) -> None:
+        app.add_exception_handler(kind, handle)
+
+    async def outrider_error(request: Request, error: OutriderError) -> Response:
+        return _dialect(request.url.path).error(error)
+
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return _refuse(request.url.path, _failure_of(error))
+
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        return _refuse(request.url.path, Failure(error.status_code, str(error.detail)))
+
+    add(OutriderError, outrider_error)
+    add(RequestValidationError, invalid)
+    add(HTTPException, http_error)
+
+
+def _failure_of(error: RequestValidationError) -> Failure:
+    """Return what is wrong with a body; never its values, which are text of users."""
+    first = error.errors()[0]
+    place = [str(part) for part in first["loc"] if part != "body"]
+    field = place[0] if place else None
+    return Failure(400, ": ".join([*place[:1], first["msg"]]), field, "INVALID_REQUEST")

@@ -1,0 +1,135 @@
+"""Follows the messages of generations, and tells which tokens belong to the shown text. Pure.
+
+A stop sequence holds text back, so tokens arrive before their text. Tokens that
+are reported come out together with the end of their text, and those of a stop
+sequence never.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+ORIGINS = {
+    messages.TOKEN_ORIGIN_UNSPECIFIED: "plain",
+    messages.TOKEN_ORIGIN_DRAFTED: "drafted",
+    messages.TOKEN_ORIGIN_CORRECTED: "corrected",
+    messages.TOKEN_ORIGIN_BONUS: "bonus",
+    messages.TOKEN_ORIGIN_PLAIN: "plain",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedToken:
+    """A token of a completion; `text` is what it adds, if it was asked for."""
+
+    token_id: int
+    text: bytes
+    origin: str
+    logprob: messages.TokenLogprob | None
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What a message adds: text to show, and the tokens whose text is shown by now."""
+
+    text: str
+    tokens: tuple[CommittedToken, ...]
+
+
+@dataclass(slots=True)
+class Completion:
+    """One completion as far as it has come."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    shown: list[CommittedToken] = field(default_factory=list)
+    finished: messages.GenerationFinished | None = None
+    _held: deque[tuple[int, CommittedToken]] = field(default_factory=deque)
+    _shown_bytes: int = 0
+    _token_bytes: int = 0
+
+    def add(self, delta: messages.GenerationDelta) -> Addition:
+        """Take in what a round brought."""
+        self.token_ids += delta.token_ids
+        for token in committed_tokens(delta):
+            self._held.append((self._token_bytes, token))
+            self._token_bytes += len(token.text)
+        text = "".join(piece.text for piece in delta.pieces)
+        self.text += text
+        self._shown_bytes += len(text.encode())
+        return Addition(text, self._release())
+
+    def finish(self, finished: messages.GenerationFinished) -> Addition:
+        """Take in the end; what is held belongs to the text unless a stop sequence cut it."""
+        self.finished = finished
+        if finished.reason != messages.FINISH_REASON_STOP_SEQUENCE:
+            return Addition("", self._show(token for _, token in self._held))
+        return Addition("", self._show(t for at, t in self._held if at < self._shown_bytes))
+
+    def _release(self) -> tuple[CommittedToken, ...]:
+        released = []
+        while self._held and self._held[0][0] + len(self._held[0][1].text) <= self._shown_bytes:
+            released.append(self._held.popleft()[1])
+        return self._show(released)
+
+    def _show(self, tokens: Iterable[CommittedToken]) -> tuple[CommittedToken, ...]:
+        shown = tuple(tokens)
+        self.shown += shown
+        return shown
+
+
+def committed_tokens(delta: messages.GenerationDelta) -> list[CommittedToken]:
+    """Return the tokens of a delta; their texts come with the report of the round."""
+    report = delta.report
+    texts = {token.token_id: token.text for token in (*report.draft, report.target)}
+    return [
+        CommittedToken(
+            token_id,
+            texts.get(token_id, b""),
+            ORIGINS[delta.origins[i]],
+            delta.logprobs[i] if i < len(delta.logprobs) else None,
+        )
+        for i, token_id in enumerate(delta.token_ids)
+    ]
+
+
+@dataclass(slots=True)
+class Gathering:
+    """The completions of one HTTP request: `choice_count` of each of its prompts."""
+
+    prompt_count: int
+    choice_count: int
+    prompts: dict[int, messages.GenerationStarted] = field(default_factory=dict)
+    completions: list[Completion] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.completions = [Completion() for _ in range(self.prompt_count * self.choice_count)]
+
+    def index(self, prompt: int, response: messages.GenerateResponse) -> int:
+        """Return the index of a response's completion among all of them."""
+        return prompt * self.choice_count + response.choice_index
+
+    def add(self, prompt: int, response: messages.GenerateResponse) -> Addition | None:
+        """Take in a message; None for one that starts."""
+        event = response.WhichOneof("event")
+        if event == "started":
+            self.prompts[prompt] = response.started
+            return None
+        completion = self.completions[self.index(prompt, response)]
+        if event == "delta":
+            return completion.add(response.delta)
+        return completion.finish(response.finished)
+
+    @property
+    def started(self) -> list[messages.GenerationStarted]:
+        """How the prompts were read, in their order."""
+        return [self.prompts[i] for i in sorted(self.prompts)]
+
+    @property
+    def statistics(self) -> list[messages.GenerationStatistics]:
+        """What each completion that is finished took."""
+        return [c.finished.statistics for c in self.completions if c.finished is not None]

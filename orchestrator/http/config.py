@@ -1,0 +1,48 @@
+"""What the HTTP gateway can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from outrider.errors import InvalidConfig
+from outrider.rpc.channel import read_listen
+
+METRICS_NAMES = ("vllm", "llamacpp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """Where the gateway listens, and to whom. Raises InvalidConfig."""
+
+    listen: str
+    api_key: str = ""  # what every request must carry; empty: nothing
+    allow_remote: bool = False  # listen on other addresses than loopback
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None  # demand certificates of clients, signed by this
+    cors_origins: tuple[str, ...] = ()  # web pages from there may call; none by default
+    slots: bool = False  # whether /slots tells what is under way
+    body_bytes: int = 4 * 1024 * 1024  # of a request, at most
+    ping_seconds: float = 10.0  # a silent stream gets a comment so often
+    grace_seconds: float = 5.0  # for open requests when the process stops
+    metrics_names: tuple[str, ...] = ()  # of other servers, beside our own
+
+    def __post_init__(self) -> None:
+        address = read_listen(self.listen)
+        missing = []
+        if not self.allow_remote:
+            missing.append("--allow-remote")
+        if not self.api_key:
+            missing.append("--http-key-file")
+        if missing and not address.loopback:
+            needs = " and ".join(missing)
+            message = f"{address.host} is not a loopback address: it needs {needs}"
+            raise InvalidConfig("http", message)
+        if self.body_bytes < 1:
+            raise InvalidConfig("http_body_limit", f"must be at least 1, not {self.body_bytes}")
+        for name in self.metrics_names:
+            if name not in METRICS_NAMES:
+                raise InvalidConfig(
+                    "metrics_names", f"{name!r} is none of {', '.join(METRICS_NAMES)}"
+                )

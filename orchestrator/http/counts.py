@@ -1,0 +1,88 @@
+"""What a generation took, in the shapes that clients of other servers read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+
+def milliseconds(duration: Duration) -> float:
+    """Return a duration in milliseconds."""
+    return duration.seconds * 1e3 + duration.nanos / 1e6
+
+
+def usage(
+    prompts: Sequence[messages.GenerationStarted],
+    completions: Sequence[messages.GenerationStatistics],
+) -> dict[str, Any]:
+    """Return OpenAI's usage; a prompt counts once, however many completions it has."""
+    prompt_count = sum(len(prompt.prompt_token_ids) for prompt in prompts)
+    count = sum(each.generated_token_count for each in completions)
+    accepted = sum(each.accepted_token_count for each in completions)
+    drafted = sum(each.drafted_token_count for each in completions)
+    return {
+        "prompt_tokens": prompt_count,
+        "completion_tokens": count,
+        "total_tokens": prompt_count + count,
+        "prompt_tokens_details": {
+            "cached_tokens": sum(prompt.cached_token_count for prompt in prompts)
+        },
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        },
+    }
+
+
+def timings(statistics: messages.GenerationStatistics) -> dict[str, Any]:
+    """Return llama-server's timings; what was drafted is in them if anything was."""
+    cached, count = statistics.cached_token_count, statistics.generated_token_count
+    read = statistics.prompt_token_count - cached
+    shape: dict[str, Any] = {
+        "cache_n": cached,
+        **_speed("prompt", read, milliseconds(statistics.prompt_duration)),
+        **_speed("predicted", count, milliseconds(statistics.generation_duration)),
+    }
+    if statistics.drafted_token_count:
+        shape["draft_n"] = statistics.drafted_token_count
+        shape["draft_n_accepted"] = statistics.accepted_token_count
+    return shape
+
+
+def _speed(what: str, count: int, taken: float) -> dict[str, Any]:
+    return {
+        f"{what}_n": count,
+        f"{what}_ms": taken,
+        f"{what}_per_token_ms": taken / count if count else 0.0,
+        f"{what}_per_second": 1e3 * count / taken if taken else 0.0,
+    }
+
+
+def acceptance_metrics(statistics: messages.GenerationStatistics) -> dict[str, Any]:
+    """Return vLLM's per-request metrics of acceptance."""
+    steps, drafted = statistics.drafted_round_count, statistics.drafted_token_count
+    accepted = statistics.accepted_token_count
+    return {
+        "speculative_decoding": {
+            "mean_acceptance_length": 1 + accepted / steps if steps else 1.0,
+            "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
+            "acceptance_histogram": acceptance_histogram(statistics),
+            "num_spec_steps": steps,
+            "num_accepted_draft_tokens": accepted,
+            "num_draft_tokens": drafted,
+            "num_spec_tokens": len(statistics.drafted_by_position),
+        }
+    }
+
+
+def acceptance_histogram(statistics: messages.GenerationStatistics) -> list[int]:
+    """Return in how many rounds with a draft exactly 0, 1, 2 ... of its tokens were accepted."""
+    # Tokens are accepted from the first on, so those that got to i are those that passed i - 1.
+    length = len(statistics.drafted_by_position)
+    reached = [statistics.drafted_round_count, *statistics.accepted_by_position]
+    reached += [0] * (length + 2 - len(reached))
+    return [reached[i] - reached[i + 1] for i in range(length + 1)]

@@ -1,0 +1,104 @@
+"""What an error becomes in HTTP: a status, and a body of the kind that the route speaks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.errors import EngineBusy, InvalidRequest, OutriderError
+
+_STATUSES = {
+    "INVALID_ARGUMENT": 400,
+    "OUT_OF_RANGE": 400,
+    "FAILED_PRECONDITION": 400,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "ALREADY_EXISTS": 409,
+    "ABORTED": 409,
+    "RESOURCE_EXHAUSTED": 429,
+    "CANCELLED": 499,
+    "INTERNAL": 500,
+    "UNIMPLEMENTED": 501,
+    # A model service turned us away; the client's own key is checked before.
+    "UNAUTHENTICATED": 502,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "conflict_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error on its way to a client. `field` names the request's field at fault."""
+
+    status: int
+    message: str
+    field: str | None = None
+    reason: str | None = None
+    metadata: Mapping[str, str] | None = None
+    retry_seconds: float | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that go with it."""
+        if self.status == 401:
+            return {"WWW-Authenticate": "Bearer"}
+        if self.retry_seconds is None:
+            return {}
+        return {"Retry-After": str(max(1, round(self.retry_seconds)))}
+
+
+def failure_of(error: OutriderError) -> Failure:
+    """Return what a client is told."""
+    return Failure(
+        status=_STATUSES.get(error.status, 500),
+        message=str(error),
+        field=error.field if isinstance(error, InvalidRequest) else None,
+        reason=error.reason,
+        metadata=error.metadata,
+        retry_seconds=error.retry_seconds if isinstance(error, EngineBusy) else None,
+    )
+
+
+def openai_body(failure: Failure) -> dict[str, Any]:
+    """Return the error as OpenAI's clients read it."""
+    too_long = failure.reason == "PROMPT_TOO_LONG"
+    code = "context_length_exceeded" if too_long else failure.reason and failure.reason.lower()
+    return {
+        "error": {
+            "message": failure.message,
+            "type": _type(failure),
+            "param": failure.field,
+            "code": "invalid_api_key" if failure.status == 401 else code,
+        }
+    }
+
+
+def llama_body(failure: Failure) -> dict[str, Any]:
+    """Return the error as llama-server's clients read it."""
+    error: dict[str, Any] = {
+        "code": failure.status,
+        "message": failure.message,
+        "type": _type(failure),
+    }
+    if failure.reason == "PROMPT_TOO_LONG" and failure.metadata:
+        error["type"] = "exceed_context_size_error"
+        error["n_prompt_tokens"] = int(failure.metadata["promptTokenCount"])
+        error["n_ctx"] = int(failure.metadata["maximumTokenCount"])
+    return {"error": error}
+
+
+def _type(failure: Failure) -> str:
+    return _TYPES.get(failure.status, "server_error")

@@ -1,0 +1,379 @@
+"""What the gateway does for a request: asks the orchestrator, and gives its answers a shape."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from typing import Any, Protocol
+
+from google.protobuf.json_format import MessageToDict
+from starlette.responses import JSONResponse, Response
+
+from orchestrator.http import errors, llama, openai, responses
+from orchestrator.http.completion import Gathering
+from orchestrator.http.config import HttpConfig
+from orchestrator.http.metrics import Metrics
+from orchestrator.http.options import Prompt, prompt_parts
+from orchestrator.http.streams import DONE, EventStream, event, numbered
+from orchestrator.tool_calls import CallFormat, detect_format
+from outrider.errors import OutriderError
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+_EMBEDDED_TOGETHER = 64
+
+_log = logging.getLogger("outrider.http")
+
+
+class Orchestrator(Protocol):
+    """What the gateway needs of orchestrator.service.Orchestrator."""
+
+    def generate(
+        self, request: messages.GenerateRequest, seconds: float | None = None
+    ) -> AsyncGenerator[messages.GenerateResponse]:
+        """Yield one `started`, then deltas and one `finished` of each completion."""
+
+    async def tokenize(
+        self, request: messages.TokenizeTextRequest
+    ) -> messages.TokenizeTextResponse:
+        """Return the tokens of a text."""
+
+    async def detokenize(self, request: messages.DetokenizeRequest) -> messages.DetokenizeResponse:
+        """Return the text of tokens."""
+
+    async def apply_template(
+        self, request: messages.ApplyTemplateRequest
+    ) -> messages.ApplyTemplateResponse:
+        """Return the prompt of a chat."""
+
+    async def embed(self, request: messages.EmbedRequest) -> messages.EmbedResponse:
+        """Return embeddings."""
+
+    def status(self) -> messages.GetStatusResponse:
+        """Return the state of the peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a family of routes tells errors."""
+
+    body: Callable[[errors.Failure], dict[str, Any]]
+
+    def refusal(self, failure: errors.Failure) -> Response:
+        """Return the answer to a request that failed."""
+        return JSONResponse(self.body(failure), status_code=failure.status, headers=failure.headers)
+
+    def error(self, error: Exception) -> Response:
+        """Return the answer to a request that failed with an error."""
+        return self.refusal(failure_of(error))
+
+    def last_words(self, error: Exception) -> bytes:
+        """Return the event that ends a stream that failed."""
+        return event(self.body(failure_of(error)))
+
+
+OPENAI = Dialect(errors.openai_body)
+LLAMA = Dialect(errors.llama_body)
+
+
+def failure_of(error: Exception) -> errors.Failure:
+    """Return what a client is told; a bug is logged with an id, and the client gets that alone."""
+    if isinstance(error, OutriderError):
+        return errors.failure_of(error)
+    error_id = secrets.token_hex(4)
+    _log.error("internal error id=%s", error_id, exc_info=error)
+    return errors.Failure(500, f"internal error {error_id}", reason="INTERNAL")
+
+
+class Gateway:
+    """Answers requests with what an orchestrator brings."""
+
+    def __init__(
+        self, orchestrator: Orchestrator, config: HttpConfig, metrics: Metrics, version: str
+    ) -> None:
+        self._orchestrator = orchestrator
+        self._config = config
+        self._version = version
+        self._running: dict[object, llama.RunningGeneration] = {}
+        self._created = int(time.time())
+        self.metrics = metrics
+
+    # --- OpenAI ---
+
+    async def complete(self, body: openai.CompletionBody) -> Response:
+        """Answer /v1/completions."""
+        wish = openai.read_completion(body)
+        shape = openai.TextShape(wish.requests[0].HasField("logprobs"), wish.choice_count)
+
+        async def prepare(number: int, prompt: messages.GenerationStarted) -> None:
+            if wish.echoes:
+                shape.echoes[number] = await self._echo(wish.requests[number], prompt)
+
+        return await self._openai(wish, shape, "cmpl", prepare)
+
+    async def chat(self, body: openai.ChatBody) -> Response:
+        """Answer /v1/chat/completions."""
+        prompt = await self._chat_prompt(openai.read_template(body))
+        wish = openai.read_chat(body, prompt, self._call_format())
+        wants_logprobs = wish.requests[0].HasField("logprobs")
+        shape = openai.ChatShape(wants_logprobs, secrets.token_hex(6), wish.call_format)
+        return await self._openai(wish, shape, "chatcmpl", _nothing)
+
+    async def respond(self, body: responses.ResponseBody) -> Response:
+        """Answer /v1/responses."""
+        prompt = await self._chat_prompt(responses.read_template(body))
+        request = responses.read_request(body, prompt)
+        head = responses.Head(
+            f"resp_{secrets.token_hex(12)}",
+            f"msg_{secrets.token_hex(12)}",
+            int(time.time()),
+            self._model().model_name,
+        )
+        if body.stream:
+            return self._stream(self._response_events(head, body, request), OPENAI)
+        gathering = Gathering(1, 1)
+        await self._gather([request], gathering, _nothing)
+        return JSONResponse(responses.answer(head, body, gathering))
+
+    async def _response_events(
+        self,
+        head: responses.Head,
+        body: responses.ResponseBody,
+        request: messages.GenerateRequest,
+    ) -> AsyncGenerator[bytes]:
+        events = responses.Events(head, body)
+        async with aclosing(self._generate([request])) as stream:
+            async for _, response in stream:
+                for each in events.add(response):
+                    yield event(each, each["type"])
+
+    async def embed(self, body: openai.EmbeddingBody) -> Response:
+        """Answer /v1/embeddings."""
+        found = await self._embed(openai.read_embedding(body))
+        model = self._model().model_name
+        return JSONResponse(openai.embeddings(model, found, body.encoding_format))
+
+    def models(self) -> list[dict[str, Any]]:
+        """Return the models that can be asked for: the target, once it is known."""
+        model = self._model()
+        if not model.model_name:
+            return []
+        meta = {
+            "n_vocab": model.vocabulary.token_count,
+            "n_ctx": model.context_token_count,
+            "n_params": model.parameter_count,
+            "size": model.weight_byte_count,
+        }
+        return [openai.model_card(model.model_name, self._created, meta)]
+
+    async def _openai(
+        self,
+        wish: openai.Wish,
+        shape: openai.Shape,
+        prefix: str,
+        prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
+    ) -> Response:
+        head = openai.Head(
+            f"{prefix}-{secrets.token_hex(12)}",
+            int(time.time()),
+            self._model().model_name,
+            self._fingerprint(),
+        )
+        if wish.streams:
+            return self._stream(self._chunks(wish, shape, head, prepare), OPENAI)
+        gathering = wish.gathering()
+        await self._gather(wish.requests, gathering, prepare)
+        return JSONResponse(openai.answer(head, shape, gathering))
+
+    async def _chunks(
+        self,
+        wish: openai.Wish,
+        shape: openai.Shape,
+        head: openai.Head,
+        prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
+    ) -> AsyncGenerator[bytes]:
+        chunks = openai.Chunks(head, shape, wish)
+        async with aclosing(self._generate(wish.requests)) as stream:
+            async for number, response in stream:
+                if response.WhichOneof("event") == "started":
+                    await prepare(number, response.started)
+                for chunk in chunks.add(number, response):
+                    yield event(chunk)
+        yield DONE
+
+    async def _echo(
+        self, request: messages.GenerateRequest, prompt: messages.GenerationStarted
+    ) -> openai.Echo:
+        ids = list(prompt.prompt_token_ids)
+        text = request.prompt_text
+        if request.WhichOneof("prompt") != "prompt_text":
+            text = await self._text(ids)
+        texts = None
+        if request.prompt_logprobs:
+            texts = [(await self._text([token_id])).encode() for token_id in ids]
+        return openai.echo_of(prompt, text, texts)
+
+    async def _text(self, ids: Sequence[int]) -> str:
+        response = await self._orchestrator.detokenize(messages.DetokenizeRequest(token_ids=ids))
+        return response.text
+
+    async def _chat_prompt(self, request: messages.ApplyTemplateRequest) -> list[int]:
+        """Return the ids of a rendered chat; BOS is there once, whoever writes it."""
+        rendered = await self._orchestrator.apply_template(request)
+        response = await self._orchestrator.tokenize(
+            messages.TokenizeTextRequest(text=rendered.prompt, parse_special=True)
+        )
+        ids = [token.token_id for token in response.tokens]
+        vocabulary = self._model().vocabulary
+        if vocabulary.adds_bos and ids[:1] != [vocabulary.bos_token_id]:
+            ids.insert(0, vocabulary.bos_token_id)
+        return ids
+
+    def _call_format(self) -> CallFormat | None:
+        return detect_format(self._model().chat_template)
+
+    def _fingerprint(self) -> str:
+        """Return what is equal as long as the same models answer in the same version."""
+        status = self._orchestrator.status()
+        digest = sha256(status.service_version.encode())
+        for peer in status.peers:
+            model = peer.model
+            identity = (peer.role, model.model_name, model.weight_byte_count, model.parameter_count)
+            digest.update(json.dumps([*identity, model.vocabulary.digest.hex()]).encode())
+        return f"fp_{digest.hexdigest()[:12]}"
+
+    # --- llama-server ---
+
+    async def complete_natively(self, fields: llama.CompletionFields) -> Response:
+        """Answer /completion."""
+        wish = llama.read_completion(fields)
+        model = self._model().model_name
+        if wish.streams:
+            return self._stream(self._native_events(wish, model), LLAMA)
+        gathering = wish.gathering()
+        await self._gather(wish.requests, gathering, _nothing)
+        return JSONResponse(llama.answer(wish, gathering, model))
+
+    async def _native_events(self, wish: llama.Wish, model: str) -> AsyncGenerator[bytes]:
+        events = llama.Events(wish, model)
+        last = time.perf_counter()
+        async with aclosing(self._generate(wish.requests)) as stream:
+            async for number, response in stream:
+                now = time.perf_counter()
+                for each in events.add(number, response, now - last):
+                    yield event(each)
+                last = now
+
+    async def tokenize(self, body: llama.TokenizeBody) -> Response:
+        """Answer /tokenize."""
+        response = await self._orchestrator.tokenize(
+            messages.TokenizeTextRequest(
+                text=body.content,
+                add_special=bool(body.add_special),
+                parse_special=body.parse_special is not False,
+            )
+        )
+        return JSONResponse(llama.token_list(response, bool(body.with_pieces)))
+
+    async def detokenize(self, body: llama.DetokenizeBody) -> Response:
+        """Answer /detokenize."""
+        return JSONResponse({"content": await self._text(body.tokens)})
+
+    async def apply_template(self, body: llama.TemplateBody) -> Response:
+        """Answer /apply-template."""
+        rendered = await self._orchestrator.apply_template(openai.read_template(body))
+        return JSONResponse({"prompt": rendered.prompt})
+
+    async def embed_natively(self, fields: llama.EmbeddingFields) -> Response:
+        """Answer /embedding."""
+        return JSONResponse(llama.embeddings(await self._embed(llama.read_embedding(fields))))
+
+    def properties(self) -> dict[str, Any]:
+        """Return the answer of /props."""
+        slots = self._config.slots
+        return llama.properties(self._model(), self._version, endpoint_slots=slots)
+
+    def slots(self) -> list[dict[str, Any]]:
+        """Return the answer of /slots."""
+        return llama.slots(self._model(), list(self._running.values()))
+
+    # --- state ---
+
+    def is_ready(self) -> bool:
+        """Say whether there is a target to ask."""
+        peers = self._orchestrator.status().peers
+        return any(p.role == "target" and p.state == messages.PEER_STATE_READY for p in peers)
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of the orchestrator, under the names of its protobuf message."""
+        return MessageToDict(self._orchestrator.status(), preserving_proto_field_name=True)
+
+    def _model(self) -> common.GetModelResponse:
+        for peer in self._orchestrator.status().peers:
+            if peer.role == "target":
+                return peer.model
+        return common.GetModelResponse()
+
+    # --- asking ---
+
+    async def _gather(
+        self,
+        requests: Sequence[messages.GenerateRequest],
+        gathering: Gathering,
+        prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
+    ) -> None:
+        async with aclosing(self._generate(requests)) as stream:
+            async for number, response in stream:
+                if response.WhichOneof("event") == "started":
+                    await prepare(number, response.started)
+                gathering.add(number, response)
+
+    def _generate(
+        self, requests: Sequence[messages.GenerateRequest]
+    ) -> AsyncGenerator[tuple[int, messages.GenerateResponse]]:
+        return numbered([partial(self._watched, request) for request in requests])
+
+    async def _watched(
+        self, request: messages.GenerateRequest
+    ) -> AsyncGenerator[messages.GenerateResponse]:
+        """Yield what a generation brings, counted."""
+        count = max(1, request.completion_count)
+        speculates = not request.speculative.HasField("enabled") or request.speculative.enabled
+        key, token_count = object(), 0
+        self._running[key] = llama.RunningGeneration(speculates, 0)
+        try:
+            watched = self.metrics.watch(self._orchestrator.generate(request), count)
+            async with aclosing(watched) as stream:
+                async for response in stream:
+                    token_count += len(response.delta.token_ids)
+                    self._running[key] = llama.RunningGeneration(speculates, token_count)
+                    yield response
+        finally:
+            del self._running[key]
+
+    async def _embed(self, inputs: Sequence[Prompt]) -> list[messages.Embedding]:
+        found: list[messages.Embedding] = []
+        for first in range(0, len(inputs), _EMBEDDED_TOGETHER):
+            some = inputs[first : first + _EMBEDDED_TOGETHER]
+            request = messages.EmbedRequest(inputs=[prompt_parts(each) for each in some])
+            found += (await self._orchestrator.embed(request)).embeddings
+        return found
+
+    def _stream(self, events: AsyncGenerator[bytes], dialect: Dialect) -> Response:
+        return EventStream(
+            events,
+            refusal=dialect.error,
+            last_words=dialect.last_words,
+            ping_seconds=self._config.ping_seconds,
+        )
+
+
+async def _nothing(number: int, prompt: messages.GenerationStarted) -> None:
+    """Prepare nothing for the answer to a prompt."""

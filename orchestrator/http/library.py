@@ -1,0 +1,296 @@
+"""The predecessor library's methods over JSON-RPC: completions at once, or as jobs to be polled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.http.jsonrpc import Method, one_object
+from orchestrator.http.library_shapes import (
+    Progress,
+    failed,
+    piece,
+    prompt_stats,
+    read_asked,
+    read_command_line,
+)
+from orchestrator.peers import State
+from orchestrator.service import Orchestrator
+from outrider.errors import InvalidConfig, InvalidRequest, NotFound, PeerUnavailable
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+_log = logging.getLogger("outrider.orchestrator")
+
+_FATES = {State.READY: 1, State.REFUSED: -1}
+"""What the library's `init_success` says of the target; 0 is not yet."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """A job of a caller: what it has brought, and how far the caller has taken it."""
+
+    progress: Progress
+    cursor: int = 0
+    is_over: bool = False
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Library:
+    """The methods of all callers. A caller is known by a name that the edge gives it."""
+
+    def __init__(self, orchestrator: Orchestrator) -> None:
+        self._orchestrator = orchestrator
+        self._jobs: OrderedDict[str, _Job] = OrderedDict()
+        self._latest: dict[str, str] = {}
+        self._callers: dict[str, str] = {}  # by job
+
+    def methods(self, caller: str) -> dict[str, Method]:
+        """Return what `caller` may call, by name."""
+
+        def bound(
+            method: Callable[[str, Mapping[str, Any]], Awaitable[Any]],
+        ) -> Method:
+            async def call(params: Mapping[str, Any]) -> Any:
+                try:
+                    return await method(caller, params)
+                except InvalidRequest as error:
+                    raise _under_its_name(error) from error
+
+            return one_object(call)
+
+        methods = {
+            "tokenize": self._tokenize,
+            "detokenize": self._detokenize,
+            "embedding": self._embedding,
+            "get_completion": self._get_completion,
+            "async_completion_init": self._start,
+            "async_completion_poll": self._poll,
+            "async_completion_cancel": self._cancel,
+            "poll_system_status": self._status,
+            "deinit": self._deinit,
+        }
+        bound_methods = {name: bound(method) for name, method in methods.items()}
+        # These also take a command line, which is no JSON text.
+        init = bound(self._init)
+        return bound_methods | {
+            "init": _with_command_line(init),
+            "init_async": _with_command_line(init),
+        }
+
+    # --- the system ---
+
+    async def _init(self, caller: str, params: Mapping[str, Any]) -> Any:
+        """Confirm that the configured pair is the one that is wanted."""
+        target, draft = self._orchestrator.pair.target, self._orchestrator.pair.draft
+        for name, peer in (("model", target), ("model_draft", draft), ("draft_model", draft)):
+            wanted = params.get(name)
+            if wanted in (None, ""):
+                continue
+            if peer is None:
+                raise InvalidConfig(name, "this orchestrator has no draft")
+            if peer.model is None:
+                raise PeerUnavailable(f"{name}: there is no such service yet")
+            if peer.model.model_name not in (wanted, _model_name(str(wanted))):
+                raise InvalidConfig(
+                    name,
+                    f"this orchestrator serves {peer.model.model_name}; "
+                    "another model is served by services that were started with it",
+                )
+        return await self._status(caller, params)
+
+    async def _status(self, caller: str, params: Mapping[str, Any]) -> Any:
+        target = self._orchestrator.pair.target
+        name = target.model.model_name if target.model else ""
+        return {
+            "init_success": _FATES.get(target.state, 0),
+            "model_alias": name,
+            "model": name,
+        }
+
+    async def _deinit(self, caller: str, params: Mapping[str, Any]) -> Any:
+        """End the caller's jobs; the models belong to all."""
+        mine = [job_id for job_id, owner in self._callers.items() if owner == caller]
+        for job_id in mine:
+            await self._end(job_id)
+            self._forget(job_id)
+        return {"success": True}
+
+    # --- text and tokens ---
+
+    async def _tokenize(self, caller: str, params: Mapping[str, Any]) -> Any:
+        text = params.get("text")
+        if not isinstance(text, str):
+            return {"success": False}
+        request = messages.TokenizeTextRequest(text=text, add_special=True)
+        tokens = (await self._orchestrator.tokenize(request)).tokens
+        return {
+            "success": True,
+            "tokens": [piece(token.text) for token in tokens],
+            "length": len(tokens),
+        }
+
+    async def _detokenize(self, caller: str, params: Mapping[str, Any]) -> Any:
+        ids = params.get("tokens")
+        if not isinstance(ids, list) or not all(type(each) is int for each in ids):
+            raise InvalidRequest("tokens", "must be a list of token ids")
+        if not all(0 <= each < 2**31 for each in ids):
+            raise InvalidRequest("tokens", "holds an id outside the vocabulary")
+        response = await self._orchestrator.detokenize(messages.DetokenizeRequest(token_ids=ids))
+        return {"content": response.text}
+
+    async def _embedding(self, caller: str, params: Mapping[str, Any]) -> Any:
+        text = params.get("content")
+        if not isinstance(text, str):
+            raise InvalidRequest("content", "must be a text")
+        request = messages.EmbedRequest()
+        request.inputs.add().parts.add(text=text)
+        response = await self._orchestrator.embed(request)
+        return {"embedding": list(response.embeddings[0].values)}
+
+    # --- completions ---
+
+    async def _get_completion(self, caller: str, params: Mapping[str, Any]) -> Any:
+        asked = read_asked(params, await self._vocabulary_size())
+        progress: Progress | None = None
+        answer: dict[str, Any] = {}
+        stream = self._orchestrator.generate(asked.request, counts_cached=True)
+        async with aclosing(stream):
+            async for response in stream:
+                event = response.WhichOneof("event")
+                if event == "started":
+                    progress = Progress(asked, response.started, self._texts())
+                elif event == "delta" and progress is not None:
+                    progress.add(response.delta)
+                elif progress is not None:
+                    answer = progress.final(response.finished)
+                    answer["prompt_stats"] = prompt_stats(progress.started, progress.texts)
+        if asked.fields.debug:
+            _log_text("completion", params, answer)
+        return answer
+
+    async def _start(self, caller: str, params: Mapping[str, Any]) -> Any:
+        asked = read_asked({**params, "stream": None}, await self._vocabulary_size())
+        submission = messages.SubmitGenerationRequest(request=asked.request)
+        submitted = await self._orchestrator.submit(submission)
+        job_id = submitted.job_id
+        self._jobs[job_id] = _Job(Progress(asked, submitted.started, self._texts()))
+        self._latest[caller] = job_id
+        self._callers[job_id] = caller
+        self._forget_lost()
+        if asked.fields.debug:
+            _log_text("job", params, {"job_id": job_id})
+        stats = prompt_stats(submitted.started, self._texts())
+        return {"success": True, "prompt_stats": stats, "job_id": job_id}
+
+    async def _poll(self, caller: str, params: Mapping[str, Any]) -> Any:
+        """Return what came since the last poll, and whether that was all."""
+        job_id = self._named(caller, params)
+        job = self._jobs[job_id]
+        updates: list[dict[str, Any]] = []
+        async with job.turn:
+            if not job.is_over:
+                polled = await self._orchestrator.poll(
+                    messages.PollGenerationRequest(job_id=job_id, cursor=job.cursor)
+                )
+                job.cursor = polled.next_cursor
+                updates = self._updates(job, polled)
+                job.is_over = polled.finished
+        return {"success": True, "completion_updates": updates, "finished": job.is_over}
+
+    @staticmethod
+    def _updates(job: _Job, polled: messages.PollGenerationResponse) -> list[dict[str, Any]]:
+        updates = []
+        for response in polled.responses:
+            if response.HasField("delta"):
+                updates.append(job.progress.add(response.delta))
+            elif response.HasField("finished"):
+                updates.append(job.progress.final(response.finished, content="", is_job=True))
+        if polled.HasField("error"):
+            updates.append(failed(polled.error))
+        return updates
+
+    async def _cancel(self, caller: str, params: Mapping[str, Any]) -> Any:
+        await self._end(self._named(caller, params))
+        return {"success": True}
+
+    async def _end(self, job_id: str) -> None:
+        try:
+            await self._orchestrator.cancel(messages.CancelGenerationRequest(job_id=job_id))
+        except NotFound:
+            return  # it is over, and forgotten by now
+
+    def _named(self, caller: str, params: Mapping[str, Any]) -> str:
+        """Return the job that a call is about: the one it names, or the caller's latest."""
+        job_id = params.get("job_id") or self._latest.get(caller)
+        if job_id not in self._jobs:
+            named = f"{job_id!r} is no job" if job_id else "there is no job yet"
+            raise NotFound("job_id", f"{named}, or is forgotten by now")
+        return str(job_id)
+
+    def _forget_lost(self) -> None:
+        """Forget the jobs that the orchestrator has forgotten."""
+        for job_id in [each for each in self._jobs if not self._orchestrator.knows_job(each)]:
+            self._forget(job_id)
+
+    def _forget(self, job_id: str) -> None:
+        self._jobs.pop(job_id, None)
+        caller = self._callers.pop(job_id, "")
+        if self._latest.get(caller) == job_id:
+            del self._latest[caller]
+
+    async def _vocabulary_size(self) -> int:
+        await self._orchestrator.until_ready()
+        return len(self._texts())
+
+    def _texts(self) -> list[bytes]:
+        return self._orchestrator.texts()
+
+
+_NAMES = {
+    "token_limit": "n_predict",
+    "overflow.keep_token_count": "n_keep",
+    "logprobs.top_count": "n_probs",
+    "stop_sequences": "stop",
+    "penalize_newline": "penalize_nl",
+}
+"""The library's names of what is called otherwise behind it."""
+
+
+def _under_its_name(error: InvalidRequest) -> InvalidRequest:
+    """Return an error that names the field as the library's callers know it."""
+    if error.field in _NAMES:
+        name, (_, _, message) = _NAMES[error.field], str(error).partition(": ")
+        return InvalidRequest(name, message)
+    return error
+
+
+def _model_name(path: str) -> str:
+    """Return what a service names the model of a file."""
+    return Path(path).name.removesuffix(".gguf")
+
+
+def _with_command_line(init: Method) -> Method:
+    """Return `init` that also takes a command line as its only parameter."""
+
+    async def method(params: Any) -> Any:
+        if isinstance(params, list) and len(params) == 1 and isinstance(params[0], str):
+            params = read_command_line(params[0])
+        return await init(params)
+
+    return method
+
+
+def _log_text(what: str, asked: Mapping[str, Any], answered: Mapping[str, Any]) -> None:
+    """Log a request's own text, because it asked for it."""
+    _log.info(
+        "debug %s",
+        what,
+        extra={"fields": {"input": json.dumps(dict(asked)), "output": json.dumps(answered)}},
+    )

@@ -1,0 +1,478 @@
+"""llama-server's own API: its request bodies, answers and events, and what our page reads. Pure."""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from pydantic import Field
+
+from orchestrator.http.completion import (
+    Addition,
+    CommittedToken,
+    Gathering,
+    committed_tokens,
+)
+from orchestrator.http.counts import timings
+from orchestrator.http.openai import ChatBody, finite
+from orchestrator.http.options import (
+    Body,
+    GenerationFields,
+    Int32,
+    Prompt,
+    check_choice_count,
+    generate_request,
+    read_prompts,
+    refuse,
+    set_prompt,
+)
+from outrider.errors import InvalidRequest
+from outrider.sampling import SamplingParameters, Stage
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+_STOP_TYPES = {
+    messages.FINISH_REASON_END_OF_TEXT: "eos",
+    messages.FINISH_REASON_STOP_SEQUENCE: "word",
+}
+_SETTINGS = (  # under one name here and in SamplingParameters
+    *("temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p"),
+    *("top_n_sigma", "tfs_z", "xtc_probability", "xtc_threshold", "typical_p", "repeat_last_n"),
+    *("repeat_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base"),
+    *("dry_allowed_length", "dry_penalty_last_n", "mirostat", "mirostat_tau", "mirostat_eta"),
+    "min_keep",
+)
+
+
+# --- requests ---
+
+
+class CompletionFields(GenerationFields):
+    """The body of /completion."""
+
+    prompt: str | list[Int32 | str | list[Int32 | str]]
+    n_cmpl: Int32 | None = None
+    n: Int32 | None = None
+    return_tokens: bool | None = None
+    response_fields: list[str] | None = None
+    report: bool | None = None
+    n_indent: Int32 | None = None
+    t_max_predict_ms: Int32 | None = None
+    lora: list[Any] | None = None
+    image_data: list[Any] | None = None
+
+
+class TokenizeBody(Body):
+    """The body of /tokenize."""
+
+    content: str = ""
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
+
+
+class DetokenizeBody(Body):
+    """The body of /detokenize."""
+
+    tokens: list[Int32] = Field(default_factory=list)
+
+
+class TemplateBody(ChatBody):
+    """The body of /apply-template."""
+
+
+class EmbeddingFields(Body):
+    """The body of /embedding; `input` is another name for `content`."""
+
+    content: str | list[Int32 | str | list[Int32]] | None = None
+    input: str | list[Int32 | str | list[Int32]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What /completion is asked for."""
+
+    requests: list[messages.GenerateRequest]
+    prompts: list[Prompt]
+    fields: CompletionFields
+    choice_count: int
+
+    @property
+    def streams(self) -> bool:
+        """Whether the answer comes in pieces."""
+        return bool(self.fields.stream)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the answer is one completion and no list of them."""
+        return self.choice_count * len(self.requests) == 1
+
+    def gathering(self) -> Gathering:
+        """Return where to gather the completions."""
+        return Gathering(len(self.requests), self.choice_count)
+
+
+def read_completion(fields: CompletionFields) -> Wish:
+    """Return what /completion is asked for. Raises InvalidRequest."""
+    refuse(
+        fields,
+        n_indent=(0,),
+        t_max_predict_ms=(0, -1),
+        lora=([],),
+        image_data=([],),
+    )
+    prompts = read_prompts(fields.prompt)
+    count = check_choice_count(fields.n if fields.n_cmpl is None else fields.n_cmpl, len(prompts))
+    requests = []
+    for prompt in prompts:
+        request = generate_request(fields, token_limit=-1)
+        request.completion_count = count
+        if fields.report:
+            request.round_detail = messages.ROUND_DETAIL_TOKENS
+        set_prompt(request, prompt)
+        requests.append(request)
+    return Wish(requests, prompts, fields, count)
+
+
+def read_embedding(fields: EmbeddingFields) -> list[Prompt]:
+    """Return the texts to embed. Raises InvalidRequest."""
+    content = fields.input if fields.content is None else fields.content
+    if content is None or content == []:
+        raise InvalidRequest("content", "is missing")
+    return read_prompts(content)
+
+
+# --- answers ---
+
+
+def answer(wish: Wish, gathering: Gathering, model: str) -> dict[str, Any] | list[dict[str, Any]]:
+    """Return the answer once everything is finished: one completion, or a list of them."""
+    whole = [
+        _final(wish, gathering, index, model, streamed=False)
+        for index in range(len(gathering.completions))
+    ]
+    return whole[0] if wish.is_single else whole
+
+
+class Events:
+    """The events of a streamed /completion."""
+
+    def __init__(self, wish: Wish, model: str) -> None:
+        self._wish = wish
+        self._model = model
+        self._gathering = wish.gathering()
+        self._decoders = [utf8_decoder() for _ in self._gathering.completions]
+
+    def add(
+        self, prompt: int, response: messages.GenerateResponse, seconds: float
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the events that a message becomes; `seconds` went by since the one before."""
+        addition = self._gathering.add(prompt, response)
+        if addition is None:
+            return
+        index = self._gathering.index(prompt, response)
+        is_last = response.WhichOneof("event") == "finished"
+        told: dict[str, Any] = {}
+        if self._wish.fields.report and not is_last:
+            completion = self._gathering.completions[index]
+            prompt_count = len(self._gathering.prompts[prompt].prompt_token_ids)
+            first = prompt_count + len(completion.token_ids) - len(response.delta.token_ids)
+            told = report_of(response.delta, first, seconds, self._decoders[index])
+        if addition.text or addition.tokens or response.delta.token_ids:
+            ids = list(response.delta.token_ids)
+            yield self._piece(index, addition, ids) | told
+        if is_last:
+            yield _final(self._wish, self._gathering, index, self._model, streamed=True)
+
+    def _piece(self, index: int, addition: Addition, ids: list[int]) -> dict[str, Any]:
+        completion = self._gathering.completions[index]
+        prompt = self._gathering.prompts[index // self._wish.choice_count]
+        piece: dict[str, Any] = {
+            "index": index,
+            "content": addition.text,
+            "tokens": ids,
+            "stop": False,
+            "id_slot": -1,
+            "tokens_predicted": len(completion.token_ids),
+            "tokens_evaluated": len(prompt.prompt_token_ids),
+        }
+        if self._wish.fields.n_probs:
+            piece["completion_probabilities"] = _probabilities(self._wish, addition.tokens)
+        return piece
+
+
+def _final(
+    wish: Wish, gathering: Gathering, index: int, model: str, *, streamed: bool
+) -> dict[str, Any]:
+    completion = gathering.completions[index]
+    number = index // wish.choice_count
+    prompt, finished = gathering.prompts[number], completion.finished
+    assert finished is not None
+    statistics, fields = finished.statistics, wish.fields
+    stop_type = _STOP_TYPES.get(finished.reason, "limit")
+    shape: dict[str, Any] = {
+        "index": index,
+        "content": "" if streamed else completion.text,
+        "tokens": completion.token_ids if fields.return_tokens and not streamed else [],
+        "id_slot": -1,
+        "stop": True,
+        "model": prompt.model_name or model,
+        "tokens_predicted": statistics.generated_token_count,
+        "tokens_evaluated": len(prompt.prompt_token_ids),
+        "generation_settings": generation_settings(wish, prompt),
+        "prompt": wish.prompts[number],
+        "has_new_line": "\n" in completion.text,
+        "truncated": finished.truncated or prompt.truncated,
+        "stop_type": stop_type,
+        "stopping_word": finished.stop_sequence,
+        "tokens_cached": statistics.prompt_token_count + statistics.generated_token_count,
+        "timings": timings(statistics),
+    }
+    if fields.n_probs and not streamed:
+        shape["completion_probabilities"] = _probabilities(wish, completion.shown)
+    if fields.report:
+        shape["statistics"] = MessageToDict(
+            statistics, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+    return _selected(shape, fields.response_fields) if fields.response_fields else shape
+
+
+def _selected(shape: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """Return the members at the paths; one of a nested object under its own name."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        value: Any = shape
+        for name in path.split("/"):
+            value = value.get(name, _ABSENT) if isinstance(value, dict) else _ABSENT
+        if value is not _ABSENT:
+            found[path.rpartition("/")[2]] = value
+    return found
+
+
+_ABSENT = object()
+
+
+def _probabilities(wish: Wish, tokens: Sequence[CommittedToken]) -> list[dict[str, Any]]:
+    after = bool(wish.fields.post_sampling_probs)
+    return [_token_probability(token, after) for token in tokens]
+
+
+def _token_probability(token: CommittedToken, after: bool) -> dict[str, Any]:
+    logprob = token.logprob or messages.TokenLogprob()
+    return {
+        **_probability(token.token_id, token.text, logprob.log_probability, after),
+        "top_probs" if after else "top_logprobs": [
+            _probability(each.token.token_id, each.token.text, each.log_probability, after)
+            for each in logprob.alternatives
+        ],
+    }
+
+
+def _probability(token_id: int, text: bytes, value: float, after: bool) -> dict[str, Any]:
+    return {
+        "id": token_id,
+        "token": text.decode("utf-8", "ignore"),
+        "bytes": list(text),
+        "prob" if after else "logprob": math.exp(value) if after else finite(value),
+    }
+
+
+def generation_settings(wish: Wish, prompt: messages.GenerationStarted) -> dict[str, Any]:
+    """Return how a completion was sampled, everything resolved."""
+    fields, options = wish.fields, wish.requests[0].speculative
+    limit = wish.requests[0].token_limit
+    sampling = prompt.sampling if prompt.HasField("sampling") else wish.requests[0].sampling
+    return {
+        **sampling_settings(sampling),
+        "n_ctx": prompt.context_token_count,
+        "seed": prompt.seed,
+        "stop": list(wish.requests[0].stop_sequences),
+        "max_tokens": limit,
+        "n_predict": limit,
+        "n_keep": fields.n_keep or 0,
+        "n_discard": 0,
+        "ignore_eos": bool(fields.ignore_eos),
+        "stream": wish.streams,
+        "n_probs": fields.n_probs or 0,
+        "post_sampling_probs": bool(fields.post_sampling_probs),
+        "timings_per_token": False,
+        "lora": [],
+        **{
+            f"speculative.{name}": getattr(options, name)
+            for name in ("n_max", "n_min", "p_min")
+            if options.HasField(name)
+        },
+    }
+
+
+def sampling_settings(sampling: common.SamplingParameters) -> dict[str, Any]:
+    """Return sampling parameters under llama-server's names; what is unset has its default."""
+    return {
+        **{
+            name: getattr(sampling if sampling.HasField(name) else _DEFAULTS, name)
+            for name in _SETTINGS
+        },
+        "dry_sequence_breakers": list(sampling.dry_sequence_breakers.texts)
+        if sampling.HasField("dry_sequence_breakers")
+        else list(_DEFAULTS.dry_sequence_breakers),
+        "logit_bias": [
+            {"token": bias.token_id, "bias": bias.bias if math.isfinite(bias.bias) else False}
+            for bias in sampling.logit_biases
+        ],
+        "grammar": sampling.grammar,
+        "samplers": [
+            Stage[common.Sampler.Name(each).removeprefix("SAMPLER_")].value
+            for each in sampling.samplers
+        ]
+        or [stage.value for stage in _DEFAULTS.stages],
+    }
+
+
+_DEFAULTS = SamplingParameters()
+
+
+# --- the report that our page reads ---
+
+
+def utf8_decoder() -> codecs.IncrementalDecoder:
+    """Return what turns the bytes of a completion's tokens into the characters they complete."""
+    return codecs.getincrementaldecoder("utf-8")("replace")
+
+
+def report_of(
+    delta: messages.GenerationDelta,
+    first: int,
+    seconds: float,
+    decoder: codecs.IncrementalDecoder,
+) -> dict[str, Any]:
+    """Return the tokens and the round of a delta; the first token is the text's number `first`."""
+    number = delta.report.round
+    told: dict[str, Any] = {
+        "tokens": [
+            _reported(token, first + i, number, decoder.decode(token.text))
+            for i, token in enumerate(committed_tokens(delta))
+        ]
+    }
+    if delta.HasField("report"):
+        told["round"] = _round(delta.report, seconds)
+    return told
+
+
+def _reported(token: CommittedToken, position: int, round_number: int, text: str) -> dict[str, Any]:
+    shape: dict[str, Any] = {
+        "id": token.token_id,
+        "text": text,
+        "origin": token.origin,
+        "position": position,
+        "round": round_number,
+    }
+    if token.logprob is not None:
+        shape["logprob"] = finite(token.logprob.log_probability)
+    return shape
+
+
+def _round(report: messages.RoundReport, seconds: float) -> dict[str, Any]:
+    draft = [_decode(token.text) for token in report.draft]
+    accepted = report.accepted_token_count
+    end = messages.DraftEnd.Name(report.draft_end).removeprefix("DRAFT_END_").lower()
+    return {
+        "round": report.round,
+        "draft": draft,
+        "accepted": accepted,
+        "rejected": draft[accepted] if accepted < len(draft) else None,
+        "target": _decode(report.target.text),
+        "draft_end": end,
+        "seconds": seconds,
+    }
+
+
+def _decode(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+# --- everything else ---
+
+
+def token_list(response: messages.TokenizeTextResponse, with_pieces: bool) -> dict[str, Any]:
+    """Return the answer of /tokenize; a piece that is no whole character is a list of bytes."""
+    if not with_pieces:
+        return {"tokens": [token.token_id for token in response.tokens]}
+    return {
+        "tokens": [{"id": token.token_id, "piece": _piece(token.text)} for token in response.tokens]
+    }
+
+
+def _piece(text: bytes) -> str | list[int]:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return list(text)
+
+
+def embeddings(found: Sequence[messages.Embedding]) -> list[dict[str, Any]]:
+    """Return the answer of /embedding."""
+    return [
+        {"index": i, "embedding": [list(embedding.values)]} for i, embedding in enumerate(found)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningGeneration:
+    """A generation under way, as /slots shows it."""
+
+    speculates: bool
+    token_count: int
+
+
+def properties(
+    model: common.GetModelResponse, version: str, *, endpoint_slots: bool
+) -> dict[str, Any]:
+    """Return the answer of /props."""
+    return {
+        "default_generation_settings": {
+            "params": {
+                **sampling_settings(common.SamplingParameters()),
+                "seed": -1,
+                "stop": [],
+                "max_tokens": -1,
+                "n_predict": -1,
+                "n_keep": 0,
+                "ignore_eos": False,
+                "stream": False,
+                "n_probs": 0,
+            },
+            "n_ctx": model.context_token_count,
+        },
+        "total_slots": model.session_count,
+        "model_alias": model.model_name,
+        "model_path": model.model_name,  # where the file lies is no client's business
+        "modalities": {"vision": False, "video": False, "audio": False},
+        "endpoint_slots": endpoint_slots,
+        "endpoint_props": False,
+        "endpoint_metrics": True,
+        "chat_template": model.chat_template,
+        "chat_template_caps": {},
+        "build_info": f"outrider-{version}",
+        "is_sleeping": False,
+    }
+
+
+def slots(
+    model: common.GetModelResponse, running: Sequence[RunningGeneration]
+) -> list[dict[str, Any]]:
+    """Return the answer of /slots: first the generations under way, then what is free."""
+    free = max(0, model.session_count - len(running))
+    return [
+        {
+            "id": i,
+            "n_ctx": model.context_token_count,
+            "speculative": each.speculates if each else False,
+            "is_processing": each is not None,
+            "next_token": {"n_decoded": each.token_count if each else 0},
+        }
+        for i, each in enumerate([*running, *([None] * free)])
+    ]

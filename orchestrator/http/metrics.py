@@ -1,0 +1,244 @@
+"""Counts what generations bring, for Prometheus, under names that other servers share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing
+
+from google.protobuf.duration_pb2 import Duration
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+import outrider
+from outrider.errors import OutriderError
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SPEC_DECODE = (
+    *("spec_decode_num_drafts", "spec_decode_num_draft_tokens"),
+    *("spec_decode_num_accepted_tokens", "spec_decode_num_accepted_tokens_per_pos"),
+)
+OTHER_NAMES = {
+    "vllm": {
+        **{name: name for name in _SPEC_DECODE},
+        "running_requests": "num_requests_running",
+        "prompt_tokens": "prompt_tokens",
+        "generated_tokens": "generation_tokens",
+        "time_to_first_token_seconds": "time_to_first_token_seconds",
+        "inter_token_latency_seconds": "inter_token_latency_seconds",
+        "request_seconds": "e2e_request_latency_seconds",
+    },
+    "llamacpp": {
+        **{name: name for name in _SPEC_DECODE},
+        "running_requests": "requests_processing",
+        "prompt_tokens": "prompt_tokens",
+        "prompt_seconds": "prompt_seconds",
+        "generated_tokens": "tokens_predicted",
+        "generation_seconds": "tokens_predicted_seconds",
+    },
+}
+"""What other servers call our metrics, without `outrider_`."""
+
+_FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_SLOW = (*_FAST[4:], 25.0, 60.0, 120.0, 300.0, 600.0)
+
+_OUTCOMES = {
+    messages.FINISH_REASON_END_OF_TEXT: "end_of_text",
+    messages.FINISH_REASON_TOKEN_LIMIT: "token_limit",
+    messages.FINISH_REASON_STOP_SEQUENCE: "stop_sequence",
+    messages.FINISH_REASON_CONTEXT_FULL: "context_full",
+}
+
+
+class Metrics:
+    """The metrics of one orchestrator. `compatible_with` adds the names of these other servers.
+
+    Of a generation that does not finish, the tokens are counted and its drafts are not.
+    """
+
+    def __init__(
+        self,
+        compatible_with: Iterable[str] = (),
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._clock = clock
+        self._registry = registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"outrider_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(f"outrider_{name}", text, labels, buckets=buckets, registry=registry)
+
+        self._requests = counter("requests", "Generations that ended.", "outcome")
+        self._running = Gauge(
+            "outrider_running_requests", "Generations under way.", registry=registry
+        )
+        self._prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
+        self._cached_tokens = counter("cached_prompt_tokens", "Tokens of prompts found in a cache.")
+        self._generated_tokens = counter("generated_tokens", "Tokens generated.")
+        self._tokens_from = counter("tokens_by_origin", "Tokens generated, by origin.", "origin")
+        self._prompt_seconds = counter("prompt_seconds", "Spent on prompts.")
+        self._generation_seconds = counter("generation_seconds", "From first tokens to last.")
+        self._drafts = counter("spec_decode_num_drafts", "Rounds that carried a draft.")
+        self._draft_tokens = counter("spec_decode_num_draft_tokens", "Draft tokens verified.")
+        self._accepted = counter("spec_decode_num_accepted_tokens", "Draft tokens accepted.")
+        self._accepted_at = counter(
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Draft tokens accepted, by their index in the draft.",
+            "position",
+        )
+        self._rounds = counter("rounds", "Verify rounds answered.")
+        self._phase_seconds = counter("phase_seconds", "Time of rounds by phase.", "phase")
+        self._round_seconds = histogram(
+            "round_seconds", "A round by phase, the mean of a generation.", _FAST, "phase"
+        )
+        self._first_token = histogram(
+            "time_to_first_token_seconds", "From the request to the first token.", _SLOW
+        )
+        self._between_tokens = histogram(
+            "inter_token_latency_seconds", "Between tokens, a round's time shared evenly.", _FAST
+        )
+        self._request_seconds = histogram("request_seconds", "From request to end.", _SLOW)
+        build = Gauge("outrider_build_info", "Always 1.", ["version"], registry=registry)
+        build.labels(outrider.__version__).set(1)
+        for server in compatible_with:
+            registry.register(_Renamed(registry, server))
+
+    async def watch(
+        self, responses: AsyncGenerator[messages.GenerateResponse], completion_count: int = 1
+    ) -> AsyncGenerator[messages.GenerateResponse]:
+        """Yield the responses of a generation, and count what they tell."""
+        begin = self._clock()
+        last: dict[int, float] = {}
+        outcome, left = "cancelled", completion_count
+        self._running.inc()
+        try:
+            async with aclosing(responses):
+                async for response in responses:
+                    self._count(response, begin, last)
+                    if response.WhichOneof("event") == "finished":
+                        left -= 1
+                        outcome = _OUTCOMES.get(response.finished.reason, "unknown")
+                    yield response
+        except OutriderError as error:
+            outcome = error.reason.lower()
+            raise
+        except Exception:
+            outcome = "internal"
+            raise
+        finally:
+            self._running.dec()
+            self._requests.labels("cancelled" if left and outcome in _ENDS else outcome).inc()
+            self._request_seconds.observe(self._clock() - begin)
+
+    def _count(
+        self, response: messages.GenerateResponse, begin: float, last: dict[int, float]
+    ) -> None:
+        event = response.WhichOneof("event")
+        if event == "started":
+            self._prompt_tokens.inc(len(response.started.prompt_token_ids))
+            self._cached_tokens.inc(response.started.cached_token_count)
+        elif event == "delta" and response.delta.token_ids:
+            self._count_tokens(response.delta, begin, last, response.choice_index)
+        elif event == "finished":
+            self._count_rounds(response.finished.statistics)
+
+    def _count_tokens(
+        self,
+        delta: messages.GenerationDelta,
+        begin: float,
+        last: dict[int, float],
+        choice: int,
+    ) -> None:
+        now = self._clock()
+        self._generated_tokens.inc(len(delta.token_ids))
+        for origin in delta.origins:
+            name = messages.TokenOrigin.Name(origin).removeprefix("TOKEN_ORIGIN_").lower()
+            self._tokens_from.labels(name).inc()
+        if choice not in last:
+            self._first_token.observe(now - begin)
+        else:
+            pace = (now - last[choice]) / len(delta.token_ids)
+            for _ in delta.token_ids:
+                self._between_tokens.observe(pace)
+        last[choice] = now
+
+    def _count_rounds(self, numbers: messages.GenerationStatistics) -> None:
+        self._drafts.inc(numbers.drafted_round_count)
+        self._draft_tokens.inc(numbers.drafted_token_count)
+        self._accepted.inc(numbers.accepted_token_count)
+        for position, count in enumerate(numbers.accepted_by_position):
+            self._accepted_at.labels(str(position)).inc(count)
+        self._rounds.inc(numbers.round_count)
+        self._prompt_seconds.inc(_seconds(numbers.prompt_duration))
+        self._generation_seconds.inc(_seconds(numbers.generation_duration))
+        for phase, seconds in _phases(numbers):
+            self._phase_seconds.labels(phase).inc(seconds)
+            if numbers.round_count:
+                self._round_seconds.labels(phase).observe(seconds / numbers.round_count)
+
+    def exposition(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+_ENDS = frozenset({*_OUTCOMES.values(), "unknown"})
+
+
+def _phases(numbers: messages.GenerationStatistics) -> Iterator[tuple[str, float]]:
+    yield "draft", _seconds(numbers.draft_wait_duration)
+    yield "verify", _seconds(numbers.verify_wait_duration)
+    yield (
+        "network",
+        _seconds(numbers.verify_network_duration) + _seconds(numbers.draft_network_duration),
+    )
+    yield "queue", _seconds(numbers.target_time.queue_duration)
+    yield "decode", _seconds(numbers.target_time.decode_duration)
+    yield "sample", _seconds(numbers.target_time.sample_duration)
+
+
+def _seconds(duration: Duration) -> float:
+    return max(0.0, duration.seconds + duration.nanos / 1e9)
+
+
+class _Renamed(Collector):
+    """Our metrics once more, under another server's names."""
+
+    def __init__(self, registry: CollectorRegistry, server: str) -> None:
+        self._registry = registry
+        self._server = server
+        self._is_collecting = False
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering collects nothing."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the renamed metrics."""
+        if self._is_collecting:
+            return
+        self._is_collecting = True
+        try:
+            yield from renamed(list(self._registry.collect()), self._server)
+        finally:
+            self._is_collecting = False
+
+
+def renamed(metrics: Iterable[Metric], server: str) -> Iterator[Metric]:
+    """Yield those metrics that another server has too, under its names."""
+    names = {f"outrider_{ours}": f"{server}:{its}" for ours, its in OTHER_NAMES[server].items()}
+    for metric in metrics:
+        if metric.name not in names:
+            continue
+        copy = Metric(names[metric.name], metric.documentation, metric.type)
+        for sample in metric.samples:
+            copy.add_sample(
+                names[metric.name] + sample.name.removeprefix(metric.name),
+                sample.labels,
+                sample.value,
+            )
+        yield copy

@@ -1,0 +1,111 @@
+"""What stands before every route: the API key, the limit of bodies, errors. Plain ASGI.
+
+Nothing here comes between a route and its client, so a route sees at once when
+the client hangs up.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from orchestrator.http.errors import Failure
+
+Refusal = Callable[[str, Failure], Response]
+"""Makes the answer to a refused request of a path."""
+
+_OPEN_PATHS = frozenset({"/", "/health", "/v1/health"})
+
+
+class InternalErrors:
+    """Answers what no handler knows, a bug that is, in the shape of the route."""
+
+    def __init__(self, app: ASGIApp, answer: Callable[[str, Exception], Response]) -> None:
+        self._app = app
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve as an ASGI application."""
+        has_begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            if has_begun:
+                raise
+            await self._answer(scope["path"], error)(scope, receive, send)
+
+
+class ApiKey:
+    """Lets requests with the key through, as `Authorization: Bearer` or `X-Api-Key`.
+
+    The page and the health are open.
+    """
+
+    def __init__(self, app: ASGIApp, key: str, refusal: Refusal) -> None:
+        self._app = app
+        self._key = key.encode()
+        self._refusal = refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve as an ASGI application."""
+        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS or self._knows(scope):
+            await self._app(scope, receive, send)
+            return
+        failure = Failure(401, "invalid API key: send it as Authorization: Bearer KEY")
+        await self._refusal(scope["path"], failure)(scope, receive, send)
+
+    def _knows(self, scope: Scope) -> bool:
+        told = [
+            value.removeprefix(b"Bearer ") if name == b"authorization" else value
+            for name, value in scope["headers"]
+            if name in (b"authorization", b"x-api-key")
+        ]
+        return any([hmac.compare_digest(value.strip(), self._key) for value in told])
+
+
+class BodyLimit:
+    """Refuses bodies of more than `most` bytes, also those that do not say their length."""
+
+    def __init__(self, app: ASGIApp, most: int, refusal: Refusal) -> None:
+        self._app = app
+        self._most = most
+        self._reason = f"the body is longer than {most} bytes"
+        self._refusal = refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve as an ASGI application."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if _told_length(scope) > self._most:
+            failure = Failure(413, self._reason)
+            await self._refusal(scope["path"], failure)(scope, receive, send)
+            return
+        left = self._most
+
+        async def counted() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise HTTPException(413, self._reason)
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def _told_length(scope: Scope) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value[:20])
+    return 0

@@ -1,0 +1,321 @@
+"""The request fields that all endpoints share, and what they become in a GenerateRequest. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from outrider.errors import InvalidRequest
+from outrider.sampling import read_stages
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.wire import write_stage
+
+MOST_CHOICES = 128
+"""Completions of one HTTP request at most, over all its prompts."""
+
+MOST_DEPTH = 64
+"""How deep a body may be nested."""
+
+Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+
+Float32 = Annotated[float, Field(ge=-3e38, le=3e38)]
+
+Prompt = str | list[Int32 | str]
+"""A text, or token ids and texts in turn."""
+
+_RULES = {
+    "match": common.ACCEPTANCE_RULE_MATCH,
+    "shared-noise": common.ACCEPTANCE_RULE_SHARED_NOISE,
+    "rejection": common.ACCEPTANCE_RULE_REJECTION,
+}
+_POLICIES = {
+    "measured": messages.DRAFT_POLICY_MEASURED,
+    "fixed": messages.DRAFT_POLICY_FIXED,
+    "classic": messages.DRAFT_POLICY_CLASSIC,
+}
+_SAMPLING = (  # under one name here and in SamplingParameters
+    *("temperature", "top_k", "top_p", "min_p", "dynatemp_range", "dynatemp_exponent"),
+    *("typical_p", "top_n_sigma", "tfs_z", "xtc_probability", "xtc_threshold", "min_keep"),
+    *("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty"),
+    *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
+    *("mirostat", "mirostat_tau", "mirostat_eta"),
+)
+
+
+class Body(BaseModel):
+    """A JSON object of which unknown members are ignored, and null is absent."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check(cls, value: Any) -> Any:
+        _check_json(value)
+        return value
+
+
+def _check_json(value: Any) -> None:
+    """Raise ValueError for what JSON can spell and others cannot read."""
+    left = [(value, 0)]
+    while left:
+        inner, depth = left.pop()
+        if isinstance(inner, str):
+            if not inner.isascii():
+                _check_text(inner)
+            continue
+        if depth > MOST_DEPTH:
+            raise ValueError(f"is nested deeper than {MOST_DEPTH}")
+        if isinstance(inner, dict):
+            left += ((each, depth + 1) for pair in inner.items() for each in pair)
+        elif isinstance(inner, list):
+            left += ((each, depth + 1) for each in inner if not isinstance(each, int))
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a surrogate pair") from None
+
+
+class SpeculativeFields(Body):
+    """How to speculate; nothing here changes the law of the text."""
+
+    enabled: bool | None = None
+    n_max: Int32 | None = None
+    n_min: Int32 | None = None
+    p_min: Float32 | None = None
+    run_ahead: bool | None = None
+    policy: Literal["measured", "fixed", "classic"] | None = None
+    acceptance: Literal["match", "shared-noise", "rejection"] | None = None
+    n_parallel: Int32 | None = None
+    p_split: float | None = None
+
+
+class GenerationFields(Body):
+    """What every generating endpoint takes, under llama-server's names."""
+
+    model: str | None = None
+    temperature: Float32 | None = None
+    top_k: Int32 | None = None
+    top_p: Float32 | None = None
+    min_p: Float32 | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    tfs_z: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    min_keep: Int32 | None = None
+    repeat_last_n: Int32 | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    penalize_nl: bool | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: Int32 | None = None
+    dry_penalty_last_n: Int32 | None = None
+    dry_sequence_breakers: list[str] | None = None
+    mirostat: Int32 | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    samplers: list[str] | str | None = None
+    logit_bias: (
+        dict[str, float | Literal[False]] | list[tuple[Int32 | str, float | Literal[False]]] | None
+    ) = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    seed: Int64 | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[Int32] | None = None
+    ignore_eos: bool | None = None
+    n_predict: Int32 | None = None
+    n_probs: Int32 | None = None
+    post_sampling_probs: bool | None = None
+    n_keep: Int32 | None = None
+    context_shift: bool | None = None
+    truncate_prompt: bool | None = None
+    cache_prompt: bool | None = None
+    stream: bool | None = None
+    speculative: SpeculativeFields | None = None
+    dotted_n_max: Int32 | None = Field(None, alias="speculative.n_max")
+    dotted_n_min: Int32 | None = Field(None, alias="speculative.n_min")
+    dotted_p_min: Float32 | None = Field(None, alias="speculative.p_min")
+
+
+def generate_request(fields: GenerationFields, *, token_limit: int) -> messages.GenerateRequest:
+    """Return the request without its prompt; a `n_predict` goes before `token_limit`.
+
+    Raises InvalidRequest for what is not supported.
+    """
+    request = messages.GenerateRequest(
+        sampling=sampling_parameters(fields),
+        token_limit=token_limit if fields.n_predict is None else fields.n_predict,
+        stop_sequences=_stops(fields.stop),
+        stop_token_ids=fields.stop_token_ids or (),
+        speculative=_speculative(fields),
+        ignore_eos=bool(fields.ignore_eos),
+        json_schema="" if fields.json_schema is None else json.dumps(fields.json_schema),
+        parse_special=True,
+        overflow=_overflow(fields),
+    )
+    if fields.seed is not None and fields.seed != -1:
+        request.seed = fields.seed
+    if fields.n_probs:
+        ask_for_logprobs(request, fields.n_probs, after_sampling=bool(fields.post_sampling_probs))
+    return request
+
+
+def ask_for_logprobs(
+    request: messages.GenerateRequest, top_count: int, *, after_sampling: bool = False
+) -> None:
+    """Ask for log probabilities, and for rounds, which hold the texts of tokens."""
+    request.logprobs.top_count = top_count
+    request.logprobs.after_sampling = after_sampling
+    request.round_detail = messages.ROUND_DETAIL_TOKENS
+
+
+def set_prompt(request: messages.GenerateRequest, prompt: Prompt) -> None:
+    """Set what to continue."""
+    if isinstance(prompt, str):
+        request.prompt_text = prompt
+        return
+    ids = [part for part in prompt if isinstance(part, int)]
+    if len(ids) == len(prompt):
+        request.prompt_tokens.token_ids.extend(ids)
+        request.prompt_tokens.SetInParent()
+    else:
+        request.prompt_parts.CopyFrom(prompt_parts(prompt))
+
+
+def prompt_parts(prompt: Prompt) -> messages.PromptParts:
+    """Return a prompt as texts and token ids."""
+    parts: Sequence[int | str] = [prompt] if isinstance(prompt, str) else prompt
+    return messages.PromptParts(
+        parts=[
+            messages.PromptPart(text=part)
+            if isinstance(part, str)
+            else messages.PromptPart(token_id=part)
+            for part in parts
+        ]
+    )
+
+
+def read_prompts(prompt: str | Sequence[Any]) -> list[Prompt]:
+    """Return one prompt or several, as llama-server and OpenAI tell them apart.
+
+    Texts alone are several prompts; ids, also between texts, are one.
+    """
+    if isinstance(prompt, str):
+        return [prompt]
+    if any(isinstance(part, int) for part in prompt):
+        if any(isinstance(part, list) for part in prompt):
+            raise InvalidRequest("prompt", "mixes token ids with lists of them")
+        return [list(prompt)]
+    return list(prompt)
+
+
+def check_choice_count(count: int | None, prompt_count: int) -> int:
+    """Return how many completions each of the prompts gets. Raises InvalidRequest."""
+    count = 1 if count is None else count
+    if not (prompt_count >= 1 and 1 <= count * prompt_count <= MOST_CHOICES):
+        raise InvalidRequest(
+            "n", f"{prompt_count} prompts times {count} is not in [1, {MOST_CHOICES}]"
+        )
+    return count
+
+
+def refuse(fields: Body, **neutral: Iterable[Any]) -> None:
+    """Raise InvalidRequest for a field that is set, and not to a value that changes nothing."""
+    for name, values in neutral.items():
+        value = getattr(fields, name)
+        if value is not None and value not in values:
+            raise InvalidRequest(name, "is not supported")
+
+
+def sampling_parameters(fields: GenerationFields) -> common.SamplingParameters:
+    """Return the parameters that are given; the rest stays unset."""
+    known: dict[str, Any] = {name: getattr(fields, name) for name in _SAMPLING}
+    known["penalize_newline"] = fields.penalize_nl
+    if fields.top_k is not None:
+        known["top_k"] = max(0, fields.top_k)  # a negative one keeps every token, as 0 does
+    sampling = common.SamplingParameters(
+        **known,
+        logit_biases=_biases(fields.logit_bias),
+        grammar=fields.grammar or "",
+        samplers=_samplers(fields.samplers),
+    )
+    if fields.dry_sequence_breakers is not None:
+        sampling.dry_sequence_breakers.texts.extend(fields.dry_sequence_breakers)
+        sampling.dry_sequence_breakers.SetInParent()
+    return sampling
+
+
+def _samplers(names: list[str] | str | None) -> list[common.Sampler]:
+    if isinstance(names, str):
+        names = [name for name in names.split(";") if name]
+    return [write_stage(stage) for stage in read_stages(names or ())]
+
+
+def _biases(
+    biases: dict[str, float | Literal[False]]
+    | list[tuple[int | str, float | Literal[False]]]
+    | None,
+) -> list[common.LogitBias]:
+    if isinstance(biases, dict):
+        return [_bias(int(token) if _is_id(token) else token, b) for token, b in biases.items()]
+    return [_bias(token, bias) for token, bias in biases or ()]
+
+
+def _is_id(token: str) -> bool:
+    return token.isascii() and token.isdigit() and int(token[:11]) < 2**31
+
+
+def _bias(token: int | str, bias: float | Literal[False]) -> common.LogitBias:
+    value = -math.inf if bias is False else bias
+    if isinstance(token, str):
+        return common.LogitBias(text=token, bias=value)
+    return common.LogitBias(token_id=token, bias=value)
+
+
+def _stops(stop: str | list[str] | None) -> list[str]:
+    stops = [stop] if isinstance(stop, str) else stop or []
+    return [text for text in stops if text]
+
+
+def _overflow(fields: GenerationFields) -> messages.ContextOverflow | None:
+    if not (fields.context_shift or fields.truncate_prompt):
+        return None
+    return messages.ContextOverflow(
+        truncate_prompt=bool(fields.truncate_prompt),
+        shift=bool(fields.context_shift),
+        keep_token_count=fields.n_keep or 0,
+    )
+
+
+def _speculative(fields: GenerationFields) -> messages.SpeculativeOptions:
+    wish = fields.speculative or SpeculativeFields()
+    if wish.n_parallel not in (None, 1):
+        raise InvalidRequest("speculative.n_parallel", "must be 1: drafts are no trees yet")
+    if wish.p_split not in (None, 0):
+        raise InvalidRequest("speculative.p_split", "must be 0: drafts are no trees yet")
+    known: dict[str, Any] = {
+        "enabled": wish.enabled,
+        "n_max": fields.dotted_n_max if wish.n_max is None else wish.n_max,
+        "n_min": fields.dotted_n_min if wish.n_min is None else wish.n_min,
+        "p_min": fields.dotted_p_min if wish.p_min is None else wish.p_min,
+        "run_ahead": wish.run_ahead,
+    }
+    return messages.SpeculativeOptions(
+        **known,
+        policy=_POLICIES[wish.policy] if wish.policy else None,
+        acceptance=_RULES[wish.acceptance] if wish.acceptance else None,
+    )

@@ -1,0 +1,89 @@
+"""Serves the gateway with uvicorn, in the event loop that gRPC runs in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+
+import uvicorn
+
+from orchestrator.http.app import create_app
+from orchestrator.http.config import HttpConfig
+from orchestrator.http.library import Library
+from orchestrator.service import Orchestrator
+from outrider import logs
+from outrider.errors import InvalidConfig
+from outrider.rpc.channel import read_listen
+
+_BACKLOG = 2048
+
+
+class HttpServer:
+    """The gateway on its port. `address` is known once it is started."""
+
+    def __init__(self, config: HttpConfig, orchestrator: Orchestrator) -> None:
+        self._config = config
+        self._server = _Server(
+            uvicorn.Config(
+                create_app(orchestrator, config, library=Library(orchestrator)),
+                log_config=None,
+                access_log=False,  # paths and queries may hold text of users
+                lifespan="off",
+                ws="none",
+                server_header=False,
+                timeout_graceful_shutdown=max(1, round(config.grace_seconds)),
+                ssl_certfile=config.tls_cert,
+                ssl_keyfile=config.tls_key,
+                ssl_ca_certs=None if config.tls_client_ca is None else str(config.tls_client_ca),
+                ssl_cert_reqs=ssl.CERT_NONE if config.tls_client_ca is None else ssl.CERT_REQUIRED,
+            )
+        )
+        self._serving: asyncio.Task[None] | None = None
+        self.address = ""
+
+    async def start(self) -> None:
+        """Listen and serve. Raises InvalidConfig when the address cannot be taken."""
+        address = read_listen(self._config.listen)
+        listener = _listen(address.host.strip("[]"), address.port)
+        self.address = f"{address.host}:{listener.getsockname()[1]}"
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        if not address.loopback and self._config.tls_cert is None:
+            message = "no TLS: the key and all text travel in the clear"
+            logs.warning("outrider.http", message, address=self.address)
+
+    async def stop(self) -> None:
+        """Let what is under way finish, for as long as the grace lasts."""
+        if self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+            await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to the process."""
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises InvalidConfig."""
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # Told to be TCP, asyncio lets every event go out at once; else each waits for an answer.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    except OSError as error:
+        raise InvalidConfig("http", f"cannot listen on {host}: {error.strerror}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        message = f"cannot listen on {host}:{port}: in use, or not an address here"
+        raise InvalidConfig("http", message) from None
+    return listener

@@ -1,0 +1,178 @@
+"""Carries generations to HTTP clients, and stops them at once when the client is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from outrider.errors import Draining
+
+Item = TypeVar("Item")
+
+PING = b": ping\n\n"
+DONE = b"data: [DONE]\n\n"
+
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_TOGETHER = 4  # prompts of one HTTP request that are generated at the same time
+
+
+class ClientGone(Exception):
+    """The client has hung up; nobody waits for an answer."""
+
+
+def event(data: Mapping[str, Any], name: str = "") -> bytes:
+    """Return a server-sent event."""
+    text = f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    return (f"event: {name}\n{text}" if name else text).encode()
+
+
+async def until_gone(receive: Receive, work: Coroutine[Any, Any, Item]) -> Item:
+    """Return what `work` returns; raise ClientGone, `work` cancelled, when the client hangs up."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_hang_up(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGone
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _hang_up(receive: Receive) -> None:
+    """Wait until the client hangs up; its request has been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Sends events as they come, and closes their generator when the client hangs up.
+
+    The status waits for the first event, but not longer than for a ping: an
+    error before it becomes `refusal(error)`, a later one `last_words(error)`.
+    A server that stops cancels it; that is such an error too.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes],
+        *,
+        refusal: Callable[[Exception], Response],
+        last_words: Callable[[Exception], bytes],
+        ping_seconds: float,
+    ) -> None:
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._events = events
+        self._refusal = refusal
+        self._last_words = last_words
+        self._ping_seconds = ping_seconds
+        self._has_begun = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve as an ASGI application."""
+        try:
+            await until_gone(receive, self._serve(scope, receive, send))
+        except ClientGone:
+            pass
+        except asyncio.CancelledError:
+            error = Draining("the server is stopping")
+            if not self._has_begun:
+                await self._refusal(error)(scope, receive, send)
+                return
+            await _send(send, self._last_words(error))
+            await _send(send, b"", more=False)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(_with_pings(self._events, self._ping_seconds)) as events:
+            try:
+                first = await anext(events, b"")
+            except Exception as error:
+                await self._refusal(error)(scope, receive, send)
+                return
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            self._has_begun = True
+            await send(start)
+            await _send(send, first)
+            try:
+                async for chunk in events:
+                    await _send(send, chunk)
+            except Exception as error:
+                await _send(send, self._last_words(error))
+            await _send(send, b"", more=False)
+
+
+async def _send(send: Send, chunk: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": chunk, "more_body": more})
+
+
+async def _with_pings(events: AsyncGenerator[bytes], seconds: float) -> AsyncGenerator[bytes]:
+    """Yield the events, and a ping whenever none comes for so long."""
+    step: asyncio.Future[bytes] | None = None
+    try:
+        while True:
+            step = step or asyncio.ensure_future(anext(events, b""))
+            await asyncio.wait({step}, timeout=seconds)
+            if not step.done():
+                yield PING
+                continue
+            chunk, step = step.result(), None
+            if not chunk:
+                return
+            yield chunk
+    finally:
+        if step is not None:
+            step.cancel()
+            await asyncio.gather(step, return_exceptions=True)
+        await events.aclose()
+
+
+async def numbered(
+    streams: Sequence[Callable[[], AsyncGenerator[Item]]],
+) -> AsyncGenerator[tuple[int, Item]]:
+    """Yield what several streams bring, each with the number of its stream; a few run together.
+
+    Raises what a stream raises, the others closed.
+    """
+    if len(streams) == 1:
+        async with aclosing(streams[0]()) as only:
+            async for item in only:
+                yield 0, item
+        return
+    places = asyncio.Semaphore(_TOGETHER)
+    queue: asyncio.Queue[tuple[int, Item] | Exception | None] = asyncio.Queue(_TOGETHER)
+
+    async def pump(number: int) -> None:
+        try:
+            async with places, aclosing(streams[number]()) as stream:
+                async for item in stream:
+                    await queue.put((number, item))
+        except Exception as error:
+            await queue.put(error)
+        await queue.put(None)
+
+    pumps = [asyncio.ensure_future(pump(number)) for number in range(len(streams))]
+    try:
+        running = len(pumps)
+        while running:
+            brought = await queue.get()
+            if isinstance(brought, Exception):
+                raise brought
+            if brought is None:
+                running -= 1
+            else:
+                yield brought
+    finally:
+        for each in pumps:
+            each.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)

@@ -1,0 +1,374 @@
+"""The clients that people have, against the gateway: they need nothing of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+
+from outrider.errors import EngineBusy, PromptTooLong
+from tests.support.fake_orchestrator import MODEL, FakeOrchestrator
+from tests.support.gateway import serving
+
+KEY = "a key of sixteen characters"
+CHAT: Any = [{"role": "user", "content": "Hi"}]
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tells the weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+HERMES = "{% if tools %}<tool_call>{% endif %}"
+CALLING = (
+    'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
+)
+
+
+@pytest_asyncio.fixture
+async def fake() -> FakeOrchestrator:
+    return FakeOrchestrator(template=HERMES)
+
+
+@pytest_asyncio.fixture
+async def url(fake: FakeOrchestrator) -> AsyncIterator[str]:
+    async with serving(fake, api_key=KEY) as address:
+        yield f"{address}/v1"
+
+
+@pytest_asyncio.fixture
+async def client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as one:
+        yield one
+
+
+# --- openai ---
+
+
+async def test_openai_chats(client: openai.AsyncOpenAI, fake: FakeOrchestrator):
+    answer = await client.chat.completions.create(
+        model="any", messages=CHAT, temperature=0.5, max_completion_tokens=5, seed=3
+    )
+    (choice,) = answer.choices
+    assert (choice.message.role, choice.message.content) == ("assistant", "Hello")
+    assert (choice.finish_reason, answer.model) == ("length", MODEL)
+    assert answer.system_fingerprint and answer.system_fingerprint.startswith("fp_")
+    assert answer.usage and answer.usage.total_tokens == answer.usage.prompt_tokens + 5
+    details = answer.usage.completion_tokens_details
+    assert details and details.accepted_prediction_tokens == 4
+    (request,) = fake.requests
+    assert (request.sampling.temperature, request.token_limit, request.seed) == (0.5, 5, 3)
+
+
+async def test_openai_streams_a_chat(client: openai.AsyncOpenAI, fake: FakeOrchestrator):
+    chunks = []
+    stream = await client.chat.completions.create(
+        model="any", messages=CHAT, stream=True, stream_options={"include_usage": True}
+    )
+    async for chunk in stream:
+        chunks.append(chunk)
+    *pieces, last = chunks
+    assert pieces[0].choices[0].delta.role == "assistant"
+    assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == fake.text
+    reasons = [piece.choices[0].finish_reason for piece in pieces]
+    assert reasons == [None] * (len(pieces) - 1) + ["stop"]
+    assert last.choices == []
+    assert last.usage and last.usage.completion_tokens == 15
+    assert len({(chunk.id, chunk.created) for chunk in chunks}) == 1
+    extra: Any = last.model_extra
+    assert extra["timings"]["draft_n_accepted"] == 10
+    assert extra["metrics"]["speculative_decoding"]["num_spec_steps"] == 5
+
+
+async def test_openai_without_usage_gets_no_chunk_without_choices(client: openai.AsyncOpenAI):
+    stream = await client.chat.completions.create(model="any", messages=CHAT, stream=True)
+    chunks = [chunk async for chunk in stream]
+    assert all(len(chunk.choices) == 1 for chunk in chunks)
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+async def test_openai_gathers_a_stream_by_itself(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator
+):
+    async with client.chat.completions.stream(model="any", messages=CHAT) as stream:
+        async for _ in stream:
+            pass
+        answer = await stream.get_final_completion()
+    assert answer.choices[0].message.content == fake.text
+
+
+async def test_openai_gets_logprobs(client: openai.AsyncOpenAI):
+    wish: Any = {"model": "any", "messages": CHAT, "logprobs": True, "top_logprobs": 2}
+    answer = await client.chat.completions.create(**wish, stop=["wörld"])
+    logprobs = answer.choices[0].logprobs
+    assert logprobs and logprobs.content
+    assert b"".join(bytes(each.bytes or []) for each in logprobs.content) == b"Hello, "
+    assert logprobs.content[0].logprob == -0.25
+    assert [top.token for top in logprobs.content[0].top_logprobs] == ["H", "x"]
+    stream = await client.chat.completions.create(**wish, stop=["wörld"], stream=True)
+    streamed = []
+    async for chunk in stream:
+        found = chunk.choices[0].logprobs
+        streamed += (found.content or []) if found else []
+    assert streamed == logprobs.content
+
+
+async def test_openai_gets_several_choices(client: openai.AsyncOpenAI, fake: FakeOrchestrator):
+    answer = await client.chat.completions.create(model="any", messages=CHAT, n=3)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert fake.requests[0].completion_count == 3
+    stream = await client.chat.completions.create(model="any", messages=CHAT, n=3, stream=True)
+    texts = ["", "", ""]
+    async for chunk in stream:
+        (choice,) = chunk.choices
+        texts[choice.index] += choice.delta.content or ""
+    assert texts == [fake.text] * 3
+
+
+async def test_openai_calls_tools(client: openai.AsyncOpenAI, fake: FakeOrchestrator):
+    fake.text = CALLING
+    answer = await client.chat.completions.create(model="any", messages=CHAT, tools=[TOOL])
+    (choice,) = answer.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.tool_calls
+    (call,) = choice.message.tool_calls
+    assert call.type == "function"
+    assert (call.function.name, json.loads(call.function.arguments)) == (
+        "weather",
+        {"city": "Köln"},
+    )
+    assert json.loads(fake.templates[0].tools_json) == [TOOL]
+
+
+async def test_openai_streams_tool_calls(client: openai.AsyncOpenAI, fake: FakeOrchestrator):
+    fake.text = CALLING
+    stream = await client.chat.completions.create(
+        model="any", messages=CHAT, tools=[TOOL], stream=True
+    )
+    calls, content, reasons = [], "", []
+    async for chunk in stream:
+        (choice,) = chunk.choices
+        calls += choice.delta.tool_calls or []
+        content += choice.delta.content or ""
+        reasons.append(choice.finish_reason)
+    (call,) = calls
+    assert call.function and call.function.name == "weather" and call.id
+    assert "tool_call" not in content and content.startswith("Let me see.")
+    assert reasons[-1] == "tool_calls"
+
+
+async def test_openai_without_tools_is_told_the_text_as_it_is(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator
+):
+    fake.text = CALLING
+    for wish in ({}, {"tools": [TOOL], "tool_choice": "none"}):
+        answer = await client.chat.completions.create(model="any", messages=CHAT, **wish)
+        assert answer.choices[0].message.content == CALLING
+        assert fake.templates[-1].tools_json == ""
+
+
+async def test_openai_asks_for_json(client: openai.AsyncOpenAI, fake: FakeOrchestrator):
+    schema: Any = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    fake.text = '{"a": 1}'
+    form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    answer = await client.chat.completions.create(model="any", messages=CHAT, response_format=form)
+    assert json.loads(answer.choices[0].message.content or "") == {"a": 1}
+    assert json.loads(fake.requests[-1].json_schema) == schema
+    await client.chat.completions.create(
+        model="any", messages=CHAT, response_format={"type": "json_object"}
+    )
+    assert json.loads(fake.requests[-1].json_schema) == {"type": "object"}
+
+
+async def test_openai_completes_every_kind_of_prompt(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator
+):
+    prompts: list[tuple[Any, int]] = [
+        ("ab", 1),
+        (["ab", "c"], 2),
+        ([100, 101], 1),
+        ([[100], [101, 102]], 2),
+    ]
+    for prompt, count in prompts:
+        answer = await client.completions.create(model="any", prompt=prompt, max_tokens=4)
+        assert [choice.text for choice in answer.choices] == ["Hell"] * count
+        stream = await client.completions.create(
+            model="any", prompt=prompt, max_tokens=4, stream=True
+        )
+        texts = [""] * count
+        async for chunk in stream:
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+        assert texts == ["Hell"] * count
+
+
+async def test_openai_echoes_a_prompt_with_its_logprobs(client: openai.AsyncOpenAI):
+    for prompt in ("ab", [100, 101]):
+        answer = await client.completions.create(
+            model="any", prompt=prompt, max_tokens=2, echo=True, logprobs=1
+        )
+        (choice,) = answer.choices
+        assert choice.text == "abHe"
+        found = choice.logprobs
+        assert found and found.tokens and found.text_offset
+        assert "".join(found.tokens) == "abHe"
+        assert found.token_logprobs and found.token_logprobs[0] is None
+        assert found.token_logprobs[1:] == [-0.25] * (len(found.tokens) - 1)
+
+
+async def test_openai_embeds(client: openai.AsyncOpenAI):
+    for encoding in ("float", "base64"):
+        answer = await client.embeddings.create(
+            model="any", input=["a", "bb"], encoding_format=encoding
+        )
+        assert len(answer.data) == 2
+    answer = await client.embeddings.create(model="any", input=["a", "bb"])
+    assert answer.data[1].embedding == pytest.approx([0.8, -0.6])
+    assert answer.usage.total_tokens == 3
+
+
+async def test_openai_gets_responses(client: openai.AsyncOpenAI, fake: FakeOrchestrator):
+    answer = await client.responses.create(model="any", input="Hi", instructions="Be brief.")
+    assert (answer.output_text, answer.status) == (fake.text, "completed")
+    assert json.loads(fake.templates[0].messages_json)[0]["role"] == "system"
+    short = await client.responses.create(model="any", input="Hi", max_output_tokens=3)
+    assert (short.output_text, short.status) == ("Hel", "incomplete")
+    kinds, text = [], ""
+    async with client.responses.stream(model="any", input="Hi") as stream:
+        async for event in stream:
+            kinds.append(event.type)
+            text += event.delta if event.type == "response.output_text.delta" else ""
+        final = await stream.get_final_response()
+    assert text == final.output_text == fake.text
+    assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+
+
+async def test_openai_lists_models(client: openai.AsyncOpenAI):
+    assert [model.id async for model in client.models.list()] == [MODEL]
+    assert (await client.models.retrieve(MODEL)).id == MODEL
+    with pytest.raises(openai.NotFoundError):
+        await client.models.retrieve("gpt-5")
+
+
+async def test_openai_raises_its_own_errors(
+    client: openai.AsyncOpenAI, url: str, fake: FakeOrchestrator
+):
+    async def chat(one: openai.AsyncOpenAI = client, **wish: Any) -> None:
+        await one.chat.completions.create(model="any", messages=CHAT, **wish)
+
+    with pytest.raises(openai.BadRequestError) as refused:
+        await chat(tool_choice="required", tools=[TOOL])
+    assert refused.value.param == "tool_choice"
+    fake.error = PromptTooLong(900, 508)
+    with pytest.raises(openai.BadRequestError) as too_long:
+        await chat()
+    assert too_long.value.code == "context_length_exceeded"
+    fake.error = EngineBusy("busy", 3.0)
+    with pytest.raises(openai.RateLimitError) as busy:
+        await chat(stream=True)
+    assert busy.value.response.headers["retry-after"] == "3"
+    async with openai.AsyncOpenAI(base_url=url, api_key="wrong", max_retries=0) as stranger:
+        with pytest.raises(openai.AuthenticationError):
+            await chat(stranger)
+
+
+async def test_openai_hears_of_an_error_in_a_stream(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator
+):
+    fake.error, fake.error_after = EngineBusy("the target is full", 1.0), 2
+    stream = await client.chat.completions.create(model="any", messages=CHAT, stream=True)
+    with pytest.raises(openai.APIError, match="the target is full"):
+        async for _ in stream:
+            pass
+
+
+async def test_openai_without_async(url: str, fake: FakeOrchestrator):
+    def talk() -> tuple[str, str, str]:
+        with openai.OpenAI(base_url=url, api_key=KEY) as client:
+            whole = client.chat.completions.create(model="any", messages=CHAT)
+            pieces = client.completions.create(model="any", prompt="a", max_tokens=-1, stream=True)
+            raw = client.chat.completions.with_raw_response.create(model="any", messages=CHAT)
+            return (
+                whole.choices[0].message.content or "",
+                "".join(piece.choices[0].text for piece in pieces),
+                raw.parse().choices[0].message.content or "",
+            )
+
+    assert await asyncio.to_thread(talk) == (fake.text,) * 3
+
+
+async def test_openai_passes_on_what_is_ours(client: openai.AsyncOpenAI, fake: FakeOrchestrator):
+    ours = {"top_k": 5, "min_p": 0.1, "speculative": {"n_max": 3, "acceptance": "rejection"}}
+    await client.chat.completions.create(model="any", messages=CHAT, extra_body=ours)
+    (request,) = fake.requests
+    assert (request.sampling.top_k, request.speculative.n_max) == (5, 3)
+
+
+# --- others ---
+
+
+async def test_litellm_chats(url: str, fake: FakeOrchestrator):
+    script = """
+import json, sys, litellm
+litellm.telemetry = False
+wish = {"model": "openai/any", "messages": [{"role": "user", "content": "Hi"}],
+        "api_base": sys.argv[1], "api_key": sys.argv[2]}
+whole = litellm.completion(**wish)
+pieces = list(litellm.completion(**wish, stream=True, stream_options={"include_usage": True}))
+print(json.dumps([
+    whole.choices[0].message.content,
+    "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices),
+    whole.usage.completion_tokens,
+]))
+"""
+    assert json.loads(await _run(script, url, KEY)) == [fake.text, fake.text, 15]
+
+
+async def test_langchain_chats(url: str, fake: FakeOrchestrator):
+    script = """
+import json, sys
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+chat = ChatOpenAI(model="any", base_url=sys.argv[1], api_key=sys.argv[2])
+vectors = OpenAIEmbeddings(model="any", base_url=sys.argv[1], api_key=sys.argv[2],
+                           check_embedding_ctx_length=False)
+print(json.dumps([
+    chat.invoke("Hi").content,
+    "".join(chunk.text for chunk in chat.stream("Hi")),
+    len(vectors.embed_documents(["a", "bb"])),
+]))
+"""
+    assert json.loads(await _run(script, url, KEY)) == [fake.text, fake.text, 2]
+
+
+async def test_the_llm_tool_chats(url: str, fake: FakeOrchestrator, tmp_path: Path):
+    models = [{"model_id": "outrider", "model_name": MODEL, "api_base": url, "api_key_name": "o"}]
+    (tmp_path / "extra-openai-models.yaml").write_text(json.dumps(models))  # JSON is YAML
+    (tmp_path / "keys.json").write_text(json.dumps({"o": KEY}))
+    script = "import sys; from llm.cli import cli; cli(sys.argv[1:])"
+    for flags in ([], ["--no-stream"]):
+        words = ("prompt", "Hi", "-m", "outrider", "-n", *flags)
+        said = await _run(script, *words, LLM_USER_PATH=str(tmp_path))
+        assert said.strip() == fake.text
+
+
+async def _run(script: str, *words: str, **environment: str) -> str:
+    """Run a client in a process of its own: its warnings and globals are its own affair."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script, *words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", **environment},
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()[-2000:]
+    return out.decode()

@@ -1,0 +1,95 @@
+"""The metrics against what generations really brought."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from outrider.errors import PeerUnavailable
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.gateway import serving
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+async def scrape(client: httpx.AsyncClient, url: str) -> Samples:
+    text = (await client.get(f"{url}/metrics")).text
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_counters_agree_with_the_answers_and_their_tokens():
+    asked: list[dict[str, Any]] = [
+        {"prompt": "ab", "max_tokens": 7},
+        {"prompt": "c", "n": 2, "max_tokens": 5},
+        {"prompt": ["a", "b"], "stop": [","], "max_tokens": 50},
+    ]
+    async with serving() as url, httpx.AsyncClient() as client:
+        usages = []
+        for body in asked:
+            answer = await client.post(f"{url}/v1/completions", json=body)
+            usages.append(answer.json()["usage"])
+        found = await scrape(client, url)
+
+    def total(name: str, **labels: str) -> float:
+        return found[f"outrider_{name}", tuple(sorted(labels.items()))]
+
+    completion = sum(usage["completion_tokens"] for usage in usages)
+    details = [usage["completion_tokens_details"] for usage in usages]
+    accepted = sum(each["accepted_prediction_tokens"] for each in details)
+    rejected = sum(each["rejected_prediction_tokens"] for each in details)
+    assert total("generated_tokens_total") == completion
+    by_origin = [v for (name, _), v in found.items() if name == "outrider_tokens_by_origin_total"]
+    assert sum(by_origin) == completion
+    assert total("tokens_by_origin_total", origin="drafted") == accepted
+    assert total("spec_decode_num_accepted_tokens_total") == accepted
+    assert total("spec_decode_num_draft_tokens_total") == accepted + rejected
+    name = "outrider_spec_decode_num_accepted_tokens_per_pos_total"
+    assert sum(v for (one, _), v in found.items() if one == name) == accepted
+    assert total("prompt_tokens_total") == sum(usage["prompt_tokens"] for usage in usages)
+    assert total("requests_total", outcome="token_limit") == 2
+    assert total("requests_total", outcome="stop_sequence") == 2
+    assert total("time_to_first_token_seconds_count") == 5
+    assert total("inter_token_latency_seconds_count") == completion - 5 * 3
+    assert total("request_seconds_count") == 4
+    assert total("running_requests") == 0
+
+
+async def test_failures_count_by_their_reason():
+    fake = FakeOrchestrator()
+    fake.error = PeerUnavailable("gone")
+    async with serving(fake) as url, httpx.AsyncClient() as client:
+        await client.post(f"{url}/completion", json={"prompt": "a"})
+        fake.error = ZeroDivisionError()
+        await client.post(f"{url}/completion", json={"prompt": "a"})
+        found = await scrape(client, url)
+    assert found["outrider_requests_total", (("outcome", "peer_unavailable"),)] == 1
+    assert found["outrider_requests_total", (("outcome", "internal"),)] == 1
+
+
+@pytest.mark.parametrize(
+    ("server", "tokens"), [("vllm", "generation_tokens"), ("llamacpp", "tokens_predicted")]
+)
+async def test_other_servers_names_are_there_on_request(server: str, tokens: str):
+    async with serving(metrics_names=(server,)) as url, httpx.AsyncClient() as client:
+        await client.post(f"{url}/completion", json={"prompt": "a"})
+        found = await scrape(client, url)
+    for suffix in ("drafts", "draft_tokens", "accepted_tokens"):
+        name = f"spec_decode_num_{suffix}_total"
+        assert found[f"{server}:{name}", ()] == found[f"outrider_{name}", ()]
+    assert found[f"{server}:spec_decode_num_accepted_tokens_per_pos_total", (("position", "0"),)]
+    assert found[f"{server}:{tokens}_total", ()] == found["outrider_generated_tokens_total", ()]
+
+
+async def test_nothing_of_a_text_is_in_the_metrics():
+    async with serving(FakeOrchestrator("canary")) as url, httpx.AsyncClient() as client:
+        await client.post(f"{url}/completion", json={"prompt": "another canary"})
+        text = (await client.get(f"{url}/metrics")).text
+    assert "canary" not in text
+    assert "outrider_build_info" in text

@@ -1,0 +1,249 @@
+"""The shapes of answers and streams, from messages alone, against transcripts kept beside."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.http import llama, openai
+from orchestrator.http.completion import Completion
+from orchestrator.http.counts import acceptance_histogram, acceptance_metrics, timings
+from orchestrator.http.options import GenerationFields, generate_request, read_prompts
+from orchestrator.http.streams import event
+from outrider.errors import InvalidRequest
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
+from tests.support.fake_orchestrator import FakeOrchestrator
+
+GOLDEN = Path(__file__).with_name("golden")
+HEAD = openai.Head("id-1", 1700000000, "fake-1b", "fp_1")
+COMPLETIONS: dict[str, dict[str, Any]] = {
+    "completion": {"prompt": "ab"},
+    "completion_usage": {"prompt": "ab", "stream_options": {"include_usage": True}},
+    "completion_logprobs_stop": {"prompt": "ab", "logprobs": 1, "stop": ["ö"]},
+}
+CHATS: dict[str, dict[str, Any]] = {
+    "chat": {"max_tokens": 5},
+    "chat_two_choices": {"max_tokens": 3, "n": 2, "stream_options": {"include_usage": True}},
+    "chat_logprobs": {"max_tokens": 3, "logprobs": True, "top_logprobs": 1},
+}
+NATIVE: dict[str, dict[str, Any]] = {
+    "native": {"prompt": "ab", "n_predict": 4},
+    "native_report": {"prompt": [100, "b"], "n_predict": 4, "n_probs": 1, "report": True},
+}
+
+
+async def responses_to(request: messages.GenerateRequest) -> list[messages.GenerateResponse]:
+    return [response async for response in FakeOrchestrator().generate(request)]
+
+
+def check(name: str, chunks: list[bytes]) -> None:
+    """Compare with the transcript; OUTRIDER_TEST_WRITE=1 writes it."""
+    path, text = GOLDEN / f"{name}.txt", b"".join(chunks).decode()
+    if os.environ.get("OUTRIDER_TEST_WRITE"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", COMPLETIONS)
+async def test_a_stream_of_completions_is_as_written_down(name: str):
+    wish = openai.read_completion(openai.CompletionBody(**COMPLETIONS[name]))
+    shape = openai.TextShape(wish.requests[0].HasField("logprobs"))
+    chunks = openai.Chunks(HEAD, shape, wish)
+    responses = await responses_to(wish.requests[0])
+    check(name, [event(chunk) for each in responses for chunk in chunks.add(0, each)])
+
+
+@pytest.mark.parametrize("name", CHATS)
+async def test_a_stream_of_a_chat_is_as_written_down(name: str):
+    body = openai.ChatBody(messages=[{"role": "user", "content": "a"}], **CHATS[name])
+    wish = openai.read_chat(body, [1, 100], None)
+    shape = openai.ChatShape(wish.requests[0].HasField("logprobs"), "1")
+    chunks = openai.Chunks(HEAD, shape, wish)
+    responses = await responses_to(wish.requests[0])
+    check(name, [event(chunk) for each in responses for chunk in chunks.add(0, each)])
+
+
+@pytest.mark.parametrize("name", NATIVE)
+async def test_a_stream_of_llama_server_is_as_written_down(name: str):
+    wish = llama.read_completion(llama.CompletionFields(**NATIVE[name], stream=True))
+    events = llama.Events(wish, "fake-1b")
+    responses = await responses_to(wish.requests[0])
+    check(name, [event(one) for each in responses for one in events.add(0, each, 0.5)])
+
+
+@pytest.mark.parametrize("name", NATIVE)
+async def test_what_is_streamed_is_what_is_answered_at_once(name: str):
+    wish = llama.read_completion(llama.CompletionFields(**NATIVE[name]))
+    gathering, events = wish.gathering(), llama.Events(wish, "fake-1b")
+    pieces = []
+    for response in await responses_to(wish.requests[0]):
+        gathering.add(0, response)
+        pieces += list(events.add(0, response, 0.0))
+    answer = llama.answer(wish, gathering, "fake-1b")
+    assert isinstance(answer, dict)
+    assert answer["content"] == "".join(piece["content"] for piece in pieces)
+    told = [one for piece in pieces for one in piece.get("completion_probabilities", [])]
+    assert answer.get("completion_probabilities", []) == told
+    for piece in (*pieces, answer):
+        json.dumps(piece, allow_nan=False)
+
+
+# --- requests ---
+
+
+def test_every_option_arrives():
+    options: dict[str, Any] = {
+        "temperature": 0.5,
+        "top_k": -1,
+        "top_p": 0.25,
+        "min_p": 0.125,
+        "typical_p": 0.9,
+        "repeat_penalty": 1.5,
+        "penalize_nl": False,
+        "dry_sequence_breakers": [],
+        "mirostat": 2,
+        "samplers": ["top_k", "temperature"],
+        "grammar": 'root ::= "a"',
+        "ignore_eos": True,
+        "n_predict": 7,
+        "seed": 5,
+        "stop": "x",
+        "stop_token_ids": [9],
+        "logit_bias": [[5, 1.5], ["text", False]],
+        "n_probs": 3,
+        "post_sampling_probs": True,
+        "context_shift": True,
+        "n_keep": -1,
+        "speculative": {"n_max": 4, "run_ahead": False, "policy": "fixed", "n_parallel": 1},
+        "speculative.p_min": 0.5,
+    }
+    request = generate_request(GenerationFields.model_validate(options), token_limit=1)
+    sampling = request.sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 0, 0.25)
+    assert sampling.HasField("penalize_newline") and not sampling.penalize_newline
+    assert sampling.HasField("dry_sequence_breakers")
+    assert list(sampling.samplers) == [common.SAMPLER_TOP_K, common.SAMPLER_TEMPERATURE]
+    assert sampling.logit_biases[1] == common.LogitBias(text="text", bias=-float("inf"))
+    assert not sampling.HasField("xtc_probability")
+    assert (request.token_limit, request.seed) == (7, 5)
+    assert (list(request.stop_sequences), list(request.stop_token_ids)) == (["x"], [9])
+    assert request.logprobs == common.LogprobOptions(top_count=3, after_sampling=True)
+    assert request.overflow == messages.ContextOverflow(shift=True, keep_token_count=-1)
+    assert request.speculative == messages.SpeculativeOptions(
+        n_max=4, run_ahead=False, policy=messages.DRAFT_POLICY_FIXED, p_min=0.5
+    )
+
+
+def test_what_is_not_said_is_left_to_the_orchestrator():
+    request = generate_request(GenerationFields(), token_limit=3)
+    assert request == messages.GenerateRequest(
+        sampling=common.SamplingParameters(),
+        speculative=messages.SpeculativeOptions(),
+        token_limit=3,
+        parse_special=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("biases", "expected"),
+    [
+        ({"15": -100}, [common.LogitBias(token_id=15, bias=-100)]),
+        ({"a b": 2}, [common.LogitBias(text="a b", bias=2)]),
+        ([[15, False]], [common.LogitBias(token_id=15, bias=-float("inf"))]),
+        ({"99999999999999999999": 1}, [common.LogitBias(text="99999999999999999999", bias=1)]),
+    ],
+)
+def test_biases_come_as_a_map_or_as_a_list(biases: Any, expected: list[common.LogitBias]):
+    fields = GenerationFields.model_validate({"logit_bias": biases})
+    assert list(generate_request(fields, token_limit=1).sampling.logit_biases) == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("a", ["a"]),
+        (["a", "b"], ["a", "b"]),
+        ([1, 2], [[1, 2]]),
+        ([1, "a"], [[1, "a"]]),
+        ([[1], [2, "b"], "c"], [[1], [2, "b"], "c"]),
+        ([], []),
+    ],
+)
+def test_prompts_are_told_apart(prompt: Any, prompts: list[Any]):
+    assert read_prompts(prompt) == prompts
+
+
+@pytest.mark.parametrize("text", ["\ud800", ["a", "\udc00"], {"\ud800": 1}])
+def test_half_a_surrogate_pair_is_refused(text: Any):
+    with pytest.raises(ValueError, match="surrogate"):
+        GenerationFields.model_validate({"stop": text})
+
+
+def test_tree_options_are_taken_at_their_neutral_values_only():
+    for name, neutral, other in (("n_parallel", 1, 2), ("p_split", 0, 0.1)):
+        fields = GenerationFields.model_validate({"speculative": {name: neutral}})
+        generate_request(fields, token_limit=1)
+        with pytest.raises(InvalidRequest, match=name):
+            fields = GenerationFields.model_validate({"speculative": {name: other}})
+            generate_request(fields, token_limit=1)
+
+
+# --- counts ---
+
+
+def test_the_histogram_follows_from_the_counts_by_position():
+    # Four rounds with drafts of 3, 3, 2 and 1 tokens, of which 3, 1, 2 and 0 were accepted.
+    statistics = messages.GenerationStatistics(
+        drafted_round_count=4,
+        drafted_token_count=9,
+        accepted_token_count=6,
+        drafted_by_position=[4, 3, 2],
+        accepted_by_position=[3, 2, 1],
+    )
+    assert acceptance_histogram(statistics) == [1, 1, 1, 1]
+    told = acceptance_metrics(statistics)["speculative_decoding"]
+    assert told["mean_acceptance_length"] == 2.5
+    assert sum(told["acceptance_histogram"]) == told["num_spec_steps"]
+    assert told["num_spec_tokens"] == 3
+
+
+def test_nothing_drafted_divides_by_nothing():
+    told = acceptance_metrics(messages.GenerationStatistics())["speculative_decoding"]
+    assert (told["mean_acceptance_length"], told["acceptance_histogram"]) == (1.0, [0])
+    assert "draft_n" not in timings(messages.GenerationStatistics())
+
+
+# --- tokens and text ---
+
+
+def delta(ids: list[int], texts: list[bytes], shown: str) -> messages.GenerationDelta:
+    tokens = [messages.Token(token_id=i, text=t) for i, t in zip(ids, texts, strict=True)]
+    return messages.GenerationDelta(
+        token_ids=ids,
+        origins=[messages.TOKEN_ORIGIN_PLAIN] * len(ids),
+        pieces=[messages.TextPiece(text=shown, origin=messages.TOKEN_ORIGIN_PLAIN)]
+        if shown
+        else [],
+        report=messages.RoundReport(round=1, draft=tokens[:-1], target=tokens[-1]),
+    )
+
+
+def test_tokens_come_with_the_end_of_their_text_and_those_of_a_stop_sequence_never():
+    completion = Completion()
+    assert completion.add(delta([1, 2], [b"ab", b"cS"], "abc")).tokens[0].token_id == 1
+    assert completion.add(delta([3], [b"TO"], "")).tokens == ()
+    end = messages.GenerationFinished(reason=messages.FINISH_REASON_STOP_SEQUENCE)
+    assert [token.token_id for token in completion.finish(end).tokens] == [2]
+    assert [token.token_id for token in completion.shown] == [1, 2]
+
+
+def test_what_only_looked_like_a_stop_sequence_comes_at_the_end():
+    completion = Completion()
+    completion.add(delta([1, 2], [b"ab", b"S"], "ab"))
+    end = messages.GenerationFinished(reason=messages.FINISH_REASON_TOKEN_LIMIT)
+    assert [token.token_id for token in completion.finish(end).tokens] == [2]

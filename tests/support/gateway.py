@@ -1,0 +1,25 @@
+"""The gateway over a fake orchestrator, on a real port."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from orchestrator.http.config import HttpConfig
+from orchestrator.http.server import HttpServer
+from tests.support.fake_orchestrator import FakeOrchestrator
+
+JSON = dict[str, Any]
+
+
+@contextlib.asynccontextmanager
+async def serving(fake: Any = None, **options: Any) -> AsyncIterator[str]:
+    """Serve a gateway; give its URL."""
+    config = HttpConfig(listen="127.0.0.1:0", **options)
+    server = HttpServer(config, fake or FakeOrchestrator())
+    await server.start()
+    try:
+        yield f"http://{server.address}"
+    finally:
+        await server.stop()

@@ -1,0 +1,246 @@
+"""A gateway that serves the page and tells scripted generations."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from orchestrator.http.page import headers, page
+from tests.support.browser import until
+from tests.support.processes import free_port
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round drafts, and what the target makes of it."""
+
+    draft: Sequence[str]
+    accepted: int
+    target: str
+    draft_end: str = "length"
+    seconds: float = 0.05
+
+    @property
+    def origin(self) -> str:
+        """Where the target's own token comes from."""
+        if not self.draft:
+            return "plain"
+        return "bonus" if self.accepted == len(self.draft) else "corrected"
+
+    @property
+    def tokens(self) -> list[tuple[str, str]]:
+        """Text and origin of what it commits."""
+        kept = [(text, "drafted") for text in self.draft[: self.accepted]]
+        return [*kept, (self.target, self.origin)]
+
+
+@dataclass
+class Script:
+    """A generation to be told."""
+
+    rounds: Sequence[Round]
+    pace: float = 0.0  # seconds between two rounds
+    stop_type: str = "limit"
+    hidden: str = ""  # what of the last tokens is a stop sequence, so no content
+    error: str = ""  # ends the stream in place of the last message
+    cut: bool = False  # the stream just ends
+    reports: bool = True  # where tokens come from; without, ids alone, as of llama-server
+    piece: int = 1 << 20  # bytes written to the network at a time
+
+    def messages(self) -> Iterator[Json]:
+        """Yield what the stream carries."""
+        position = 0
+        for number, round_ in enumerate(self.rounds, 1):
+            message = self._message(number, round_, position)
+            if not self.reports:
+                message = {**message, "tokens": [t["id"] for t in message["tokens"]], "round": None}
+            yield message
+            position += len(round_.tokens)
+        if self.error:
+            yield {"error": {"code": 503, "message": self.error, "type": "unavailable_error"}}
+        elif not self.cut:
+            yield {"content": "", "tokens": [], **self._end()}
+
+    def _message(self, number: int, round_: Round, position: int) -> Json:
+        tokens = [
+            {
+                "id": 300 + sum(text.encode()),
+                "text": text,
+                "origin": origin,
+                "logprob": math.log(0.55 + 0.4 * math.sin(position + i) ** 2),
+                "position": position + i,
+                "round": number,
+            }
+            for i, (text, origin) in enumerate(round_.tokens)
+        ]
+        content = "".join(text for text, _ in round_.tokens)
+        if number == len(self.rounds):
+            content = content.removesuffix(self.hidden)
+        rejected = round_.draft[round_.accepted] if round_.origin == "corrected" else None
+        report = {
+            "round": number,
+            "draft": list(round_.draft),
+            "accepted": round_.accepted,
+            "rejected": rejected,
+            "target": round_.target,
+            "draft_end": round_.draft_end,
+            "seconds": round_.seconds,
+        }
+        return {"content": content, "stop": False, "tokens": tokens, "round": report}
+
+    def _end(self) -> Json:
+        return {
+            "stop": True,
+            "stop_type": self.stop_type,
+            "generation_settings": {"seed": 42},
+            "timings": {},
+            "statistics": self._statistics(),
+        }
+
+    def _statistics(self) -> Json:
+        drafted = sum(len(round_.draft) for round_ in self.rounds)
+        accepted = sum(round_.accepted for round_ in self.rounds)
+        generated = accepted + len(self.rounds)
+        generating = 0.031 * generated
+        return {
+            "prompt_token_count": 7,
+            "generated_token_count": generated,
+            "drafted_token_count": drafted,
+            "accepted_token_count": accepted,
+            "round_count": len(self.rounds),
+            "first_token_duration": "0.081s",
+            "generation_duration": f"{generating:.9f}s",
+            "draft_wait_duration": f"{0.16 * generating:.9f}s",
+            "draft_network_duration": f"{0.04 * generating:.9f}s",
+            "verify_wait_duration": f"{0.081 + 0.80 * generating:.9f}s",
+            "verify_network_duration": f"{0.11 * generating:.9f}s",
+            "plain_round_duration": "0.045s",
+            "wire_byte_count": "4821",
+        }
+
+
+STATUS: Json = {
+    "service_version": "0.1.0",
+    "active_generation_count": 1,
+    "speculating": True,
+    "controller": {"token_rate": 31.5, "plain_token_rate": 22.2},
+    "peers": [
+        {
+            "role": "target",
+            "address": "10.0.0.2:50051",
+            "state": "PEER_STATE_READY",
+            "model": {"model_name": "stdlib-target-q8_0"},
+            "round_trip_duration": "0.000910s",
+        },
+        {
+            "role": "draft",
+            "address": "10.0.0.3:50052",
+            "state": "PEER_STATE_READY",
+            "model": {"model_name": "stdlib-draft-q8_0"},
+            "round_trip_duration": "0.006400s",
+        },
+    ],
+}
+
+
+@dataclass
+class Gateway:
+    """What it is to tell, and what it was told."""
+
+    address: str
+    script: Script = field(default_factory=lambda: Script([]))
+    status: Json = field(default_factory=lambda: dict(STATUS))
+    key: str = ""  # wanted, if there is one
+    refuses: str = ""  # every completion, with this message
+    requests: list[Json] = field(default_factory=list)
+    polls: int = 0
+    left: threading.Event = field(default_factory=threading.Event)
+    """Set when a client went away in the middle of a stream."""
+
+    @property
+    def url(self) -> str:
+        """The page."""
+        return f"http://{self.address}/"
+
+    def refusal(self, request: Request) -> Response | None:
+        """Return the answer to a request without the key."""
+        if not self.key or request.headers.get("authorization") == f"Bearer {self.key}":
+            return None
+        error = {"code": 401, "message": "Wrong API key.", "type": "authentication_error"}
+        return JSONResponse({"error": error}, 401)
+
+    async def tell(self) -> AsyncIterator[bytes]:
+        """Yield the server-sent events of the script."""
+        complete, size = False, self.script.piece
+        try:
+            for message in self.script.messages():
+                event = f"data: {json.dumps(message, ensure_ascii=False)}\n\n".encode()
+                for start in range(0, len(event), size):
+                    yield event[start : start + size]
+                await asyncio.sleep(self.script.pace)
+            complete = True
+        finally:
+            if not complete:
+                self.left.set()
+
+
+def _application(gateway: Gateway) -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/")
+    async def root() -> Response:
+        content = page()
+        return Response(content, headers=headers(content))
+
+    @app.get("/status")
+    async def status(request: Request) -> Response:
+        gateway.polls += 1
+        return gateway.refusal(request) or JSONResponse(gateway.status)
+
+    @app.post("/completion")
+    async def completion(request: Request) -> Response:
+        if refusal := gateway.refusal(request):
+            return refusal
+        if gateway.refuses:
+            error = {"code": 400, "message": gateway.refuses, "type": "invalid_request_error"}
+            return JSONResponse({"error": error}, 400)
+        gateway.requests.append(await request.json())
+        return StreamingResponse(gateway.tell(), media_type="text/event-stream")
+
+    return app
+
+
+@contextmanager
+def serving() -> Iterator[Gateway]:
+    """Serve a gateway on a loopback port, from a thread."""
+    port = free_port()
+    gateway = Gateway(f"127.0.0.1:{port}")
+    config = uvicorn.Config(
+        _application(gateway),
+        host="127.0.0.1",
+        port=port,
+        log_level="error",
+        ws="none",
+        lifespan="off",
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        until(lambda: server.started)
+        yield gateway
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join()
