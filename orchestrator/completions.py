@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 from orchestrator import responses
+from orchestrator.beams import BeamDriver
 from orchestrator.config import OrchestratorConfig
 from orchestrator.driver import Driver, Timings
 from orchestrator.generation import Counts, End, Finish, Generation, Plan
@@ -85,7 +86,8 @@ class Completions:
         last = messages.TOKEN_ORIGIN_PLAIN
         while True:
             generation = Generation(plan)
-            driver = Driver(generation, self._pair, request.deadline)
+            drive = BeamDriver if plan.beam_count > 1 else Driver
+            driver = drive(generation, self._pair, request.deadline)
             driver.timings.begin = request.begin
             deltas = _deltas(generation, driver, text, request.wants_report)
             async with aclosing(deltas):
@@ -125,7 +127,7 @@ def _response(plan: Plan, **event: Any) -> messages.GenerateResponse:
 
 async def _deltas(
     generation: Generation,
-    driver: Driver,
+    driver: Driver | BeamDriver,
     text: TextAssembler[messages.TokenOrigin],
     wants_report: bool,
 ) -> AsyncGenerator[messages.GenerationDelta]:

@@ -171,6 +171,7 @@ class Plan:
     token_texts: Sequence[bytes] = ()  # by id; with them no character is left unfinished
     mirostat_mu: float | None = None  # to begin with; None is mirostat's own start
     is_truncated: bool = False  # the middle of the prompt is left out
+    beam_count: int = 1  # more: the target searches the text, and nothing is drafted
     keep_count: int = -1  # tokens at the start that stay when a full context shifts; -1: it ends
 
 

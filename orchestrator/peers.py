@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -25,8 +25,6 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
-
-T = TypeVar("T")
 
 _CALL_SECONDS = 5.0
 _RETRY_SECONDS = (0.05, 0.1, 0.1, 0.2, 0.2, 0.5)
@@ -197,40 +195,48 @@ class Peer:
 
         Raises InvalidRequest for what the peer refuses, else PeerUnavailable.
         """
-
-        async def once(seconds: float) -> Any:
-            make = getattr(self.stub, method)
-            return await make(request, timeout=seconds, metadata=self.metadata)
-
-        return await self._repeat(method, once, deadline)
-
-    async def collect(self, method: str, request: Any, deadline: float) -> list[Any]:
-        """Return all that an idempotent call streams; else like `call`."""
-
-        async def once(seconds: float) -> list[Any]:
-            make = getattr(self.stub, method)
-            stream = make(request, timeout=seconds, metadata=self.metadata)
-            return [part async for part in stream]
-
-        return await self._repeat(method, once, deadline)
-
-    async def _repeat(
-        self, method: str, once: Callable[[float], Awaitable[T]], deadline: float
-    ) -> T:
+        make = getattr(self.stub, method)
         while True:
             try:
-                return await once(max(0.0, deadline - time.monotonic()))
+                return await make(request, timeout=_left(deadline), metadata=self.metadata)
             except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-                    field, _, message = (error.details() or "").partition(": ")
-                    raise InvalidRequest(field, message or "refused") from None
-                lost = PeerUnavailable(f"the {self.role} cannot {method}: {describe(error)}")
-                if error.code() not in _PASSING:
-                    raise lost from None
-            # Its state is seen a moment late: without the pause this would not wait at all.
-            await asyncio.sleep(_RETRY_SECONDS[0])
-            if not await self.wait_until_ready(deadline - time.monotonic()):
-                raise lost
+                await self._recover(method, error, deadline)
+
+    async def stream(self, method: str, request: Any, deadline: float) -> AsyncGenerator[Any]:
+        """Yield what an idempotent call streams; else like `call`.
+
+        When the peer restarts meanwhile, it goes on behind what was yielded:
+        a repeated call has to stream the same.
+        """
+        make = getattr(self.stub, method)
+        count = 0
+        while True:
+            call = make(request, timeout=_left(deadline), metadata=self.metadata)
+            known, arrived = count, 0
+            try:
+                async for part in call:
+                    arrived += 1
+                    if arrived > known:
+                        count = arrived
+                        yield part
+                return
+            except grpc.aio.AioRpcError as error:
+                await self._recover(method, error, deadline)
+            finally:
+                call.cancel()
+
+    async def _recover(self, method: str, error: grpc.aio.AioRpcError, deadline: float) -> None:
+        """Return when a call that failed may be made again; else raise what it failed with."""
+        if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+            field, _, message = (error.details() or "").partition(": ")
+            raise InvalidRequest(field, message or "refused") from None
+        lost = PeerUnavailable(f"the {self.role} cannot {method}: {describe(error)}")
+        if error.code() not in _PASSING:
+            raise lost from None
+        # Its state is seen a moment late: without the pause this would not wait at all.
+        await asyncio.sleep(_RETRY_SECONDS[0])
+        if not await self.wait_until_ready(deadline - time.monotonic()):
+            raise lost
 
     def open(self, opening: Opening) -> Stream:
         """Return a new stream of a session; it fails at its first use if the peer is away."""
@@ -245,6 +251,10 @@ class Peer:
     async def close(self) -> None:
         """Close the channel."""
         await self._channel.close()
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 _PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)

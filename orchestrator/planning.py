@@ -6,6 +6,7 @@ import math
 import secrets
 import time
 from collections.abc import Iterable
+from contextlib import aclosing
 from dataclasses import replace
 
 from orchestrator.config import OrchestratorConfig
@@ -23,6 +24,7 @@ from outrider.v1 import target_service_pb2
 
 DEFAULT_LIMIT = 128
 MAX_COMPLETIONS = 16
+MAX_BEAMS = 16
 PROMPT_RESERVE = 4
 """A prompt leaves at least this many tokens of the context free."""
 
@@ -54,7 +56,10 @@ class Planner:
         vocabulary = target.model.vocabulary
         sampling = await self._sampling(request, vocabulary, deadline)
         rule, form = read_rule_and_form(request.speculative, sampling)
-        speculation = self._speculation(request.speculative, rule)
+        beam_count = _read_beam_count(request, form)
+        if beam_count > 1:
+            sampling = as_searched(sampling)
+        speculation = self._speculation(request.speculative, rule, drafts=beam_count == 1)
         whole = await self._prompt(request, vocabulary.token_count, deadline)
         capacity = target.model.context_token_count
         prompt = _fit(whole, capacity - PROMPT_RESERVE, request.overflow)
@@ -88,6 +93,7 @@ class Planner:
             limit_reason=reason,
             token_texts=target.vocabulary.texts,
             is_truncated=len(prompt) < len(whole),
+            beam_count=beam_count,
             keep_count=_keep_count(len(prompt), request.overflow) if request.overflow.shift else -1,
         )
 
@@ -123,8 +129,9 @@ class Planner:
         request = target_service_pb2.ScoreRequest(
             open=wire.write_opening(plan.opening), token_ids=plan.prompt
         )
-        parts = await self._pair.target.collect("Score", request, deadline)
-        rows = [row for part in parts for row in part.logprobs]
+        parts = self._pair.target.stream("Score", request, deadline)
+        async with aclosing(parts):
+            rows = [row async for part in parts for row in part.logprobs]
         listed = wire.read_logprobs(rows, plan.opening.vocabulary, len(plan.prompt) - 1)
         top_count = plan.opening.logprobs.top_count if plan.opening.logprobs else 0
         return [TokenLogprob(0.0, ())] + [
@@ -138,7 +145,9 @@ class Planner:
         response = await self._pair.target.call("CountCached", request, deadline)
         return int(response.cached_token_count)
 
-    def _speculation(self, options: messages.SpeculativeOptions, rule: Rule) -> Speculation:
+    def _speculation(
+        self, options: messages.SpeculativeOptions, rule: Rule, drafts: bool
+    ) -> Speculation:
         """Return the request's options over the orchestrator's own.
 
         Raises InvalidRequest for what does not go together.
@@ -150,7 +159,7 @@ class Planner:
         }
         if options.policy:
             known["policy"] = wire.read_policy(options.policy)
-        if self._pair.draft is None:
+        if self._pair.draft is None or not drafts:
             known["enabled"] = False
         default = self._config.speculation
         known.setdefault("n_min", min(default.n_min, known.get("n_max", default.n_max)))
@@ -311,6 +320,29 @@ def _read_limit(request: messages.GenerateRequest, room: int) -> tuple[int, Fini
     if limit == -1 or limit > room:
         return room, Finish.CONTEXT_FULL
     return limit, Finish.TOKEN_LIMIT
+
+
+def as_searched(sampling: SamplingParameters) -> SamplingParameters:
+    """Return what a beam search goes by: logit biases and the grammar, nothing that draws."""
+    return SamplingParameters(
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        min_p=0.0,
+        logit_bias=sampling.logit_bias,
+        grammar=sampling.grammar,
+    )
+
+
+def _read_beam_count(request: messages.GenerateRequest, form: Form) -> int:
+    count = request.beam_count if request.HasField("beam_count") else 1
+    if not 1 <= count <= MAX_BEAMS:
+        raise InvalidRequest("beam_count", f"must be in [1, {MAX_BEAMS}], not {count}")
+    if count > 1 and request.completion_count > 1:
+        raise InvalidRequest("beam_count", "does not go with several completions")
+    if count > 1 and form is not Form.SAMPLED:
+        raise InvalidRequest("beam_count", "does not go with acceptance rejection")
+    return count
 
 
 def read_count(request: messages.GenerateRequest) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,9 +36,12 @@ from outrider.sampling import SamplingParameters
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import target_service_pb2 as messages
 from outrider.v1 import target_service_pb2_grpc as stubs
+from target_service.beams import BeamSearch
 from target_service.verifier import Verifier, score
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+MAX_BEAMS = 16
 
 _SCORES_PER_MESSAGE = 256
 _KEPT_REPLIES = 256
@@ -136,6 +140,36 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         for first in range(0, len(scores), _SCORES_PER_MESSAGE):
             part = scores[first : first + _SCORES_PER_MESSAGE]
             yield messages.ScoreResponse(logprobs=[wire.write_logprobs(each) for each in part])
+
+    async def SearchBeams(
+        self, request: messages.SearchBeamsRequest, context: Context
+    ) -> AsyncIterator[messages.SearchBeamsResponse]:
+        most = min(MAX_BEAMS, self.require_loaded().session_count)
+        assert self._model is not None
+        if not 1 <= request.beam_count <= most:
+            raise InvalidRequest("beam_count", f"must be in [1, {most}], not {request.beam_count}")
+        size = self.vocabulary_size
+        prompt = wire.read_ids("token_ids", request.token_ids, size)
+        if not prompt:
+            raise InvalidRequest("token_ids", "is empty")
+        ends = frozenset(wire.read_ids("end_token_ids", request.end_token_ids, size))
+        search = await asyncio.to_thread(
+            BeamSearch,
+            self.host,
+            self._model,
+            wire.read_opening(request.open),
+            prompt,
+            request.beam_count,
+            ends,
+        )
+        async with aclosing(search.run()) as stream:
+            async for found in stream:
+                yield messages.SearchBeamsResponse(
+                    token_ids=found.token_ids,
+                    logprobs=[wire.write_logprobs(each) for each in found.logprobs if each],
+                    service_time=write_spent(found.spent),
+                    cached_token_count=found.cached_count,
+                )
 
     async def Verify(
         self, request_iterator: AsyncIterator[messages.VerifyRequest], context: Context

@@ -258,6 +258,7 @@ _NAMES = {
     "overflow.keep_token_count": "n_keep",
     "logprobs.top_count": "n_probs",
     "stop_sequences": "stop",
+    "beam_count": "n_beams",
     "penalize_newline": "penalize_nl",
 }
 """The library's names of what is called otherwise behind it."""

@@ -57,7 +57,6 @@ class LibraryFields(GenerationFields):
 
     prompt: str | list[str | Int32] = ""
     stop: list[str] | str | None = None
-    n_beams: Int32 | None = None
     origins: bool = False
     debug: bool = False
 
@@ -89,8 +88,6 @@ def read_asked(body: Mapping[str, Any], vocabulary_size: int) -> Asked:
     except ValidationError as error:
         first = error.errors()[0]
         raise InvalidRequest(str(first["loc"][0] if first["loc"] else ""), first["msg"]) from None
-    if fields.n_beams and fields.n_beams > 1:
-        raise InvalidRequest("n_beams", "beam search is not built yet")
     if fields.seed is not None and fields.seed < 0:
         fields.seed = None
     request = generate_request(fields, token_limit=-1)

@@ -139,6 +139,7 @@ class GenerationFields(Body):
     ignore_eos: bool | None = None
     n_predict: Int32 | None = None
     n_probs: Int32 | None = None
+    n_beams: Int32 | None = None
     post_sampling_probs: bool | None = None
     n_keep: Int32 | None = None
     context_shift: bool | None = None
@@ -169,6 +170,8 @@ def generate_request(fields: GenerationFields, *, token_limit: int) -> messages.
     )
     if fields.seed is not None and fields.seed != -1:
         request.seed = fields.seed
+    if fields.n_beams:
+        request.beam_count = fields.n_beams
     if fields.n_probs:
         ask_for_logprobs(request, fields.n_probs, after_sampling=bool(fields.post_sampling_probs))
     return request

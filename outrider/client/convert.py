@@ -57,6 +57,7 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
         logprobs=wire.write_logprob_options(options.logprobs),
         stop_token_ids=options.stop_token_ids,
         completion_count=options.completion_count,
+        beam_count=options.beam_count if options.beam_count != 1 else None,
         prompt_logprobs=options.prompt_logprobs,
         parse_special=options.parse_special,
         overflow=messages.ContextOverflow(

@@ -47,6 +47,7 @@ class GenerateOptions:
     stop_sequences: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     completion_count: int = 1
+    beam_count: int = 1  # more: search the most probable completion in place of drawing one
     prompt_logprobs: bool = False  # needs `logprobs`
     parse_special: bool = False  # read control tokens in the prompt's text
     truncate_prompt: bool = False  # drop the middle of a prompt that is too long

@@ -49,6 +49,30 @@ class ScoreResponse(_message.Message):
     logprobs: _containers.RepeatedCompositeFieldContainer[_common_pb2.Logprobs]
     def __init__(self, logprobs: _Optional[_Iterable[_Union[_common_pb2.Logprobs, _Mapping]]] = ...) -> None: ...
 
+class SearchBeamsRequest(_message.Message):
+    __slots__ = ("open", "token_ids", "beam_count", "end_token_ids")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    BEAM_COUNT_FIELD_NUMBER: _ClassVar[int]
+    END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    open: _common_pb2.OpenSession
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    beam_count: int
+    end_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., token_ids: _Optional[_Iterable[int]] = ..., beam_count: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SearchBeamsResponse(_message.Message):
+    __slots__ = ("token_ids", "logprobs", "service_time", "cached_token_count")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_TIME_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    logprobs: _containers.RepeatedCompositeFieldContainer[_common_pb2.Logprobs]
+    service_time: _common_pb2.ServiceTime
+    cached_token_count: int
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[_common_pb2.Logprobs, _Mapping]]] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ..., cached_token_count: _Optional[int] = ...) -> None: ...
+
 class EmbedTokensRequest(_message.Message):
     __slots__ = ("token_ids",)
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]

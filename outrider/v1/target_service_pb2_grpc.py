@@ -67,6 +67,11 @@ class TargetServiceStub(object):
                 request_serializer=outrider_dot_v1_dot_target__service__pb2.ScoreRequest.SerializeToString,
                 response_deserializer=outrider_dot_v1_dot_target__service__pb2.ScoreResponse.FromString,
                 _registered_method=True)
+        self.SearchBeams = channel.unary_stream(
+                '/outrider.v1.TargetService/SearchBeams',
+                request_serializer=outrider_dot_v1_dot_target__service__pb2.SearchBeamsRequest.SerializeToString,
+                response_deserializer=outrider_dot_v1_dot_target__service__pb2.SearchBeamsResponse.FromString,
+                _registered_method=True)
         self.Embed = channel.unary_unary(
                 '/outrider.v1.TargetService/Embed',
                 request_serializer=outrider_dot_v1_dot_target__service__pb2.EmbedTokensRequest.SerializeToString,
@@ -138,6 +143,14 @@ class TargetServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SearchBeams(self, request, context):
+        """Searches the most probable completion of a prompt; tokens come as soon as
+        all beams agree on them. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Embed(self, request, context):
         """Returns embeddings, if the service was started with --embeddings.
         Idempotent.
@@ -201,6 +214,11 @@ def add_TargetServiceServicer_to_server(servicer, server):
                     servicer.Score,
                     request_deserializer=outrider_dot_v1_dot_target__service__pb2.ScoreRequest.FromString,
                     response_serializer=outrider_dot_v1_dot_target__service__pb2.ScoreResponse.SerializeToString,
+            ),
+            'SearchBeams': grpc.unary_stream_rpc_method_handler(
+                    servicer.SearchBeams,
+                    request_deserializer=outrider_dot_v1_dot_target__service__pb2.SearchBeamsRequest.FromString,
+                    response_serializer=outrider_dot_v1_dot_target__service__pb2.SearchBeamsResponse.SerializeToString,
             ),
             'Embed': grpc.unary_unary_rpc_method_handler(
                     servicer.Embed,
@@ -387,6 +405,33 @@ class TargetService(object):
             '/outrider.v1.TargetService/Score',
             outrider_dot_v1_dot_target__service__pb2.ScoreRequest.SerializeToString,
             outrider_dot_v1_dot_target__service__pb2.ScoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SearchBeams(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/outrider.v1.TargetService/SearchBeams',
+            outrider_dot_v1_dot_target__service__pb2.SearchBeamsRequest.SerializeToString,
+            outrider_dot_v1_dot_target__service__pb2.SearchBeamsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -311,6 +311,22 @@ async def test_every_text_under_a_json_schema_is_valid_and_drafts_are_accepted(t
     assert accepted > 10 * SCHEMA_TEXTS
 
 
+async def test_a_beam_search_keeps_to_a_schema_and_to_biases(trio: Trio) -> None:
+    request = asked(SamplingParameters(), limit=-1)
+    request.beam_count = 3
+    request.json_schema = json.dumps(SCHEMA)
+    completion = await generate(trio.orchestrator, request)
+    assert is_valid(json.loads(completion.text), SCHEMA, SCHEMA), completion.text
+    free = asked(SamplingParameters())
+    free.beam_count = 3
+    first = (await generate(trio.orchestrator, free)).token_ids
+    free.sampling.logit_biases.append(common.LogitBias(token_id=first[0], bias=-math.inf))
+    completion = await generate(trio.orchestrator, free)
+    assert first[0] not in completion.token_ids and completion.token_ids
+    # The target's own log probabilities are told, whatever the biases.
+    assert all(value <= listed[0][1] for value, listed in completion.logprobs)
+
+
 @pytest.mark.parametrize("schema", ['{"type": "nothing"}', "{", '{"not": {}}', "[]"])
 async def test_a_schema_that_cannot_be_kept_is_refused_by_name(trio: Trio, schema: str) -> None:
     request = asked(SamplingParameters())

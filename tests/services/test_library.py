@@ -294,6 +294,7 @@ async def test_a_stream_is_refused_and_says_what_to_use(server: Server) -> None:
         ({"speculative": {"n_max": 65}}, "n_max"),
         ({"speculative": {"n_parallel": 4}}, "speculative.n_parallel"),
         ({"seed": 2**70}, "seed"),
+        ({"n_beams": 17}, "n_beams"),
     ],
 )
 async def test_what_is_wrong_is_refused_by_name(
@@ -330,6 +331,16 @@ async def test_every_sampler_of_the_library_changes_the_text(server: Server) -> 
         for name, value in options.items():
             shown = {"temperature": "temp"}.get(name, name)
             assert settings.get(shown, value) == value
+
+
+async def test_beams_search_the_same_text_whatever_would_be_drawn(server: Server) -> None:
+    asked = {"prompt": PROMPT, "n_predict": 24, "n_beams": 3, "n_probs": 2}
+    first = await server.call("get_completion", asked | {"seed": 1})
+    second = await server.call("get_completion", asked | {"seed": 2, "temperature": 1.5})
+    assert first["content"] == second["content"] != ""
+    assert len(first["completion_probabilities"]) == first["tokens_predicted"] >= 24
+    await server.call("async_completion_init", asked)
+    assert "".join(update["content"] for update in await server.drain()) == first["content"]
 
 
 async def test_speculation_is_reported_and_changes_nothing_else(server: Server) -> None:

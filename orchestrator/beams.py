@@ -1,0 +1,90 @@
+"""Runs a generation whose tokens a beam search at the target finds, in place of two streams."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from orchestrator.driver import Timings
+from orchestrator.generation import Commit, End, Generation, SendRound
+from orchestrator.peers import Pair
+from outrider import wire
+from outrider.errors import DeadlinePassed, DecodeFailed, InvalidRequest, PeerUnavailable
+from outrider.messages import Rows
+from outrider.v1 import target_service_pb2 as messages
+
+
+class BeamDriver:
+    """Runs one generation by beam search. `run` is used once."""
+
+    def __init__(self, generation: Generation, pair: Pair, deadline: float) -> None:
+        self.timings = Timings(time.perf_counter())
+        self.wire_bytes = 0
+        self._generation = generation
+        self._pair = pair
+        self._deadline = deadline
+
+    async def run(self) -> AsyncGenerator[Commit | End]:
+        """Yield what is committed and, last, the end.
+
+        Raises PeerUnavailable when the target is away until the deadline.
+        """
+        generation, timings = self._generation, self.timings
+        generation.target_opened()
+        async with aclosing(self._tokens()) as tokens:
+            while True:
+                for action in generation.next_actions(time.perf_counter()):
+                    if isinstance(action, SendRound):
+                        begin = time.perf_counter()
+                        rows = await anext(tokens, None)
+                        now = time.perf_counter()
+                        timings.verify_wait += now - begin
+                        timings.prompt = timings.prompt or now - begin
+                        if rows is None:
+                            generation.target_full(action.round.number)
+                        else:
+                            generation.target_rows(action.round.number, rows, now)
+                    elif isinstance(action, Commit | End):
+                        timings.last_token = time.perf_counter()
+                        timings.first_token = timings.first_token or timings.last_token
+                        yield action
+                        if isinstance(action, End):
+                            return
+
+    async def _tokens(self) -> AsyncGenerator[Rows]:
+        """Yield the search's tokens, each as the row that a target would have answered."""
+        plan = self._generation.plan
+        request = messages.SearchBeamsRequest(
+            open=wire.write_opening(plan.opening),
+            token_ids=plan.prompt,
+            beam_count=plan.beam_count,
+            end_token_ids=sorted(plan.end_token_ids),
+        )
+        self.wire_bytes += request.ByteSize()
+        target = self._pair.target
+        try:
+            async with aclosing(target.stream("SearchBeams", request, self._deadline)) as parts:
+                async for part in parts:
+                    self.wire_bytes += part.ByteSize()
+                    for rows in self._read(part):
+                        yield rows
+        except PeerUnavailable:
+            if target.ready and time.monotonic() >= self._deadline:
+                raise DeadlinePassed("the generation took longer than its deadline") from None
+            raise
+
+    def _read(self, part: messages.SearchBeamsResponse) -> list[Rows]:
+        size = self._generation.plan.opening.vocabulary
+        self.timings.target.add(part.service_time)
+        counts = self._generation.counts
+        counts.cached = max(counts.cached, part.cached_token_count)
+        try:
+            token_ids = wire.read_ids("token_ids", part.token_ids, size)
+            logprobs = wire.read_logprobs(part.logprobs, size, len(token_ids))
+        except InvalidRequest as error:
+            raise DecodeFailed(f"the target sent beams that cannot be read: {error}") from None
+        return [
+            Rows(sampled=[token_id], logprobs=logprobs[i : i + 1])
+            for i, token_id in enumerate(token_ids)
+        ]
