@@ -43,17 +43,22 @@ class Background:
         """Return the result of `work`. Ctrl-C cancels it, and KeyboardInterrupt comes after it."""
         tasks: list[asyncio.Task[T]] = []
         ended: Future[None] = Future()
+        interrupted = threading.Event()
 
         def begin() -> None:
             tasks.append(self._loop.create_task(work))
             tasks[0].add_done_callback(lambda task: ended.set_result(None))
+            if interrupted.is_set():
+                tasks[0].cancel()
 
         def cancel() -> None:
-            tasks[0].cancel()
+            interrupted.set()
+            for task in tasks:
+                task.cancel()
 
-        # `begin` is always the first of the two that the loop is given.
-        self._loop.call_soon_threadsafe(begin)
+        # From before the work can begin until it has ended, Ctrl-C is its own.
         with _on_interrupt(lambda: self._loop.call_soon_threadsafe(cancel)):
+            self._loop.call_soon_threadsafe(begin)
             ended.result()
         if tasks[0].cancelled():
             raise KeyboardInterrupt

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -37,6 +39,10 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 
 _CALL_SECONDS = 30.0
+_REDIAL_SECONDS = 2.0
+"""Longer than the longest pause between two attempts to connect, which is 1 s and a fifth."""
+
+_AWAY = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.CONNECTING)
 _NO_ANSWER = {
     grpc.StatusCode.CANCELLED: "the orchestrator at {address} is stopping",
     grpc.StatusCode.UNAVAILABLE: "no orchestrator answers at {address}",
@@ -86,6 +92,7 @@ class OutriderClient:
         InvalidRequest for what need not be sent to be refused.
         """
         request = write_request(prompt, options or GenerateOptions())
+        await self._redial()
         call = self._stub.Generate(request, timeout=timeout_seconds, metadata=self._metadata)
         try:
             async for response in call:
@@ -171,10 +178,26 @@ class OutriderClient:
 
     async def _call(self, method: str, request: Any, seconds: float | None) -> Any:
         make = getattr(self._stub, method)
+        await self._redial()
         try:
             return await make(request, timeout=seconds, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise self._failure(error) from None
+
+    async def _redial(self) -> None:
+        """Give a connection that failed before the time to be made again.
+
+        Without it, a call in the pause between two attempts would fail at once,
+        also when the orchestrator is back by then.
+        """
+        state = self._channel.get_state(try_to_connect=True)
+        if state is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REDIAL_SECONDS):
+                while state in _AWAY:
+                    await self._channel.wait_for_state_change(state)
+                    state = self._channel.get_state(try_to_connect=True)
 
     def _failure(self, error: grpc.aio.AioRpcError) -> CallFailed:
         status = error.code().name

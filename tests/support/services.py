@@ -187,7 +187,7 @@ SERIAL = Speculation(n_max=4, policy=Policy.FIXED, run_ahead=False)
 
 
 class OrchestratorProcess:
-    """An orchestrator over two addresses; an empty draft address means none."""
+    """An orchestrator over two addresses, an empty one for no draft; it keeps its own port."""
 
     def __init__(self, target: str, draft: str = "", **options: Any) -> None:
         self._config = OrchestratorConfig(
@@ -197,6 +197,7 @@ class OrchestratorProcess:
             **{"draft_seconds": 10.0, "speculation": SERIAL, **options},
         )
         self._server: Server | None = None
+        self.address = "127.0.0.1:0"
 
     async def start(self) -> None:
         """Listen and watch the peers."""
@@ -206,10 +207,11 @@ class OrchestratorProcess:
         self.orchestrator = Orchestrator(config, self.pair)
         servicer = OrchestratorServicer(self.orchestrator)
         self._server = await _listen(
-            "127.0.0.1:0",
+            self.address,
             "outrider.v1.OrchestratorService",
             lambda server: add_OrchestratorServiceServicer_to_server(servicer, server),
         )
+        self.address = self._server.address
         self.pair.start()
         self._channel = open_channel(self._server.address)
         self.stub: Any = OrchestratorServiceStub(self._channel)
