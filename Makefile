@@ -19,20 +19,21 @@ $(READY): pyproject.toml constraints.txt scripts/setup scripts/check_llama.py
 demo: setup ## stream a completion with the bundled pair
 	@$(BIN)/outrider generate --temperature 0 --n-predict 128 --n-draft 4
 
-# To play with: MODEL= DRAFT= PROMPT= N_DRAFT= name your own; without them the bundled pair is used.
+# To play with: MODEL= DRAFT= PROMPT= N_DRAFT= N_PREDICT= name your own; without them the bundled pair is used.
 # Drafts have a fixed length here, so that there is something to see even where none would pay.
 N_DRAFT = 4
 export PROMPT
 PAIR = $(if $(MODEL),--model '$(MODEL)') $(if $(DRAFT),--draft-model '$(DRAFT)')
-GENERATE = $(BIN)/outrider generate $(PAIR) $(if $(N_DRAFT),--n-draft $(N_DRAFT))
+GENERATE = $(BIN)/outrider generate $(PAIR) $(if $(N_DRAFT),--n-draft $(N_DRAFT)) $(COUNT)
+COUNT = $(if $(N_PREDICT),--n-predict $(N_PREDICT))
 SAME = $(or $(MODEL),models/stdlib-target-q8_0.gguf)
 
 same-model: setup ## let a model draft for itself: every guess is right, and nothing is gained
-	@$(BIN)/outrider generate --model '$(SAME)' $(if $(N_DRAFT),--n-draft $(N_DRAFT)) \
+	@$(BIN)/outrider generate --model '$(SAME)' $(if $(N_DRAFT),--n-draft $(N_DRAFT)) $(COUNT) \
 	    --temperature 0 --prompt "$${PROMPT:-def read_config(path):}"
 
 draft-comparison: setup ## a table of draft lengths
-	@$(BIN)/python -m bench.draft_lengths $(PAIR) --prompt "$${PROMPT:-def read_config(path):}"
+	@$(BIN)/python -m bench.draft_lengths $(PAIR) $(COUNT) --prompt "$${PROMPT:-def read_config(path):}"
 
 temperature-demo: setup ## the same prompt from greedy to creative; watch the acceptance rate
 	@for temperature in 0 0.3 0.7 1.0; do \
@@ -40,11 +41,13 @@ temperature-demo: setup ## the same prompt from greedy to creative; watch the ac
 	    $(GENERATE) --temperature $$temperature --seed 1 --prompt "$${PROMPT:-def read_config(path):}" || exit; \
 	done
 
+creative: N_PREDICT ?= 200
 creative: setup ## something inventive, at temperature 0.9
-	@$(GENERATE) --temperature 0.9 --n-predict 200 --prompt "$${PROMPT:-class Dragon:}"
+	@$(GENERATE) --temperature 0.9 --prompt "$${PROMPT:-class Dragon:}"
 
+technical: N_PREDICT ?= 200
 technical: setup ## something dry, at temperature 0.2
-	@$(GENERATE) --temperature 0.2 --n-predict 200 --prompt "$${PROMPT:-def parse_header(line):}"
+	@$(GENERATE) --temperature 0.2 --prompt "$${PROMPT:-def parse_header(line):}"
 
 # Two at a time: most tests wait for one process or another most of the time. In their order, in
 # which the long files come first and the short ones fill up what is left.

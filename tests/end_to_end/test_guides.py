@@ -65,8 +65,14 @@ class Shell:
         self._folder = folder
         self._running: list[subprocess.Popen[bytes]] = []
         kept = {key: value for key, value in os.environ.items() if key != "MAKEFLAGS"}
-        # One thread: two would wait for each other whenever the machine is busy.
-        self._environment = kept | {"OUTRIDER_THREADS": "1", "OUTRIDER_DRAFT_THREADS": "1"}
+        # One thread: two would wait for each other whenever the machine is busy. And texts
+        # that are not of a length that the page names are short.
+        self._environment = kept | {
+            "OUTRIDER_THREADS": "1",
+            "OUTRIDER_DRAFT_THREADS": "1",
+            "OUTRIDER_N_PREDICT": "16",
+            "N_PREDICT": "16",
+        }
 
     def run(self, block: Block) -> None:
         """Run a block; fail if any of its commands does."""
