@@ -13,7 +13,7 @@ first mismatch drops all later ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from itertools import zip_longest
@@ -169,6 +169,7 @@ class Plan:
     target_context: int
     limit_reason: Finish = Finish.TOKEN_LIMIT  # what reaching the token limit means
     token_texts: Sequence[bytes] = ()  # by id; with them no character is left unfinished
+    control_names: Mapping[int, str] = field(default_factory=dict)  # those to report, by id
     mirostat_mu: float | None = None  # to begin with; None is mirostat's own start
     is_truncated: bool = False  # the middle of the prompt is left out
     beam_count: int = 1  # more: the target searches the text, and nothing is drafted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -46,6 +46,8 @@ class Vocabulary:
 
     texts: list[bytes]
     names: list[bytes]
+    control_ids: Mapping[str, int]
+    """Of the tokens that add nothing, by name."""
 
 
 class Peer:
@@ -161,7 +163,9 @@ class Peer:
         async for part in call:
             texts += part.token_texts
             names += part.token_names
-        return Vocabulary(texts, names)
+        silent = [(name, i) for i, name in enumerate(names) if not texts[i]]
+        control_ids = {name.decode("utf-8", "replace"): i for name, i in silent}
+        return Vocabulary(texts, names, control_ids)
 
     async def _until_unhealthy(self) -> None:
         """Return when the peer says that it stops; raise when it is gone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -25,6 +25,7 @@ from outrider.v1 import target_service_pb2
 DEFAULT_LIMIT = 128
 MAX_COMPLETIONS = 16
 MAX_BEAMS = 16
+MAX_CONTROL_NAMES = 64
 PROMPT_RESERVE = 4
 """A prompt leaves at least this many tokens of the context free."""
 
@@ -92,6 +93,7 @@ class Planner:
             target_context=capacity,
             limit_reason=reason,
             token_texts=target.vocabulary.texts,
+            control_names=_read_control_names(request, target.vocabulary.control_ids),
             is_truncated=len(prompt) < len(whole),
             beam_count=beam_count,
             keep_count=_keep_count(len(prompt), request.overflow) if request.overflow.shift else -1,
@@ -310,6 +312,16 @@ def _read_stop_ids(request: messages.GenerateRequest, size: int) -> list[int]:
     if len(request.stop_token_ids) > 64:
         raise InvalidRequest("stop_token_ids", f"{len(request.stop_token_ids)}, at most 64")
     return wire.read_ids("stop_token_ids", request.stop_token_ids, size)
+
+
+def _read_control_names(
+    request: messages.GenerateRequest, ids: Mapping[str, int]
+) -> dict[int, str]:
+    """Return the control tokens to report that the vocabulary has."""
+    names = request.control_token_names
+    if len(names) > MAX_CONTROL_NAMES:
+        raise InvalidRequest("control_token_names", f"{len(names)}, at most {MAX_CONTROL_NAMES}")
+    return {ids[name]: name for name in names if name in ids}
 
 
 def _read_limit(request: messages.GenerateRequest, room: int) -> tuple[int, Finish]:

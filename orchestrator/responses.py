@@ -79,16 +79,31 @@ def delta_of(
         origin = _ORIGINS[event.origins[i]]
         delta.token_ids.append(token_id)
         delta.origins.append(origin)
-        shown = b"" if token_id in plan.end_token_ids else texts[token_id]
-        delta.pieces.extend(pieces_of(text.add(shown, origin)))
+        delta.pieces.extend(pieces_of(_shown(token_id, plan, text, origin)))
         if event.logprobs:
             delta.logprobs.append(logprob_of(event.logprobs[i], texts))
     return delta
 
 
+def _shown(
+    token_id: int,
+    plan: Plan,
+    text: TextAssembler[messages.TokenOrigin],
+    origin: messages.TokenOrigin,
+) -> list[Piece[messages.TokenOrigin]]:
+    if token_id in plan.end_token_ids:
+        return text.add(b"", origin)
+    if token_id in plan.control_names:
+        return text.add_control(plan.control_names[token_id], origin)
+    return text.add(plan.token_texts[token_id], origin)
+
+
 def pieces_of(pieces: Iterable[Piece[messages.TokenOrigin]]) -> list[messages.TextPiece]:
     """Return runs of text with the origins of the tokens that completed them."""
-    return [messages.TextPiece(text=piece.text, origin=piece.tag) for piece in pieces]
+    return [
+        messages.TextPiece(text=piece.text, origin=piece.tag, control=piece.control)
+        for piece in pieces
+    ]
 
 
 def logprob_of(logprob: TokenLogprob, texts: Sequence[bytes]) -> messages.TokenLogprob:

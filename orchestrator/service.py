@@ -18,6 +18,7 @@ from orchestrator.control import control
 from orchestrator.jobs import Jobs
 from orchestrator.peers import Pair, Peer, State
 from orchestrator.responses import duration, view
+from orchestrator.tool_calls import CallFormat, detect_format
 from outrider import wire
 from outrider.errors import InvalidRequest, PeerUnavailable
 from outrider.messages import Rule
@@ -156,6 +157,10 @@ class Orchestrator:
             self._template = ChatTemplate(source, bos_token=bos, eos_token=eos)
             self._template_key = (source, bos, eos)
         return self._template
+
+    def call_format(self) -> CallFormat | None:
+        """Return how the model writes calls, by the template in use; None if that is unknown."""
+        return detect_format(self.chat_template().source)
 
     def _control_text(self, which: str) -> str:
         """Return the text that stands for BOS or EOS; empty if there is none."""

@@ -19,10 +19,11 @@ def ends_inside_character(data: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[Tag]):
-    """A run of whole characters and the tag of the token that completed it."""
+    """A run of whole characters, or a control token's name; the tag of the last token of it."""
 
     text: str
     tag: Tag
+    control: bool = False
 
 
 class TextAssembler(Generic[Tag]):
@@ -43,6 +44,13 @@ class TextAssembler(Generic[Tag]):
         """Return what can be shown after one more token."""
         return self._show(self._decoder.decode(token), tag)
 
+    def add_control(self, name: str, tag: Tag) -> list[Piece[Tag]]:
+        """Return what can be shown after a control token, which no stop sequence looks at."""
+        if self.stopped_by:
+            return []
+        self._held.append(Piece(name, tag, control=True))
+        return self._release_certain()
+
     def finish(self, tag: Tag) -> list[Piece[Tag]]:
         """Return the rest; an unfinished character becomes U+FFFD."""
         pieces = self._show(self._decoder.decode(b"", True), tag)
@@ -55,18 +63,28 @@ class TextAssembler(Generic[Tag]):
         if self.stopped_by or not text:
             return []
         self._held.append(Piece(text, tag))
-        pending = "".join(piece.text for piece in self._held)
+        pending = self._pending()
         found = [(at, stop) for stop in self._stops if (at := pending.find(stop)) >= 0]
         if found:
             at, self.stopped_by = min(found, key=lambda each: each[0])
             return self._release(at)
+        return self._release_certain()
+
+    def _pending(self) -> str:
+        return "".join(piece.text for piece in self._held if not piece.control)
+
+    def _release_certain(self) -> list[Piece[Tag]]:
+        pending = self._pending()
         return self._release(len(pending) - _longest_start(pending, self._stops))
 
     def _release(self, count: int) -> list[Piece[Tag]]:
-        """Return the first `count` held characters, tags kept."""
+        """Return the first `count` held characters, tags kept; also control tokens among them."""
         shown = []
-        while count > 0:
+        while self._held and (count > 0 or self._held[0].control):
             piece = self._held.pop(0)
+            if piece.control:
+                shown.append(piece)
+                continue
             if len(piece.text) > count:
                 self._held.insert(0, Piece(piece.text[count:], piece.tag))
                 piece = Piece(piece.text[:count], piece.tag)

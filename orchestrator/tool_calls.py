@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -13,7 +13,8 @@ class CallFormat(Enum):
     """How a model writes a call."""
 
     HERMES = "hermes"  # <tool_call>{"name": "f", "arguments": {}}</tool_call>, also Qwen
-    MISTRAL = "mistral"  # [TOOL_CALLS] [{"name": "f", "arguments": {}}] or [TOOL_CALLS]f[ARGS]{}
+    MISTRAL = "mistral"  # [TOOL_CALLS] [{"name": "f", "arguments": {}}]
+    MISTRAL_ARGS = "mistral-args"  # [TOOL_CALLS]f[ARGS]{}, of later models
     FUNCTION = "function"  # <function=f>{}</function>
     LLAMA = "llama"  # <|python_tag|>{"name": "f", "parameters": {}}, the tag only at times
 
@@ -26,6 +27,18 @@ class ToolCall:
     arguments: str
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A control token that belongs to a call, by its name; it is never content."""
+
+    name: str
+
+
+def text_of(pieces: Iterable[str | Mark]) -> str:
+    """Return the text without marks."""
+    return "".join(piece for piece in pieces if isinstance(piece, str))
+
+
 def detect_format(template: str) -> CallFormat | None:
     """Return how a model with this chat template writes calls; None when that is not known."""
     if any(mark in template for mark in ("<parameter=", "<arg_key>")):
@@ -33,7 +46,7 @@ def detect_format(template: str) -> CallFormat | None:
     if "<tool_call>" in template:
         return CallFormat.HERMES
     if "[TOOL_CALLS]" in template:
-        return CallFormat.MISTRAL
+        return CallFormat.MISTRAL_ARGS if "[ARGS]" in template else CallFormat.MISTRAL
     if "<function=" in template:
         return CallFormat.FUNCTION
     if "<|python_tag|>" in template or ('{"name": ' in template and '"parameters": ' in template):
@@ -41,38 +54,46 @@ def detect_format(template: str) -> CallFormat | None:
     return None
 
 
-def parse(text: str, form: CallFormat) -> tuple[str, list[ToolCall]]:
+def mark_names(form: CallFormat) -> list[str]:
+    """Return the parts of calls that are control tokens in some models."""
+    syntax = _SYNTAX[form]
+    return [name for name in (syntax.opening, *syntax.inner, syntax.closing) if name]
+
+
+def parse(pieces: Iterable[str | Mark], form: CallFormat) -> tuple[str, list[ToolCall]]:
     """Return the text around the calls, and the calls."""
     parser = ToolCallParser(form)
-    pieces = [*parser.add(text), *parser.finish()]
-    content = "".join(piece for piece in pieces if isinstance(piece, str))
-    return content, [piece for piece in pieces if isinstance(piece, ToolCall)]
+    read = [each for piece in pieces for each in parser.add(piece)] + parser.finish()
+    content = "".join(each for each in read if isinstance(each, str))
+    return content, [each for each in read if isinstance(each, ToolCall)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Syntax:
     """`header` is what may stand between the opening and the JSON, and may hold the name.
 
-    `starts` fits every start of a header. `bare`: JSON may also come without an
-    opening, where no text is before it.
+    `starts` fits every start of a header, `inner` are the marks in it. `bare`: JSON
+    may also come without an opening, where no text is before it.
     """
 
     opening: str
     closing: str = ""
     header: re.Pattern[str] = re.compile(r"\s{0,8}(?P<name>)")
     starts: re.Pattern[str] = re.compile(r"\s{0,8}")
+    inner: Sequence[str] = ()
     bare: bool = False
 
 
+_MISTRAL = _Syntax(
+    "[TOOL_CALLS]",
+    header=re.compile(r"\s{0,8}(?P<name>[\w.-]{0,128})(\[CALL_ID\]\w{1,64})?(\[ARGS\])?\s{0,8}"),
+    starts=re.compile(r"\s{0,8}[\w.-]{0,128}(\[[\w\[\]]{0,90})?\s{0,8}"),
+    inner=("[CALL_ID]", "[ARGS]"),
+)
 _SYNTAX = {
     CallFormat.HERMES: _Syntax("<tool_call>", "</tool_call>"),
-    CallFormat.MISTRAL: _Syntax(
-        "[TOOL_CALLS]",
-        header=re.compile(
-            r"\s{0,8}(?P<name>[\w.-]{0,128})(\[CALL_ID\]\w{1,64})?(\[ARGS\])?\s{0,8}"
-        ),
-        starts=re.compile(r"\s{0,8}[\w.-]{0,128}(\[[\w\[\]]{0,90})?\s{0,8}"),
-    ),
+    CallFormat.MISTRAL: _MISTRAL,
+    CallFormat.MISTRAL_ARGS: _MISTRAL,
     CallFormat.FUNCTION: _Syntax(
         "<function=",
         "</function>",
@@ -95,7 +116,7 @@ class ToolCallParser:
     Goes character by character, so that it does not matter how the text is cut.
     Nothing of a call is shown as content, nor what may still become one; what
     turns out to be none is shown as it was. White space is dropped where nothing but
-    calls is next to it.
+    calls is next to it. A control token is a mark, or nothing.
     """
 
     def __init__(self, form: CallFormat) -> None:
@@ -106,22 +127,25 @@ class ToolCallParser:
         self._has_called = False
         self._space: str | None = ""  # since the start or the last call; None after other text
         self._held = ""  # a start of the opening, or of the closing
-        self._begun: list[str] = []  # what is no content if it becomes a call
+        self._begun: list[str | Mark] = []  # what is no content if it becomes a call
         self._header = ""
         self._json_start = 0  # in `_begun`
         self._name = ""
         self._depth = 0
         self._is_quoted = self._is_escaped = self._is_checked = False
 
-    def add(self, text: str) -> list[str | ToolCall]:
+    def add(self, piece: str | Mark) -> list[str | ToolCall]:
         """Return the content and the calls that are certain now, in order; no text is empty."""
-        for character in text:
-            self._read(character)
+        if isinstance(piece, Mark):
+            self._read_mark(piece)
+        else:
+            for character in piece:
+                self._read(character)
         return self._take()
 
     def finish(self) -> list[str | ToolCall]:
         """Return the rest; a call that is not complete is content."""
-        rest = "".join(self._begun) + self._held
+        rest = text_of(self._begun) + self._held
         if rest.strip() or not self._has_called:
             self._show(rest)
         return self._take()
@@ -140,6 +164,36 @@ class ToolCallParser:
         self._text += filter(None, (self._space, text))
         self._space = None
 
+    def _read_mark(self, mark: Mark) -> None:
+        if mark.name == self._syntax.opening and not self._is_quoted:
+            self._give_up()
+            self._begin(mark)
+        elif self._read == self._read_header and mark.name in self._syntax.inner:
+            self._begun.append(mark)
+            self._header += mark.name
+        elif self._is_quoted:
+            self._begun.append(mark)
+        elif self._read == self._read_closing and mark.name == self._syntax.closing:
+            self._held = ""
+            self._read = self._read_text
+        else:
+            self._give_up()
+
+    def _begin(self, opening: str | Mark) -> None:
+        self._begun, self._held, self._header = [opening], "", ""
+        self._read = self._read_header
+
+    def _give_up(self) -> None:
+        """Make content of what has begun."""
+        rest = text_of(self._begun) + self._held
+        self._begun, self._held = [], ""
+        self._is_quoted = self._is_escaped = False
+        self._read = self._read_text
+        if self._space is not None and not rest.strip():
+            self._space += rest
+        elif rest:
+            self._show(rest)
+
     # Each of these reads one character in one state.
 
     def _read_text(self, character: str) -> None:
@@ -156,8 +210,7 @@ class ToolCallParser:
             self._show(self._held[0])
             self._held = self._held[1:]
         if self._held == self._syntax.opening:
-            self._begun, self._held, self._header = [self._held], "", ""
-            self._read = self._read_header
+            self._begin(self._held)
 
     def _read_header(self, character: str) -> None:
         self._begun.append(character)
@@ -173,8 +226,10 @@ class ToolCallParser:
         self._header += character
         if not self._syntax.starts.fullmatch(self._header):
             begun, self._begun = self._begun, []
-            self._show(begun[0][0])
-            self._read_again("".join(begun)[1:])  # the next opening may be in there
+            text, shown = text_of(begun), int(isinstance(begun[0], str))
+            if shown:
+                self._show(text[:1])
+            self._read_again(text[shown:])  # the next opening may be in there
 
     def _read_json(self, character: str) -> None:
         self._begun.append(character)
@@ -189,9 +244,11 @@ class ToolCallParser:
             if not self._depth:
                 self._end_call(_read_calls(self._name, self._json()))
         elif character not in _UNQUOTED:
-            again = self._begun.pop()
-            if self._syntax.opening.startswith(self._begun[-1] + again):  # Mistral's, at [T
-                again = self._begun.pop() + again
+            again = text_of([self._begun.pop()])
+            before = text_of(self._begun[-1:])
+            if self._syntax.opening.startswith(before + again):  # Mistral's, at [T
+                again = before + again
+                self._begun.pop()
             self._end_call([])
             self._read_again(again)
 
@@ -207,10 +264,11 @@ class ToolCallParser:
             self._is_checked = True
 
     def _json(self) -> str:
-        return "".join(self._begun[self._json_start :])
+        begun = self._begun[self._json_start :]
+        return "".join(each.name if isinstance(each, Mark) else each for each in begun)
 
     def _end_call(self, calls: Sequence[ToolCall]) -> None:
-        begun, self._begun = "".join(self._begun), []
+        begun, self._begun = text_of(self._begun), []
         self._read = self._read_text
         if not calls:
             self._show(begun)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from orchestrator.tool_calls import Mark, text_of
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 ORIGINS = {
@@ -34,17 +35,22 @@ class CommittedToken:
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """What a message adds: text to show, and the tokens whose text is shown by now."""
+    """What a message adds: text to show, marks in it, and the tokens whose text is shown by now."""
 
-    text: str
+    pieces: tuple[str | Mark, ...]
     tokens: tuple[CommittedToken, ...]
+
+    @property
+    def text(self) -> str:
+        """The text to show."""
+        return text_of(self.pieces)
 
 
 @dataclass(slots=True)
 class Completion:
     """One completion as far as it has come."""
 
-    text: str = ""
+    pieces: list[str | Mark] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     shown: list[CommittedToken] = field(default_factory=list)
     finished: messages.GenerationFinished | None = None
@@ -52,23 +58,28 @@ class Completion:
     _shown_bytes: int = 0
     _token_bytes: int = 0
 
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return text_of(self.pieces)
+
     def add(self, delta: messages.GenerationDelta) -> Addition:
         """Take in what a round brought."""
         self.token_ids += delta.token_ids
         for token in committed_tokens(delta):
             self._held.append((self._token_bytes, token))
             self._token_bytes += len(token.text)
-        text = "".join(piece.text for piece in delta.pieces)
-        self.text += text
-        self._shown_bytes += len(text.encode())
-        return Addition(text, self._release())
+        pieces = tuple(Mark(each.text) if each.control else each.text for each in delta.pieces)
+        self.pieces += pieces
+        self._shown_bytes += len(text_of(pieces).encode())
+        return Addition(pieces, self._release())
 
     def finish(self, finished: messages.GenerationFinished) -> Addition:
         """Take in the end; what is held belongs to the text unless a stop sequence cut it."""
         self.finished = finished
         if finished.reason != messages.FINISH_REASON_STOP_SEQUENCE:
-            return Addition("", self._show(token for _, token in self._held))
-        return Addition("", self._show(t for at, t in self._held if at < self._shown_bytes))
+            return Addition((), self._show(token for _, token in self._held))
+        return Addition((), self._show(t for at, t in self._held if at < self._shown_bytes))
 
     def _release(self) -> tuple[CommittedToken, ...]:
         released = []

@@ -22,7 +22,7 @@ from orchestrator.http.config import HttpConfig
 from orchestrator.http.metrics import Metrics
 from orchestrator.http.options import Prompt, prompt_parts
 from orchestrator.http.streams import DONE, EventStream, event, numbered
-from orchestrator.tool_calls import CallFormat, detect_format
+from orchestrator.tool_calls import CallFormat
 from outrider.errors import OutriderError
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -52,6 +52,9 @@ class Orchestrator(Protocol):
         self, request: messages.ApplyTemplateRequest
     ) -> messages.ApplyTemplateResponse:
         """Return the prompt of a chat."""
+
+    def call_format(self) -> CallFormat | None:
+        """Return how the model writes calls, once there was a chat to render; None if unknown."""
 
     async def embed(self, request: messages.EmbedRequest) -> messages.EmbedResponse:
         """Return embeddings."""
@@ -121,7 +124,7 @@ class Gateway:
     async def chat(self, body: openai.ChatBody) -> Response:
         """Answer /v1/chat/completions."""
         prompt = await self._chat_prompt(openai.read_template(body))
-        wish = openai.read_chat(body, prompt, self._call_format())
+        wish = openai.read_chat(body, prompt, self._orchestrator.call_format())
         wants_logprobs = wish.requests[0].HasField("logprobs")
         shape = openai.ChatShape(wants_logprobs, secrets.token_hex(6), wish.call_format)
         return await self._openai(wish, shape, "chatcmpl", _nothing)
@@ -235,9 +238,6 @@ class Gateway:
         if vocabulary.adds_bos and ids[:1] != [vocabulary.bos_token_id]:
             ids.insert(0, vocabulary.bos_token_id)
         return ids
-
-    def _call_format(self) -> CallFormat | None:
-        return detect_format(self._model().chat_template)
 
     def _fingerprint(self) -> str:
         """Return what is equal as long as the same models answer in the same version."""

@@ -26,7 +26,7 @@ from orchestrator.http.options import (
     refuse,
     set_prompt,
 )
-from orchestrator.tool_calls import CallFormat, ToolCall, ToolCallParser, parse
+from orchestrator.tool_calls import CallFormat, ToolCall, ToolCallParser, mark_names, parse
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -166,6 +166,8 @@ def read_chat(body: ChatBody, prompt: Sequence[int], call_format: CallFormat | N
         ask_for_logprobs(request, top_count, after_sampling=bool(body.post_sampling_probs))
     elif body.top_logprobs:
         raise InvalidRequest("top_logprobs", "needs logprobs")
+    if call_format is not None and offered_tools(body):
+        request.control_token_names.extend(mark_names(call_format))
     request.completion_count = check_choice_count(body.n, 1)
     return Wish(
         requests=[_with_prompt(request, list(prompt))],
@@ -486,7 +488,7 @@ class ChatShape:
         content: str | None = completion.text
         calls: list[ToolCall] = []
         if self.call_format is not None:
-            content, calls = parse(completion.text, self.call_format)
+            content, calls = parse(completion.pieces, self.call_format)
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if calls:
             message["content"] = content or None
@@ -506,7 +508,9 @@ class ChatShape:
             self._call_counts[index] = 0
             yield self._piece(index, {"role": "assistant", "content": ""})
         parser = self._parsers[index]
-        certain = parser.add(addition.text) if parser else [addition.text]
+        certain: list[str | ToolCall] = [addition.text]
+        if parser is not None:
+            certain = [each for piece in addition.pieces for each in parser.add(piece)]
         yield from self._deltas(index, certain, addition.tokens)
 
     def last(self, index: int, completion: Completion) -> Iterator[dict[str, Any]]:

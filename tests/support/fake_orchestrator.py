@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
+from orchestrator.tool_calls import CallFormat, detect_format
 from outrider.errors import InvalidRequest
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -152,6 +153,10 @@ class FakeOrchestrator:
                 raise InvalidRequest("messages", "each needs a role")
             lines.append(f"{message['role']}: {message.get('content')}\n")
         return messages.ApplyTemplateResponse(prompt="".join(lines))
+
+    def call_format(self) -> CallFormat | None:
+        """Return what the template says."""
+        return detect_format(self.template)
 
     async def embed(self, request: messages.EmbedRequest) -> messages.EmbedResponse:
         """Return a vector of length 1 that depends on the text's length."""

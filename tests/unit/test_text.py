@@ -142,6 +142,54 @@ def test_a_piece_that_is_cut_keeps_its_tag() -> None:
     ]
 
 
+# control tokens
+
+
+def test_a_control_token_is_a_piece_of_its_own() -> None:
+    assembler: TextAssembler[int] = TextAssembler(["<c>", "ab"])
+    assert assembler.add_control("<c>", 0) == [Piece("<c>", 0, control=True)]
+    assert assembler.add(b"x", 1) == [Piece("x", 1)]
+    assert assembler.stopped_by == ""
+
+
+def test_a_control_token_waits_for_the_text_before_it() -> None:
+    assembler: TextAssembler[int] = TextAssembler(["ab"])
+    assert assembler.add(b"xa", 0) == [Piece("x", 0)]
+    assert assembler.add_control("<c>", 1) == []
+    assert assembler.add(b"c", 2) == [Piece("a", 0), Piece("<c>", 1, control=True), Piece("c", 2)]
+
+
+def test_a_control_token_that_waits_is_shown_at_the_end() -> None:
+    assembler: TextAssembler[int] = TextAssembler(["ab"])
+    assembler.add(b"a", 0)
+    assembler.add_control("<c>", 1)
+    assert assembler.finish(2) == [Piece("a", 0), Piece("<c>", 1, control=True)]
+
+
+def test_nothing_comes_after_a_stop_sequence_not_even_a_control_token() -> None:
+    assembler: TextAssembler[int] = TextAssembler(["ab"])
+    assert assembler.add_control("<c>", 0) and not assembler.add(b"a", 1)
+    assert assembler.add_control("<d>", 2) == []
+    assert assembler.add(b"b", 3) == []
+    assert assembler.stopped_by == "ab"
+    assert assembler.add_control("<e>", 4) == assembler.finish(5) == []
+
+
+@SETTINGS
+@given(TEXTS, STOPS, CUTS, CUTS)
+def test_control_tokens_change_nothing_about_the_text(
+    text: str, stops: list[str], cuts: list[int], controls: list[int]
+) -> None:
+    tokens = split(text.encode(), cuts)
+    assembler: TextAssembler[int] = TextAssembler(stops)
+    shown = []
+    for i, token in enumerate(tokens):
+        shown += assembler.add(token, i)
+        shown += assembler.add_control("ab", i) * (i in controls)
+    shown += assembler.finish(len(tokens))
+    assert "".join(each.text for each in shown if not each.control) == cut(tokens, stops)
+
+
 # every split
 
 

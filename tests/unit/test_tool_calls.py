@@ -11,22 +11,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.tool_calls import CallFormat, ToolCall, ToolCallParser, detect_format, parse
+from orchestrator.tool_calls import (
+    CallFormat,
+    Mark,
+    ToolCall,
+    ToolCallParser,
+    detect_format,
+    mark_names,
+    parse,
+    text_of,
+)
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=300)
 TEMPLATES = Path(__file__).parents[1] / "support" / "templates"
 
 HERMES, MISTRAL = CallFormat.HERMES, CallFormat.MISTRAL
 FUNCTION, LLAMA = CallFormat.FUNCTION, CallFormat.LLAMA
+MISTRAL_ARGS = CallFormat.MISTRAL_ARGS
 
 WEATHER = ToolCall("weather", '{"city": "K\u00f6ln"}')
 TIME = ToolCall("time", "{}")
 
 
-def pieces_of(texts: Iterable[str], form: CallFormat) -> list[list[str | ToolCall]]:
-    """Return what is handed out after each text, and at the end."""
+def pieces_of(pieces: Iterable[str | Mark], form: CallFormat) -> list[list[str | ToolCall]]:
+    """Return what is handed out after each piece, and at the end."""
     parser = ToolCallParser(form)
-    return [*[parser.add(text) for text in texts], parser.finish()]
+    return [*[parser.add(piece) for piece in pieces], parser.finish()]
 
 
 def joined(pieces: Iterable[Sequence[str | ToolCall]]) -> list[str | ToolCall]:
@@ -243,12 +253,14 @@ def test_white_space_waits_for_what_follows() -> None:
 MARKS = {
     HERMES: "<tool_call>",
     MISTRAL: "[TOOL_CALLS]",
+    MISTRAL_ARGS: "[TOOL_CALLS]",
     FUNCTION: "<function=",
     LLAMA: "<|python_tag|>",
 }
 FRAGMENTS = {
     HERMES: ["<tool_call>", "</tool_call>", "<tool", "</", '<tool_call>{"name": "h", '],
     MISTRAL: ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[TOOL", '[TOOL_CALLS]f[ARGS]{"a": "]}"}'],
+    MISTRAL_ARGS: ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[TOOL_CALLS]f", "[TOOL", "f[ARGS]"],
     FUNCTION: ["<function=", "</function>", "<fun", "f>", '<function=f>{"a": "text"}'],
     LLAMA: ["<|python_tag|>", "<|", ";", "; ", '{"name": "f", "parameters": {}}'],
 }
@@ -346,6 +358,96 @@ def test_calls_that_are_written_are_read_again(
     assert "".join(content.split()) == "".join("".join(contents).split())
 
 
+# marks that are control tokens
+
+
+@pytest.mark.parametrize(
+    ("form", "pieces"),
+    [
+        (
+            HERMES,
+            [Mark("<tool_call>"), '\n{"name": "time", "arguments": {}}\n', Mark("</tool_call>")],
+        ),
+        (HERMES, [Mark("<tool_call>"), '{"name": "time", "arguments": {}}', "</tool_call>"]),
+        (MISTRAL, [Mark("[TOOL_CALLS]"), ' [{"name": "time", "arguments": {}}]']),
+        (MISTRAL_ARGS, [Mark("[TOOL_CALLS]"), "time", Mark("[ARGS]"), "{}"]),
+        (
+            MISTRAL_ARGS,
+            [Mark("[TOOL_CALLS]"), "time", Mark("[CALL_ID]"), "Ab3", Mark("[ARGS]"), "{}"],
+        ),
+        (LLAMA, [Mark("<|python_tag|>"), '{"name": "time", "parameters": {}}']),
+        (FUNCTION, [Mark("<function="), "time>{}</function>"]),
+    ],
+)
+def test_a_call_between_marks_is_read(form: CallFormat, pieces: list[str | Mark]) -> None:
+    assert parse(pieces, form) == ("", [TIME])
+    assert parse([*pieces, *pieces], form) == ("", [TIME, TIME])
+    assert parse(["Now", *pieces, "!"], form) == ("Now!", [TIME])
+
+
+@pytest.mark.parametrize(
+    ("form", "pieces", "content"),
+    [
+        (HERMES, ["a ", Mark("<tool_call>"), "b"], "a b"),
+        (HERMES, ["a", Mark("</tool_call>"), "b"], "ab"),
+        (HERMES, [Mark("<tool_call>"), '\n{"name": "ti'], '\n{"name": "ti'),
+        (HERMES, [Mark("<tool_call>"), "{1}", Mark("</tool_call>")], "{1}"),
+        (HERMES, ["<tool", Mark("<tool_call>"), "_call>"], "<tool_call>"),
+        (HERMES, [Mark("<tool_call>"), '{"name"', Mark("</tool_call>"), ": 1}"], '{"name": 1}'),
+        (MISTRAL_ARGS, [Mark("[TOOL_CALLS]"), "f", Mark("[ARGS]"), "none"], "fnone"),
+        (MISTRAL_ARGS, ["a", Mark("[ARGS]"), "{}"], "a{}"),
+        (LLAMA, [Mark("<|python_tag|>"), "print({})"], "print({})"),
+    ],
+)
+def test_a_mark_is_no_content(form: CallFormat, pieces: list[str | Mark], content: str) -> None:
+    assert parse(pieces, form) == (content, [])
+
+
+def test_a_mark_in_a_string_is_part_of_it() -> None:
+    """A grammar takes a control token in a string for its name."""
+    pieces = [
+        *(Mark("<tool_call>"), '{"name": "f", "arguments": {"a": "x', Mark("</tool_call>")),
+        *(Mark("<tool_call>"), '"}}', Mark("</tool_call>")),
+    ]
+    assert parse(pieces, HERMES) == ("", [ToolCall("f", '{"a": "x</tool_call><tool_call>"}')])
+
+
+def test_a_mark_after_a_malformed_call_opens_another() -> None:
+    good = [Mark("<tool_call>"), '{"name": "time", "arguments": {}}', Mark("</tool_call>")]
+    for bad in ("{", "", '{"x": 1', "{} "):
+        assert parse([Mark("<tool_call>"), bad, *good], HERMES) == (bad, [TIME])
+
+
+def marked(form: CallFormat) -> st.SearchStrategy[tuple[CallFormat, list[str | Mark]]]:
+    names = {*mark_names(form)}
+    texts = [
+        each for each in (*FRAGMENTS[form], *COMMON) if not any(name in each for name in names)
+    ]
+    pieces = st.one_of(st.sampled_from([Mark(name) for name in names]), st.sampled_from(texts))
+    return st.tuples(st.just(form), st.lists(pieces, max_size=12))
+
+
+MARKED = st.sampled_from(CallFormat).flatmap(marked)
+
+
+@SETTINGS
+@given(MARKED)
+def test_marks_never_show(case: tuple[CallFormat, list[str | Mark]]) -> None:
+    form, pieces = case
+    content, calls = parse(pieces, form)
+    assert calls or content == text_of(pieces)
+    in_calls = sum(call.arguments.count("text") + call.name.count("text") for call in calls)
+    assert content.count("text") + in_calls == text_of(pieces).count("text")
+
+
+@SETTINGS
+@given(MARKED)
+def test_however_text_between_marks_is_cut(case: tuple[CallFormat, list[str | Mark]]) -> None:
+    form, pieces = case
+    characters = [part for each in pieces for part in ([each] if isinstance(each, Mark) else each)]
+    assert joined(pieces_of(characters, form)) == joined(pieces_of(pieces, form))
+
+
 # from the template
 
 
@@ -368,3 +470,8 @@ def test_a_template_with_xml_in_its_tags_is_of_no_known_form() -> None:
     assert detect_format("<tool_call>\n<function=f>\n<parameter=a>") is None
     assert detect_format("<tool_call>f\n<arg_key>a</arg_key>") is None
     assert detect_format("write <function=name>{...}</function>") is FUNCTION
+
+
+def test_a_template_says_whether_mistral_writes_lists() -> None:
+    assert detect_format("[TOOL_CALLS] [") is MISTRAL
+    assert detect_format("[TOOL_CALLS]{{ name }}[ARGS]") is MISTRAL_ARGS
