@@ -60,6 +60,11 @@ def mark_names(form: CallFormat) -> list[str]:
     return [name for name in (syntax.opening, *syntax.inner, syntax.closing) if name]
 
 
+def opening_of(form: CallFormat) -> str:
+    """Return what a call begins with."""
+    return _SYNTAX[form].opening
+
+
 def parse(pieces: Iterable[str | Mark], form: CallFormat) -> tuple[str, list[ToolCall]]:
     """Return the text around the calls, and the calls."""
     parser = ToolCallParser(form)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import secrets
@@ -123,15 +124,23 @@ class Gateway:
 
     async def chat(self, body: openai.ChatBody) -> Response:
         """Answer /v1/chat/completions."""
-        prompt = await self._chat_prompt(openai.read_template(body))
-        wish = openai.read_chat(body, prompt, self._orchestrator.call_format())
-        wants_logprobs = wish.requests[0].HasField("logprobs")
-        shape = openai.ChatShape(wants_logprobs, secrets.token_hex(6), wish.call_format)
+        rendered = await self._orchestrator.apply_template(openai.read_template(body))
+        call_format = self._orchestrator.call_format()
+        forced = await asyncio.to_thread(openai.read_forced_calls, body, call_format)
+        prompt = await self._chat_ids(rendered.prompt + forced.opening)
+        wish = openai.read_chat(body, prompt, call_format, forced)
+        shape = openai.ChatShape(
+            wish.requests[0].HasField("logprobs"),
+            secrets.token_hex(6),
+            wish.call_format,
+            wish.call_opening,
+        )
         return await self._openai(wish, shape, "chatcmpl", _nothing)
 
     async def respond(self, body: responses.ResponseBody) -> Response:
         """Answer /v1/responses."""
-        prompt = await self._chat_prompt(responses.read_template(body))
+        rendered = await self._orchestrator.apply_template(responses.read_template(body))
+        prompt = await self._chat_ids(rendered.prompt)
         request = responses.read_request(body, prompt)
         head = responses.Head(
             f"resp_{secrets.token_hex(12)}",
@@ -227,11 +236,10 @@ class Gateway:
         response = await self._orchestrator.detokenize(messages.DetokenizeRequest(token_ids=ids))
         return response.text
 
-    async def _chat_prompt(self, request: messages.ApplyTemplateRequest) -> list[int]:
+    async def _chat_ids(self, prompt: str) -> list[int]:
         """Return the ids of a rendered chat; BOS is there once, whoever writes it."""
-        rendered = await self._orchestrator.apply_template(request)
         response = await self._orchestrator.tokenize(
-            messages.TokenizeTextRequest(text=rendered.prompt, parse_special=True)
+            messages.TokenizeTextRequest(text=prompt, parse_special=True)
         )
         ids = [token.token_id for token in response.tokens]
         vocabulary = self._model().vocabulary

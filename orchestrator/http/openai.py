@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
+from orchestrator.forced_calls import FREE, ForcedCalls, Tool, force_calls, forced_tools
 from orchestrator.http.completion import Addition, CommittedToken, Completion, Gathering
 from orchestrator.http.counts import acceptance_metrics, timings, usage
 from orchestrator.http.options import (
@@ -26,7 +27,7 @@ from orchestrator.http.options import (
     refuse,
     set_prompt,
 )
-from orchestrator.tool_calls import CallFormat, ToolCall, ToolCallParser, mark_names, parse
+from orchestrator.tool_calls import CallFormat, Mark, ToolCall, ToolCallParser, mark_names, parse
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -100,6 +101,7 @@ class ChatBody(OpenAIFields):
     top_logprobs: Int32 | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     functions: list[Any] | None = None
@@ -128,6 +130,7 @@ class Wish:
     includes_usage: bool = False
     echoes: bool = False
     call_format: CallFormat | None = None
+    call_opening: str = ""
 
     def gathering(self) -> Gathering:
         """Return where to gather the completions."""
@@ -154,10 +157,16 @@ def read_completion(body: CompletionBody) -> Wish:
     )
 
 
-def read_chat(body: ChatBody, prompt: Sequence[int], call_format: CallFormat | None) -> Wish:
+def read_chat(
+    body: ChatBody,
+    prompt: Sequence[int],
+    call_format: CallFormat | None,
+    forced: ForcedCalls = FREE,
+) -> Wish:
     """Return what /v1/chat/completions is asked for. Raises InvalidRequest.
 
-    `prompt` is the rendered chat; `call_format` is how this model writes calls.
+    `prompt` is the rendered chat with the opening of what is `forced`;
+    `call_format` is how this model writes calls.
     """
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     request = _request(body, _UNTIL_THE_END if limit is None else limit)
@@ -168,6 +177,8 @@ def read_chat(body: ChatBody, prompt: Sequence[int], call_format: CallFormat | N
         raise InvalidRequest("top_logprobs", "needs logprobs")
     if call_format is not None and offered_tools(body):
         request.control_token_names.extend(mark_names(call_format))
+    if forced.grammar:
+        request.sampling.grammar = forced.grammar
     request.completion_count = check_choice_count(body.n, 1)
     return Wish(
         requests=[_with_prompt(request, list(prompt))],
@@ -175,6 +186,7 @@ def read_chat(body: ChatBody, prompt: Sequence[int], call_format: CallFormat | N
         streams=bool(body.stream),
         includes_usage=_includes_usage(body),
         call_format=call_format if offered_tools(body) else None,
+        call_opening=forced.opening,
     )
 
 
@@ -188,8 +200,7 @@ def read_template(body: ChatBody) -> messages.ApplyTemplateRequest:
         audio=(),
         web_search_options=(),
     )
-    if body.tool_choice not in (None, "auto", "none"):
-        raise InvalidRequest("tool_choice", "must be auto or none: calls cannot be forced yet")
+    _forced_tools(body)
     return messages.ApplyTemplateRequest(
         messages_json=json.dumps(body.messages),
         tools_json=json.dumps(body.tools) if offered_tools(body) else "",
@@ -201,6 +212,25 @@ def read_template(body: ChatBody) -> messages.ApplyTemplateRequest:
 def offered_tools(body: ChatBody) -> bool:
     """Say whether the model may call tools."""
     return bool(body.tools) and body.tool_choice != "none"
+
+
+def _forced_tools(body: ChatBody) -> list[Tool]:
+    tools = forced_tools(body.tool_choice, body.tools or ())
+    is_any_text = body.response_format is None or body.response_format.type == "text"
+    if tools and not (is_any_text and not body.grammar and body.json_schema is None):
+        raise InvalidRequest("tool_choice", "does not go with a response_format, grammar or schema")
+    return tools
+
+
+def read_forced_calls(body: ChatBody, call_format: CallFormat | None) -> ForcedCalls:
+    """Return what the model must call. Raises InvalidRequest. A large grammar takes its time."""
+    tools = _forced_tools(body)
+    if not tools:
+        return FREE
+    if call_format is None:
+        raise InvalidRequest("tool_choice", "it is not known how this model writes calls")
+    several = body.tool_choice == "required" and bool(body.parallel_tool_calls)
+    return force_calls(tools, call_format, several=several)
 
 
 def read_embedding(body: EmbeddingBody) -> list[Prompt]:
@@ -473,11 +503,15 @@ def echo_of(
 
 @dataclass(slots=True)
 class ChatShape:
-    """Choices of /v1/chat/completions. `id_suffix` makes the ids of calls unique."""
+    """Choices of /v1/chat/completions. `id_suffix` makes the ids of calls unique.
+
+    `call_opening` is the part of a call that the prompt ends in.
+    """
 
     wants_logprobs: bool
     id_suffix: str
     call_format: CallFormat | None = None
+    call_opening: str = ""
     kind: str = "chat.completion"
     chunk_kind: str = "chat.completion.chunk"
     _parsers: dict[int, ToolCallParser | None] = field(default_factory=dict)
@@ -488,7 +522,7 @@ class ChatShape:
         content: str | None = completion.text
         calls: list[ToolCall] = []
         if self.call_format is not None:
-            content, calls = parse(completion.pieces, self.call_format)
+            content, calls = parse([*self._opening(), *completion.pieces], self.call_format)
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if calls:
             message["content"] = content or None
@@ -504,7 +538,7 @@ class ChatShape:
     def pieces(self, index: int, addition: Addition) -> Iterator[dict[str, Any]]:
         """Yield the role at first, then content and calls as they become certain."""
         if index not in self._parsers:
-            self._parsers[index] = ToolCallParser(self.call_format) if self.call_format else None
+            self._parsers[index] = self._parser()
             self._call_counts[index] = 0
             yield self._piece(index, {"role": "assistant", "content": ""})
         parser = self._parsers[index]
@@ -521,6 +555,17 @@ class ChatShape:
         reason = finish_reason(_finished(completion))
         called = self._call_counts[index] > 0 and reason == "stop"
         yield self._piece(index, {}, reason="tool_calls" if called else reason)
+
+    def _opening(self) -> list[Mark]:
+        return [Mark(self.call_opening)] if self.call_opening else []
+
+    def _parser(self) -> ToolCallParser | None:
+        if self.call_format is None:
+            return None
+        parser = ToolCallParser(self.call_format)
+        for mark in self._opening():
+            parser.add(mark)
+        return parser
 
     def _deltas(
         self,

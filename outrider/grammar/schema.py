@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from outrider.errors import InvalidRequest
@@ -54,6 +54,21 @@ def grammar_of_schema(schema: str) -> str:
     Raises InvalidRequest for what is no schema, has keywords that are not supported, or is too
     large. Nothing is fetched.
     """
+    grammar = written(rules_of_schema(schema))
+    try:
+        check_grammar(grammar)
+    except InvalidRequest as refusal:
+        raise invalid(f"its grammar is refused: {refusal}") from None
+    return grammar
+
+
+def rules_of_schema(schema: str, name: str = "root", prefix: str = "s") -> dict[str, str]:
+    """Return the GBNF rules by name, of which `name` is the schema's own.
+
+    Other names are `prefix` with a number, or a rule of JSON that means the same to every schema,
+    so that the rules of several schemas go into one grammar. Raises InvalidRequest as
+    `grammar_of_schema` does.
+    """
     if len(schema) > MAX_BYTES:
         raise invalid(f"{len(schema)} characters, {MAX_BYTES} at most")
     try:
@@ -62,34 +77,35 @@ def grammar_of_schema(schema: str) -> str:
         raise invalid(f"is no JSON: {error}") from None
     _check_depth(whole)
     try:
-        grammar = _Converter(whole).grammar()
+        return _Converter(whole, prefix).rules(name)
     except RecursionError:
         raise invalid("refers to itself without end") from None
-    try:
-        check_grammar(grammar)
-    except InvalidRequest as refusal:
-        raise invalid(f"its grammar is refused: {refusal}") from None
-    return grammar
+
+
+def written(rules: Mapping[str, str]) -> str:
+    """Return the GBNF text of rules by name."""
+    return "".join(f"{name} ::= {body}\n" for name, body in rules.items())
 
 
 class _Converter:
     """Gives every schema it meets a rule; schemas of the same content share one."""
 
-    def __init__(self, document: Any) -> None:
+    def __init__(self, document: Any, prefix: str) -> None:
         self._document = document
+        self._prefix = prefix
         self._reader = SchemaReader(document)
         self._names: dict[str, str] = {}  # by the schema's JSON
         self._todo: deque[tuple[str, Any, str]] = deque()
         self._rules: dict[str, str] = {}
 
-    def grammar(self) -> str:
-        """Return the rules that the root needs."""
-        self._rules["root"] = self._rule(self._document, "")
+    def rules(self, root: str) -> dict[str, str]:
+        """Return the rules that the root needs, itself first."""
+        self._rules[root] = self._rule(self._document, "")
         while self._todo:
             name, schema, self._reader.path = self._todo.popleft()
             self._rules[name] = self._body(name, schema)
         needed: dict[str, str] = {}
-        todo = ["root"]
+        todo = [root]
         seen = {*todo}
         for name in todo:
             needed[name] = self._rules.get(name) or FIXED[name]
@@ -97,7 +113,7 @@ class _Converter:
                 if word[1] and word[1] not in seen:
                     seen.add(word[1])
                     todo.append(word[1])
-        return "".join(f"{name} ::= {body}\n" for name, body in needed.items())
+        return needed
 
     def _rule(self, schema: Any, step: str) -> str:
         """Return the name of the rule of a schema that stands `step` below this one."""
@@ -107,7 +123,7 @@ class _Converter:
                 self._reader.refuse(f"more than {_MAX_RULES} different schemas in it")
             if len(content) > MAX_BYTES:
                 self._reader.refuse("its parts grow without end")
-            self._names[content] = f"s{len(self._names)}"
+            self._names[content] = f"{self._prefix}{len(self._names)}"
             self._todo.append((self._names[content], schema, self._reader.path + step))
         return self._names[content]
 

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from outrider.errors import EngineBusy, PromptTooLong
-from tests.support.fake_orchestrator import MODEL, FakeOrchestrator
+from tests.support.fake_orchestrator import MODEL, FakeOrchestrator, ids_of
 from tests.support.gateway import serving
 
 KEY = "a key of sixteen characters"
@@ -167,6 +167,108 @@ async def test_openai_streams_tool_calls(client: openai.AsyncOpenAI, fake: FakeO
     assert reasons[-1] == "tool_calls"
 
 
+NAMED: Any = {"type": "function", "function": {"name": "weather"}}
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+async def test_openai_forces_a_call(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator, choice: Any
+):
+    fake.text = '\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
+    wish: Any = {"model": "any", "messages": CHAT, "tools": [TOOL], "tool_choice": choice}
+    answer = await client.chat.completions.create(**wish)
+    (one,) = answer.choices
+    assert (one.finish_reason, one.message.content) == ("tool_calls", None)
+    assert one.message.tool_calls
+    (call,) = one.message.tool_calls
+    assert call.type == "function" and call.function.name == "weather"
+    assert json.loads(call.function.arguments) == {"city": "Köln"}
+    (request,) = fake.requests
+    assert list(request.prompt_tokens.token_ids)[-11:] == ids_of("<tool_call>")
+    assert r"\"weather\"" in request.sampling.grammar
+    async with client.chat.completions.stream(**wish) as stream:
+        async for event in stream:
+            assert event.type != "content.delta" or not event.delta
+        final = await stream.get_final_completion()
+    assert final.choices[0].finish_reason == "tool_calls"
+    assert final.choices[0].message.tool_calls
+    assert final.choices[0].message.tool_calls[0].function.arguments == call.function.arguments
+
+
+async def test_openai_is_told_of_a_forced_call_that_was_cut_off(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator
+):
+    fake.text = '\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
+    answer = await client.chat.completions.create(
+        model="any", messages=CHAT, tools=[TOOL], tool_choice="required", max_tokens=12
+    )
+    (choice,) = answer.choices
+    assert (choice.finish_reason, choice.message.tool_calls) == ("length", None)
+    assert choice.message.content == '\n{"name": "w'
+
+
+async def test_openai_gets_one_call_unless_several_are_wanted(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator
+):
+    wish: Any = {"model": "any", "messages": CHAT, "tools": [TOOL], "tool_choice": "required"}
+    for parallel in (True, False):
+        await client.chat.completions.create(**wish, parallel_tool_calls=parallel)
+        assert ("<tool_call>" in fake.requests[-1].sampling.grammar) is parallel
+
+
+async def test_marks_are_asked_for_where_tools_are_offered(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator
+):
+    for wish, names in (
+        ({"tools": [TOOL]}, ["<tool_call>", "</tool_call>"]),
+        ({"tools": [TOOL], "tool_choice": "none"}, []),
+        ({}, []),
+    ):
+        request: Any = {"model": "any", "messages": CHAT, **wish}
+        await client.chat.completions.create(**request)
+        assert list(fake.requests[-1].control_token_names) == names
+        assert not fake.requests[-1].sampling.grammar
+
+
+@pytest.mark.parametrize(
+    ("wish", "field"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "any", "tools": [TOOL]}, "tool_choice"),
+        ({"tool_choice": {"function": {"name": "time"}}, "tools": [TOOL]}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "tool_choice"),
+        ({"grammar": 'root ::= "a"'}, "tool_choice"),
+        ({"json_schema": {}}, "tool_choice"),
+        ({"tools": [TOOL, {"function": {"name": "a b"}}]}, "tools[1].function.name"),
+        (
+            {"tools": [{"function": {"name": "a", "parameters": {"not": {}}}}]},
+            "tools[0].function.parameters",
+        ),
+    ],
+)
+async def test_openai_is_refused_a_call_that_cannot_be_forced(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator, wish: dict[str, Any], field: str
+):
+    known = {"tool_choice": "required"} | ({} if "tool_choice" in wish else {"tools": [TOOL]})
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.chat.completions.create(
+            model="any", messages=CHAT, extra_body={**known, **wish}
+        )
+    assert refused.value.param == field
+    assert not fake.requests
+
+
+async def test_no_call_is_forced_where_it_is_not_known_how_they_are_written(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator
+):
+    fake.template = "{{ tools }}"
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.chat.completions.create(
+            model="any", messages=CHAT, tools=[TOOL], tool_choice="required"
+        )
+    assert refused.value.param == "tool_choice"
+
+
 async def test_openai_without_tools_is_told_the_text_as_it_is(
     client: openai.AsyncOpenAI, fake: FakeOrchestrator
 ):
@@ -267,8 +369,8 @@ async def test_openai_raises_its_own_errors(
         await one.chat.completions.create(model="any", messages=CHAT, **wish)
 
     with pytest.raises(openai.BadRequestError) as refused:
-        await chat(tool_choice="required", tools=[TOOL])
-    assert refused.value.param == "tool_choice"
+        await chat(extra_body={"functions": [TOOL["function"]]})
+    assert refused.value.param == "functions"
     fake.error = PromptTooLong(900, 508)
     with pytest.raises(openai.BadRequestError) as too_long:
         await chat()

@@ -77,6 +77,15 @@ async def test_a_stop_id_ends_the_text_and_is_not_shown(trio: Trio) -> None:
     assert completion.text == shown
 
 
+async def test_too_many_names_of_control_tokens_are_refused(trio: Trio) -> None:
+    asked = request(token_limit=4)
+    asked.control_token_names.extend(map(str, range(64)))
+    assert len((await generate(trio.orchestrator, asked)).token_ids) == 4
+    asked.control_token_names.append("64")
+    with pytest.raises(grpc.aio.AioRpcError, match="control_token_names: 65, at most 64"):
+        await generate(trio.orchestrator, asked)
+
+
 async def test_the_stop_sequence_that_was_found_is_told(trio: Trio) -> None:
     whole = await generate(trio.orchestrator, request(seed=3))
     stop = whole.text[10:13]

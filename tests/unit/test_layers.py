@@ -37,6 +37,7 @@ PURE = (
     "outrider.costs",
     "outrider.speculation",
     "orchestrator.control",
+    "orchestrator.forced_calls",
     "orchestrator.forecast",
     "orchestrator.generation",
     "orchestrator.http.jsonrpc",
