@@ -45,7 +45,7 @@ from outrider.speculation import Policy, Speculation
 from tests.support.ticking import Ticking
 
 # Not shrunk: that takes half a minute and leaves as many events as there were.
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=300, phases=[Phase.generate])
+SETTINGS = settings(derandomize=True, deadline=None, max_examples=120, phases=[Phase.generate])
 
 END = 0
 VOCABULARY = 8

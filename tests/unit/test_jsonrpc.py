@@ -23,7 +23,7 @@ from orchestrator.http.jsonrpc import (
 from outrider import errors
 from outrider.errors import EngineBusy, InvalidRequest, OutriderError, PromptTooLong
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=400)
+SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
 
 INVALID_REQUEST = {"code": -32600, "message": "Invalid Request"}
 PARSE_ERROR = {"code": -32700, "message": "Parse error"}

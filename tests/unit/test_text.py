@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.text import Piece, TextAssembler
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=400)
+SETTINGS = settings(derandomize=True, deadline=None, max_examples=200)
 
 
 def pieces_of(tokens: Sequence[bytes], stops: Sequence[str] = ()) -> list[list[Piece[int]]]:

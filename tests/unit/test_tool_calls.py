@@ -22,7 +22,7 @@ from orchestrator.tool_calls import (
     text_of,
 )
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=300)
+SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
 TEMPLATES = Path(__file__).parents[1] / "support" / "templates"
 
 HERMES, MISTRAL = CallFormat.HERMES, CallFormat.MISTRAL
