@@ -251,6 +251,9 @@ class Driver:
 
     def _open_target(self) -> None:
         """Open a stream to the target as soon as it is ready."""
+        if self._pair.target.closed:
+            self._failure = PeerUnavailable(self._pair.target.detail)
+            return
         if not self._pair.target.ready:
             self._after(_RETRY_SECONDS, self._open_target)
             return

@@ -166,9 +166,12 @@ class Jobs:
             await asyncio.wait([job.task])
 
     async def close(self) -> None:
-        """End all jobs."""
-        for job_id in list(self._jobs):
-            await self.cancel(job_id)
+        """End all jobs; what they brought is kept."""
+        tasks = [job.task for job in self._jobs.values() if job.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _find(self, job_id: str) -> _Job:
         self._forget_old()

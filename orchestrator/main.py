@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.config import OrchestratorConfig
+from orchestrator.launch import Launcher
 from orchestrator.peers import Pair, Peer
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import OrchestratorServicer
@@ -23,7 +25,8 @@ async def run(config: OrchestratorConfig) -> None:
     orchestrator = Orchestrator(config, pair)
     add_OrchestratorServiceServicer_to_server(OrchestratorServicer(orchestrator), server.grpc)
     await server.start()
-    gateway = await _start_gateway(config, orchestrator)
+    launcher = Launcher(orchestrator, partial(make_pair, config))
+    gateway = await _start_gateway(config, orchestrator, launcher)
     logs.starting("outrider.orchestrator")
     server.watch_for_stop()
     print(f"outrider orchestrator listening on {server.address}", flush=True)
@@ -39,20 +42,22 @@ async def run(config: OrchestratorConfig) -> None:
         if gateway is not None:
             await gateway.stop()
         await orchestrator.close()
-        await pair.stop()
+        await launcher.close()
+        await orchestrator.pair.stop()
 
     await server.run_until_stopped(stop)
 
 
 async def _start_gateway(
-    config: OrchestratorConfig, orchestrator: Orchestrator
+    config: OrchestratorConfig, orchestrator: Orchestrator, launcher: Launcher
 ) -> HttpServer | None:
     """Serve HTTP if that is wanted. Raises InvalidConfig."""
     if config.http is None:
         return None
     from orchestrator.http.server import HttpServer
 
-    gateway = HttpServer(config.http, orchestrator)
+    allowed = launcher if config.http.allow_init else None
+    gateway = HttpServer(config.http, orchestrator, allowed)
     await gateway.start()
     return gateway
 

@@ -72,6 +72,13 @@ class Peer:
         stub = DraftServiceStub if role == "draft" else TargetServiceStub
         self.stub: Any = stub(self._channel)
         self._changed = asyncio.Event()
+        self.closed = False
+
+    @property
+    def texts(self) -> list[bytes]:
+        """What each token adds to a text; once it is known."""
+        assert self.vocabulary is not None
+        return self.vocabulary.texts
 
     @property
     def ready(self) -> bool:
@@ -83,7 +90,7 @@ class Peer:
         deadline = time.monotonic() + seconds
         while not self.ready:
             left = deadline - time.monotonic()
-            if left <= 0:
+            if left <= 0 or self.closed:
                 return False
             self._changed.clear()
             try:
@@ -192,7 +199,10 @@ class Peer:
         except grpc.aio.AioRpcError as error:
             logs.warning("outrider.orchestrator", "rollback failed", detail=describe(error))
         except grpc.aio.UsageError:
-            return  # the channel was closed: this process stops
+            return  # the channel was closed
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
 
     async def call(self, method: str, request: Any, deadline: float) -> Any:
         """Make an idempotent call by `deadline`, again when the peer restarts meanwhile.
@@ -201,8 +211,13 @@ class Peer:
         """
         make = getattr(self.stub, method)
         while True:
+            if self.closed:
+                raise PeerUnavailable(self.detail)
             try:
                 return await make(request, timeout=_left(deadline), metadata=self.metadata)
+            except asyncio.CancelledError:
+                if _is_cancelled():
+                    raise  # else the channel was closed under the call
             except grpc.aio.AioRpcError as error:
                 await self._recover(method, error, deadline)
 
@@ -215,6 +230,8 @@ class Peer:
         make = getattr(self.stub, method)
         count = 0
         while True:
+            if self.closed:
+                raise PeerUnavailable(self.detail)
             call = make(request, timeout=_left(deadline), metadata=self.metadata)
             known, arrived = count, 0
             try:
@@ -224,6 +241,9 @@ class Peer:
                         count = arrived
                         yield part
                 return
+            except asyncio.CancelledError:
+                if _is_cancelled():
+                    raise
             except grpc.aio.AioRpcError as error:
                 await self._recover(method, error, deadline)
             finally:
@@ -239,7 +259,7 @@ class Peer:
             raise lost from None
         # Its state is seen a moment late: without the pause this would not wait at all.
         await asyncio.sleep(_RETRY_SECONDS[0])
-        if not await self.wait_until_ready(deadline - time.monotonic()):
+        if not await self.wait_until_ready(deadline - time.monotonic()) and not self.closed:
             raise lost
 
     def open(self, opening: Opening) -> Stream:
@@ -253,7 +273,11 @@ class Peer:
         )
 
     async def close(self) -> None:
-        """Close the channel."""
+        """Close the channel; whoever waits for the peer, or for its answer, is told at once."""
+        self.closed = True
+        self.state = State.LOST
+        self.detail = f"the {self.role} at {self.address} is no longer used"
+        self._changed.set()
         await self._channel.close()
 
 
@@ -263,6 +287,7 @@ def _left(deadline: float) -> float:
 
 _PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 """What a call ends with when its service restarts."""
+
 
 _FINAL = {
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -305,6 +330,10 @@ class Stream:
                 await self._call.write(opening)
             self.byte_count += message.ByteSize()
             await self._call.write(message)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            raise await self._lost() from None
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise await self._lost() from error
 
@@ -316,6 +345,9 @@ class Stream:
                 yield message
         except grpc.aio.AioRpcError:
             pass
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
         raise await self._lost()
 
     async def _lost(self) -> StreamLost:
@@ -324,6 +356,12 @@ class Stream:
     def cancel(self) -> None:
         """End the stream; the service stops its work and keeps the cache as evictable."""
         self._call.cancel()
+
+
+def _is_cancelled() -> bool:
+    """Return whether this task is to end; a channel that closes raises CancelledError, too."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _identity(peer: Peer) -> bytes:
@@ -386,7 +424,7 @@ class Pair:
         self._tasks = [asyncio.create_task(peer.watch(self._check)) for peer in self.peers]
 
     async def stop(self) -> None:
-        """Stop watching and close the channels."""
+        """Stop watching and close the channels; what is under way ends with PeerUnavailable."""
         for task in self._tasks:
             task.cancel()
         for peer in self.peers:

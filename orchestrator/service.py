@@ -96,12 +96,23 @@ class Orchestrator:
         """End all jobs."""
         await self._jobs.close()
 
+    async def use(self, pair: Pair) -> None:
+        """Put another pair, which is watched already, in the place of this one, and stop this one.
+
+        Jobs end as if they were cancelled, everything else that is under way with PeerUnavailable.
+        """
+        before, self.pair = self.pair, pair
+        self._completions = Completions(self.config, pair)
+        await self._jobs.close()
+        await before.stop()
+
     async def tokenize(
         self, request: messages.TokenizeTextRequest
     ) -> messages.TokenizeTextResponse:
         """Return the tokens of a text."""
+        pair = self.pair
         deadline = await self.until_ready()
-        response = await self.pair.target.call(
+        response = await pair.target.call(
             "Tokenize",
             target_service_pb2.TokenizeRequest(
                 text=request.text,
@@ -110,7 +121,7 @@ class Orchestrator:
             ),
             deadline,
         )
-        texts = self.texts()
+        texts = pair.target.texts
         return messages.TokenizeTextResponse(
             tokens=[messages.Token(token_id=i, text=texts[i]) for i in response.token_ids]
         )
@@ -177,13 +188,13 @@ class Orchestrator:
         """Return embeddings, each of length 1."""
         if not 1 <= len(request.inputs) <= MAX_EMBEDDED:
             raise InvalidRequest("inputs", f"{len(request.inputs)}, at least 1, at most 64")
+        pair, planner = self.pair, self._completions.planner
         deadline = await self.until_ready()
-        planner, size = self._completions.planner, len(self.texts())
         response = messages.EmbedResponse()
         for parts in request.inputs:
-            ids = await planner.tokenize_parts(parts, deadline, False, size)
+            ids = await planner.tokenize_parts(parts, deadline, False, len(pair.target.texts))
             asked = target_service_pb2.EmbedTokensRequest(token_ids=ids)
-            embedding = await self.pair.target.call("Embed", asked, deadline)
+            embedding = await pair.target.call("Embed", asked, deadline)
             values = np.array(embedding.values, np.float64)
             norm = float(np.linalg.norm(values)) or 1.0
             response.embeddings.add(values=(values / norm).tolist(), token_count=len(ids))
@@ -220,16 +231,15 @@ class Orchestrator:
 
     async def until_ready(self) -> float:
         """Wait for the target; return when a call to it has to end. Raises PeerUnavailable."""
-        seconds = self.config.request_seconds
+        seconds, target = self.config.request_seconds, self.pair.target
         deadline = time.monotonic() + seconds
-        if not await self.pair.target.wait_until_ready(seconds):
-            raise PeerUnavailable(self.pair.target.detail)
+        if not await target.wait_until_ready(seconds):
+            raise PeerUnavailable(target.detail)
         return deadline
 
     def texts(self) -> list[bytes]:
         """Return what each token of the target adds to a text; once the target is ready."""
-        assert self.pair.target.vocabulary is not None
-        return self.pair.target.vocabulary.texts
+        return self.pair.target.texts
 
 
 def _read_json(field: str, text: str) -> Any:

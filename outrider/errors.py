@@ -13,6 +13,7 @@ OutriderError
 + VocabularyMismatch    the operator: pair other models
 + Unauthenticated       the operator: fix a token or a certificate
 + PeerUnavailable       the caller: try again later
++ ServiceStopped        the operator: the message has the service's own last words
 + DeadlinePassed        the caller: allow more time
 + Draining              the caller: try another replica
 + DecodeFailed          a bug in the engine, or a broken model
@@ -144,6 +145,13 @@ class PeerUnavailable(OutriderError):
     """A model service did not answer until the deadline."""
 
     reason = "PEER_UNAVAILABLE"
+    status = "UNAVAILABLE"
+
+
+class ServiceStopped(OutriderError):
+    """A service that was started here ended by itself; the message has its own last words."""
+
+    reason = "SERVICE_STOPPED"
     status = "UNAVAILABLE"
 
 

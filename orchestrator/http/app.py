@@ -56,7 +56,7 @@ def create_app(
     _add_openai(app, gateway)
     _add_llama(app, gateway, config)
     _add_ours(app, gateway)
-    _add_rpc(app, library)
+    _add_rpc(app, library, config)
     _add_errors(app)
     app.add_middleware(InternalErrors, answer=lambda path, error: _dialect(path).error(error))
     app.add_middleware(BodyLimit, most=config.body_bytes, refusal=_refuse)
@@ -187,7 +187,7 @@ def _add_ours(app: FastAPI, gateway: Gateway) -> None:
         return JSONResponse(gateway.status())
 
 
-def _add_rpc(app: FastAPI, library: Library | None) -> None:
+def _add_rpc(app: FastAPI, library: Library | None, config: HttpConfig) -> None:
     def report(method: str, error: Exception) -> str:
         failure = logs.internal_error("outrider.http", error)
         return failure.metadata["errorId"]
@@ -195,6 +195,11 @@ def _add_rpc(app: FastAPI, library: Library | None) -> None:
     @app.post("/rpc", tags=["JSON-RPC"], responses={204: {"description": "Notifications only."}})
     async def rpc(request: Request) -> Response:
         """Call the methods of docs/json-rpc.md, by JSON-RPC 2.0."""
+        page = request.headers.get("Origin")
+        if config.allow_init and page is not None and page not in config.cors_origins:
+            # A browser sends here what any page asks it to; it only keeps the answer from it.
+            message = f"with --allow-init, --http-cors must name the web page's origin, {page}"
+            return _refuse(request.url.path, Failure(403, message))
         address = request.client.host if request.client else ""
         caller = request.headers.get("Outrider-Client", address)
         methods = library.methods(caller) if library else {}

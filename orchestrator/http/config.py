@@ -23,6 +23,7 @@ class HttpConfig:
     tls_client_ca: Path | None = None  # demand certificates of clients, signed by this
     cors_origins: tuple[str, ...] = ()  # web pages from there may call; none by default
     slots: bool = False  # whether /slots tells what is under way
+    allow_init: bool = False  # whether callers of /rpc may have any file here opened as a model
     body_bytes: int = 4 * 1024 * 1024  # of a request, at most
     ping_seconds: float = 10.0  # a silent stream gets a comment so often
     grace_seconds: float = 5.0  # for open requests when the process stops

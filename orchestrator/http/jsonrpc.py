@@ -45,6 +45,7 @@ CODES = {
     "POSITION_PAST_CACHE": -32012,
     "DECODE_FAILED": -32013,
     "NOT_FOUND": -32014,
+    "SERVICE_STOPPED": -32015,
 }
 """The code of each reason in outrider.errors. Clients rely on them: add, never change."""
 

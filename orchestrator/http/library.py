@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from orchestrator.http.jsonrpc import Method, one_object
@@ -21,9 +20,10 @@ from orchestrator.http.library_shapes import (
     read_asked,
     read_command_line,
 )
+from orchestrator.launch import Launcher, model_name, read_wish
 from orchestrator.peers import State
 from orchestrator.service import Orchestrator
-from outrider.errors import InvalidConfig, InvalidRequest, NotFound, PeerUnavailable
+from outrider.errors import InvalidConfig, InvalidRequest, NotFound, OutriderError, PeerUnavailable
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 _log = logging.getLogger("outrider.orchestrator")
@@ -43,10 +43,14 @@ class _Job:
 
 
 class Library:
-    """The methods of all callers. A caller is known by a name that the edge gives it."""
+    """The methods of all callers. A caller is known by a name that the edge gives it.
 
-    def __init__(self, orchestrator: Orchestrator) -> None:
+    Without a `launcher`, `init` loads nothing.
+    """
+
+    def __init__(self, orchestrator: Orchestrator, launcher: Launcher | None = None) -> None:
         self._orchestrator = orchestrator
+        self._launcher = launcher
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._latest: dict[str, str] = {}
         self._callers: dict[str, str] = {}  # by job
@@ -78,16 +82,34 @@ class Library:
         }
         bound_methods = {name: bound(method) for name, method in methods.items()}
         # These also take a command line, which is no JSON text.
-        init = bound(self._init)
         return bound_methods | {
-            "init": _with_command_line(init),
-            "init_async": _with_command_line(init),
+            "init": _with_command_line(bound(self._init)),
+            "init_async": _with_command_line(bound(self._init_async)),
         }
 
     # --- the system ---
 
     async def _init(self, caller: str, params: Mapping[str, Any]) -> Any:
-        """Confirm that the configured pair is the one that is wanted."""
+        """Put a pair in use and wait until it is; loading goes on when the caller hangs up."""
+        loading = self._begin(params)
+        failure = await asyncio.shield(loading) if loading is not None else None
+        if failure is not None:
+            raise failure
+        return await self._status(caller, params)
+
+    async def _init_async(self, caller: str, params: Mapping[str, Any]) -> Any:
+        self._begin(params)
+        return await self._status(caller, params)
+
+    def _begin(self, params: Mapping[str, Any]) -> asyncio.Task[OutriderError | None] | None:
+        """Begin to load what is wanted; return None if it is in use."""
+        if self._launcher is not None:
+            return self._launcher.begin(read_wish(params))
+        self._confirm(params)
+        return None
+
+    def _confirm(self, params: Mapping[str, Any]) -> None:
+        """Refuse any other pair than the configured one."""
         target, draft = self._orchestrator.pair.target, self._orchestrator.pair.draft
         for name, peer in (("model", target), ("model_draft", draft), ("draft_model", draft)):
             wanted = params.get(name)
@@ -97,22 +119,26 @@ class Library:
                 raise InvalidConfig(name, "this orchestrator has no draft")
             if peer.model is None:
                 raise PeerUnavailable(f"{name}: there is no such service yet")
-            if peer.model.model_name not in (wanted, _model_name(str(wanted))):
+            if peer.model.model_name not in (wanted, model_name(str(wanted))):
                 raise InvalidConfig(
                     name,
                     f"this orchestrator serves {peer.model.model_name}; "
                     "another model is served by services that were started with it",
                 )
-        return await self._status(caller, params)
 
     async def _status(self, caller: str, params: Mapping[str, Any]) -> Any:
         target = self._orchestrator.pair.target
         name = target.model.model_name if target.model else ""
-        return {
+        status = {
             "init_success": _FATES.get(target.state, 0),
             "model_alias": name,
             "model": name,
         }
+        if self._launcher is not None and self._launcher.is_loading:
+            status["init_success"] = 0
+        elif self._launcher is not None and (failure := self._launcher.failure) is not None:
+            status |= {"init_success": -1, "error": _shown(failure)}
+        return status
 
     async def _deinit(self, caller: str, params: Mapping[str, Any]) -> Any:
         """End the caller's jobs; the models belong to all."""
@@ -160,12 +186,13 @@ class Library:
         asked = read_asked(params, await self._vocabulary_size())
         progress: Progress | None = None
         answer: dict[str, Any] = {}
+        texts = self._texts()
         stream = self._orchestrator.generate(asked.request, counts_cached=True)
         async with aclosing(stream):
             async for response in stream:
                 event = response.WhichOneof("event")
                 if event == "started":
-                    progress = Progress(asked, response.started, self._texts())
+                    progress = Progress(asked, response.started, texts)
                 elif event == "delta" and progress is not None:
                     progress.add(response.delta)
                 elif progress is not None:
@@ -178,15 +205,16 @@ class Library:
     async def _start(self, caller: str, params: Mapping[str, Any]) -> Any:
         asked = read_asked({**params, "stream": None}, await self._vocabulary_size())
         submission = messages.SubmitGenerationRequest(request=asked.request)
+        texts = self._texts()
         submitted = await self._orchestrator.submit(submission)
         job_id = submitted.job_id
-        self._jobs[job_id] = _Job(Progress(asked, submitted.started, self._texts()))
+        self._jobs[job_id] = _Job(Progress(asked, submitted.started, texts))
         self._latest[caller] = job_id
         self._callers[job_id] = caller
         self._forget_lost()
         if asked.fields.debug:
             _log_text("job", params, {"job_id": job_id})
-        stats = prompt_stats(submitted.started, self._texts())
+        stats = prompt_stats(submitted.started, texts)
         return {"success": True, "prompt_stats": stats, "job_id": job_id}
 
     async def _poll(self, caller: str, params: Mapping[str, Any]) -> Any:
@@ -272,9 +300,8 @@ def _under_its_name(error: InvalidRequest) -> InvalidRequest:
     return error
 
 
-def _model_name(path: str) -> str:
-    """Return what a service names the model of a file."""
-    return Path(path).name.removesuffix(".gguf")
+def _shown(error: OutriderError) -> dict[str, str]:
+    return {"reason": error.reason, "message": str(error), **error.metadata}
 
 
 def _with_command_line(init: Method) -> Method:

@@ -13,6 +13,7 @@ import uvicorn
 from orchestrator.http.app import create_app
 from orchestrator.http.config import HttpConfig
 from orchestrator.http.library import Library
+from orchestrator.launch import Launcher
 from orchestrator.service import Orchestrator
 from outrider import logs
 from outrider.errors import InvalidConfig
@@ -22,13 +23,18 @@ _BACKLOG = 2048
 
 
 class HttpServer:
-    """The gateway on its port. `address` is known once it is started."""
+    """The gateway on its port. `address` is known once it is started.
 
-    def __init__(self, config: HttpConfig, orchestrator: Orchestrator) -> None:
+    With a `launcher`, `init` may change the pair.
+    """
+
+    def __init__(
+        self, config: HttpConfig, orchestrator: Orchestrator, launcher: Launcher | None = None
+    ) -> None:
         self._config = config
         self._server = _Server(
             uvicorn.Config(
-                create_app(orchestrator, config, library=Library(orchestrator)),
+                create_app(orchestrator, config, library=Library(orchestrator, launcher)),
                 log_config=None,
                 access_log=False,  # paths and queries may hold text of users
                 lifespan="off",

@@ -16,7 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from outrider.cli.local import Child, Hosted, Tell
+from outrider.children import Child, Tell
+from outrider.cli.local import Hosted
 from outrider.cli.options import arguments
 
 if TYPE_CHECKING:

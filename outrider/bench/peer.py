@@ -28,8 +28,7 @@ from typing import IO, Any
 
 from outrider.bench.records import Trial
 from outrider.bench.variants import Variant, peer_variants
-from outrider.cli.local import ServiceStopped
-from outrider.errors import InvalidConfig, PeerUnavailable
+from outrider.errors import InvalidConfig, PeerUnavailable, ServiceStopped
 from outrider.sampling import SamplingParameters
 
 _HOST = "127.0.0.1"

@@ -160,6 +160,13 @@ class HttpOptions:
         str, typer.Option(metavar="ORIGIN,...", help="Web pages from there may call; *: all.")
     ] = ""
     http_slots: Annotated[bool, typer.Option("--http-slots", help="Serve /slots.")] = False
+    allow_init: Annotated[
+        bool,
+        typer.Option(
+            "--allow-init",
+            help="Let init at /rpc load models here: a caller may name any file of this machine.",
+        ),
+    ] = False
     http_body_limit: Annotated[
         int, typer.Option(metavar="BYTES", help="Of a request's body, at most.")
     ] = 4 * 1024 * 1024
@@ -188,6 +195,7 @@ class HttpOptions:
             tls_client_ca=server.tls_client_ca,
             cors_origins=_split(self.http_cors),
             slots=self.http_slots,
+            allow_init=self.allow_init,
             body_bytes=self.http_body_limit,
             grace_seconds=server.grace,
             metrics_names=_split(self.metrics_names),

@@ -61,6 +61,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "http_key_file": Path("a key"),
         "http_cors": "https://a.example,https://b.example",
         "http_slots": True,
+        "allow_init": True,
         "http_body_limit": 1000,
         "metrics_names": "vllm,llamacpp",
     },

@@ -1,0 +1,130 @@
+"""Model services and orchestrators as children of this process, which do not outlive it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from outrider.errors import ServiceStopped
+
+T = TypeVar("T")
+Tell = Callable[[str, str], None]
+"""Takes a role and a line of its log."""
+
+ANY_PORT = "127.0.0.1:0"
+
+_GRACE_SECONDS = 2.0  # for what is under way when a service is stopped
+_STOP_SECONDS = 3.0  # a service that takes longer is killed
+_SETTLE_SECONDS = 0.2
+_LINE_BYTES = 1 << 20
+_ERROR_PREFIX = "outrider: "
+
+
+class Child:
+    """One service as a subprocess.
+
+    It stops when its standard input ends, so not even a SIGKILL of this
+    process leaves it behind; and it is in a session of its own, so that
+    Ctrl-C reaches it through `stop` alone.
+    """
+
+    def __init__(self, role: str, process: Process, tell: Tell) -> None:
+        self.role = role
+        self._process = process
+        self._tell = tell
+        self._last_line = ""
+        self._last_error = ""
+        self._reader = asyncio.create_task(self._read_errors())
+
+    @classmethod
+    async def start(cls, role: str, listen: str, options: Sequence[str], tell: Tell) -> Child:
+        """Start a service."""
+        # -P: a file in the working directory must not stand for a module of ours.
+        command = (sys.executable, "-P", "-m", "outrider.cli", role, *options)
+        # What the environment says was said to this process; the child is told by flags alone.
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("OUTRIDER_")}
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            "--listen",
+            listen,
+            "--stop-on-stdin-end",
+            f"--grace={_GRACE_SECONDS}",
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=inherited,
+            limit=_LINE_BYTES,
+            start_new_session=True,
+        )
+        return cls(role, process, tell)
+
+    async def address(self) -> str:
+        """Return HOST:PORT once it listens, of each port in turn. Raises ServiceStopped."""
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            _, found, address = line.decode().partition(" listening on ")
+            if found:
+                return address.strip()
+        raise await self.end()
+
+    async def end(self) -> ServiceStopped:
+        """Wait until the service ends and return why."""
+        code = await self._process.wait()
+        await asyncio.wait([self._reader])
+        return ServiceStopped(f"{self.role}: {self._last_error or self._describe(code)}")
+
+    def _describe(self, code: int) -> str:
+        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        return f"ended unexpectedly ({how}) {self._last_line}".strip()
+
+    async def _read_errors(self) -> None:
+        """Keep the last line of standard error, and the last one meant for users."""
+        assert self._process.stderr is not None
+        async for line in self._process.stderr:
+            text = line.decode(errors="replace").strip()
+            if text and not text.startswith("{"):  # what is logged is no reason
+                self._last_line = text
+            self._tell(self.role, text)
+            if text.startswith(_ERROR_PREFIX):
+                self._last_error = text.removeprefix(_ERROR_PREFIX)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the service is gone."""
+        return self._process.returncode is not None
+
+    async def stop(self) -> None:
+        """Ask the service to stop; kill it when it does not."""
+        with suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            await asyncio.wait_for(self._process.wait(), _STOP_SECONDS)
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+
+async def watch(work: Coroutine[Any, Any, T], children: Sequence[Child]) -> T:
+    """Return the result of `work`; raise ServiceStopped as soon as one of the children ends."""
+    task = asyncio.ensure_future(work)
+    ends = [asyncio.create_task(child.end()) for child in children]
+    try:
+        await asyncio.wait([task, *ends], return_when=asyncio.FIRST_COMPLETED)
+        if task.done() and task.exception() is None:
+            return task.result()
+        # What failed may have one cause: let all of it be seen, then tell the first service's.
+        ended, _ = await asyncio.wait(ends, timeout=_SETTLE_SECONDS)
+        if ended:
+            raise next(end.result() for end in ends if end in ended)
+        return task.result()
+    finally:
+        for other in (task, *ends):
+            other.cancel()
+        await asyncio.gather(task, *ends, return_exceptions=True)
