@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from orchestrator.chat import ChatTemplate
 from orchestrator.completions import Completions
 from orchestrator.config import OrchestratorConfig
 from orchestrator.control import control
-from orchestrator.jobs import Jobs
+from orchestrator.jobs import Jobs, Responses
 from orchestrator.peers import Pair, Peer, State
 from orchestrator.responses import duration, view
 from orchestrator.tool_calls import CallFormat, detect_format
@@ -27,6 +27,9 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2
 
 MAX_EMBEDDED = 64
+
+Observer = Callable[[Responses, int], Responses]
+"""Passes on, unchanged, what a generation of so many completions brings."""
 
 _STATES = {
     State.CONNECTING: messages.PEER_STATE_CONNECTING,
@@ -49,24 +52,32 @@ class Orchestrator:
         self._completions = Completions(config, pair)
         self._template: ChatTemplate | None = None
         self._template_key = ("", "", "")
+        self._observers: list[Observer] = []
         self._jobs = Jobs(
-            lambda request: self._completions.generate(request, counts_cached=True),
+            lambda request: self.generate(request, counts_cached=True),
             config.jobs,
             config.job_seconds,
         )
+
+    def observe(self, observer: Observer) -> None:
+        """Let all generations from now on pass through an observer, whoever asks for them."""
+        self._observers.append(observer)
 
     def generate(
         self,
         request: messages.GenerateRequest,
         seconds: float | None = None,
         counts_cached: bool = False,
-    ) -> AsyncGenerator[messages.GenerateResponse]:
+    ) -> Responses:
         """Yield one `started`, then deltas and one `finished` of each completion.
 
         Closing the iterator stops the work at both models. With
         `counts_cached`, `started` says how much of the prompt the target holds.
         """
-        return self._completions.generate(request, seconds, counts_cached)
+        responses = self._completions.generate(request, seconds, counts_cached)
+        for observer in self._observers:
+            responses = observer(responses, max(1, request.completion_count))
+        return responses
 
     async def submit(
         self, request: messages.SubmitGenerationRequest

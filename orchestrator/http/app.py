@@ -25,17 +25,22 @@ from orchestrator.http.streams import ClientGone, until_gone
 from outrider import logs
 from outrider.errors import Draining, OutriderError
 
-_NOBODY: Any = None
-"""An orchestrator for routes that nobody asks."""
-
 _ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"description": "An error, with its reason."}}
 
 
 def describe() -> dict[str, Any]:
     """Return the OpenAPI description of the gateway."""
-    routes = create_app(_NOBODY, HttpConfig(listen="127.0.0.1:0"))
+    nobody: Any = _Nobody()
+    routes = create_app(nobody, HttpConfig(listen="127.0.0.1:0"))
     description: dict[str, Any] = routes.openapi()
     return description
+
+
+class _Nobody:
+    """An orchestrator for routes that nobody asks."""
+
+    def observe(self, observer: object) -> None:
+        """There will be nothing to see."""
 
 
 def create_app(

@@ -23,6 +23,8 @@ from orchestrator.http.config import HttpConfig
 from orchestrator.http.metrics import Metrics
 from orchestrator.http.options import Prompt, prompt_parts
 from orchestrator.http.streams import DONE, EventStream, event, numbered
+from orchestrator.jobs import Responses
+from orchestrator.service import Observer
 from orchestrator.tool_calls import CallFormat
 from outrider.errors import OutriderError
 from outrider.v1 import common_pb2 as common
@@ -36,9 +38,12 @@ _log = logging.getLogger("outrider.http")
 class Orchestrator(Protocol):
     """What the gateway needs of orchestrator.service.Orchestrator."""
 
+    def observe(self, observer: Observer) -> None:
+        """Let all generations from now on pass through an observer."""
+
     def generate(
         self, request: messages.GenerateRequest, seconds: float | None = None
-    ) -> AsyncGenerator[messages.GenerateResponse]:
+    ) -> Responses:
         """Yield one `started`, then deltas and one `finished` of each completion."""
 
     async def tokenize(
@@ -108,6 +113,7 @@ class Gateway:
         self._running: dict[object, llama.RunningGeneration] = {}
         self._created = int(time.time())
         self.metrics = metrics
+        orchestrator.observe(metrics.watch)
 
     # --- OpenAI ---
 
@@ -351,14 +357,12 @@ class Gateway:
     async def _watched(
         self, request: messages.GenerateRequest
     ) -> AsyncGenerator[messages.GenerateResponse]:
-        """Yield what a generation brings, counted."""
-        count = max(1, request.completion_count)
+        """Yield what a generation brings, and keep it among those that /slots shows."""
         speculates = not request.speculative.HasField("enabled") or request.speculative.enabled
         key, token_count = object(), 0
         self._running[key] = llama.RunningGeneration(speculates, 0)
         try:
-            watched = self.metrics.watch(self._orchestrator.generate(request), count)
-            async with aclosing(watched) as stream:
+            async with aclosing(self._orchestrator.generate(request)) as stream:
                 async for response in stream:
                     token_count += len(response.delta.token_ids)
                     self._running[key] = llama.RunningGeneration(speculates, token_count)

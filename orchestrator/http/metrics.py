@@ -56,7 +56,8 @@ _OUTCOMES = {
 class Metrics:
     """The metrics of one orchestrator. `compatible_with` adds the names of these other servers.
 
-    Of a generation that does not finish, the tokens are counted and its drafts are not.
+    `watch` observes every generation of the orchestrator. Of one that does not finish the tokens
+    are counted, and its drafts are not.
     """
 
     def __init__(
@@ -141,11 +142,13 @@ class Metrics:
         event = response.WhichOneof("event")
         if event == "started":
             self._prompt_tokens.inc(len(response.started.prompt_token_ids))
-            self._cached_tokens.inc(response.started.cached_token_count)
         elif event == "delta" and response.delta.token_ids:
             self._count_tokens(response.delta, begin, last, response.choice_index)
         elif event == "finished":
             self._count_rounds(response.finished.statistics)
+            if response.choice_index == 0:  # the others find in the cache what it has read
+                cached = response.finished.statistics.cached_token_count
+                self._cached_tokens.inc(cached)
 
     def _count_tokens(
         self,

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 
@@ -61,6 +62,47 @@ async def test_a_report_tells_every_token_and_every_round():
     drafted = sum(token["origin"] == "drafted" for token in tokens)
     assert drafted == numbers["accepted_token_count"] > 0
     assert all(token["logprob"] <= 0 for token in tokens)
+
+
+async def rpc(client: httpx.AsyncClient, url: str, method: str, **params: Any) -> Any:
+    """Return the result of a method at /rpc."""
+    call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    answer = (await client.post(f"{url}/rpc", json=call)).json()
+    assert "error" not in answer, answer
+    return answer["result"]
+
+
+async def counted(client: httpx.AsyncClient, url: str) -> dict[str, float]:
+    """Return the metrics by their names, labels included."""
+    lines = (await client.get(f"{url}/metrics")).text.splitlines()
+    samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in samples}
+
+
+async def test_every_generation_is_counted_once_whoever_asks_for_it():
+    async with served() as (trio, url), httpx.AsyncClient(timeout=20) as client:
+        request = messages.GenerateRequest(token_limit=24, seed=3)
+        request.prompt_tokens.token_ids.extend(PROMPT)
+        length = len((await generate(trio.orchestrator, request)).token_ids)
+        await client.post(f"{url}/completion", json=BODY)
+        asked = BODY | {"repeat_penalty": 1.0}  # toys have no penalties
+        answer = await rpc(client, url, "get_completion", **asked)
+        jobs = messages.SubmitGenerationRequest(request=request)
+        await trio.orchestrator.stub.SubmitGeneration(jobs)
+        await rpc(client, url, "async_completion_init", **asked)
+
+        async def are_over() -> bool:
+            return (await counted(client, url))["outrider_running_requests"] == 0
+
+        await eventually(are_over)
+        found = await counted(client, url)
+    assert found['outrider_requests_total{outcome="token_limit"}'] == 5
+    assert found["outrider_time_to_first_token_seconds_count"] == 5
+    assert found["outrider_prompt_tokens_total"] == 5 * len(PROMPT)
+    expected = 3 * length + 2 * answer["tokens_predicted"]
+    assert found["outrider_generated_tokens_total"] == expected
+    drafted = found["outrider_spec_decode_num_draft_tokens_total"]
+    assert 0 < found["outrider_spec_decode_num_accepted_tokens_total"] <= drafted
 
 
 async def test_a_client_that_hangs_up_frees_both_services_within_a_second():

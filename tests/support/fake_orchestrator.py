@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
+from orchestrator.service import Observer
 from orchestrator.tool_calls import CallFormat, detect_format
 from outrider.errors import InvalidRequest
 from outrider.v1 import common_pb2 as common
@@ -61,11 +62,24 @@ class FakeOrchestrator:
         self.idle = asyncio.Event()
         self.closed_count = 0
         self.is_ready = True
+        self.observers: list[Observer] = []
 
-    async def generate(
+    def observe(self, observer: Observer) -> None:
+        """Let all generations pass through an observer."""
+        self.observers.append(observer)
+
+    def generate(
         self, request: messages.GenerateRequest, seconds: float | None = None
     ) -> AsyncGenerator[messages.GenerateResponse]:
         """Yield the text, in rounds."""
+        responses = self._generate(request)
+        for observer in self.observers:
+            responses = observer(responses, max(1, request.completion_count))
+        return responses
+
+    async def _generate(
+        self, request: messages.GenerateRequest
+    ) -> AsyncGenerator[messages.GenerateResponse]:
         self.requests.append(request)
         self.open_count += 1
         self.idle.clear()
