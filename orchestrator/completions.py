@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator import responses
 from orchestrator.beams import BeamDriver
@@ -15,17 +15,33 @@ from orchestrator.driver import Driver, Timings
 from orchestrator.generation import Counts, End, Finish, Generation, Plan
 from orchestrator.peers import Pair
 from orchestrator.planning import Planner, read_count, read_stops
+from orchestrator.rounds import RoundTimes
 from orchestrator.text import TextAssembler
 from outrider import logs
 from outrider.errors import EngineBusy
 from outrider.v1 import orchestrator_service_pb2 as messages
 
+Responses = AsyncGenerator[messages.GenerateResponse]
+
+
+class Observer(Protocol):
+    """Sees all generations of an orchestrator."""
+
+    def watch(self, responses: Responses, completion_count: int, /) -> Responses:
+        """Pass on, unchanged, what a generation of so many completions brings."""
+
+    def note_rounds(self, times: RoundTimes, /) -> None:
+        """Take in how long the rounds of a completion took that is finished."""
+
 
 class Completions:
     """The generations of one orchestrator."""
 
-    def __init__(self, config: OrchestratorConfig, pair: Pair) -> None:
+    def __init__(
+        self, config: OrchestratorConfig, pair: Pair, observers: Sequence[Observer] = ()
+    ) -> None:
         self._config = config
+        self._observers = observers
         self._pair = pair
         self.planner = Planner(config, pair)
         self.active_count = 0
@@ -108,6 +124,8 @@ class Completions:
         finished = responses.finished(generation, counts, timings, byte_count)
         finished.stop_sequence = text.stopped_by
         _log(generation, finished.statistics)
+        for observer in self._observers:
+            observer.note_rounds(timings.rounds)
         yield _response(plan, finished=finished)
 
 

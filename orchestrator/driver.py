@@ -21,6 +21,7 @@ from orchestrator.generation import (
     Wake,
 )
 from orchestrator.peers import Pair, Stream, StreamLost
+from orchestrator.rounds import RoundTimes
 from outrider import wire
 from outrider.errors import (
     DeadlinePassed,
@@ -78,6 +79,7 @@ class Timings:
     verify_network: float = 0.0
     plain: float = 0.0  # the rounds after the prompt's, as if without drafts
     plain_rounds: int = 0
+    rounds: RoundTimes = field(default_factory=RoundTimes)
     target: EngineSeconds = field(default_factory=EngineSeconds)
     draft: EngineSeconds = field(default_factory=EngineSeconds)
 
@@ -88,6 +90,7 @@ class Timings:
         for name in ("draft_wait", "verify_wait", "draft_network", "verify_network", "plain"):
             setattr(self, name, getattr(self, name) + getattr(more, name))
         self.plain_rounds += more.plain_rounds
+        self.rounds.add(more.rounds)
         self.prompt = self.prompt or more.prompt
         for mine, its in ((self.target, more.target), (self.draft, more.draft)):
             mine.queue += its.queue
@@ -215,12 +218,14 @@ class Driver:
 
     async def _send_round(self, round_: Round) -> None:
         now, timings = time.perf_counter(), self.timings
+        sent = self._rounds_sent[round_.number] = _SentRound(round_, now)
         if self._idle_since is not None:
-            waited = now - self._idle_since
+            waited = sent.draft_wait = now - self._idle_since
+            its_own = timings.draft.total - self._idle_service
+            sent.draft_network = max(0.0, waited - its_own)
             timings.draft_wait += waited
-            timings.draft_network += max(0.0, waited - (timings.draft.total - self._idle_service))
+            timings.draft_network += sent.draft_network
             self._idle_since = None
-        self._rounds_sent[round_.number] = _SentRound(round_, now)
         await self._write(self._target, wire.write_round(round_))
 
     def _note_idle(self) -> None:
@@ -365,9 +370,17 @@ class Driver:
     def _note_round(self, sent: _SentRound, now: float, row_count: int) -> None:
         timings, decoded = self.timings, sent.service.decode
         waited = now - max(sent.time, self._answer_time)
+        network = max(0.0, waited - sent.service.total)
         self._answer_time = now
         timings.verify_wait += waited
-        timings.verify_network += max(0.0, waited - sent.service.total)
+        timings.verify_network += network
+        phases = timings.rounds
+        phases.draft.note(sent.draft_wait)
+        phases.verify.note(waited)
+        phases.network.note(network + sent.draft_network)
+        phases.queue.note(sent.service.queue)
+        phases.decode.note(decoded)
+        phases.sample.note(sent.service.sample)
         if not timings.prompt:
             timings.prompt = waited
             return
@@ -471,6 +484,8 @@ class _SentRound:
     def __init__(self, round_: Round, now: float) -> None:
         self.time = now
         self.service = EngineSeconds()
+        self.draft_wait = 0.0  # before it was sent
+        self.draft_network = 0.0
         self._expected = round_.row_count
         self._may_be_cut = bool(round_.survivals)
         self._rows = Rows()

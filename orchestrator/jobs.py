@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 
+from orchestrator.completions import Responses
 from outrider import logs
 from outrider.errors import EngineBusy, InvalidRequest, NotFound, OutriderError
 from outrider.v1 import orchestrator_service_pb2 as messages
-
-Responses = AsyncGenerator[messages.GenerateResponse]
-
 
 MAX_RESPONSES = 1 << 16
 """A job ends when so many responses wait to be taken."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import outrider
 from orchestrator.chat import ChatTemplate
-from orchestrator.completions import Completions
+from orchestrator.completions import Completions, Observer, Responses
 from orchestrator.config import OrchestratorConfig
 from orchestrator.control import control
-from orchestrator.jobs import Jobs, Responses
+from orchestrator.jobs import Jobs
 from orchestrator.peers import Pair, Peer, State
 from orchestrator.responses import duration, view
 from orchestrator.tool_calls import CallFormat, detect_format
@@ -27,9 +26,6 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2
 
 MAX_EMBEDDED = 64
-
-Observer = Callable[[Responses, int], Responses]
-"""Passes on, unchanged, what a generation of so many completions brings."""
 
 _STATES = {
     State.CONNECTING: messages.PEER_STATE_CONNECTING,
@@ -49,10 +45,10 @@ class Orchestrator:
     def __init__(self, config: OrchestratorConfig, pair: Pair) -> None:
         self.config = config
         self.pair = pair
-        self._completions = Completions(config, pair)
+        self._observers: list[Observer] = []
+        self._completions = Completions(config, pair, self._observers)
         self._template: ChatTemplate | None = None
         self._template_key = ("", "", "")
-        self._observers: list[Observer] = []
         self._jobs = Jobs(
             lambda request: self.generate(request, counts_cached=True),
             config.jobs,
@@ -60,7 +56,7 @@ class Orchestrator:
         )
 
     def observe(self, observer: Observer) -> None:
-        """Let all generations from now on pass through an observer, whoever asks for them."""
+        """Show an observer all generations from now on, whoever asks for them."""
         self._observers.append(observer)
 
     def generate(
@@ -76,7 +72,7 @@ class Orchestrator:
         """
         responses = self._completions.generate(request, seconds, counts_cached)
         for observer in self._observers:
-            responses = observer(responses, max(1, request.completion_count))
+            responses = observer.watch(responses, max(1, request.completion_count))
         return responses
 
     async def submit(

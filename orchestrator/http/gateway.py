@@ -17,14 +17,13 @@ from typing import Any, Protocol
 from google.protobuf.json_format import MessageToDict
 from starlette.responses import JSONResponse, Response
 
+from orchestrator.completions import Observer, Responses
 from orchestrator.http import errors, llama, openai, responses
 from orchestrator.http.completion import Gathering
 from orchestrator.http.config import HttpConfig
 from orchestrator.http.metrics import Metrics
 from orchestrator.http.options import Prompt, prompt_parts
 from orchestrator.http.streams import DONE, EventStream, event, numbered
-from orchestrator.jobs import Responses
-from orchestrator.service import Observer
 from orchestrator.tool_calls import CallFormat
 from outrider.errors import OutriderError
 from outrider.v1 import common_pb2 as common
@@ -39,7 +38,7 @@ class Orchestrator(Protocol):
     """What the gateway needs of orchestrator.service.Orchestrator."""
 
     def observe(self, observer: Observer) -> None:
-        """Let all generations from now on pass through an observer."""
+        """Show an observer all generations from now on."""
 
     def generate(
         self, request: messages.GenerateRequest, seconds: float | None = None
@@ -113,7 +112,7 @@ class Gateway:
         self._running: dict[object, llama.RunningGeneration] = {}
         self._created = int(time.time())
         self.metrics = metrics
-        orchestrator.observe(metrics.watch)
+        orchestrator.observe(metrics)
 
     # --- OpenAI ---
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
+from dataclasses import fields
+from itertools import accumulate
 
 from google.protobuf.duration_pb2 import Duration
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 import outrider
+from orchestrator.rounds import BOUNDS, Durations, RoundTimes
 from outrider.errors import OutriderError
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -42,8 +45,7 @@ OTHER_NAMES = {
 }
 """What other servers call our metrics, without `outrider_`."""
 
-_FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_SLOW = (*_FAST[4:], 25.0, 60.0, 120.0, 300.0, 600.0)
+_SLOW = (*BOUNDS[4:], 25.0, 60.0, 120.0, 300.0, 600.0)
 
 _OUTCOMES = {
     messages.FINISH_REASON_END_OF_TEXT: "end_of_text",
@@ -94,14 +96,13 @@ class Metrics:
         )
         self._rounds = counter("rounds", "Verify rounds answered.")
         self._phase_seconds = counter("phase_seconds", "Time of rounds by phase.", "phase")
-        self._round_seconds = histogram(
-            "round_seconds", "A round by phase, the mean of a generation.", _FAST, "phase"
-        )
+        self._round_times = RoundTimes()
+        registry.register(_RoundSeconds(self._round_times))
         self._first_token = histogram(
             "time_to_first_token_seconds", "From the request to the first token.", _SLOW
         )
         self._between_tokens = histogram(
-            "inter_token_latency_seconds", "Between tokens, a round's time shared evenly.", _FAST
+            "inter_token_latency_seconds", "Between tokens, a round's time shared evenly.", BOUNDS
         )
         self._request_seconds = histogram("request_seconds", "From request to end.", _SLOW)
         build = Gauge("outrider_build_info", "Always 1.", ["version"], registry=registry)
@@ -181,8 +182,10 @@ class Metrics:
         self._generation_seconds.inc(_seconds(numbers.generation_duration))
         for phase, seconds in _phases(numbers):
             self._phase_seconds.labels(phase).inc(seconds)
-            if numbers.round_count:
-                self._round_seconds.labels(phase).observe(seconds / numbers.round_count)
+
+    def note_rounds(self, times: RoundTimes) -> None:
+        """Count the rounds of a completion."""
+        self._round_times.add(times)
 
     def exposition(self) -> bytes:
         """Return everything in Prometheus' text format."""
@@ -206,6 +209,26 @@ def _phases(numbers: messages.GenerationStatistics) -> Iterator[tuple[str, float
 
 def _seconds(duration: Duration) -> float:
     return max(0.0, duration.seconds + duration.nanos / 1e9)
+
+
+class _RoundSeconds(Collector):
+    """The rounds by phase, as a histogram."""
+
+    def __init__(self, times: RoundTimes) -> None:
+        self._times = times
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the histogram."""
+        family = HistogramMetricFamily(
+            "outrider_round_seconds", "Rounds of finished generations by phase.", labels=["phase"]
+        )
+        for phase in fields(self._times):
+            times: Durations = getattr(self._times, phase.name)
+            counts = accumulate(times.counts)
+            bounds = [*map(str, BOUNDS), "+Inf"]
+            buckets = list(zip(bounds, counts, strict=True))
+            family.add_metric([phase.name], buckets, times.seconds)
+        yield family
 
 
 class _Renamed(Collector):

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import pytest
 
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.gateway import serving
@@ -103,6 +104,11 @@ async def test_every_generation_is_counted_once_whoever_asks_for_it():
     assert found["outrider_generated_tokens_total"] == expected
     drafted = found["outrider_spec_decode_num_draft_tokens_total"]
     assert 0 < found["outrider_spec_decode_num_accepted_tokens_total"] <= drafted
+    for phase in ("draft", "verify", "network", "queue", "decode", "sample"):
+        name, label = "outrider_round_seconds", f'phase="{phase}"'
+        assert found[f"{name}_count{{{label}}}"] == found["outrider_rounds_total"]
+        seconds = found[f"outrider_phase_seconds_total{{{label}}}"]
+        assert found[f"{name}_sum{{{label}}}"] == pytest.approx(seconds, abs=1e-4)
 
 
 async def test_a_client_that_hangs_up_frees_both_services_within_a_second():

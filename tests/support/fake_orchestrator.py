@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from orchestrator.service import Observer
+from orchestrator.completions import Observer
 from orchestrator.tool_calls import CallFormat, detect_format
 from outrider.errors import InvalidRequest
 from outrider.v1 import common_pb2 as common
@@ -65,7 +65,7 @@ class FakeOrchestrator:
         self.observers: list[Observer] = []
 
     def observe(self, observer: Observer) -> None:
-        """Let all generations pass through an observer."""
+        """Show an observer all generations."""
         self.observers.append(observer)
 
     def generate(
@@ -74,7 +74,7 @@ class FakeOrchestrator:
         """Yield the text, in rounds."""
         responses = self._generate(request)
         for observer in self.observers:
-            responses = observer(responses, max(1, request.completion_count))
+            responses = observer.watch(responses, max(1, request.completion_count))
         return responses
 
     async def _generate(

@@ -42,6 +42,7 @@ PURE = (
     "orchestrator.generation",
     "orchestrator.http.jsonrpc",
     "orchestrator.line",
+    "orchestrator.rounds",
     "orchestrator.sandbox",
     "orchestrator.text",
     "orchestrator.tool_calls",
