@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orchestrator import responses
@@ -98,7 +100,7 @@ class Completions:
     ) -> AsyncGenerator[messages.GenerateResponse]:
         """Yield one completion; where a full context shifts, of several generations."""
         text = TextAssembler[messages.TokenOrigin](request.stops)
-        counts, timings, byte_count = Counts(), Timings(request.begin), 0
+        taken = _Taken(Timings(request.begin))
         last = messages.TOKEN_ORIGIN_PLAIN
         while True:
             generation = Generation(plan)
@@ -109,10 +111,10 @@ class Completions:
             async with aclosing(deltas):
                 async for delta in deltas:
                     last = delta.origins[-1]
+                    if request.wants_statistics:
+                        delta.statistics.CopyFrom(taken.with_part(generation, driver))
                     yield _response(plan, delta=delta)
-            counts.add(generation.counts)
-            timings.add(driver.timings)
-            byte_count += driver.wire_bytes
+            taken.add(generation, driver)
             following = self.planner.shifted(plan, generation)
             if following is None:
                 break
@@ -120,13 +122,42 @@ class Completions:
         rest = text.finish(last)
         if rest:
             delta = messages.GenerationDelta(pieces=responses.pieces_of(rest))
+            if request.wants_statistics:
+                delta.statistics.CopyFrom(taken.statistics(generation))
             yield _response(plan, delta=delta)
-        finished = responses.finished(generation, counts, timings, byte_count)
+        finished = responses.finished(generation, taken.statistics(generation))
         finished.stop_sequence = text.stopped_by
         _log(generation, finished.statistics)
         for observer in self._observers:
-            observer.note_rounds(timings.rounds)
+            observer.note_rounds(taken.timings.rounds)
         yield _response(plan, finished=finished)
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What the parts of a completion took that are over."""
+
+    timings: Timings
+    counts: Counts = field(default_factory=Counts)
+    byte_count: int = 0
+
+    def add(self, part: Generation, driver: Driver | BeamDriver) -> None:
+        """Count a part."""
+        self.counts.add(part.counts)
+        self.timings.add(driver.timings)
+        self.byte_count += driver.wire_bytes
+
+    def with_part(
+        self, part: Generation, driver: Driver | BeamDriver
+    ) -> messages.GenerationStatistics:
+        """Return what the completion took so far, with a part that is under way."""
+        whole = deepcopy(self)
+        whole.add(part, driver)
+        return whole.statistics(part)
+
+    def statistics(self, part: Generation) -> messages.GenerationStatistics:
+        """Return what the completion took up to a part that is counted."""
+        return responses.statistics(part, self.counts, self.timings, self.byte_count)
 
 
 class _Request:
@@ -137,6 +168,7 @@ class _Request:
         self.begin = begin
         self.stops = read_stops(request.stop_sequences)
         self.wants_report = request.round_detail != messages.ROUND_DETAIL_UNSPECIFIED
+        self.wants_statistics = request.running_statistics
 
 
 def _response(plan: Plan, **event: Any) -> messages.GenerateResponse:

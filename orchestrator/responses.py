@@ -148,14 +148,14 @@ def report_of(report: Report, texts: Sequence[bytes]) -> messages.RoundReport:
 
 
 def finished(
-    generation: Generation, counts: Counts, timings: Timings, byte_count: int
+    generation: Generation, numbers: messages.GenerationStatistics
 ) -> messages.GenerationFinished:
     """Return why a completion ended, in its last generation, and what all of it took."""
     assert generation.finished is not None
     plan = generation.plan
     return messages.GenerationFinished(
         reason=_REASONS[generation.finished],
-        statistics=statistics(generation, counts, timings, byte_count),
+        statistics=numbers,
         truncated=plan.is_truncated or bool(plan.opening.dropped.token_ids),
     )
 

@@ -23,6 +23,7 @@ from orchestrator.http.completion import Gathering
 from orchestrator.http.config import HttpConfig
 from orchestrator.http.metrics import Metrics
 from orchestrator.http.options import Prompt, prompt_parts
+from orchestrator.http.progress import StreamProgress
 from orchestrator.http.streams import DONE, EventStream, event, numbered
 from orchestrator.tool_calls import CallFormat
 from outrider.errors import OutriderError
@@ -41,7 +42,10 @@ class Orchestrator(Protocol):
         """Show an observer all generations from now on."""
 
     def generate(
-        self, request: messages.GenerateRequest, seconds: float | None = None
+        self,
+        request: messages.GenerateRequest,
+        seconds: float | None = None,
+        counts_cached: bool = False,
     ) -> Responses:
         """Yield one `started`, then deltas and one `finished` of each completion."""
 
@@ -217,7 +221,7 @@ class Gateway:
         prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
     ) -> AsyncGenerator[bytes]:
         chunks = openai.Chunks(head, shape, wish)
-        async with aclosing(self._generate(wish.requests)) as stream:
+        async with aclosing(self._generate(wish.requests, wish.progress)) as stream:
             async for number, response in stream:
                 if response.WhichOneof("event") == "started":
                     await prepare(number, response.started)
@@ -277,7 +281,7 @@ class Gateway:
     async def _native_events(self, wish: llama.Wish, model: str) -> AsyncGenerator[bytes]:
         events = llama.Events(wish, model)
         last = time.perf_counter()
-        async with aclosing(self._generate(wish.requests)) as stream:
+        async with aclosing(self._generate(wish.requests, wish.progress)) as stream:
             async for number, response in stream:
                 now = time.perf_counter()
                 for each in events.add(number, response, now - last):
@@ -349,19 +353,21 @@ class Gateway:
                 gathering.add(number, response)
 
     def _generate(
-        self, requests: Sequence[messages.GenerateRequest]
+        self, requests: Sequence[messages.GenerateRequest], progress: StreamProgress | None = None
     ) -> AsyncGenerator[tuple[int, messages.GenerateResponse]]:
-        return numbered([partial(self._watched, request) for request in requests])
+        counts_cached = progress is not None and progress.tells_prompts
+        return numbered([partial(self._watched, each, counts_cached) for each in requests])
 
     async def _watched(
-        self, request: messages.GenerateRequest
+        self, request: messages.GenerateRequest, counts_cached: bool
     ) -> AsyncGenerator[messages.GenerateResponse]:
         """Yield what a generation brings, and keep it among those that /slots shows."""
         speculates = not request.speculative.HasField("enabled") or request.speculative.enabled
         key, token_count = object(), 0
         self._running[key] = llama.RunningGeneration(speculates, 0)
         try:
-            async with aclosing(self._orchestrator.generate(request)) as stream:
+            generated = self._orchestrator.generate(request, counts_cached=counts_cached)
+            async with aclosing(generated) as stream:
                 async for response in stream:
                     token_count += len(response.delta.token_ids)
                     self._running[key] = llama.RunningGeneration(speculates, token_count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
@@ -21,15 +21,16 @@ from orchestrator.http.counts import timings
 from orchestrator.http.openai import ChatBody, finite
 from orchestrator.http.options import (
     Body,
-    GenerationFields,
     Int32,
     Prompt,
+    StreamedFields,
     check_choice_count,
     generate_request,
     read_prompts,
     refuse,
     set_prompt,
 )
+from orchestrator.http.progress import StreamProgress
 from outrider.errors import InvalidRequest
 from outrider.sampling import SamplingParameters, Stage
 from outrider.v1 import common_pb2 as common
@@ -51,7 +52,7 @@ _SETTINGS = (  # under one name here and in SamplingParameters
 # --- requests ---
 
 
-class CompletionFields(GenerationFields):
+class CompletionFields(StreamedFields):
     """The body of /completion."""
 
     prompt: str | list[Int32 | str | list[Int32 | str]]
@@ -100,6 +101,7 @@ class Wish:
     prompts: list[Prompt]
     fields: CompletionFields
     choice_count: int
+    progress: StreamProgress = field(default_factory=StreamProgress)
 
     @property
     def streams(self) -> bool:
@@ -127,15 +129,16 @@ def read_completion(fields: CompletionFields) -> Wish:
     )
     prompts = read_prompts(fields.prompt)
     count = check_choice_count(fields.n if fields.n_cmpl is None else fields.n_cmpl, len(prompts))
-    requests = []
+    requests, progress = [], StreamProgress.of(fields)
     for prompt in prompts:
         request = generate_request(fields, token_limit=-1)
         request.completion_count = count
         if fields.report:
             request.round_detail = messages.ROUND_DETAIL_TOKENS
+        progress.ask(request)
         set_prompt(request, prompt)
         requests.append(request)
-    return Wish(requests, prompts, fields, count)
+    return Wish(requests, prompts, fields, count, progress)
 
 
 def read_embedding(fields: EmbeddingFields) -> list[Prompt]:
@@ -172,9 +175,13 @@ class Events:
     ) -> Iterator[dict[str, Any]]:
         """Yield the events that a message becomes; `seconds` went by since the one before."""
         addition = self._gathering.add(prompt, response)
+        index = self._gathering.index(prompt, response)
+        timed = self._wish.progress.timings(response)
+        read = self._wish.progress.prompt(prompt, response)
+        if read:
+            yield self._piece(index, Addition((), ()), []) | {"tokens_predicted": 0} | timed | read
         if addition is None:
             return
-        index = self._gathering.index(prompt, response)
         is_last = response.WhichOneof("event") == "finished"
         told: dict[str, Any] = {}
         if self._wish.fields.report and not is_last:
@@ -184,7 +191,7 @@ class Events:
             told = report_of(response.delta, first, seconds, self._decoders[index])
         if addition.text or addition.tokens or response.delta.token_ids:
             ids = list(response.delta.token_ids)
-            yield self._piece(index, addition, ids) | told
+            yield self._piece(index, addition, ids) | told | timed
         if is_last:
             yield _final(self._wish, self._gathering, index, self._model, streamed=True)
 
@@ -299,7 +306,7 @@ def generation_settings(wish: Wish, prompt: messages.GenerationStarted) -> dict[
         "stream": wish.streams,
         "n_probs": fields.n_probs or 0,
         "post_sampling_probs": bool(fields.post_sampling_probs),
-        "timings_per_token": False,
+        "timings_per_token": bool(fields.timings_per_token),
         "lora": [],
         **{
             f"speculative.{name}": getattr(options, name)

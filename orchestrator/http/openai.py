@@ -16,10 +16,10 @@ from orchestrator.http.completion import Addition, CommittedToken, Completion, G
 from orchestrator.http.counts import acceptance_metrics, timings, usage
 from orchestrator.http.options import (
     Body,
-    GenerationFields,
     Int32,
     Int64,
     Prompt,
+    StreamedFields,
     ask_for_logprobs,
     check_choice_count,
     generate_request,
@@ -27,6 +27,7 @@ from orchestrator.http.options import (
     refuse,
     set_prompt,
 )
+from orchestrator.http.progress import StreamProgress
 from orchestrator.tool_calls import CallFormat, Mark, ToolCall, ToolCallParser, mark_names, parse
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -73,7 +74,7 @@ class ResponseFormat(Body):
     schema_: Schema = None
 
 
-class OpenAIFields(GenerationFields):
+class OpenAIFields(StreamedFields):
     """What both of OpenAI's generating endpoints take."""
 
     n: Int32 | None = None
@@ -131,6 +132,7 @@ class Wish:
     echoes: bool = False
     call_format: CallFormat | None = None
     call_opening: str = ""
+    progress: StreamProgress = field(default_factory=StreamProgress)
 
     def gathering(self) -> Gathering:
         """Return where to gather the completions."""
@@ -154,6 +156,7 @@ def read_completion(body: CompletionBody) -> Wish:
         streams=bool(body.stream),
         includes_usage=_includes_usage(body),
         echoes=bool(body.echo),
+        progress=StreamProgress.of(body),
     )
 
 
@@ -187,6 +190,7 @@ def read_chat(
         includes_usage=_includes_usage(body),
         call_format=call_format if offered_tools(body) else None,
         call_opening=forced.opening,
+        progress=StreamProgress.of(body),
     )
 
 
@@ -244,6 +248,7 @@ def read_embedding(body: EmbeddingBody) -> list[Prompt]:
 
 def _request(body: OpenAIFields, token_limit: int) -> messages.GenerateRequest:
     request = generate_request(body, token_limit=token_limit)
+    StreamProgress.of(body).ask(request)
     schema = schema_of(body.response_format)
     if schema is not None:
         if request.json_schema or request.sampling.grammar:
@@ -323,6 +328,9 @@ class Shape(Protocol):
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
         """Return a whole choice."""
 
+    def silent(self, index: int) -> dict[str, Any]:
+        """Return a choice that adds nothing, while its prompt is read."""
+
     def pieces(self, index: int, addition: Addition) -> Iterator[dict[str, Any]]:
         """Yield what there is to send of an addition, as choices without a finish reason."""
 
@@ -353,18 +361,22 @@ class Chunks:
     def add(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
         """Yield the chunks that a message becomes."""
         addition = self._gathering.add(prompt, response)
+        index = self._gathering.index(prompt, response)
+        timed = self._wish.progress.timings(response)
+        read = self._wish.progress.prompt(prompt, response)
+        if read:
+            yield self._chunk([self._shape.silent(index)]) | timed | read
         if addition is None:
             return
-        index = self._gathering.index(prompt, response)
         for piece in self._shape.pieces(index, addition):
-            yield self._chunk([piece])
+            yield self._chunk([piece]) | timed
         if response.WhichOneof("event") != "finished":
             return
         self._open -= 1
         pieces = list(self._shape.last(index, self._gathering.completions[index]))
         for piece in pieces[:-1]:
-            yield self._chunk([piece])
-        ending = self._chunk(pieces[-1:])
+            yield self._chunk([piece]) | timed
+        ending = self._chunk(pieces[-1:]) | timed
         if self._open or self._wish.includes_usage:
             yield ending
         else:
@@ -416,6 +428,10 @@ class TextShape:
         tokens = (*echo.tokens, *completion.shown)
         reason = finish_reason(_finished(completion))
         return self._choice(index, echo.text + completion.text, tokens, 0, reason)
+
+    def silent(self, index: int) -> dict[str, Any]:
+        """Return a choice without text."""
+        return self._choice(index, "", (), 0, None)
 
     def pieces(self, index: int, addition: Addition) -> Iterator[dict[str, Any]]:
         """Yield the new text, the first time behind the prompt if that is echoed."""
@@ -534,6 +550,10 @@ class ChatShape:
             "logprobs": self._logprobs(completion.shown),
             "finish_reason": "tool_calls" if calls and reason == "stop" else reason,
         }
+
+    def silent(self, index: int) -> dict[str, Any]:
+        """Return a choice without content."""
+        return self._piece(index, {"role": "assistant", "content": None})
 
     def pieces(self, index: int, addition: Addition) -> Iterator[dict[str, Any]]:
         """Yield the role at first, then content and calls as they become certain."""

@@ -152,6 +152,13 @@ class GenerationFields(Body):
     dotted_p_min: Float32 | None = Field(None, alias="speculative.p_min")
 
 
+class StreamedFields(GenerationFields):
+    """What streams of llama-server tell besides; without `stream` it changes nothing."""
+
+    timings_per_token: bool | None = None
+    return_progress: bool | None = None
+
+
 def generate_request(fields: GenerationFields, *, token_limit: int) -> messages.GenerateRequest:
     """Return the request without its prompt; a `n_predict` goes before `token_limit`.
 

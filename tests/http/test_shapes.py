@@ -30,9 +30,22 @@ CHATS: dict[str, dict[str, Any]] = {
     "chat": {"max_tokens": 5},
     "chat_two_choices": {"max_tokens": 3, "n": 2, "stream_options": {"include_usage": True}},
     "chat_logprobs": {"max_tokens": 3, "logprobs": True, "top_logprobs": 1},
+    "chat_progress": {
+        "max_tokens": 5,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "timings_per_token": True,
+        "return_progress": True,
+    },
 }
 NATIVE: dict[str, dict[str, Any]] = {
     "native": {"prompt": "ab", "n_predict": 4},
+    "native_progress": {
+        "prompt": "ab",
+        "n_predict": 4,
+        "timings_per_token": True,
+        "return_progress": True,
+    },
     "native_report": {"prompt": [100, "b"], "n_predict": 4, "n_probs": 1, "report": True},
 }
 

@@ -65,6 +65,29 @@ async def test_a_report_tells_every_token_and_every_round():
     assert all(token["logprob"] <= 0 for token in tokens)
 
 
+@pytest.mark.parametrize("path", ["/completion", "/v1/chat/completions"])
+async def test_a_stream_tells_how_far_it_is(path: str):
+    body = BODY | {"prompt": list(range(40)), "stream": True, "timings_per_token": True}
+    body["messages"] = [{"role": "user", "content": "to be read " * 5}]
+    async with served() as (_, url), httpx.AsyncClient(timeout=20) as client:
+        await client.post(url + path, json=body)
+        text = (await client.post(url + path, json=body | {"return_progress": True})).text
+    lines = [line[6:] for line in text.splitlines() if line.startswith("data: {")]
+    start, end, *chunks = [json.loads(line) for line in lines]
+    before, behind = start["prompt_progress"], end["prompt_progress"]
+    assert before["processed"] == before["cache"] == behind["cache"] >= 16
+    assert behind["processed"] == behind["total"] == before["total"] > before["cache"]
+    assert before["time_ms"] == 0 <= behind["time_ms"]
+    timings = [chunk["timings"] for chunk in chunks]
+    assert not any("prompt_progress" in chunk for chunk in chunks)
+    for name in ("predicted_n", "predicted_ms", "draft_n", "draft_n_accepted"):
+        told = [each.get(name, 0) for each in timings]
+        assert told == sorted(told)
+    assert timings[0]["predicted_n"] < timings[-1]["predicted_n"]
+    assert timings[-1]["draft_n"] > 0
+    assert {each["prompt_n"] for each in timings} == {behind["total"] - behind["cache"]}
+
+
 async def rpc(client: httpx.AsyncClient, url: str, method: str, **params: Any) -> Any:
     """Return the result of a method at /rpc."""
     call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

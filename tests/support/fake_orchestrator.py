@@ -69,7 +69,10 @@ class FakeOrchestrator:
         self.observers.append(observer)
 
     def generate(
-        self, request: messages.GenerateRequest, seconds: float | None = None
+        self,
+        request: messages.GenerateRequest,
+        seconds: float | None = None,
+        counts_cached: bool = False,
     ) -> AsyncGenerator[messages.GenerateResponse]:
         """Yield the text, in rounds."""
         responses = self._generate(request)
@@ -134,9 +137,10 @@ class FakeOrchestrator:
         for first in range(0, len(ids), _DRAFT_LENGTH):
             some = ids[first : first + _DRAFT_LENGTH]
             rounds += 1
-            yield messages.GenerateResponse(
-                delta=_delta(request, some, shown, first, rounds, len(prompt))
-            )
+            delta = _delta(request, some, shown, first, rounds, len(prompt))
+            if request.running_statistics:
+                _count(delta.statistics, first + len(some), len(prompt), rounds)
+            yield messages.GenerateResponse(delta=delta)
         _count(finished.statistics, len(ids), len(prompt), rounds)
         yield messages.GenerateResponse(finished=finished)
 
