@@ -150,9 +150,14 @@ class _Taken:
     def with_part(
         self, part: Generation, driver: Driver | BeamDriver
     ) -> messages.GenerationStatistics:
-        """Return what the completion took so far, with a part that is under way."""
+        """Return what the completion took so far, with a part that is under way.
+
+        Without its single rounds: a message for each of them would repeat all before it.
+        """
         whole = deepcopy(self)
         whole.add(part, driver)
+        whole.counts.accepted_by_round.clear()
+        whole.counts.drafted_by_round.clear()
         return whole.statistics(part)
 
     def statistics(self, part: Generation) -> messages.GenerationStatistics:

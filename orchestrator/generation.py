@@ -186,6 +186,8 @@ class Counts:
     accepted: int = 0
     accepted_by_position: list[int] = field(default_factory=list)
     drafted_by_position: list[int] = field(default_factory=list)
+    accepted_by_round: list[int] = field(default_factory=list)  # only rounds with a draft
+    drafted_by_round: list[int] = field(default_factory=list)
     cached: int = 0  # tokens of the prompt that the target held
     draft_faults: int = 0
     target_faults: int = 0
@@ -193,7 +195,10 @@ class Counts:
     def note_draft(self, drafted: int, accepted: int) -> None:
         """Count one verified draft."""
         self.rounds += 1
-        self.drafted_rounds += drafted > 0
+        if drafted:
+            self.drafted_rounds += 1
+            self.drafted_by_round.append(drafted)
+            self.accepted_by_round.append(accepted)
         self.drafted += drafted
         self.accepted += accepted
         for counts, count in (
@@ -208,7 +213,9 @@ class Counts:
         """Count what happened in a later part of the same completion."""
         for each in fields(self):
             mine, theirs = getattr(self, each.name), getattr(more, each.name)
-            if isinstance(mine, list):
+            if each.name.endswith("_by_round"):
+                mine += theirs
+            elif isinstance(mine, list):
                 pairs = zip_longest(mine, theirs, fillvalue=0)
                 setattr(self, each.name, [a + b for a, b in pairs])
             else:
@@ -217,6 +224,8 @@ class Counts:
     def forget_accepted(self, kept: int, noted: int) -> None:
         """Take back the accepted tokens from `kept` on of the `noted` ones noted last."""
         self.accepted -= noted - kept
+        if noted > kept:
+            self.accepted_by_round[-1] = kept
         for i in range(kept, noted):
             self.accepted_by_position[i] -= 1
 

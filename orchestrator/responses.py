@@ -177,6 +177,8 @@ def statistics(
         draft_length=generation.draft_length,
         accepted_by_position=counts.accepted_by_position,
         drafted_by_position=counts.drafted_by_position,
+        accepted_by_round=counts.accepted_by_round,
+        drafted_by_round=counts.drafted_by_round,
         first_token_duration=duration(first - timings.begin),
         prompt_duration=duration(timings.prompt),
         generation_duration=duration(max(0.0, timings.last_token - first)),

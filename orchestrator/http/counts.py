@@ -63,7 +63,7 @@ def _speed(what: str, count: int, taken: float) -> dict[str, Any]:
 
 
 def acceptance_metrics(statistics: messages.GenerationStatistics) -> dict[str, Any]:
-    """Return vLLM's per-request metrics of acceptance."""
+    """Return vLLM's per-request metrics of acceptance, as detailed as it tells them."""
     steps, drafted = statistics.drafted_round_count, statistics.drafted_token_count
     accepted = statistics.accepted_token_count
     return {
@@ -75,6 +75,8 @@ def acceptance_metrics(statistics: messages.GenerationStatistics) -> dict[str, A
             "num_accepted_draft_tokens": accepted,
             "num_draft_tokens": drafted,
             "num_spec_tokens": len(statistics.drafted_by_position),
+            "per_step_accepted": list(statistics.accepted_by_round),
+            "per_step_drafted": list(statistics.drafted_by_round),
         }
     }
 

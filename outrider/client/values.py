@@ -264,6 +264,8 @@ class Statistics:
     plain_round_seconds: float  # estimated for a round without a draft; 0 when unknown
     controller: ControllerView = ControllerView()
     cached_token_count: int = 0  # of the prompt
+    accepted_by_round: tuple[int, ...] = ()  # in each round that carried a draft
+    drafted_by_round: tuple[int, ...] = ()  # in the same rounds
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -217,12 +217,16 @@ def test_the_histogram_follows_from_the_counts_by_position():
         accepted_token_count=6,
         drafted_by_position=[4, 3, 2],
         accepted_by_position=[3, 2, 1],
+        drafted_by_round=[3, 3, 2, 1],
+        accepted_by_round=[3, 1, 2, 0],
     )
     assert acceptance_histogram(statistics) == [1, 1, 1, 1]
     told = acceptance_metrics(statistics)["speculative_decoding"]
     assert told["mean_acceptance_length"] == 2.5
     assert sum(told["acceptance_histogram"]) == told["num_spec_steps"]
     assert told["num_spec_tokens"] == 3
+    assert told["per_step_drafted"] == [3, 3, 2, 1]
+    assert told["per_step_accepted"] == [3, 1, 2, 0]
 
 
 def test_nothing_drafted_divides_by_nothing():

@@ -65,6 +65,9 @@ def assert_consistent(completion: Completion) -> None:
     assert statistics.prompt_token_count == len(completion.prompt)
     assert statistics.accepted_token_count == count(DRAFTED)
     assert statistics.drafted_token_count == sum(statistics.drafted_by_position)
+    assert statistics.drafted_token_count == sum(statistics.drafted_by_round)
+    assert statistics.accepted_token_count == sum(statistics.accepted_by_round)
+    assert statistics.drafted_round_count == len(statistics.drafted_by_round)
     assert statistics.accepted_token_count == sum(statistics.accepted_by_position)
     # The last round may end in its draft.
     plain_rounds = statistics.round_count - statistics.drafted_round_count

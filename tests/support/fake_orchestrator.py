@@ -319,6 +319,8 @@ def _count(
             drafted_round_count=rounds,
             drafted_by_position=[rounds] * _DRAFT_LENGTH if rounds else [],
             accepted_by_position=[rounds, accepted - rounds, 0] if rounds else [],
+            drafted_by_round=[_DRAFT_LENGTH] * rounds,
+            accepted_by_round=[min(2, token_count - 3 * i) for i in range(rounds)],
             first_token_duration=Duration(nanos=2_000_000),
             prompt_duration=Duration(nanos=10_000_000),
             generation_duration=Duration(nanos=40_000_000),

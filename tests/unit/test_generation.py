@@ -786,7 +786,19 @@ def test_drafts_are_counted_by_position() -> None:
     assert (counts.rounds, counts.drafted_rounds) == (3, 2)
     assert (counts.drafted, counts.accepted) == (5, 3)
     assert counts.drafted_by_position == [2, 2, 1]
+    assert (counts.drafted_by_round, counts.accepted_by_round) == ([3, 2], [1, 2])
     assert counts.accepted_by_position == [2, 1, 0]
+
+
+def test_the_rounds_of_a_later_part_come_behind_those_before() -> None:
+    whole, part = Counts(), Counts()
+    part.note_draft(3, 1)
+    part.note_draft(2, 2)
+    part.forget_accepted(1, 2)
+    whole.add(part)
+    whole.add(part)
+    assert (whole.drafted_by_round, whole.accepted_by_round) == ([3, 2] * 2, [1, 1] * 2)
+    assert whole.accepted == sum(whole.accepted_by_round)
 
 
 def test_a_draft_token_behind_the_end_is_drafted_and_not_accepted() -> None:
