@@ -171,9 +171,14 @@ class Plan:
     token_texts: Sequence[bytes] = ()  # by id; with them no character is left unfinished
     control_names: Mapping[int, str] = field(default_factory=dict)  # those to report, by id
     mirostat_mu: float | None = None  # to begin with; None is mirostat's own start
-    is_truncated: bool = False  # the middle of the prompt is left out
     beam_count: int = 1  # more: the target searches the text, and nothing is drafted
+    whole_count: int = 0  # tokens of the prompt, its middle included where that is left out
     keep_count: int = -1  # tokens at the start that stay when a full context shifts; -1: it ends
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the middle of the prompt is left out."""
+        return self.opening.prompt_count < self.whole_count
 
 
 @dataclass(slots=True)

@@ -94,8 +94,8 @@ class Planner:
             limit_reason=reason,
             token_texts=target.vocabulary.texts,
             control_names=_read_control_names(request, target.vocabulary.control_ids),
-            is_truncated=len(prompt) < len(whole),
             beam_count=beam_count,
+            whole_count=len(whole),
             keep_count=_keep_count(len(prompt), request.overflow) if request.overflow.shift else -1,
         )
 

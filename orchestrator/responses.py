@@ -61,6 +61,7 @@ def started(plan: Plan) -> messages.GenerationStarted:
         seed=plan.opening.seed,
         acceptance_rule=wire.write_rule(plan.opening.rule),
         truncated=plan.is_truncated,
+        untruncated_token_count=plan.whole_count,
         context_token_count=plan.target_context,
         sampling=wire.write_sampling(plan.opening.sampling),
         token_limit=plan.opening.token_limit,

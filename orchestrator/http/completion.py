@@ -1,14 +1,14 @@
 """Follows the messages of generations, and tells which tokens belong to the shown text. Pure.
 
 A stop sequence holds text back, so tokens arrive before their text. Tokens that
-are reported come out together with the end of their text, and those of a stop
-sequence never.
+are reported come out together with the beginning of their text, and those of a
+stop sequence never.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.tool_calls import Mark, text_of
@@ -48,8 +48,12 @@ class Addition:
 
 @dataclass(slots=True)
 class Completion:
-    """One completion as far as it has come."""
+    """One completion as far as it has come.
 
+    `texts` are those of all tokens, by id; without them the reports of the rounds tell some.
+    """
+
+    texts: Sequence[bytes] = ()
     pieces: list[str | Mark] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     shown: list[CommittedToken] = field(default_factory=list)
@@ -66,7 +70,7 @@ class Completion:
     def add(self, delta: messages.GenerationDelta) -> Addition:
         """Take in what a round brought."""
         self.token_ids += delta.token_ids
-        for token in committed_tokens(delta):
+        for token in committed_tokens(delta, self.texts):
             self._held.append((self._token_bytes, token))
             self._token_bytes += len(token.text)
         pieces = tuple(Mark(each.text) if each.control else each.text for each in delta.pieces)
@@ -77,14 +81,17 @@ class Completion:
     def finish(self, finished: messages.GenerationFinished) -> Addition:
         """Take in the end; what is held belongs to the text unless a stop sequence cut it."""
         self.finished = finished
-        if finished.reason != messages.FINISH_REASON_STOP_SEQUENCE:
-            return Addition((), self._show(token for _, token in self._held))
-        return Addition((), self._show(t for at, t in self._held if at < self._shown_bytes))
+        is_cut = finished.reason == messages.FINISH_REASON_STOP_SEQUENCE
+        return Addition((), () if is_cut else self._show(token for _, token in self._held))
 
     def _release(self) -> tuple[CommittedToken, ...]:
         released = []
-        while self._held and self._held[0][0] + len(self._held[0][1].text) <= self._shown_bytes:
-            released.append(self._held.popleft()[1])
+        while self._held:
+            start, token = self._held[0]
+            if start + min(1, len(token.text)) > self._shown_bytes:
+                break
+            released.append(token)
+            self._held.popleft()
         return self._show(released)
 
     def _show(self, tokens: Iterable[CommittedToken]) -> tuple[CommittedToken, ...]:
@@ -93,14 +100,16 @@ class Completion:
         return shown
 
 
-def committed_tokens(delta: messages.GenerationDelta) -> list[CommittedToken]:
-    """Return the tokens of a delta; their texts come with the report of the round."""
+def committed_tokens(
+    delta: messages.GenerationDelta, texts: Sequence[bytes] = ()
+) -> list[CommittedToken]:
+    """Return the tokens of a delta; without `texts`, theirs come with the report of the round."""
     report = delta.report
-    texts = {token.token_id: token.text for token in (*report.draft, report.target)}
+    told = {token.token_id: token.text for token in (*report.draft, report.target)}
     return [
         CommittedToken(
             token_id,
-            texts.get(token_id, b""),
+            texts[token_id] if texts else told.get(token_id, b""),
             ORIGINS[delta.origins[i]],
             delta.logprobs[i] if i < len(delta.logprobs) else None,
         )

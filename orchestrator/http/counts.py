@@ -19,7 +19,11 @@ def usage(
     prompts: Sequence[messages.GenerationStarted],
     completions: Sequence[messages.GenerationStatistics],
 ) -> dict[str, Any]:
-    """Return OpenAI's usage; a prompt counts once, however many completions it has."""
+    """Return OpenAI's usage; a prompt counts once, however many completions it has.
+
+    What was cached of it its first completion tells: the others find what that one has read.
+    """
+    first_ones = completions[:: max(1, len(completions) // max(1, len(prompts)))]
     prompt_count = sum(len(prompt.prompt_token_ids) for prompt in prompts)
     count = sum(each.generated_token_count for each in completions)
     accepted = sum(each.accepted_token_count for each in completions)
@@ -29,7 +33,7 @@ def usage(
         "completion_tokens": count,
         "total_tokens": prompt_count + count,
         "prompt_tokens_details": {
-            "cached_tokens": sum(prompt.cached_token_count for prompt in prompts)
+            "cached_tokens": sum(each.cached_token_count for each in first_ones)
         },
         "completion_tokens_details": {
             "accepted_prediction_tokens": accepted,

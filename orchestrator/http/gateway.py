@@ -329,8 +329,15 @@ class Gateway:
         return any(p.role == "target" and p.state == messages.PEER_STATE_READY for p in peers)
 
     def status(self) -> dict[str, Any]:
-        """Return the state of the orchestrator, under the names of its protobuf message."""
-        return MessageToDict(self._orchestrator.status(), preserving_proto_field_name=True)
+        """Return the state of the orchestrator, under the names of its protobuf message.
+
+        Chat templates are left out: they are long, and the page asks every 2 seconds.
+        """
+        status = self._orchestrator.status()
+        for peer in status.peers:
+            if peer.HasField("model"):
+                peer.model.ClearField("chat_template")
+        return MessageToDict(status, preserving_proto_field_name=True)
 
     def _model(self) -> common.GetModelResponse:
         for peer in self._orchestrator.status().peers:

@@ -23,7 +23,14 @@ from orchestrator.http.library_shapes import (
 from orchestrator.launch import Launcher, model_name, read_wish
 from orchestrator.peers import State
 from orchestrator.service import Orchestrator
-from outrider.errors import InvalidConfig, InvalidRequest, NotFound, OutriderError, PeerUnavailable
+from outrider.errors import (
+    DeadlinePassed,
+    InvalidConfig,
+    InvalidRequest,
+    NotFound,
+    OutriderError,
+    PeerUnavailable,
+)
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 _log = logging.getLogger("outrider.orchestrator")
@@ -188,16 +195,22 @@ class Library:
         answer: dict[str, Any] = {}
         texts = self._texts()
         stream = self._orchestrator.generate(asked.request, counts_cached=True)
-        async with aclosing(stream):
-            async for response in stream:
-                event = response.WhichOneof("event")
-                if event == "started":
-                    progress = Progress(asked, response.started, texts)
-                elif event == "delta" and progress is not None:
-                    progress.add(response.delta)
-                elif progress is not None:
-                    answer = progress.final(response.finished)
-                    answer["prompt_stats"] = prompt_stats(progress.started, progress.texts)
+        try:
+            async with aclosing(stream):
+                async for response in stream:
+                    event = response.WhichOneof("event")
+                    if event == "started":
+                        progress = Progress(asked, response.started, texts)
+                    elif event == "delta" and progress is not None:
+                        progress.add(response.delta)
+                    elif progress is not None:
+                        answer = progress.final(response.finished)
+        except (DeadlinePassed, PeerUnavailable) as error:
+            if progress is None:
+                raise
+            answer = progress.interrupted(error)
+        if progress is not None:
+            answer["prompt_stats"] = prompt_stats(progress.started, progress.texts)
         if asked.fields.debug:
             _log_text("completion", params, answer)
         return answer

@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
+from orchestrator.http.completion import ORIGINS, CommittedToken, Completion
 from orchestrator.http.counts import timings
+from orchestrator.http.llama import sampling_settings
 from orchestrator.http.options import GenerationFields, Int32, SpeculativeFields, generate_request
-from outrider.errors import InvalidRequest
+from outrider.errors import InvalidRequest, OutriderError
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -44,13 +46,6 @@ DEFAULTS: dict[str, Any] = {
     "n_beams": 0,
 }
 
-_ORIGINS = {
-    messages.TOKEN_ORIGIN_DRAFTED: "drafted",
-    messages.TOKEN_ORIGIN_CORRECTED: "corrected",
-    messages.TOKEN_ORIGIN_BONUS: "bonus",
-    messages.TOKEN_ORIGIN_PLAIN: "plain",
-}
-
 
 class LibraryFields(GenerationFields):
     """What `get_completion` and `async_completion_init` take."""
@@ -72,7 +67,7 @@ class Asked:
 
 
 def read_asked(body: Mapping[str, Any], vocabulary_size: int) -> Asked:
-    """Return what a caller wants; null is as good as absent.
+    """Return what a caller wants; null is as good as absent, in a list of stop words too.
 
     Biases of ids outside the vocabulary and empty stop words are ignored, as
     the library did. Raises InvalidRequest.
@@ -80,7 +75,7 @@ def read_asked(body: Mapping[str, Any], vocabulary_size: int) -> Asked:
     given = {name: value for name, value in body.items() if value is not None}
     if given.get("stream"):
         raise InvalidRequest("stream", "is not for get_completion: use async_completion_init")
-    said = DEFAULTS | given
+    said = _in_range(DEFAULTS | given)
     said["debug"] = bool(said.pop("__debug", False))
     said["logit_bias"] = _known_biases(said.get("logit_bias"), vocabulary_size)
     try:
@@ -100,6 +95,26 @@ def read_asked(body: Mapping[str, Any], vocabulary_size: int) -> Asked:
         # The library told what it drew from, and at temperature 0 the softmax.
         request.logprobs.after_sampling = bool(fields.temperature)
     return Asked(request, fields, said)
+
+
+_RANGES = {
+    "temperature": (0.0, math.inf),
+    **dict.fromkeys(("top_p", "typical_p", "tfs_z"), (0.0, 1.0)),
+    **dict.fromkeys(("repeat_last_n", "n_predict", "n_keep"), (-1, math.inf)),
+    "n_probs": (0, math.inf),
+}
+"""Outside, numbers mean what the nearest end does; the library took all of them."""
+
+
+def _in_range(said: dict[str, Any]) -> dict[str, Any]:
+    """Return what was said with the library's liberties spelled out."""
+    meant = dict(said)
+    for name, (low, high) in _RANGES.items():
+        if isinstance(said[name], int | float):
+            meant[name] = min(max(said[name], low), high)
+    if isinstance(said.get("stop"), list):
+        meant["stop"] = [word for word in said["stop"] if word is not None]
+    return meant
 
 
 def _known_biases(biases: Any, vocabulary_size: int) -> list[Any]:
@@ -146,7 +161,7 @@ def prompt_stats(started: messages.GenerationStarted, texts: Sequence[bytes]) ->
 
     return {
         "n_ctx": started.context_token_count,
-        "total_prompt_tokens": len(ids),
+        "total_prompt_tokens": started.untruncated_token_count,
         "truncated": started.truncated,
         "n_past": cached,
         "cached": text(ids[:cached]),
@@ -154,43 +169,26 @@ def prompt_stats(started: messages.GenerationStarted, texts: Sequence[bytes]) ->
     }
 
 
-@dataclass(slots=True)
 class Progress:
     """What has come of a completion, cut to the text that is shown."""
 
-    asked: Asked
-    started: messages.GenerationStarted
-    texts: Sequence[bytes]
-    content: str = ""
-    probabilities: list[dict[str, Any]] = field(default_factory=list)
-    origins: list[str] = field(default_factory=list)
-    _pending: list[tuple[bytes, dict[str, Any]]] = field(default_factory=list)
-    _shown_bytes: int = 0
+    def __init__(
+        self, asked: Asked, started: messages.GenerationStarted, texts: Sequence[bytes]
+    ) -> None:
+        self.asked = asked
+        self.started = started
+        self.texts = texts
+        self.origins: list[str] = []
+        self._completion = Completion(texts)
 
     def add(self, delta: messages.GenerationDelta) -> dict[str, Any]:
         """Take in more; return the update that tells it."""
-        text = "".join(each.text for each in delta.pieces)
-        self.content += text
-        self.origins += [_ORIGINS.get(origin, "plain") for origin in delta.origins]
-        for i, token_id in enumerate(delta.token_ids):
-            shown = self.texts[token_id]
-            told = delta.logprobs[i] if delta.logprobs else None
-            self._pending.append((shown, _probabilities(shown, told)))
-        update: dict[str, Any] = {"content": text, "stop": False}
+        addition = self._completion.add(delta)
+        self.origins += [ORIGINS[origin] for origin in delta.origins]
+        update: dict[str, Any] = {"content": addition.text, "stop": False}
         if self.asked.fields.n_probs:
-            update["completion_probabilities"] = self._take_shown(len(text.encode()))
+            update["completion_probabilities"] = _probabilities(addition.tokens)
         return update
-
-    def _take_shown(self, byte_count: int) -> list[dict[str, Any]]:
-        """Return the probabilities of the tokens that the next bytes of the text begin in."""
-        self._shown_bytes += byte_count
-        taken = []
-        while self._pending and (self._shown_bytes > 0 or not self._pending[0][0]):
-            shown, probabilities = self._pending.pop(0)
-            self._shown_bytes -= len(shown)
-            taken.append(probabilities)
-        self.probabilities += taken
-        return taken
 
     def final(
         self,
@@ -203,7 +201,7 @@ class Progress:
         reason = finished.reason
         fields = self.asked.fields
         answer: dict[str, Any] = {
-            "content": self.content if content is None else content,
+            "content": self._completion.text if content is None else content,
             "stop": True,
             "model": self.started.model_name,
             "tokens_predicted": its.generated_token_count,
@@ -235,26 +233,50 @@ class Progress:
         if reason == messages.FINISH_REASON_CANCELLED:
             answer["cancelled"] = True
         if fields.n_probs:
-            answer["completion_probabilities"] = self.probabilities
+            answer["completion_probabilities"] = _probabilities(self._completion.shown)
         if fields.origins:
             answer["origins"] = self.origins
         return answer
 
+    def interrupted(self, error: OutriderError) -> dict[str, Any]:
+        """Return the answer of a completion that failed on the way: what there is, and why."""
+        counted = messages.GenerationStatistics(
+            prompt_token_count=len(self.started.prompt_token_ids),
+            cached_token_count=self.started.cached_token_count,
+            generated_token_count=len(self.origins),
+        )
+        answer = self.final(messages.GenerationFinished(statistics=counted))
+        told = {"reason": error.reason, "message": str(error), **error.metadata}
+        return answer | {"status": 500, "error": told}
 
-def _probabilities(shown: bytes, told: messages.TokenLogprob | None) -> dict[str, Any]:
-    return {
-        "content": piece(shown),
-        "probs": [
-            {"tok_str": piece(each.token.text), "prob": math.exp(each.log_probability)}
-            for each in (told.alternatives if told else ())
-        ],
-    }
+
+def _probabilities(tokens: Iterable[CommittedToken]) -> list[dict[str, Any]]:
+    return [
+        {
+            "content": piece(token.text),
+            "probs": [
+                {"tok_str": piece(each.token.text), "prob": math.exp(each.log_probability)}
+                for each in (token.logprob.alternatives if token.logprob else ())
+            ],
+        }
+        for token in tokens
+    ]
+
+
+_SETTINGS_SINCE = (
+    *("dynatemp_range", "dynatemp_exponent", "top_n_sigma", "xtc_probability", "xtc_threshold"),
+    *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
+    *("dry_sequence_breakers", "min_keep", "samplers"),
+)
+"""What the library did not have; under llama-server's names."""
 
 
 def settings(asked: Asked, started: messages.GenerationStarted) -> dict[str, Any]:
-    """Return `generation_settings`: every key of the library's, as the request resolved them."""
+    """Return `generation_settings`: every key of the library's and more, everything resolved."""
     sampling, fields, said = started.sampling, asked.fields, asked.settings
+    since = sampling_settings(sampling)
     return {
+        **{name: since[name] for name in _SETTINGS_SINCE},
         "n_ctx": started.context_token_count,
         "model": started.model_name,
         "seed": started.seed,

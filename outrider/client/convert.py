@@ -124,6 +124,7 @@ def read_started(message: messages.GenerationStarted) -> Started:
         message.truncated,
         message.context_token_count,
         tuple(_read_logprob(each) for each in message.prompt_logprobs),
+        message.untruncated_token_count,
     )
 
 

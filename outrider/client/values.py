@@ -193,6 +193,7 @@ class Started:
     truncated: bool = False  # the middle of the prompt was dropped
     context_token_count: int = 0
     prompt_logprobs: tuple[Logprob, ...] = ()  # if they were asked for; the first says nothing
+    untruncated_token_count: int = 0  # of the prompt, with what was dropped
 
 
 @dataclass(frozen=True, slots=True)

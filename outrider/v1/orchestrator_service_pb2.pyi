@@ -221,7 +221,7 @@ class GenerateResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[GenerationStarted, _Mapping]] = ..., delta: _Optional[_Union[GenerationDelta, _Mapping]] = ..., finished: _Optional[_Union[GenerationFinished, _Mapping]] = ..., choice_index: _Optional[int] = ...) -> None: ...
 
 class GenerationStarted(_message.Message):
-    __slots__ = ("prompt_token_ids", "seed", "acceptance_rule", "cached_token_count", "truncated", "context_token_count", "prompt_logprobs", "sampling", "token_limit", "model_name")
+    __slots__ = ("prompt_token_ids", "seed", "acceptance_rule", "cached_token_count", "truncated", "context_token_count", "prompt_logprobs", "sampling", "token_limit", "model_name", "untruncated_token_count")
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_RULE_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +232,7 @@ class GenerationStarted(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     TOKEN_LIMIT_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    UNTRUNCATED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     seed: int
     acceptance_rule: _common_pb2.AcceptanceRule
@@ -242,7 +243,8 @@ class GenerationStarted(_message.Message):
     sampling: _common_pb2.SamplingParameters
     token_limit: int
     model_name: str
-    def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ..., acceptance_rule: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., cached_token_count: _Optional[int] = ..., truncated: bool = ..., context_token_count: _Optional[int] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., token_limit: _Optional[int] = ..., model_name: _Optional[str] = ...) -> None: ...
+    untruncated_token_count: int
+    def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ..., acceptance_rule: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., cached_token_count: _Optional[int] = ..., truncated: bool = ..., context_token_count: _Optional[int] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., token_limit: _Optional[int] = ..., model_name: _Optional[str] = ..., untruncated_token_count: _Optional[int] = ...) -> None: ...
 
 class GenerationDelta(_message.Message):
     __slots__ = ("token_ids", "origins", "pieces", "report", "logprobs", "statistics")

@@ -449,6 +449,14 @@ async def test_the_state_of_the_peers_is_told():
     assert missing.status_code == 404
 
 
+async def test_the_state_that_the_page_asks_for_has_no_chat_templates():
+    async with serving(FakeOrchestrator(template="{{ messages }}")) as url:
+        draft, target = (await get(f"{url}/status")).json()["peers"]
+    assert "chat_template" not in target["model"]
+    assert target["model"]["model_name"] == "fake-1b"
+    assert "model" not in draft
+
+
 async def test_an_event_is_sent_at_once_and_not_when_the_one_before_was_received():
     listening = _listen("127.0.0.1", 0)
     loop = asyncio.get_running_loop()

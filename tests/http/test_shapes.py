@@ -250,12 +250,13 @@ def delta(ids: list[int], texts: list[bytes], shown: str) -> messages.Generation
     )
 
 
-def test_tokens_come_with_the_end_of_their_text_and_those_of_a_stop_sequence_never():
+def test_tokens_come_with_the_start_of_their_text_and_those_of_a_stop_sequence_never():
     completion = Completion()
-    assert completion.add(delta([1, 2], [b"ab", b"cS"], "abc")).tokens[0].token_id == 1
+    addition = completion.add(delta([1, 2], [b"ab", b"cS"], "abc"))
+    assert [token.token_id for token in addition.tokens] == [1, 2]
     assert completion.add(delta([3], [b"TO"], "")).tokens == ()
     end = messages.GenerationFinished(reason=messages.FINISH_REASON_STOP_SEQUENCE)
-    assert [token.token_id for token in completion.finish(end).tokens] == [2]
+    assert completion.finish(end).tokens == ()
     assert [token.token_id for token in completion.shown] == [1, 2]
 
 

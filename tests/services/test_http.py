@@ -27,9 +27,9 @@ BODY = {"prompt": PROMPT, "n_predict": 24, "temperature": 0.8, "seed": 3}
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[Trio, str]]:
+async def served(**options: Any) -> AsyncIterator[tuple[Trio, str]]:
     async with (
-        three_services(toy, lambda: toy(seed=9, agreement=0.7)) as trio,
+        three_services(toy, lambda: toy(seed=9, agreement=0.7), **options) as trio,
         serving(trio.orchestrator.orchestrator) as url,
     ):
         yield trio, url
@@ -88,12 +88,43 @@ async def test_a_stream_tells_how_far_it_is(path: str):
     assert {each["prompt_n"] for each in timings} == {behind["total"] - behind["cache"]}
 
 
+async def test_usage_tells_what_was_cached_of_the_prompts():
+    body = {"prompt": [list(range(40)), list(range(60, 20, -1))], "n": 2, "max_tokens": 3}
+    async with served() as (_, url), httpx.AsyncClient(timeout=20) as client:
+        usages = [
+            (await client.post(f"{url}/v1/completions", json=body)).json()["usage"]
+            for _ in range(2)
+        ]
+        found = await counted(client, url)
+    fresh, again = (usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
+    assert fresh == 0 and 32 <= again < 80
+    assert found["outrider_cached_prompt_tokens_total"] == again
+
+
 async def rpc(client: httpx.AsyncClient, url: str, method: str, **params: Any) -> Any:
     """Return the result of a method at /rpc."""
     call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     answer = (await client.post(f"{url}/rpc", json=call)).json()
     assert "error" not in answer, answer
     return answer["result"]
+
+
+async def test_a_completion_over_rpc_that_runs_out_of_time_brings_what_there_is():
+    async with served(request_seconds=1.5) as (trio, url), httpx.AsyncClient(timeout=20) as client:
+        gate = Gate(trio.target.model, shut=False)
+        asked = BODY | {"repeat_penalty": 1.0, "n_predict": 200, "origins": True}
+        asking = asyncio.create_task(rpc(client, url, "get_completion", **asked))
+        await eventually(lambda: trio.target.decode_count > 5)
+        await gate.shut()
+        answer = await asking
+        await gate.open()
+        whole = (await client.post(f"{url}/completion", json=BODY | {"n_predict": 200})).json()
+    assert answer["status"] == 500 and answer["stop"]
+    assert answer["error"]["reason"] == "DEADLINE_PASSED"
+    assert answer["content"] and whole["content"].startswith(answer["content"])
+    assert answer["tokens_predicted"] == len(answer["origins"]) > 0
+    assert answer["prompt_stats"]["total_prompt_tokens"] == len(PROMPT)
+    assert not any(answer[f"stopped_{name}"] for name in ("eos", "word", "limit"))
 
 
 async def counted(client: httpx.AsyncClient, url: str) -> dict[str, float]:

@@ -36,6 +36,11 @@ SETTINGS = {
     *("mirostat_eta", "penalize_nl", "stop", "n_predict", "n_keep", "ignore_eos", "stream"),
     *("logit_bias", "n_probs", "grammar"),
 }
+SETTINGS_SINCE = {
+    *("dynatemp_range", "dynatemp_exponent", "top_n_sigma", "xtc_probability", "xtc_threshold"),
+    *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
+    *("dry_sequence_breakers", "min_keep", "samplers", "min_p", "speculative"),
+}
 ANSWER = {
     *("content", "stop", "model", "tokens_predicted", "tokens_evaluated", "generation_settings"),
     *("prompt", "truncated", "stopped_eos", "stopped_word", "stopped_limit", "stopping_word"),
@@ -177,7 +182,7 @@ async def test_an_answer_has_every_key_of_the_library(server: Server) -> None:
     asked = {"prompt": PROMPT, "n_predict": 12, "seed": 5, "n_probs": 3, "stop": ["never", ""]}
     answer = await server.call("get_completion", asked)
     assert ANSWER | {"completion_probabilities", "prompt_stats"} <= set(answer)
-    assert set(answer["generation_settings"]) >= SETTINGS
+    assert set(answer["generation_settings"]) >= SETTINGS | SETTINGS_SINCE
     assert set(answer["timings"]) == TIMINGS
     assert set(answer["prompt_stats"]) == STATS
     assert answer["stop"] is True and answer["status"] == 200
@@ -206,6 +211,29 @@ async def test_null_is_as_good_as_absent(server: Server) -> None:
     other = await server.call("get_completion", asked | nulls)
     assert one["content"] == other["content"]
     assert one["generation_settings"] == other["generation_settings"]
+
+
+@pytest.mark.parametrize(
+    ("taken", "meant"),
+    [
+        ({"stop": [None, "i", None]}, {"stop": ["i"]}),
+        ({"temperature": -0.5}, {"temperature": 0}),
+        ({"top_p": 1.5, "tfs_z": 2, "typical_p": 7.0}, {"top_p": 1.0}),
+        ({"top_p": -1}, {"top_p": 0.0}),
+        ({"repeat_last_n": -9}, {"repeat_last_n": -1}),
+        ({"n_keep": -9, "n_probs": -2}, {"n_keep": -1}),
+        ({"n_predict": -9, "logit_bias": [[1, 1000.0]]}, {"logit_bias": [[1, 1000.0]]}),
+    ],
+)
+async def test_what_the_library_took_beyond_a_range_means_its_end(
+    server: Server, taken: dict[str, Any], meant: dict[str, Any]
+) -> None:
+    asked = {"prompt": PROMPT, "n_predict": 8, "seed": 5}
+    one = await server.call("get_completion", asked | taken)
+    other = await server.call("get_completion", asked | meant)
+    assert one["content"] == other["content"]
+    settings = {**one["generation_settings"], "n_predict": 8}
+    assert settings == {**other["generation_settings"], "n_predict": 8}
 
 
 async def test_a_prompt_of_texts_and_ids_has_a_bos_before_a_first_text_only(
@@ -287,7 +315,8 @@ async def test_a_stream_is_refused_and_says_what_to_use(server: Server) -> None:
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"temperature": -5}, "temperature"),
+        ({"repeat_penalty": -5}, "repeat_penalty"),
+        ({"stop": ["x", 5]}, "stop"),
         ({"temperature": "hot"}, "temperature"),
         ({"mirostat": 3}, "mirostat"),
         ({"prompt": {"a": 1}}, "prompt"),
@@ -330,7 +359,8 @@ async def test_every_sampler_of_the_library_changes_the_text(server: Server) -> 
         settings = answer["generation_settings"]
         for name, value in options.items():
             shown = {"temperature": "temp"}.get(name, name)
-            assert settings.get(shown, value) == value
+            if name != "logit_bias":
+                assert settings[shown] == pytest.approx(value)
 
 
 async def test_beams_search_the_same_text_whatever_would_be_drawn(server: Server) -> None:
@@ -364,6 +394,7 @@ async def test_a_full_context_shifts_as_it_did_and_a_long_prompt_is_cut(server: 
     answer = await server.call("get_completion", {"prompt": "x " * 400, "n_predict": 2})
     assert answer["truncated"] and answer["prompt_stats"]["truncated"]
     assert answer["tokens_evaluated"] <= 252
+    assert answer["prompt_stats"]["total_prompt_tokens"] > 400
 
 
 async def test_debug_logs_the_texts_of_that_request_alone(
