@@ -165,12 +165,24 @@ async def test_every_generation_is_counted_once_whoever_asks_for_it():
         assert found[f"{name}_sum{{{label}}}"] == pytest.approx(seconds, abs=1e-4)
 
 
-async def test_a_client_that_hangs_up_frees_both_services_within_a_second():
+LONG = BODY | {"n_predict": 200, "repeat_penalty": 1.0}
+CALL = {"jsonrpc": "2.0", "id": 1, "method": "get_completion", "params": LONG}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/completion", LONG),
+        ("/completion", LONG | {"stream": True}),
+        ("/rpc", CALL),
+        ("/rpc", [{"jsonrpc": "2.0", "method": "deinit"}, CALL]),
+    ],
+    ids=["at once", "stream", "rpc", "rpc batch"],
+)
+async def test_a_client_that_hangs_up_frees_both_services_within_a_second(path: str, body: Any):
     async with served() as (trio, url), httpx.AsyncClient(timeout=20) as client:
         gate = Gate(trio.target.model, shut=False)
-        asking = asyncio.create_task(
-            client.post(f"{url}/completion", json=BODY | {"n_predict": 200})
-        )
+        asking = asyncio.create_task(client.post(url + path, json=body))
         await eventually(lambda: trio.target.decode_count > 3)
         await gate.shut()
         asking.cancel()
