@@ -2,7 +2,8 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
-    test http-examples check protos pair-card bench bench-overhead bench-sessions bench-memory compose-test clean
+    test http-examples check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
+    bench-grammar compose-test clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -79,6 +80,12 @@ bench-sessions: setup ## throughput over concurrent sessions
 
 bench-memory: setup ## what the processes hold with 32 open generations
 	$(BIN)/python -m bench.memory
+
+bench-gateway: setup ## time to the first token over gRPC and over HTTP
+	$(BIN)/python -m bench.first_token
+
+bench-grammar: setup ## tokens/s under a JSON schema, drafts on and off; ORCHESTRATOR=HOST:PORT
+	$(BIN)/python -m bench.grammar $(if $(ORCHESTRATOR),--orchestrator '$(ORCHESTRATOR)')
 
 compose-test: setup ## build the image and try deploy/compose.yaml with a real Docker
 	@scripts/compose-test
