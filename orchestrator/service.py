@@ -109,7 +109,7 @@ class Orchestrator:
         Jobs end as if they were cancelled, everything else that is under way with PeerUnavailable.
         """
         before, self.pair = self.pair, pair
-        self._completions = Completions(self.config, pair)
+        self._completions = Completions(self.config, pair, self._observers)
         await self._jobs.close()
         await before.stop()
 

@@ -14,8 +14,10 @@ import pytest
 import pytest_asyncio
 
 from orchestrator import launch
+from orchestrator.completions import Responses
 from orchestrator.launch import Launcher, Wish
 from orchestrator.peers import Pair, Peer, State
+from orchestrator.rounds import RoundTimes
 from outrider.errors import DeadlinePassed, PeerUnavailable
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.services import (
@@ -101,6 +103,24 @@ async def test_a_generation_ends_where_it_is(
         first = written_alone(old(), request(token_limit=LENGTH))
         assert got.token_ids[:LENGTH] == first[: len(got.token_ids)]
         await assert_new(trio.orchestrator)
+
+
+async def test_who_watches_sees_the_rounds_of_the_new_pair_too(switch: Switch) -> None:
+    class Watcher:
+        rounds = 0
+
+        def watch(self, responses: Responses, completion_count: int, /) -> Responses:
+            return responses
+
+        def note_rounds(self, times: RoundTimes, /) -> None:
+            self.rounds += sum(times.decode.counts)
+
+    async with three_services(old, old) as trio:
+        watcher = Watcher()
+        trio.orchestrator.orchestrator.observe(watcher)
+        await switch(trio.orchestrator)
+        completion = await generate(trio.orchestrator, request(token_limit=8))
+        assert watcher.rounds == completion.statistics.round_count > 0
 
 
 @pytest.mark.parametrize("beam_count", [1, 2])
