@@ -33,12 +33,13 @@ from tests.support.processes import (
 from tests.support.prompts import held_out_prompts
 from tests.support.toy import generate_alone
 
-LIMIT = 128
 SEED = 11
 PROMPTS = held_out_prompts()
-EVERY_LENGTH = "OUTRIDER_TEST_EVERY_LENGTH" in os.environ
-"""Try every prompt with every draft length; else those that sessions side by side try anyway
-have a few of them."""
+THOROUGH = "OUTRIDER_TEST_THOROUGH" in os.environ
+"""Longer texts, and every prompt with every draft length; else those that sessions side by side
+try anyway have a few of them."""
+
+LIMIT = 128 if THOROUGH else 64
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ async def test_greedy_text_is_the_targets_own(
             assert await _greedy(services, PROMPTS[i], length) == greedy_texts[i]
 
     # One at a time and, because that takes a third of the time, three.
-    count = len(PROMPTS) if length in (None, MEASURED) or EVERY_LENGTH else 8
+    count = len(PROMPTS) if length in (None, MEASURED) or THOROUGH else 8
     await user(range(5))
     await asyncio.gather(*(user(range(first, count, 3)) for first in (5, 6, 7)))
 

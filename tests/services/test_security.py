@@ -299,11 +299,11 @@ CALLS = {
 
 
 async def call(
-    channel: grpc.aio.Channel, kind: tuple[str, bool, bool], metadata: Any
+    channel: grpc.aio.Channel, kind: tuple[str, bool, bool], metadata: Any, seconds: float = 2.0
 ) -> grpc.aio.AioRpcError | None:
-    """Make a call with one empty message and return how it failed, if it did within a moment."""
+    """Make a call with one empty message and return how it failed, if it did within `seconds`."""
     while True:
-        error = await call_once(channel, kind, metadata)
+        error = await call_once(channel, kind, metadata, seconds)
         # A refusal that overtakes the message breaks the writing of it, and grpc tells of that
         # instead if it comes first.
         if error is None or "execute_batch" not in (error.debug_error_string() or ""):
@@ -311,7 +311,7 @@ async def call(
 
 
 async def call_once(
-    channel: grpc.aio.Channel, kind: tuple[str, bool, bool], metadata: Any
+    channel: grpc.aio.Channel, kind: tuple[str, bool, bool], metadata: Any, seconds: float
 ) -> grpc.aio.AioRpcError | None:
     """Make such a call once."""
     path, streams_in, streams_out = kind
@@ -326,7 +326,7 @@ async def call_once(
         (True, True): channel.stream_stream,
     }
     made = ways[bool(streams_in), bool(streams_out)](path)(
-        messages() if streams_in else b"", metadata=metadata, timeout=2.0
+        messages() if streams_in else b"", metadata=metadata, timeout=seconds
     )
     try:
         if streams_out:
@@ -369,7 +369,7 @@ async def test_every_call_wants_the_token(files: Files, name: str, caplog: Any):
                 assert error is not None, kind
                 assert error.code() is grpc.StatusCode.UNAUTHENTICATED, kind
                 refusals.add((error.details(), reason_of(error)))
-            error = await call(channel, kind, right)
+            error = await call(channel, kind, right, 0.3)  # who is let in may be kept waiting
             assert error is None or error.code() is not grpc.StatusCode.UNAUTHENTICATED, kind
     text = "every call must carry the token of this service (--token-file)"
     assert refusals == {(text, "UNAUTHENTICATED")}
@@ -471,14 +471,12 @@ def failures(files: Files) -> Iterator[tuple[ServerSecurity, ClientSecurity, str
 
 async def test_a_client_is_told_in_one_line_why_it_was_not_let_in(files: Files):
     for demanded, shown, status, words in failures(files):
-        async with (
-            orchestrator("127.0.0.1:1", "", demanded, ClientSecurity()) as joined,
-            OutriderClient(joined.server.address, shown) as client,
-        ):
+        async with orchestrator("127.0.0.1:1", "", demanded, ClientSecurity()) as joined:
             address = joined.server.address
-            for use in (client.status(), first_event(client)):
-                with pytest.raises(CallFailed) as caught:
-                    await use
+            for use in (OutriderClient.status, first_event):
+                async with OutriderClient(address, shown) as client:
+                    with pytest.raises(CallFailed) as caught:
+                        await use(client)
                 assert str(caught.value) == f"the orchestrator at {address} {words}"
                 assert caught.value.status == caught.value.reason == status
             kind = PeerUnavailable if words.startswith("hangs up") else Unauthenticated
