@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +35,7 @@ from tests.support.services import (
     generate,
     running,
 )
+from tests.support.thorough import THOROUGH
 from tests.support.tiny_gguf import Shape, write_model
 
 PROMPT = "for line in lines: print(line)\nfor line in"
@@ -290,8 +290,7 @@ SCHEMA = {
     "required": ["name", "age", "kind"],
     "additionalProperties": False,
 }
-SCHEMA_TEXTS = int(os.environ.get("OUTRIDER_TEST_SCHEMA_TEXTS", "40"))
-"""Generations under a JSON schema; the issue that asked for them wanted 200."""
+SCHEMA_TEXTS = 200 if THOROUGH else 20
 
 
 async def test_every_text_under_a_json_schema_is_valid_and_drafts_are_accepted(trio: Trio) -> None:

@@ -10,6 +10,7 @@ import pytest
 from orchestrator.simulation import Faults, Models, Result, Simulation, alone, known_experience
 from outrider.costs import CostTable
 from outrider.speculation import Policy, Speculation
+from tests.support.thorough import THOROUGH
 
 GPU = CostTable([(1, 0.0300), (64, 0.0300 + 0.0004 * 63)])
 CPU = CostTable([(4, 0.055), (8, 0.100), (16, 0.200), (32, 0.400)])
@@ -47,7 +48,7 @@ def anything(dice: random.Random) -> tuple[Models, Speculation, Faults]:
     return models, speculation, faults
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(10 if THOROUGH else 2))
 def test_the_text_is_the_targets_own_in_any_world(part: int) -> None:
     for seed in range(100 * part, 100 * (part + 1)):
         models, speculation, faults = anything(random.Random(seed))

@@ -1,0 +1,10 @@
+"""Whether tests try everything: `OUTRIDER_TEST_THOROUGH=1 make test`, some 15 minutes.
+
+Without it they stay under ten, with fewer prompts, seeds and lengths of the same kinds.
+"""
+
+from __future__ import annotations
+
+import os
+
+THOROUGH = bool(os.environ.get("OUTRIDER_TEST_THOROUGH"))
