@@ -1,4 +1,4 @@
-"""What stands before every route: the API key, the limit of bodies, errors. Plain ASGI.
+"""What stands before every route: the API key, bodies and their limit, errors. Plain ASGI.
 
 Nothing here comes between a route and its client, so a route sees at once when
 the client hangs up.
@@ -43,6 +43,25 @@ class InternalErrors:
             if has_begun:
                 raise
             await self._answer(scope["path"], error)(scope, receive, send)
+
+
+class AnyContentType:
+    """Takes every body for JSON, as llama-server does: `curl -d` calls it a form.
+
+    Not what a web page sends. Its JSON is asked for first, see CORS; forms and plain text are not,
+    so that any page could have a visitor's browser generate here.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve as an ASGI application."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            headers = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
+            if not any(name == b"origin" for name, _ in headers):
+                scope = {**scope, "headers": [*headers, (b"content-type", b"application/json")]}
+        await self._app(scope, receive, send)
 
 
 class ApiKey:

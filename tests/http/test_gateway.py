@@ -245,6 +245,19 @@ async def test_unknown_fields_and_nulls_are_ignored():
     assert response.json()["choices"][0]["text"] == "Hell"
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
+@pytest.mark.parametrize(("path", "body"), ROUTES)
+async def test_a_body_is_json_whatever_it_is_called_unless_a_web_page_sends_it(
+    path: str, body: dict[str, Any], kind: str | None
+):
+    called = {"Content-Type": kind} if kind else {}
+    async with serving(FakeOrchestrator()) as url, httpx.AsyncClient() as client:
+        sent = {"url": url + path, "content": json.dumps(body)}
+        assert (await client.post(**sent, headers=called)).status_code == 200
+        from_page = await client.post(**sent, headers=called | {"Origin": "https://a.example"})
+        assert from_page.status_code == 400
+
+
 async def test_a_body_that_is_no_json_is_refused():
     async with serving() as url:
         for content in (b"{", b"\xff", b"[" * 100_000, b'{"prompt": NaN}'):
