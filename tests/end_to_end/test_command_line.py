@@ -100,7 +100,7 @@ def test_a_service_that_is_no_orchestrator_is_recognised():
 
 def test_a_draft_with_another_vocabulary_is_refused(tmp_path: Path):
     draft = write_model(tmp_path / "tiny.gguf")
-    told = Command("generate", "--draft-model", str(draft)).finish()
+    told = Command("generate", *LOCAL, "--draft-model", str(draft)).finish()
     assert (told.code, told.out) == (1, "")
     assert told.err == (
         "outrider: draft refused: vocabulary sizes differ by more than 128: "

@@ -15,7 +15,7 @@ async def test_the_first_call_after_a_return_succeeds() -> None:
         async with OutriderClient(orchestrator.address) as client:
             assert (await client.status()).peers
             await orchestrator.close()
-            for _ in range(3):  # each makes the pause between two attempts longer
+            for _ in range(2):  # each makes the pause between two attempts longer
                 with pytest.raises(CallFailed, match="no orchestrator answers"):
                     await client.status()
             await orchestrator.start()

@@ -45,7 +45,7 @@ from tests.support.toy import NEVER, ToyModel
 
 TEXT_LIMIT = 40
 WALKERS = 6  # more than there are sequences
-STEPS = 180  # of each walker
+STEPS = 180 if THOROUGH else 120  # of each walker
 HOST = HostOptions(exact=True, room_seconds=0.05)
 
 
