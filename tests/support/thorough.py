@@ -1,4 +1,4 @@
-"""Whether tests try everything: `OUTRIDER_TEST_THOROUGH=1 make test`, some 15 minutes.
+"""Whether tests try everything: `OUTRIDER_TEST_THOROUGH=1 make test`.
 
 Without it they stay under ten, with fewer prompts, seeds and lengths of the same kinds.
 """
