@@ -1,6 +1,6 @@
 """Whether tests try everything: `OUTRIDER_TEST_THOROUGH=1 make test`.
 
-Without it they stay under ten, with fewer prompts, seeds and lengths of the same kinds.
+Without it they have ten minutes, with fewer prompts, seeds and lengths of the same kinds.
 """
 
 from __future__ import annotations
