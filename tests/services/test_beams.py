@@ -175,6 +175,25 @@ async def test_a_full_context_ends_the_text():
         assert completion.token_ids == ids
 
 
+async def test_a_full_context_may_shift_and_the_search_starts_over_behind_what_is_kept():
+    def small() -> ToyModel:
+        return toy(seed=1, eos_bias=NEVER, context=48)
+
+    async with three_services(small, drafter) as services:
+        whole = asked(2, limit=60)
+        whole.overflow.shift = True
+        completion = await generate(services.orchestrator, whole)
+    first = 49 - len(completion.prompt)  # the last token of a full context need not be held
+    text = [*completion.prompt, *completion.token_ids[:first]]
+    _, ids = searched(small(), completion.prompt, 2, first)
+    assert completion.token_ids[:first] == ids
+    kept = text[len(text) // 2 :]  # nothing of the start is kept unless that is asked for
+    _, ids = searched(small(), kept, 2, 49 - len(kept))
+    assert completion.token_ids[first : first + len(ids)] == ids
+    assert len(completion.token_ids) >= 60
+    assert completion.finished is not None and completion.finished.truncated
+
+
 async def test_the_text_goes_on_when_the_target_dies():
     async with three_services(target, drafter, pace=0.002) as services:
         whole = asked(3, limit=60)
