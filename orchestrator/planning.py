@@ -15,7 +15,7 @@ from orchestrator.generation import Finish, Generation, Plan, TokenLogprob
 from orchestrator.peers import Pair
 from outrider import wire
 from outrider.errors import InvalidRequest, PeerUnavailable, PromptTooLong
-from outrider.messages import Form, LogprobOptions, Opening, Rule, Span
+from outrider.messages import MAX_BEAMS, Form, LogprobOptions, Opening, Rule, Span
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy, Speculation
 from outrider.v1 import common_pb2 as common
@@ -24,7 +24,6 @@ from outrider.v1 import target_service_pb2
 
 DEFAULT_LIMIT = 128
 MAX_COMPLETIONS = 16
-MAX_BEAMS = 16
 MAX_CONTROL_NAMES = 64
 PROMPT_RESERVE = 4
 """A prompt leaves at least this many tokens of the context free."""

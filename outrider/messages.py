@@ -13,6 +13,9 @@ from outrider.sampling import SamplingParameters
 MAX_DRAFT = 64
 """Draft tokens of one round at most."""
 
+MAX_BEAMS = 16
+"""Completions that a beam search keeps in view at most."""
+
 MAX_CANDIDATES = 16
 """Candidates reported for one position at most."""
 

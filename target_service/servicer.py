@@ -23,7 +23,7 @@ from outrider.errors import (
     RoundSuperseded,
 )
 from outrider.grammar.schema import grammar_of_schema
-from outrider.messages import Opening, Round, Rows, contradicts
+from outrider.messages import MAX_BEAMS, Opening, Round, Rows, contradicts
 from outrider.rpc.channel import MESSAGE_BYTES
 from outrider.rpc.model_service import (
     ModelService,
@@ -40,8 +40,6 @@ from target_service.beams import BeamSearch
 from target_service.verifier import Verifier, score
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-MAX_BEAMS = 16
 
 _SCORES_PER_MESSAGE = 256
 _KEPT_REPLIES = 256
