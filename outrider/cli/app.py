@@ -15,6 +15,7 @@ from outrider.cli.config import show
 from outrider.cli.doctor import doctor
 from outrider.cli.generate import generate
 from outrider.cli.health import health
+from outrider.cli.help import LONG_HELP
 from outrider.cli.plan import plan
 from outrider.cli.services import draft, orchestrator, target
 from outrider.cli.status import status
@@ -28,9 +29,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+for command in (generate, chat):
+    app.command(context_settings=LONG_HELP)(command)
 for command in (
-    generate,
-    chat,
     up,
     status,
     plan,

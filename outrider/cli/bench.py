@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from outrider.cli.local import Hosted
 
 _PAGE = 120  # columns, where there is no terminal
-_MODELS, _SAMPLING, _WORK, _PEER, _OUTPUT = "Models", "Sampling", "What to run", "Peer", "Output"
+_SAMPLING, _WORK, _PEER, _OUTPUT = "Sampling", "What to run", "Peer", "Output"
 _NUMBERS = "N,N,..."
 
 Pairs = Annotated[
@@ -35,7 +35,6 @@ Pairs = Annotated[
         "--pair",
         metavar="GGUF:GGUF",
         help="A target and its draft, in place of --model and --draft-model. Repeatable.",
-        rich_help_panel=_MODELS,
     ),
 ]
 Variants = Annotated[
@@ -154,8 +153,9 @@ def bench(
 ) -> None:
     """Measure what drafts gain on this machine, against the target alone.
 
-    All variants take turns, in every repetition in another order and each on a prompt of its own,
-    so that a slow minute hits all of them. Leave the machine alone meanwhile.
+    The variants run interleaved, each time in another order and each on a prompt of its own.
+
+    So a slow minute hits all of them alike. Leave the machine alone meanwhile.
     """
     from outrider.bench.far import why_no_link
     from outrider.bench.peer import check_binary

@@ -17,6 +17,7 @@ from outrider.cli.generate import (
     Seed,
     Stop,
 )
+from outrider.cli.help import ShortHelp
 from outrider.cli.options import (
     ClientOptions,
     DraftingOptions,
@@ -61,12 +62,15 @@ def chat(
     no_draft: NoDraft = False,
     orchestrator: Orchestrator = None,
     seed: Seed = -1,
-    sampling: Annotated[SamplingOptions, Prefix(panel=_SAMPLING)] = SamplingOptions(),
+    sampling: Annotated[
+        SamplingOptions, Prefix(panel=_SAMPLING, common=("temperature",))
+    ] = SamplingOptions(),
     drafting: Annotated[DraftingOptions, Prefix(panel=_SPECULATION)] = DraftingOptions(),
     acceptance: Acceptance = None,
     engine: Annotated[ModelOptions, Prefix(panel="Target")] = ONE_SESSION,
     draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = DRAFT_SESSION,
     connection: Annotated[ClientOptions, Prefix(panel="Connection")] = ClientOptions(),
+    short_help: ShortHelp = False,
 ) -> None:
     """Chat with a model; /help in it lists its commands.
 

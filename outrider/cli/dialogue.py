@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing, suppress
@@ -19,6 +20,7 @@ from outrider.cli.render import (
     cut_lines,
     statistics_lines,
     visible,
+    wrapped,
 )
 from outrider.cli.screen import Progress, note, open_screen, show_lines
 from outrider.cli.talk import (
@@ -305,8 +307,9 @@ class Dialogue:
 
 
 def say(text: str) -> None:
-    """Print a line that is no answer, on standard error."""
-    print(visible(text), file=sys.stderr, flush=True)
+    """Print a line that is no answer, on standard error; on a terminal no word is broken."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
+    print(*wrapped(visible(text), width, "  "), sep="\n", file=sys.stderr, flush=True)
 
 
 def forgotten_line(count: int) -> str:

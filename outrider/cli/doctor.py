@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -523,14 +522,14 @@ def _show(findings: Sequence[Finding]) -> None:
 
 def finding_lines(findings: Sequence[Finding], width: int | None) -> list[Line]:
     """Return the findings, each with its remedy below it, and the verdict."""
-    from outrider.cli.render import Words
+    from outrider.cli.render import Words, wrapped
     from outrider.diagnosis import Level
 
     lines: list[Line] = []
     for finding in findings:
         name = finding.level.value
         mark = name.upper() if finding.level is Level.PROBLEM else name
-        first, *others = _wrap(finding.message, width)
+        first, *others = wrapped(finding.message, _room(width))
         lines.append([Words(f"{mark:<8}", _STYLES[name]), Words(f"{finding.check:<10}{first}")])
         lines += [[Words(_INDENT + other)] for other in others]
         lines += [[Words(_INDENT + line, "cyan")] for line in _remedy(finding.remedy, width)]
@@ -538,20 +537,13 @@ def finding_lines(findings: Sequence[Finding], width: int | None) -> list[Line]:
 
 
 def _remedy(text: str, width: int | None) -> list[str]:
-    return _wrap(f"-> {text}", width, "   ") if text else []
+    from outrider.cli.render import wrapped
+
+    return wrapped(f"-> {text}", _room(width), "   ") if text else []
 
 
-def _wrap(text: str, width: int | None, indent: str = "") -> list[str]:
-    if width is None:
-        return [text]
-    room = max(20, width - len(_INDENT))
-    return textwrap.wrap(
-        text,
-        room,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def _room(width: int | None) -> int | None:
+    return None if width is None else width - len(_INDENT)
 
 
 def verdict(findings: Sequence[Finding]) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from outrider.cli.help import ShortHelp
 from outrider.cli.options import (
     ClientOptions,
     DraftingOptions,
@@ -32,7 +33,7 @@ DEFAULT_PROMPT = "def read_config(path):"
 ONE_SESSION = ModelOptions(sessions=1)
 DRAFT_SESSION = replace(BESIDE_THE_TARGET, sessions=1)
 
-_MODELS, _SAMPLING, _SPECULATION = "Models", "Sampling", "Speculation"
+_SAMPLING, _SPECULATION = "Sampling", "Speculation"
 
 Prompt = Annotated[
     str | None,
@@ -52,7 +53,10 @@ Count = Annotated[
     ),
 ]
 Stop = Annotated[
-    list[str] | None, typer.Option(metavar="TEXT", help="End before this text. Repeatable.")
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT", help="End before this text. Repeatable.", rich_help_panel=_SAMPLING
+    ),
 ]
 Verbose = Annotated[
     int,
@@ -69,20 +73,15 @@ Compare = Annotated[
     typer.Option(
         "--compare",
         help="Generate once more without drafts, and measure the speed-up.",
-        rich_help_panel=_SPECULATION,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Orchestrator = Annotated[
     str | None,
-    typer.Option(
-        metavar="HOST:PORT", help="Ask this one; start nothing here.", rich_help_panel=_MODELS
-    ),
+    typer.Option(metavar="HOST:PORT", help="Ask this one; start nothing here."),
 ]
-NoDraft = Annotated[
-    bool, typer.Option("--no-draft", help="Use the target alone.", rich_help_panel=_MODELS)
-]
-Seed = Annotated[int, typer.Option(help="-1: a random one.", rich_help_panel=_SAMPLING)]
+NoDraft = Annotated[bool, typer.Option("--no-draft", help="Use the target alone.")]
+Seed = Annotated[int, typer.Option(help="-1: a random one.")]
 Acceptance = Annotated[
     Literal["match", "shared-noise", "rejection"] | None,
     typer.Option(
@@ -117,27 +116,36 @@ def generate(
     command_line: typer.Context,
     prompt: Prompt = None,
     n_predict: Count = 100,
-    stop: Stop = None,
-    verbose: Verbose = 0,
-    as_json: Json = False,
     model: TargetModel = None,
     draft_model: DraftModel = None,
     no_draft: NoDraft = False,
     orchestrator: Orchestrator = None,
+    stop: Stop = None,
     seed: Seed = -1,
-    sampling: Annotated[SamplingOptions, Prefix(panel=_SAMPLING)] = SamplingOptions(),
+    sampling: Annotated[
+        SamplingOptions, Prefix(panel=_SAMPLING, common=("temperature",))
+    ] = SamplingOptions(),
+    compare: Compare = False,
+    verbose: Verbose = 0,
+    as_json: Json = False,
     drafting: Annotated[DraftingOptions, Prefix(panel=_SPECULATION)] = DraftingOptions(),
     acceptance: Acceptance = None,
     rows: Rows = None,
     rollback: Rollback = None,
-    compare: Compare = False,
     engine: Annotated[ModelOptions, Prefix(panel="Target")] = ONE_SESSION,
     draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = DRAFT_SESSION,
     connection: Annotated[ClientOptions, Prefix(panel="Connection")] = ClientOptions(),
+    short_help: ShortHelp = False,
 ) -> None:
     """Generate text: exactly the target's, sooner.
 
     Without --orchestrator, the three services are started for this one text and stopped after it.
+
+    outrider generate --prompt 'def main():' --temperature 0
+
+    outrider generate --model large.gguf --draft-model small.gguf --verbose
+
+    outrider generate --orchestrator 127.0.0.1:50060 < prompt.txt
     """
     from outrider import client, messages
     from outrider.cli import completion

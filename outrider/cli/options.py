@@ -36,6 +36,9 @@ class Prefix:
 
     word: str = ""
     panel: str = ""
+    common: tuple[
+        str, ...
+    ] = ()  # fields whose options stay outside the panel, with the common ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +303,8 @@ class SamplingOptions:
         typer.Option(
             metavar="NAME;NAME;...",
             help="The samplers in their order.",
-            show_default="penalties;dry;top_n_sigma;top_k;tfs_z;typ_p;top_p;min_p;xtc;temperature",
+            show_default="penalties; dry; top_n_sigma; top_k; tfs_z; typ_p; top_p; min_p; xtc;"
+            " temperature",
         ),
     ] = ""
 
@@ -482,7 +486,8 @@ def _expand(kind: Any, default: Any, prefix: Prefix) -> dict[str, inspect.Parame
     for name, option in _options(kind).items():
         info = copy.copy(option.info)
         info.default, info.param_decls = ..., (_flag(name, info, prefix.word),)
-        info.rich_help_panel = prefix.panel or info.rich_help_panel
+        if name not in prefix.common:
+            info.rich_help_panel = prefix.panel or info.rich_help_panel
         expanded[name] = inspect.Parameter(
             word + name,
             inspect.Parameter.KEYWORD_ONLY,

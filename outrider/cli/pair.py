@@ -32,12 +32,9 @@ TargetModel = Annotated[
         metavar="GGUF",
         help="The target. Without --draft-model it drafts for itself.",
         show_default="the bundled pair",
-        rich_help_panel="Models",
     ),
 ]
-DraftModel = Annotated[
-    Path | None, typer.Option(metavar="GGUF", help="The draft.", rich_help_panel="Models")
-]
+DraftModel = Annotated[Path | None, typer.Option(metavar="GGUF", help="The draft.")]
 
 
 def choose_target(model: Path | None) -> Path:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from outrider.client import ControllerView
 
 _MEASURED = "Measured figures"
+WIDTH = 80
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -97,8 +98,10 @@ def plan(
     if not 1 <= n_max <= 64:
         raise InvalidRequest("n_max", f"must be in [1, 64], not {n_max}")
     rows = ACCEPTANCES if acceptance is None else (acceptance,)
+    from outrider.cli.render import wrapped
+
     for line in plan_lines(measured, rows, n_max):
-        print(line)
+        print(*wrapped(line, WIDTH, " " * 14), sep="\n")
 
 
 async def _ask(address: str, connection: ClientOptions) -> ControllerView:
@@ -151,8 +154,9 @@ def conditions_of(measured: ControllerView, acceptance: float) -> Conditions:
 
 def _cell(forecast: Forecast | None, alone: float) -> str:
     if forecast is None:
-        return f"{'-':^18}"
-    return f"{forecast.rate:6.1f} {forecast.rate / alone:5.2f}x n={forecast.length:<2}"
+        return f"{'-':^15}"
+    rate = f"{forecast.rate:.1f}" if forecast.rate < 1000.0 else f"{forecast.rate:.0f}"
+    return f"{rate:>5} {forecast.rate / alone:5.2f}x {forecast.length:<2}"
 
 
 def plan_lines(measured: ControllerView, acceptances: Sequence[float], n_max: int) -> Iterator[str]:
@@ -168,7 +172,7 @@ def plan_lines(measured: ControllerView, acceptances: Sequence[float], n_max: in
     )
     run_ahead = False if measured.takes_turns else None
     yield ""
-    yield "acceptance    plain      serial            run ahead         never wait        best"
+    yield "accept  plain   serial           run ahead        never wait      best"
     advice = []
     for acceptance in acceptances:
         conditions = conditions_of(measured, acceptance)
@@ -179,10 +183,10 @@ def plan_lines(measured: ControllerView, acceptances: Sequence[float], n_max: in
             _cell(found.get(mode), alone) for mode in (Mode.SERIAL, Mode.WAITING, Mode.RESTLESS)
         ]
         name = best.mode.value if best.rate > 1.01 * alone else "plain"
-        yield f"{acceptance:<10.2f}  {alone:6.1f}     " + "   ".join(cells) + f"   {name}"
+        yield f"{acceptance:<6.2f} {alone:6.1f}   " + "  ".join(cells) + f" {name}"
         advice.append((acceptance, best.rate / alone, name, conditions))
     yield ""
-    yield "tokens/s, times the target alone, and the draft length after a rejection"
+    yield "tokens/s, times the target alone, the draft length after a rejection"
     yield ""
     for acceptance, ratio, name, conditions in advice:
         away = break_even(conditions, n_max, Mode.SERIAL)

@@ -5,6 +5,7 @@ Colour never says anything alone: the statistics name and count every origin.
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -54,6 +55,23 @@ Line = Sequence[Words]
 def visible(text: str) -> str:
     """Return text that cannot move a terminal's cursor or change its settings."""
     return text.translate(_CONTROLS)
+
+
+def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
+    """Return a text in lines of at most so many columns, of which later ones are indented.
+
+    Only a terminal has an edge: without a width the text stays one line. No word is broken; one
+    that is longer than a line has a line of its own.
+    """
+    if width is None or not text:
+        return [text]
+    return textwrap.wrap(
+        text,
+        max(20, width),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 @dataclass(slots=True)

@@ -28,7 +28,14 @@ def status(
 async def _show(address: str, security: ClientSecurity) -> None:
     from outrider.cli.render import status_lines
     from outrider.cli.screen import open_screen, show_lines
-    from outrider.client import OutriderClient
+    from outrider.client import CallFailed, OutriderClient
+    from outrider.errors import PeerUnavailable
 
     async with OutriderClient(address, security) as client:
-        show_lines(open_screen(), status_lines(address, await client.status()))
+        try:
+            status = await client.status()
+        except CallFailed as error:
+            if error.status == "UNAVAILABLE" and address == ORCHESTRATOR_ADDRESS:
+                raise PeerUnavailable(f"{error}; `outrider up` starts one") from None
+            raise
+    show_lines(open_screen(), status_lines(address, status))

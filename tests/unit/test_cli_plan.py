@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from outrider.cli.plan import plan_lines, read_costs
+from outrider.cli.plan import WIDTH, plan_lines, read_costs
 from outrider.client import ControllerView
 from outrider.errors import InvalidRequest
 
@@ -67,3 +67,10 @@ def test_where_the_draft_slows_the_target_it_takes_turns() -> None:
     )
     [advice] = [line for line in plan_lines(near, (0.65,), 16) if line.startswith("at")]
     assert "by serial" in advice
+
+
+@pytest.mark.parametrize("seconds", [0.0001, 0.03, 1.0])
+def test_the_table_fits_80_columns(seconds: float) -> None:
+    machine = replace(FAR, decode_costs=((1, seconds), (64, 2.0 * seconds)))
+    table = [line for line in plan_lines(machine, (0.5, 0.9), 16) if not line.startswith("target")]
+    assert max(map(len, table)) <= WIDTH

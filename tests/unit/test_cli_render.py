@@ -19,12 +19,15 @@ from outrider.cli.render import (
     status_lines,
     visible,
     waiting_line,
+    wrapped,
 )
+from outrider.cli.talk import COMMANDS, Talk, Tell
 from outrider.client import (
     Delta,
     EngineSeconds,
     Finished,
     FinishReason,
+    GenerateOptions,
     Model,
     Origin,
     Peer,
@@ -316,3 +319,27 @@ def test_a_ready_pair_speculates():
 
 def test_what_is_waited_for_is_in_the_peers_words():
     assert waiting_line(STATUS) == REFUSED.detail
+
+
+# --- lines for a terminal ---
+
+
+def test_no_word_is_broken_and_none_is_lost() -> None:
+    text = "a pair of models /srv/models/a-very-long-folder/of-models/large.gguf and some words"
+    for width in (20, 40, 80):
+        lines = wrapped(text, width, "  ")
+        assert " ".join(" ".join(lines).split()) == text
+        assert all(len(line) <= width for line in lines if "/" not in line)
+
+
+def test_a_pipe_gets_one_line() -> None:
+    assert wrapped("some words " * 40, None) == ["some words " * 40]
+    assert wrapped("", 80) == [""]
+
+
+def test_every_command_of_a_chat_has_one_line_of_80_columns() -> None:
+    told = COMMANDS["help"].run(Talk(GenerateOptions(), ""), "")
+    assert isinstance(told, Tell)
+    commands = [line for line in told.lines if line.startswith("/")]
+    assert len(commands) == len(COMMANDS)
+    assert max(map(len, commands)) <= 80
