@@ -56,7 +56,9 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
     ) -> None:
         self.require_loaded()
         assert self._model is not None
-        opening = wire.read_opening(await first_opening(request_iterator))
+        asked = await first_opening(request_iterator)
+        self.require_model(asked.model)
+        opening = wire.read_opening(asked)
         guess = await asyncio.to_thread(guesser, self._model, opening, self._support, self._tail)
         drafter = Drafter(opening, guess, self._ends, time.perf_counter)
         owner = self.take(opening.session_id, opening.attempt)

@@ -72,8 +72,6 @@ class Completions:
             request_ = _Request(request, deadline, begin)
             plan = await self.planner.plan(request, deadline)
             started = responses.started(plan)
-            assert self._pair.target.model is not None
-            started.model_name = self._pair.target.model.model_name
             if counts_cached:
                 started.cached_token_count = await self.planner.cached_count(plan, deadline)
             if request.prompt_logprobs:

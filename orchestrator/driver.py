@@ -278,13 +278,14 @@ class Driver:
         if not self._pair.draft_usable:
             self._after(_RETRY_SECONDS, self._open_draft)
             return
-        assert draft.model is not None
-        opening = self._next_opening(self._draft)
+        assert draft.hosted is not None
+        hosted = draft.hosted
+        opening = replace(self._next_opening(self._draft), model=hosted.reference)
         self._draft = _Link(opening, draft.open(opening))
         self._draft.task = asyncio.create_task(
             self._read(self._draft, self._read_draft, self._lose_draft)
         )
-        self._generation.draft_opened(draft.model.context_token_count)
+        self._generation.draft_opened(hosted.model.context_token_count)
 
     def _next_opening(self, before: _Link | None) -> Opening:
         """Return what a new stream opens with, after the one before was lost."""

@@ -16,10 +16,17 @@ import outrider
 from orchestrator.control import Experience, Mean
 from outrider import handshake, logs, wire
 from outrider.costs import CostTable
-from outrider.errors import InvalidRequest, PeerUnavailable, Unauthenticated, VocabularyMismatch
-from outrider.messages import Opening
+from outrider.errors import (
+    InvalidRequest,
+    ModelChanged,
+    OutriderError,
+    PeerUnavailable,
+    Unauthenticated,
+    VocabularyMismatch,
+)
+from outrider.messages import ModelReference, Opening
 from outrider.rpc.channel import explain_refusal, open_channel
-from outrider.rpc.errors import describe
+from outrider.rpc.errors import describe, read_error_info
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
@@ -50,6 +57,22 @@ class Vocabulary:
     """Of the tokens that add nothing, by name."""
 
 
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """The model that a peer hosts, with the vocabulary of that very model.
+
+    One value, so that whoever holds it never reads one model's ids with another's vocabulary.
+    """
+
+    model: common.GetModelResponse
+    vocabulary: Vocabulary
+
+    @property
+    def reference(self) -> ModelReference:
+        """What calls and sessions that belong to it name."""
+        return wire.hosted_model(self.model)
+
+
 class Peer:
     """One model service. `watch` keeps its state true for the life of the process.
 
@@ -62,8 +85,8 @@ class Peer:
         self.address = address
         self.state = State.CONNECTING
         self.detail = f"waiting for the {role} at {address}"
-        self.model: common.GetModelResponse | None = None
-        self.vocabulary: Vocabulary | None = None
+        self.hosted: Hosted | None = None
+        """What it described last."""
         self.round_trip = 0.0
         self._security = security
         self.metadata = call_metadata(security)
@@ -75,15 +98,21 @@ class Peer:
         self.closed = False
 
     @property
-    def texts(self) -> list[bytes]:
-        """What each token adds to a text; once it is known."""
-        assert self.vocabulary is not None
-        return self.vocabulary.texts
+    def model(self) -> common.GetModelResponse | None:
+        """The description, once it is known."""
+        return self.hosted.model if self.hosted else None
 
     @property
     def ready(self) -> bool:
         """Whether generations may use it."""
         return self.state is State.READY
+
+    async def wait_for_model(self, seconds: float) -> Hosted:
+        """Return what it hosts once it is ready. Raises PeerUnavailable."""
+        if not await self.wait_until_ready(seconds):
+            raise PeerUnavailable(self.detail)
+        assert self.hosted is not None
+        return self.hosted
 
     async def wait_until_ready(self, seconds: float) -> bool:
         """Return whether the peer was ready within the time."""
@@ -157,13 +186,17 @@ class Peer:
                 f"protocol version differs: {self.role} {model.protocol_version}, "
                 f"orchestrator {outrider.PROTOCOL_VERSION}"
             )
-        before = self.model.vocabulary.digest if self.model else b""
-        if self.vocabulary is None or model.vocabulary.digest != before:
-            self.vocabulary = await self._list_vocabulary()
-        self.model = model
+        if len(model.identity) != wire.IDENTITY_BYTES:
+            raise VocabularyMismatch(f"the {self.role} does not say which model it hosts")
+        if self.model is not None and self.model.identity == model.identity:
+            assert self.hosted is not None
+            self.hosted = Hosted(model, self.hosted.vocabulary)
+        else:
+            self.hosted = Hosted(model, await self._list_vocabulary(wire.hosted_model(model)))
 
-    async def _list_vocabulary(self) -> Vocabulary:
-        request = common.ListVocabularyRequest()
+    async def _list_vocabulary(self, model: ModelReference) -> Vocabulary:
+        """Return the vocabulary of the model that was described, and of no other."""
+        request = common.ListVocabularyRequest(model=wire.write_reference(model))
         texts: list[bytes] = []
         names: list[bytes] = []
         call = self.stub.ListVocabulary(request, timeout=60.0, metadata=self.metadata)
@@ -207,7 +240,8 @@ class Peer:
     async def call(self, method: str, request: Any, deadline: float) -> Any:
         """Make an idempotent call by `deadline`, again when the peer restarts meanwhile.
 
-        Raises InvalidRequest for what the peer refuses, else PeerUnavailable.
+        Raises InvalidRequest for what the peer refuses, ModelChanged when it hosts
+        another model than `request` names, else PeerUnavailable.
         """
         make = getattr(self.stub, method)
         while True:
@@ -251,6 +285,8 @@ class Peer:
 
     async def _recover(self, method: str, error: grpc.aio.AioRpcError, deadline: float) -> None:
         """Return when a call that failed may be made again; else raise what it failed with."""
+        if changed := _model_changed(error.trailing_metadata()):
+            raise changed from None
         if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
             field, _, message = (error.details() or "").partition(": ")
             raise InvalidRequest(field, message or "refused") from None
@@ -303,15 +339,25 @@ _USERS_FIELDS = ("grammar", "sampling")
 class StreamLost(Exception):
     """A stream ended. `final` says that another try would end the same way.
 
-    `refusal` is there when it is the user's request that cannot be carried out.
+    `refusal` is what the user is to be told, where that is known.
     """
 
-    def __init__(self, code: grpc.StatusCode, detail: str) -> None:
+    def __init__(self, code: grpc.StatusCode, detail: str, trailing: Any = None) -> None:
         super().__init__(f"{code.name}: {detail}")
         self.final = code in _FINAL
         field, _, message = detail.partition(": ")
         its_user = code is grpc.StatusCode.INVALID_ARGUMENT and field in _USERS_FIELDS
-        self.refusal = InvalidRequest(field, message) if its_user else None
+        self.refusal: OutriderError | None = _model_changed(trailing)
+        if its_user:
+            self.refusal = InvalidRequest(field, message)
+
+
+def _model_changed(trailing: Any) -> ModelChanged | None:
+    """Return the error if that is what a call ended with."""
+    info = read_error_info(trailing)
+    if info is None or info.reason != ModelChanged.reason:
+        return None
+    return ModelChanged(info.metadata["begunModel"], info.metadata["hostedModel"])
 
 
 class Stream:
@@ -351,7 +397,10 @@ class Stream:
         raise await self._lost()
 
     async def _lost(self) -> StreamLost:
-        return StreamLost(await self._call.code(), await self._call.details() or "")
+        call = self._call
+        return StreamLost(
+            await call.code(), await call.details() or "", await call.trailing_metadata()
+        )
 
     def cancel(self) -> None:
         """End the stream; the service stops its work and keeps the cache as evictable."""
@@ -364,11 +413,10 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _identity(peer: Peer) -> bytes:
-    """Return what stays the same while a peer hosts the same model in the same process."""
-    assert peer.model is not None
+def _process(model: common.GetModelResponse) -> bytes:
+    """Return what stays the same while the same process hosts the same model."""
     described = common.GetModelResponse()
-    described.CopyFrom(peer.model)
+    described.CopyFrom(model)
     described.ClearField("activity")
     return described.SerializeToString(deterministic=True)
 
@@ -434,13 +482,13 @@ class Pair:
         """Compare the vocabularies; called whenever a peer has described itself."""
         target, draft = self.target, self.draft
         self._begin_experience()
-        if draft is None or target.vocabulary is None or draft.vocabulary is None:
+        if draft is None or target.hosted is None or draft.hosted is None:
             return
-        assert target.model is not None and draft.model is not None
         before, self.mismatch = self.mismatch, None
         try:
-            if handshake.check_vocabularies(target.model.vocabulary, draft.model.vocabulary):
-                handshake.check_names(target.vocabulary.names, draft.vocabulary.names)
+            mine, its = target.hosted, draft.hosted
+            if handshake.check_vocabularies(mine.model.vocabulary, its.model.vocabulary):
+                handshake.check_names(mine.vocabulary.names, its.vocabulary.names)
         except VocabularyMismatch as error:
             self.mismatch = error
             if str(before) != str(error):
@@ -448,8 +496,7 @@ class Pair:
 
     def _begin_experience(self) -> None:
         """Forget what was learned when another model, or another process, came in its place."""
-        known = [peer for peer in self.peers if peer.model is not None]
-        models = tuple(_identity(peer) for peer in known)
+        models = tuple(_process(peer.model) for peer in self.peers if peer.model is not None)
         if models != self._models:
             self._models = models
             under_way = self.experience.generation_count

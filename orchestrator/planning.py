@@ -12,9 +12,9 @@ from dataclasses import replace
 from orchestrator.config import OrchestratorConfig
 from orchestrator.control import CLASSIC_RATIO, control
 from orchestrator.generation import Finish, Generation, Plan, TokenLogprob
-from orchestrator.peers import Pair
+from orchestrator.peers import Hosted, Pair
 from outrider import wire
-from outrider.errors import InvalidRequest, PeerUnavailable, PromptTooLong
+from outrider.errors import InvalidRequest, PromptTooLong
 from outrider.messages import MAX_BEAMS, Form, LogprobOptions, Opening, Rule, Span
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy, Speculation
@@ -45,27 +45,26 @@ class Planner:
     async def plan(self, request: messages.GenerateRequest, deadline: float) -> Plan:
         """Return the plan of a generation that ends by `deadline`, of the monotonic clock.
 
-        Raises InvalidRequest, and PeerUnavailable when there is no target until then.
+        Raises InvalidRequest, PeerUnavailable when there is no target until then, and
+        ModelChanged when it is not the one that is asked for, or becomes another.
         """
         target = self._pair.target
         # What is wrong for any model is told without one.
         self._check(request)
-        if not await target.wait_until_ready(deadline - time.monotonic()):
-            raise PeerUnavailable(target.detail)
-        assert target.model is not None
-        vocabulary = target.model.vocabulary
-        sampling = await self._sampling(request, vocabulary, deadline)
+        hosted = await target.wait_for_model(deadline - time.monotonic())
+        wire.read_reference(request.model).check(hosted.reference)
+        vocabulary = hosted.model.vocabulary
+        sampling = await self._sampling(request, hosted, deadline)
         rule, form = read_rule_and_form(request.speculative, sampling)
         beam_count = _read_beam_count(request, form)
         if beam_count > 1:
             sampling = as_searched(sampling)
         speculation = self._speculation(request.speculative, rule, drafts=beam_count == 1)
-        whole = await self._prompt(request, vocabulary.token_count, deadline)
-        capacity = target.model.context_token_count
+        whole = await self._prompt(request, hosted, deadline)
+        capacity = hosted.model.context_token_count
         prompt = _fit(whole, capacity - PROMPT_RESERVE, request.overflow)
         room = _ENDLESS if request.overflow.shift else capacity - len(prompt)
         limit, reason = _read_limit(request, room)
-        assert target.vocabulary is not None
         return Plan(
             opening=Opening(
                 session_id=secrets.token_bytes(wire.SESSION_ID_BYTES),
@@ -81,6 +80,7 @@ class Planner:
                 min_probability=speculation.p_min,
                 min_ratio=CLASSIC_RATIO if speculation.policy is Policy.CLASSIC else 0.0,
                 logprobs=_read_logprobs(request, form),
+                model=hosted.reference,
             ),
             prompt=prompt,
             control=control(speculation, rule, self._pair.experience, self._config.draft_seconds),
@@ -91,8 +91,8 @@ class Planner:
             ),
             target_context=capacity,
             limit_reason=reason,
-            token_texts=target.vocabulary.texts,
-            control_names=_read_control_names(request, target.vocabulary.control_ids),
+            token_texts=hosted.vocabulary.texts,
+            control_names=_read_control_names(request, hosted.vocabulary.control_ids),
             beam_count=beam_count,
             whole_count=len(whole),
             keep_count=_keep_count(len(prompt), request.overflow) if request.overflow.shift else -1,
@@ -142,7 +142,9 @@ class Planner:
 
     async def cached_count(self, plan: Plan, deadline: float) -> int:
         """Return how many tokens of the prompt the target need not decode."""
-        request = target_service_pb2.CountCachedRequest(token_ids=plan.prompt)
+        request = target_service_pb2.CountCachedRequest(
+            token_ids=plan.prompt, model=wire.write_reference(plan.opening.model)
+        )
         response = await self._pair.target.call("CountCached", request, deadline)
         return int(response.cached_token_count)
 
@@ -169,16 +171,17 @@ class Planner:
         return speculation
 
     async def _sampling(
-        self, request: messages.GenerateRequest, vocabulary: common.Vocabulary, deadline: float
+        self, request: messages.GenerateRequest, hosted: Hosted, deadline: float
     ) -> SamplingParameters:
         """Return the sampling parameters with every bias by id and every constraint a grammar."""
+        vocabulary = hosted.model.vocabulary
         message = common.SamplingParameters()
         message.CopyFrom(request.sampling)
         del message.logit_biases[:]
         for bias in request.sampling.logit_biases:
             ids = [bias.token_id]
             if bias.WhichOneof("token") == "text":
-                ids = await self._tokenize(bias.text, deadline, add_special=False)
+                ids = await self._tokenize(bias.text, hosted, deadline, add_special=False)
             message.logit_biases.extend(
                 common.LogitBias(token_id=token_id, bias=bias.bias) for token_id in ids
             )
@@ -188,11 +191,10 @@ class Planner:
                 for token_id in vocabulary.end_token_ids
             )
         if message.grammar or request.json_schema:
-            source = (
-                target_service_pb2.CompileGrammarRequest(json_schema=request.json_schema)
-                if request.json_schema
-                else target_service_pb2.CompileGrammarRequest(grammar=message.grammar)
-            )
+            source = target_service_pb2.CompileGrammarRequest(grammar=message.grammar)
+            if request.json_schema:
+                source.json_schema = request.json_schema
+            source.model.CopyFrom(wire.write_reference(hosted.reference))
             compiled = await self._pair.target.call("CompileGrammar", source, deadline)
             message.grammar = compiled.grammar
         return wire.read_sampling(message, vocabulary.token_count)
@@ -210,8 +212,9 @@ class Planner:
         read_rule_and_form(request.speculative, wire.read_sampling(without_texts))
 
     async def _prompt(
-        self, request: messages.GenerateRequest, size: int, deadline: float
+        self, request: messages.GenerateRequest, hosted: Hosted, deadline: float
     ) -> list[int]:
+        size = hosted.model.vocabulary.token_count
         kind = request.WhichOneof("prompt")
         if kind is None:
             raise InvalidRequest("prompt", "is missing")
@@ -219,30 +222,41 @@ class Planner:
             ids = wire.read_ids("prompt_tokens", request.prompt_tokens.token_ids, size)
         elif kind == "prompt_parts":
             parts, special = request.prompt_parts, request.parse_special
-            ids = await self.tokenize_parts(parts, deadline, special, size)
+            ids = await self.tokenize_parts(parts, hosted, deadline, special)
         else:
-            ids = await self._tokenize(request.prompt_text, deadline, True, request.parse_special)
+            ids = await self._tokenize(
+                request.prompt_text, hosted, deadline, True, request.parse_special
+            )
         if not ids:
             raise InvalidRequest("prompt", "is empty, and the model adds no BOS")
         return ids
 
     async def tokenize_parts(
-        self, parts: messages.PromptParts, deadline: float, parse_special: bool, size: int
+        self, parts: messages.PromptParts, hosted: Hosted, deadline: float, parse_special: bool
     ) -> list[int]:
         """Return the ids of texts and ids in turn; BOS is added if the first part is a text."""
         ids: list[int] = []
         for i, part in enumerate(parts.parts):
             if part.WhichOneof("part") == "text":
-                ids += await self._tokenize(part.text, deadline, i == 0, parse_special)
+                ids += await self._tokenize(part.text, hosted, deadline, i == 0, parse_special)
             else:
+                size = hosted.model.vocabulary.token_count
                 ids += wire.read_ids("prompt_parts", [part.token_id], size)
         return ids
 
     async def _tokenize(
-        self, text: str, deadline: float, add_special: bool, parse_special: bool = False
+        self,
+        text: str,
+        hosted: Hosted,
+        deadline: float,
+        add_special: bool,
+        parse_special: bool = False,
     ) -> list[int]:
         request = target_service_pb2.TokenizeRequest(
-            text=text, add_special=add_special, parse_special=parse_special
+            text=text,
+            add_special=add_special,
+            parse_special=parse_special,
+            model=wire.write_reference(hosted.reference),
         )
         response = await self._pair.target.call("Tokenize", request, deadline)
         return list(response.token_ids)

@@ -65,6 +65,8 @@ def started(plan: Plan) -> messages.GenerationStarted:
         context_token_count=plan.target_context,
         sampling=wire.write_sampling(plan.opening.sampling),
         token_limit=plan.opening.token_limit,
+        model_name=plan.opening.model.name,
+        model_identity=plan.opening.model.identity,
     )
 
 

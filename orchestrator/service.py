@@ -15,11 +15,11 @@ from orchestrator.completions import Completions, Observer, Responses
 from orchestrator.config import OrchestratorConfig
 from orchestrator.control import control
 from orchestrator.jobs import Jobs
-from orchestrator.peers import Pair, Peer, State
+from orchestrator.peers import Hosted, Pair, Peer, State
 from orchestrator.responses import duration, view
 from orchestrator.tool_calls import CallFormat, detect_format
 from outrider import wire
-from outrider.errors import InvalidRequest, PeerUnavailable
+from outrider.errors import InvalidRequest
 from outrider.messages import Rule
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -117,26 +117,26 @@ class Orchestrator:
         self, request: messages.TokenizeTextRequest
     ) -> messages.TokenizeTextResponse:
         """Return the tokens of a text."""
-        pair = self.pair
-        deadline = await self.until_ready()
-        response = await pair.target.call(
+        target, deadline = self.pair.target, self._deadline()
+        hosted = await self.model(request.model)
+        response = await target.call(
             "Tokenize",
             target_service_pb2.TokenizeRequest(
                 text=request.text,
                 add_special=request.add_special,
                 parse_special=request.parse_special,
+                model=wire.write_reference(hosted.reference),
             ),
             deadline,
         )
-        texts = pair.target.texts
+        texts = hosted.vocabulary.texts
         return messages.TokenizeTextResponse(
             tokens=[messages.Token(token_id=i, text=texts[i]) for i in response.token_ids]
         )
 
     async def detokenize(self, request: messages.DetokenizeRequest) -> messages.DetokenizeResponse:
         """Return the text of tokens."""
-        await self.until_ready()
-        texts = self.texts()
+        texts = (await self.model(request.model)).vocabulary.texts
         ids = wire.read_ids("token_ids", request.token_ids, len(texts))
         text = b"".join(texts[token_id] for token_id in ids).decode("utf-8", "replace")
         return messages.DetokenizeResponse(text=text)
@@ -145,8 +145,8 @@ class Orchestrator:
         self, request: messages.ApplyTemplateRequest
     ) -> messages.ApplyTemplateResponse:
         """Return the prompt of a chat, by the target's own template or the configured one."""
-        await self.until_ready()
-        template = self.chat_template()
+        hosted = await self.model()
+        template = self._chat_template(hosted)
         read = {
             name: _read_json(f"{name}_json", getattr(request, f"{name}_json"))
             for name in ("messages", "tools", "variables")
@@ -161,16 +161,17 @@ class Orchestrator:
             add_generation_prompt=wants,
             chat_template_kwargs=read["variables"],
         )
-        bos = self._control_text("bos")
-        if bos and self._vocabulary().adds_bos:
+        bos = _control_text(hosted, "bos")
+        if bos and hosted.model.vocabulary.adds_bos:
             prompt = prompt.removeprefix(bos)
-        return messages.ApplyTemplateResponse(prompt=prompt)
+        return messages.ApplyTemplateResponse(
+            prompt=prompt, model=wire.write_reference(hosted.reference)
+        )
 
-    def chat_template(self) -> ChatTemplate:
-        """Return the template in use, once the target is ready."""
-        assert self.pair.target.model is not None
-        source = self.config.chat_template or self.pair.target.model.chat_template
-        bos, eos = self._control_text("bos"), self._control_text("eos")
+    def _chat_template(self, hosted: Hosted) -> ChatTemplate:
+        """Return the template for a model."""
+        source = self.config.chat_template or hosted.model.chat_template
+        bos, eos = _control_text(hosted, "bos"), _control_text(hosted, "eos")
         if self._template is None or self._template_key != (source, bos, eos):
             self._template = ChatTemplate(source, bos_token=bos, eos_token=eos)
             self._template_key = (source, bos, eos)
@@ -178,30 +179,23 @@ class Orchestrator:
 
     def call_format(self) -> CallFormat | None:
         """Return how the model writes calls, by the template in use; None if that is unknown."""
-        return detect_format(self.chat_template().source)
-
-    def _control_text(self, which: str) -> str:
-        """Return the text that stands for BOS or EOS; empty if there is none."""
-        token_id = getattr(self._vocabulary(), f"{which}_token_id")
-        assert self.pair.target.vocabulary is not None
-        names = self.pair.target.vocabulary.names
-        return names[token_id].decode("utf-8", "replace") if token_id >= 0 else ""
-
-    def _vocabulary(self) -> common.Vocabulary:
-        assert self.pair.target.model is not None
-        return self.pair.target.model.vocabulary
+        assert self.pair.target.hosted is not None
+        return detect_format(self._chat_template(self.pair.target.hosted).source)
 
     async def embed(self, request: messages.EmbedRequest) -> messages.EmbedResponse:
         """Return embeddings, each of length 1."""
         if not 1 <= len(request.inputs) <= MAX_EMBEDDED:
             raise InvalidRequest("inputs", f"{len(request.inputs)}, at least 1, at most 64")
-        pair, planner = self.pair, self._completions.planner
-        deadline = await self.until_ready()
+        target, planner = self.pair.target, self._completions.planner
+        deadline = self._deadline()
+        hosted = await self.model()
         response = messages.EmbedResponse()
         for parts in request.inputs:
-            ids = await planner.tokenize_parts(parts, deadline, False, len(pair.target.texts))
-            asked = target_service_pb2.EmbedTokensRequest(token_ids=ids)
-            embedding = await pair.target.call("Embed", asked, deadline)
+            ids = await planner.tokenize_parts(parts, hosted, deadline, False)
+            asked = target_service_pb2.EmbedTokensRequest(
+                token_ids=ids, model=wire.write_reference(hosted.reference)
+            )
+            embedding = await target.call("Embed", asked, deadline)
             values = np.array(embedding.values, np.float64)
             norm = float(np.linalg.norm(values)) or 1.0
             response.embeddings.add(values=(values / norm).tolist(), token_count=len(ids))
@@ -236,17 +230,26 @@ class Orchestrator:
             round_trip_duration=duration(peer.round_trip),
         )
 
-    async def until_ready(self) -> float:
-        """Wait for the target; return when a call to it has to end. Raises PeerUnavailable."""
-        seconds, target = self.config.request_seconds, self.pair.target
-        deadline = time.monotonic() + seconds
-        if not await target.wait_until_ready(seconds):
-            raise PeerUnavailable(target.detail)
-        return deadline
+    async def model(self, meant: common.ModelReference | None = None) -> Hosted:
+        """Wait for the target; return what it hosts. Raises PeerUnavailable.
 
-    def texts(self) -> list[bytes]:
-        """Return what each token of the target adds to a text; once the target is ready."""
-        return self.pair.target.texts
+        With `meant`, raises ModelChanged if that is another model.
+        """
+        hosted = await self.pair.target.wait_for_model(self.config.request_seconds)
+        if meant is not None:
+            wire.read_reference(meant).check(hosted.reference)
+        return hosted
+
+    def _deadline(self) -> float:
+        """Return when calls for a request that begins now have to end."""
+        return time.monotonic() + self.config.request_seconds
+
+
+def _control_text(hosted: Hosted, which: str) -> str:
+    """Return the text that stands for BOS or EOS; empty if there is none."""
+    token_id = getattr(hosted.model.vocabulary, f"{which}_token_id")
+    names = hosted.vocabulary.names
+    return names[token_id].decode("utf-8", "replace") if token_id >= 0 else ""
 
 
 def _read_json(field: str, text: str) -> Any:

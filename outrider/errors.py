@@ -11,6 +11,7 @@ OutriderError
 + RoundSuperseded       the orchestrator: a later round took this one's place
 + SessionTaken          an older stream: a newer attempt owns the session
 + VocabularyMismatch    the operator: pair other models
++ ModelChanged          the caller: start again, with the model that is there now
 + Unauthenticated       the operator: fix a token or a certificate
 + PeerUnavailable       the caller: try again later
 + ServiceStopped        the operator: the message has the service's own last words
@@ -132,6 +133,20 @@ class VocabularyMismatch(OutriderError):
 
     reason = "VOCABULARY_MISMATCH"
     status = "FAILED_PRECONDITION"
+
+
+class ModelChanged(OutriderError):
+    """The service hosts another model than the one that the caller began with."""
+
+    reason = "MODEL_CHANGED"
+    status = "FAILED_PRECONDITION"
+
+    def __init__(self, begun: str, hosted: str) -> None:
+        super().__init__(
+            f"the model changed: this was begun with {begun}, the service now hosts {hosted}",
+            begunModel=begun,
+            hostedModel=hosted,
+        )
 
 
 class Unauthenticated(OutriderError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 
 from outrider.distribution import Distribution
-from outrider.errors import ContextExhausted, PositionPastCache
+from outrider.errors import ContextExhausted, ModelChanged, PositionPastCache
 from outrider.sampling import SamplingParameters
 
 MAX_DRAFT = 64
@@ -76,6 +76,25 @@ class Span:
 NOTHING_DROPPED = Span(0, ())
 
 
+@dataclass(frozen=True, slots=True)
+class ModelReference:
+    """Which model is meant: `identity` decides, empty for any; `name` is for people."""
+
+    identity: bytes = b""
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.identity.hex()[:8]})"
+
+    def check(self, hosted: ModelReference) -> None:
+        """Raise ModelChanged unless `hosted` is the model that is meant."""
+        if self.identity and self.identity != hosted.identity:
+            raise ModelChanged(str(self), str(hosted))
+
+
+ANY_MODEL = ModelReference()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     """Everything a service needs to start a session anywhere."""
@@ -94,6 +113,7 @@ class Opening:
     min_ratio: float = 0.0  # and before one not so many times as likely as the next best
     logprobs: LogprobOptions | None = None
     dropped: Span = NOTHING_DROPPED
+    model: ModelReference = ANY_MODEL  # that has to host the session
 
     def whole(self, text: Sequence[int]) -> Sequence[int]:
         """Return a text with what was dropped from it, as samplers and noise know it."""

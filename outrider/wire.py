@@ -15,6 +15,7 @@ import numpy as np
 from outrider.distribution import MAX_WEIGHT, Distribution
 from outrider.errors import InvalidRequest
 from outrider.messages import (
+    ANY_MODEL,
     MAX_CANDIDATES,
     MAX_DRAFT,
     MAX_TOP_LOGPROBS,
@@ -24,6 +25,7 @@ from outrider.messages import (
     Frame,
     LogprobOptions,
     Logprobs,
+    ModelReference,
     Opening,
     Order,
     Round,
@@ -39,6 +41,8 @@ from outrider.v1 import orchestrator_service_pb2 as orchestrator
 from outrider.v1 import target_service_pb2 as target
 
 SESSION_ID_BYTES = 16
+IDENTITY_BYTES = 32  # of a model: a SHA-256
+MAX_MODEL_NAME = 256
 MAX_SUPPORT = 4096
 """Entries of one draft distribution at most."""
 
@@ -199,7 +203,28 @@ def read_opening(message: common.OpenSession) -> Opening:
         min_ratio=_within("draft_min_ratio", message.draft_min_ratio, 0, np.inf),
         logprobs=read_logprob_options(message.logprobs) if message.HasField("logprobs") else None,
         dropped=_read_dropped(message),
+        model=read_reference(message.model),
     )
+
+
+def read_reference(message: common.ModelReference) -> ModelReference:
+    """Return which model is meant."""
+    identity, name = message.identity, message.name
+    if len(identity) not in (0, IDENTITY_BYTES):
+        raise InvalidRequest("model.identity", f"{len(identity)} bytes, not {IDENTITY_BYTES}")
+    if len(name) > MAX_MODEL_NAME:
+        raise InvalidRequest("model.name", f"{len(name)} characters, at most {MAX_MODEL_NAME}")
+    return ModelReference(identity, name) if identity else ANY_MODEL
+
+
+def write_reference(model: ModelReference) -> common.ModelReference:
+    """Return the message that says which model is meant."""
+    return common.ModelReference(identity=model.identity, name=model.name)
+
+
+def hosted_model(message: common.GetModelResponse) -> ModelReference:
+    """Return the model that a service describes, its name cut to what a reference may have."""
+    return ModelReference(message.identity, message.model_name[:MAX_MODEL_NAME])
 
 
 def _read_dropped(message: common.OpenSession) -> Span:
@@ -231,6 +256,7 @@ def write_opening(opening: Opening) -> common.OpenSession:
         draft_min_ratio=opening.min_ratio,
         logprobs=write_logprob_options(opening.logprobs),
         dropped=write_span(opening.dropped) if opening.dropped.token_ids else None,
+        model=write_reference(opening.model),
     )
 
 

@@ -86,7 +86,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     async def Tokenize(
         self, request: messages.TokenizeRequest, context: Context
     ) -> messages.TokenizeResponse:
-        self.require_loaded()
+        self.require_model(request.model)
         text = request.text.encode()
         if len(text) > _TEXT_BYTES:
             raise InvalidRequest("text", f"{len(text)} bytes, at most {_TEXT_BYTES}")
@@ -98,7 +98,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     async def CompileGrammar(
         self, request: messages.CompileGrammarRequest, context: Context
     ) -> messages.CompileGrammarResponse:
-        self.require_loaded()
+        self.require_model(request.model)
         assert self._model is not None
         grammar = await asyncio.to_thread(_compile, self._model, request)
         return messages.CompileGrammarResponse(grammar=grammar)
@@ -106,14 +106,14 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     async def CountCached(
         self, request: messages.CountCachedRequest, context: Context
     ) -> messages.CountCachedResponse:
-        self.require_loaded()
+        self.require_model(request.model)
         count = await asyncio.wrap_future(self.host.cached_count(list(request.token_ids)))
         return messages.CountCachedResponse(cached_token_count=count)
 
     async def Embed(
         self, request: messages.EmbedTokensRequest, context: Context
     ) -> messages.EmbedTokensResponse:
-        capacity = self.require_loaded().context_token_count
+        capacity = self.require_model(request.model).context_token_count
         ids = wire.read_ids("token_ids", request.token_ids, self.vocabulary_size)
         if not 0 < len(ids) <= capacity:
             raise InvalidRequest("token_ids", f"{len(ids)} tokens, at least 1, at most {capacity}")
@@ -123,7 +123,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     async def Score(
         self, request: messages.ScoreRequest, context: Context
     ) -> AsyncIterator[messages.ScoreResponse]:
-        self.require_loaded()
+        self.require_model(request.open.model)
         opening = wire.read_opening(request.open)
         ids = wire.read_ids("token_ids", request.token_ids, self.vocabulary_size)
         if not ids:
@@ -142,7 +142,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     async def SearchBeams(
         self, request: messages.SearchBeamsRequest, context: Context
     ) -> AsyncIterator[messages.SearchBeamsResponse]:
-        most = min(MAX_BEAMS, self.require_loaded().session_count)
+        most = min(MAX_BEAMS, self.require_model(request.open.model).session_count)
         assert self._model is not None
         if not 1 <= request.beam_count <= most:
             raise InvalidRequest("beam_count", f"must be in [1, {most}], not {request.beam_count}")
@@ -174,7 +174,9 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     ) -> None:
         self.require_loaded()
         assert self._model is not None
-        opening = wire.read_opening(await first_opening(request_iterator))
+        asked = await first_opening(request_iterator)
+        self.require_model(asked.model)
+        opening = wire.read_opening(asked)
         # A grammar, or what DRY needs to know of the vocabulary, may take a while.
         verifier = await asyncio.to_thread(Verifier, self._model, opening)
         owner = self.take(opening.session_id, opening.attempt)

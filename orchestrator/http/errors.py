@@ -25,6 +25,10 @@ _STATUSES = {
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
+_REASON_STATUSES = {
+    # Nothing is wrong with the request: asked again, it is answered by the model of now.
+    "MODEL_CHANGED": 503,
+}
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -63,7 +67,7 @@ class Failure:
 def failure_of(error: OutriderError) -> Failure:
     """Return what a client is told."""
     return Failure(
-        status=_STATUSES.get(error.status, 500),
+        status=_REASON_STATUSES.get(error.reason, _STATUSES.get(error.status, 500)),
         message=str(error),
         field=error.field if isinstance(error, InvalidRequest) else None,
         reason=error.reason,

@@ -136,8 +136,10 @@ class Gateway:
         rendered = await self._orchestrator.apply_template(openai.read_template(body))
         call_format = self._orchestrator.call_format()
         forced = await asyncio.to_thread(openai.read_forced_calls, body, call_format)
-        prompt = await self._chat_ids(rendered.prompt + forced.opening)
+        prompt = await self._chat_ids(rendered.prompt + forced.opening, rendered.model)
         wish = openai.read_chat(body, prompt, call_format, forced)
+        for each in wish.requests:
+            each.model.CopyFrom(rendered.model)
         shape = openai.ChatShape(
             wish.requests[0].HasField("logprobs"),
             secrets.token_hex(6),
@@ -149,8 +151,9 @@ class Gateway:
     async def respond(self, body: responses.ResponseBody) -> Response:
         """Answer /v1/responses."""
         rendered = await self._orchestrator.apply_template(responses.read_template(body))
-        prompt = await self._chat_ids(rendered.prompt)
+        prompt = await self._chat_ids(rendered.prompt, rendered.model)
         request = responses.read_request(body, prompt)
+        request.model.CopyFrom(rendered.model)
         head = responses.Head(
             f"resp_{secrets.token_hex(12)}",
             f"msg_{secrets.token_hex(12)}",
@@ -232,23 +235,26 @@ class Gateway:
     async def _echo(
         self, request: messages.GenerateRequest, prompt: messages.GenerationStarted
     ) -> openai.Echo:
+        model = common.ModelReference(identity=prompt.model_identity, name=prompt.model_name)
         ids = list(prompt.prompt_token_ids)
         text = request.prompt_text
         if request.WhichOneof("prompt") != "prompt_text":
-            text = await self._text(ids)
+            text = await self._text(ids, model)
         texts = None
         if request.prompt_logprobs:
-            texts = [(await self._text([token_id])).encode() for token_id in ids]
+            texts = [(await self._text([token_id], model)).encode() for token_id in ids]
         return openai.echo_of(prompt, text, texts)
 
-    async def _text(self, ids: Sequence[int]) -> str:
-        response = await self._orchestrator.detokenize(messages.DetokenizeRequest(token_ids=ids))
+    async def _text(self, ids: Sequence[int], model: common.ModelReference | None = None) -> str:
+        response = await self._orchestrator.detokenize(
+            messages.DetokenizeRequest(token_ids=ids, model=model)
+        )
         return response.text
 
-    async def _chat_ids(self, prompt: str) -> list[int]:
+    async def _chat_ids(self, prompt: str, model: common.ModelReference) -> list[int]:
         """Return the ids of a rendered chat; BOS is there once, whoever writes it."""
         response = await self._orchestrator.tokenize(
-            messages.TokenizeTextRequest(text=prompt, parse_special=True)
+            messages.TokenizeTextRequest(text=prompt, parse_special=True, model=model)
         )
         ids = [token.token_id for token in response.tokens]
         vocabulary = self._model().vocabulary
@@ -262,8 +268,8 @@ class Gateway:
         digest = sha256(status.service_version.encode())
         for peer in status.peers:
             model = peer.model
-            identity = (peer.role, model.model_name, model.weight_byte_count, model.parameter_count)
-            digest.update(json.dumps([*identity, model.vocabulary.digest.hex()]).encode())
+            identity = (peer.role, model.model_name, model.identity.hex())
+            digest.update(json.dumps(identity).encode())
         return f"fp_{digest.hexdigest()[:12]}"
 
     # --- llama-server ---

@@ -46,6 +46,7 @@ CODES = {
     "DECODE_FAILED": -32013,
     "NOT_FOUND": -32014,
     "SERVICE_STOPPED": -32015,
+    "MODEL_CHANGED": -32016,
 }
 """The code of each reason in outrider.errors. Clients rely on them: add, never change."""
 

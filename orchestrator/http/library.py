@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.http.jsonrpc import Method, one_object
 from orchestrator.http.library_shapes import (
+    Asked,
     Progress,
     failed,
     piece,
@@ -32,6 +33,7 @@ from outrider.errors import (
     PeerUnavailable,
 )
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.wire import write_reference
 
 _log = logging.getLogger("outrider.orchestrator")
 
@@ -190,10 +192,9 @@ class Library:
     # --- completions ---
 
     async def _get_completion(self, caller: str, params: Mapping[str, Any]) -> Any:
-        asked = read_asked(params, await self._vocabulary_size())
+        asked, texts = await self._read(params)
         progress: Progress | None = None
         answer: dict[str, Any] = {}
-        texts = self._texts()
         stream = self._orchestrator.generate(asked.request, counts_cached=True)
         try:
             async with aclosing(stream):
@@ -216,9 +217,8 @@ class Library:
         return answer
 
     async def _start(self, caller: str, params: Mapping[str, Any]) -> Any:
-        asked = read_asked({**params, "stream": None}, await self._vocabulary_size())
+        asked, texts = await self._read({**params, "stream": None})
         submission = messages.SubmitGenerationRequest(request=asked.request)
-        texts = self._texts()
         submitted = await self._orchestrator.submit(submission)
         job_id = submitted.job_id
         self._jobs[job_id] = _Job(Progress(asked, submitted.started, texts))
@@ -286,12 +286,13 @@ class Library:
         if self._latest.get(caller) == job_id:
             del self._latest[caller]
 
-    async def _vocabulary_size(self) -> int:
-        await self._orchestrator.until_ready()
-        return len(self._texts())
-
-    def _texts(self) -> list[bytes]:
-        return self._orchestrator.texts()
+    async def _read(self, params: Mapping[str, Any]) -> tuple[Asked, list[bytes]]:
+        """Return what is asked for, of the model that is there now, and its token texts."""
+        hosted = await self._orchestrator.model()
+        texts = hosted.vocabulary.texts
+        asked = read_asked(params, len(texts))
+        asked.request.model.CopyFrom(write_reference(hosted.reference))
+        return asked, texts
 
 
 _NAMES = {

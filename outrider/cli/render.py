@@ -315,7 +315,7 @@ def _describe(peer: Peer) -> str:
     model = peer.model
     assert model is not None
     return (
-        f"{model.name}, {model.context_token_count} tokens of context, "
+        f"{model.name} ({model.identity[:8]}), {model.context_token_count} tokens of context, "
         f"{_count(model.session_count, 'session')}, {_count(model.thread_count, 'thread')}, "
         f"numerics {model.numerics_profile}, round trip {1e3 * peer.round_trip_seconds:.1f} ms"
     )

@@ -10,8 +10,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
 from outrider import wire
 from outrider.client.convert import (
@@ -34,6 +32,7 @@ from outrider.client.values import (
     check_text,
 )
 from outrider.rpc.channel import explain_refusal, open_channel
+from outrider.rpc.errors import read_error_info
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
@@ -204,16 +203,8 @@ class OutriderClient:
         refusal = explain_refusal(error, "orchestrator", self.address, self._security)
         if refusal is not None:
             return CallFailed(status, status, str(refusal), {})
-        info = _error_info(error)
+        info = read_error_info(error.trailing_metadata())
         if info is not None:
             return CallFailed(info.reason, status, error.details() or "", dict(info.metadata))
         message = _NO_ANSWER.get(error.code(), f"{status}: {error.details() or 'no details'}")
         return CallFailed(status, status, message.format(address=self.address), {})
-
-
-def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | None:
-    """Return the ErrorInfo of a rich status, if the error has one."""
-    rich = rpc_status.from_call(error)
-    info = error_details_pb2.ErrorInfo()
-    found = rich is not None and any(detail.Unpack(info) for detail in rich.details)
-    return info if found else None

@@ -216,6 +216,7 @@ def _read_model(message: common.GetModelResponse) -> Model:
         numerics_profile=_PROFILES.get(message.numerics_profile, "unspecified"),
         load_seconds=message.load_duration.ToNanoseconds() / 1e9,
         has_chat_template=bool(message.chat_template),
+        identity=message.identity.hex(),
     )
 
 

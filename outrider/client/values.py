@@ -358,6 +358,7 @@ class Model:
     numerics_profile: str  # "exact", "law" or "unspecified"
     load_seconds: float
     has_chat_template: bool = False  # in its file
+    identity: str = ""  # 64 hexadecimal digits: equal for equal weights and settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,10 +95,11 @@ class _Damaged(_Refused):
         super().__init__(f"is damaged: {reason}")
 
 
-def check_gguf(path: Path) -> None:
-    """Raise InvalidConfig with one line that says what is wrong with a model's file or files."""
+def check_gguf(path: Path) -> list[Path]:
+    """Return the files of a model; raise InvalidConfig with one line that says what is wrong."""
     first = _read(path)
-    parts = [_read(part) for part in _other_parts(path, first)]
+    others = _other_parts(path, first)
+    parts = [_read(part) for part in others]
     try:
         for index, part in enumerate(parts, start=1):
             _check_part(index, part)
@@ -107,6 +108,7 @@ def check_gguf(path: Path) -> None:
         )
     except _Refused as reason:
         raise InvalidConfig("model", f"{path} {reason}") from None
+    return [path, *others]
 
 
 def _read(path: Path) -> _Part:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.engine.gguf_file import check_gguf
+from outrider.engine.identity import FilesDigest, identity_of
 from outrider.engine.model import (
     MAX_PADDED,
     MAX_ROWS_OUT,
@@ -111,17 +112,20 @@ class LlamaModel:
     def __init__(self, config: LlamaConfig) -> None:
         _init_backend()
         self._config = config
-        self._model = _load(config)
-        self._vocab = ll.llama_model_get_vocab(self._model)
-        self._vocabulary = _describe_vocabulary(self._vocab)
-        self._size = self._vocabulary.token_count
-        try:
-            _check_added_tokens(config.path, self._vocabulary)
-            self._capacity = _capacity(config, ll.llama_model_n_ctx_train(self._model))
-            self._ctx = self._new_context()
-        except InvalidConfig:
-            ll.llama_model_free(self._model)
-            raise
+        with FilesDigest(check_gguf(config.path)) as files:
+            self._model = _load(config)
+            self._vocab = ll.llama_model_get_vocab(self._model)
+            self._vocabulary = _describe_vocabulary(self._vocab)
+            self._size = self._vocabulary.token_count
+            try:
+                _check_added_tokens(config.path, self._vocabulary)
+                self._capacity = _capacity(config, ll.llama_model_n_ctx_train(self._model))
+                settings = self._capacity, config.cache_type_k, config.cache_type_v
+                self._identity = identity_of(files.digest(), settings)
+                self._ctx = self._new_context()
+            except InvalidConfig:
+                ll.llama_model_free(self._model)
+                raise
         self._memory = ll.llama_get_memory(self._ctx)
         self._batch = _Batch(config.batch_rows)
         self._held = [0] * config.sequence_count
@@ -169,6 +173,7 @@ class LlamaModel:
         )
         return ModelDescription(
             name=self._config.path.stem,
+            identity=self._identity,
             description=text.value.decode("utf-8", "replace"),
             weight_bytes=ll.llama_model_size(self._model),
             parameter_count=ll.llama_model_n_params(self._model),
@@ -469,7 +474,6 @@ def _init_backend() -> None:
 def _load(config: LlamaConfig) -> Any:
     """Return the model; raise InvalidConfig with one line that says what is wrong."""
     params = _model_params(config)
-    check_gguf(config.path)
     _init_numa(config.numa)
     report = config.progress or _ignore
     report(0.0)

@@ -55,6 +55,8 @@ class ModelDescription:
     """The hosted model. `context` is the tokens that one sequence can hold."""
 
     name: str
+    identity: bytes
+    """A SHA-256 that another model, or other settings that change logits, do not have."""
     description: str
     weight_bytes: int
     parameter_count: int

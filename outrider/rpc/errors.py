@@ -15,6 +15,8 @@ from outrider.errors import EngineBusy, InvalidRequest, OutriderError
 
 DOMAIN = "outrider"
 
+_RICH_STATUS = "grpc-status-details-bin"
+
 
 class _Malformed:
     """Stands for a request that is not valid protobuf."""
@@ -124,6 +126,17 @@ def to_status(error: Exception) -> status_pb2.Status:
         bad.field_violations.add(field=error.field, description=str(error))
         status.details.add().Pack(bad)
     return status
+
+
+def read_error_info(trailing: Any) -> error_details_pb2.ErrorInfo | None:
+    """Return the ErrorInfo in a call's trailing metadata; None if nothing there can be read."""
+    rich, info = status_pb2.Status(), error_details_pb2.ErrorInfo()
+    try:
+        rich.ParseFromString(dict(trailing or ()).get(_RICH_STATUS, b""))
+        found = any(detail.Unpack(info) for detail in rich.details)
+    except DecodeError:
+        return None
+    return info if found else None
 
 
 def describe(error: grpc.aio.AioRpcError) -> str:

@@ -62,6 +62,12 @@ class ModelService:
             raise PeerUnavailable("the model is loading")
         return self._response
 
+    def require_model(self, meant: common.ModelReference) -> common.GetModelResponse:
+        """Return the description; raise ModelChanged if it is not of the model that is meant."""
+        response = self.require_loaded()
+        wire.read_reference(meant).check(wire.hosted_model(response))
+        return response
+
     async def GetModel(
         self, request: common.GetModelRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> common.GetModelResponse:
@@ -79,7 +85,7 @@ class ModelService:
     async def ListVocabulary(
         self, request: common.ListVocabularyRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[common.ListVocabularyResponse]:
-        self.require_loaded()
+        self.require_model(request.model)
         for first in range(0, len(self._texts), _TEXTS_PER_MESSAGE):
             end = first + _TEXTS_PER_MESSAGE
             yield common.ListVocabularyResponse(
@@ -184,6 +190,7 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         protocol_version=outrider.PROTOCOL_VERSION,
         service_version=outrider.__version__,
         model_name=alias or model.name,
+        identity=model.identity,
         description=model.description,
         weight_byte_count=model.weight_bytes,
         parameter_count=model.parameter_count,

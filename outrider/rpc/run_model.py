@@ -215,6 +215,7 @@ async def run_model_service(
         "serving",
         address=server.address,
         model=model.name,
+        identity=model.identity.hex()[:8],
         description=model.description,
         context=model.context,
         sessions=model.sequence_count,

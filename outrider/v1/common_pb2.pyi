@@ -159,8 +159,16 @@ class LogitBias(_message.Message):
     bias: float
     def __init__(self, token_id: _Optional[int] = ..., text: _Optional[str] = ..., bias: _Optional[float] = ...) -> None: ...
 
+class ModelReference(_message.Message):
+    __slots__ = ("identity", "name")
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    identity: bytes
+    name: str
+    def __init__(self, identity: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
+
 class OpenSession(_message.Message):
-    __slots__ = ("session_id", "attempt", "acceptance_rule", "sampling", "seed", "choice_index", "prompt_token_count", "token_limit", "vocabulary_token_count", "candidate_count", "draft_min_probability", "draft_min_ratio", "logprobs", "dropped")
+    __slots__ = ("session_id", "attempt", "acceptance_rule", "sampling", "seed", "choice_index", "prompt_token_count", "token_limit", "vocabulary_token_count", "candidate_count", "draft_min_probability", "draft_min_ratio", "logprobs", "dropped", "model")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_RULE_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +183,7 @@ class OpenSession(_message.Message):
     DRAFT_MIN_RATIO_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     attempt: int
     acceptance_rule: AcceptanceRule
@@ -189,7 +198,8 @@ class OpenSession(_message.Message):
     draft_min_ratio: float
     logprobs: LogprobOptions
     dropped: TokenSpan
-    def __init__(self, session_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., acceptance_rule: _Optional[_Union[AcceptanceRule, str]] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., choice_index: _Optional[int] = ..., prompt_token_count: _Optional[int] = ..., token_limit: _Optional[int] = ..., vocabulary_token_count: _Optional[int] = ..., candidate_count: _Optional[int] = ..., draft_min_probability: _Optional[float] = ..., draft_min_ratio: _Optional[float] = ..., logprobs: _Optional[_Union[LogprobOptions, _Mapping]] = ..., dropped: _Optional[_Union[TokenSpan, _Mapping]] = ...) -> None: ...
+    model: ModelReference
+    def __init__(self, session_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., acceptance_rule: _Optional[_Union[AcceptanceRule, str]] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., choice_index: _Optional[int] = ..., prompt_token_count: _Optional[int] = ..., token_limit: _Optional[int] = ..., vocabulary_token_count: _Optional[int] = ..., candidate_count: _Optional[int] = ..., draft_min_probability: _Optional[float] = ..., draft_min_ratio: _Optional[float] = ..., logprobs: _Optional[_Union[LogprobOptions, _Mapping]] = ..., dropped: _Optional[_Union[TokenSpan, _Mapping]] = ..., model: _Optional[_Union[ModelReference, _Mapping]] = ...) -> None: ...
 
 class LogprobOptions(_message.Message):
     __slots__ = ("top_count", "after_sampling")
@@ -254,7 +264,7 @@ class GetModelRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("protocol_version", "service_version", "model_name", "description", "weight_byte_count", "parameter_count", "context_token_count", "session_count", "vocabulary", "rollback_capability", "numerics_profile", "decode_costs", "thread_count", "system_info", "load_duration", "round_draft_token_limit", "activity", "machine_digest", "cores_digest", "core_count", "chat_template")
+    __slots__ = ("protocol_version", "service_version", "model_name", "description", "weight_byte_count", "parameter_count", "context_token_count", "session_count", "vocabulary", "rollback_capability", "numerics_profile", "decode_costs", "thread_count", "system_info", "load_duration", "round_draft_token_limit", "activity", "machine_digest", "cores_digest", "core_count", "chat_template", "identity")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SERVICE_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -276,6 +286,7 @@ class GetModelResponse(_message.Message):
     CORES_DIGEST_FIELD_NUMBER: _ClassVar[int]
     CORE_COUNT_FIELD_NUMBER: _ClassVar[int]
     CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     service_version: str
     model_name: str
@@ -297,7 +308,8 @@ class GetModelResponse(_message.Message):
     cores_digest: bytes
     core_count: int
     chat_template: str
-    def __init__(self, protocol_version: _Optional[int] = ..., service_version: _Optional[str] = ..., model_name: _Optional[str] = ..., description: _Optional[str] = ..., weight_byte_count: _Optional[int] = ..., parameter_count: _Optional[int] = ..., context_token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., rollback_capability: _Optional[_Union[RollbackCapability, str]] = ..., numerics_profile: _Optional[_Union[NumericsProfile, str]] = ..., decode_costs: _Optional[_Iterable[_Union[DecodeCost, _Mapping]]] = ..., thread_count: _Optional[int] = ..., system_info: _Optional[str] = ..., load_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_draft_token_limit: _Optional[int] = ..., activity: _Optional[_Union[EngineActivity, _Mapping]] = ..., machine_digest: _Optional[bytes] = ..., cores_digest: _Optional[bytes] = ..., core_count: _Optional[int] = ..., chat_template: _Optional[str] = ...) -> None: ...
+    identity: bytes
+    def __init__(self, protocol_version: _Optional[int] = ..., service_version: _Optional[str] = ..., model_name: _Optional[str] = ..., description: _Optional[str] = ..., weight_byte_count: _Optional[int] = ..., parameter_count: _Optional[int] = ..., context_token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., rollback_capability: _Optional[_Union[RollbackCapability, str]] = ..., numerics_profile: _Optional[_Union[NumericsProfile, str]] = ..., decode_costs: _Optional[_Iterable[_Union[DecodeCost, _Mapping]]] = ..., thread_count: _Optional[int] = ..., system_info: _Optional[str] = ..., load_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_draft_token_limit: _Optional[int] = ..., activity: _Optional[_Union[EngineActivity, _Mapping]] = ..., machine_digest: _Optional[bytes] = ..., cores_digest: _Optional[bytes] = ..., core_count: _Optional[int] = ..., chat_template: _Optional[str] = ..., identity: _Optional[bytes] = ...) -> None: ...
 
 class EngineActivity(_message.Message):
     __slots__ = ("decode_count", "chunk_count", "token_count", "session_count", "open_session_count")
@@ -344,8 +356,10 @@ class DecodeCost(_message.Message):
     def __init__(self, row_count: _Optional[int] = ..., milliseconds: _Optional[float] = ...) -> None: ...
 
 class ListVocabularyRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: ModelReference
+    def __init__(self, model: _Optional[_Union[ModelReference, _Mapping]] = ...) -> None: ...
 
 class ListVocabularyResponse(_message.Message):
     __slots__ = ("first_token_id", "token_texts", "token_names")

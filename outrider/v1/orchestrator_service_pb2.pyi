@@ -113,7 +113,7 @@ PEER_STATE_REFUSED: PeerState
 PEER_STATE_LOST: PeerState
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt_text", "prompt_tokens", "prompt_parts", "sampling", "seed", "token_limit", "stop_sequences", "speculative", "round_detail", "json_schema", "ignore_eos", "logprobs", "stop_token_ids", "completion_count", "prompt_logprobs", "parse_special", "overflow", "beam_count", "control_token_names", "running_statistics")
+    __slots__ = ("prompt_text", "prompt_tokens", "prompt_parts", "sampling", "seed", "token_limit", "stop_sequences", "speculative", "round_detail", "json_schema", "ignore_eos", "logprobs", "stop_token_ids", "completion_count", "prompt_logprobs", "parse_special", "overflow", "beam_count", "control_token_names", "running_statistics", "model")
     PROMPT_TEXT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_PARTS_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,7 @@ class GenerateRequest(_message.Message):
     BEAM_COUNT_FIELD_NUMBER: _ClassVar[int]
     CONTROL_TOKEN_NAMES_FIELD_NUMBER: _ClassVar[int]
     RUNNING_STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     prompt_text: str
     prompt_tokens: PromptTokens
     prompt_parts: PromptParts
@@ -154,7 +155,8 @@ class GenerateRequest(_message.Message):
     beam_count: int
     control_token_names: _containers.RepeatedScalarFieldContainer[str]
     running_statistics: bool
-    def __init__(self, prompt_text: _Optional[str] = ..., prompt_tokens: _Optional[_Union[PromptTokens, _Mapping]] = ..., prompt_parts: _Optional[_Union[PromptParts, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., token_limit: _Optional[int] = ..., stop_sequences: _Optional[_Iterable[str]] = ..., speculative: _Optional[_Union[SpeculativeOptions, _Mapping]] = ..., round_detail: _Optional[_Union[RoundDetail, str]] = ..., json_schema: _Optional[str] = ..., ignore_eos: bool = ..., logprobs: _Optional[_Union[_common_pb2.LogprobOptions, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., completion_count: _Optional[int] = ..., prompt_logprobs: bool = ..., parse_special: bool = ..., overflow: _Optional[_Union[ContextOverflow, _Mapping]] = ..., beam_count: _Optional[int] = ..., control_token_names: _Optional[_Iterable[str]] = ..., running_statistics: bool = ...) -> None: ...
+    model: _common_pb2.ModelReference
+    def __init__(self, prompt_text: _Optional[str] = ..., prompt_tokens: _Optional[_Union[PromptTokens, _Mapping]] = ..., prompt_parts: _Optional[_Union[PromptParts, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., token_limit: _Optional[int] = ..., stop_sequences: _Optional[_Iterable[str]] = ..., speculative: _Optional[_Union[SpeculativeOptions, _Mapping]] = ..., round_detail: _Optional[_Union[RoundDetail, str]] = ..., json_schema: _Optional[str] = ..., ignore_eos: bool = ..., logprobs: _Optional[_Union[_common_pb2.LogprobOptions, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., completion_count: _Optional[int] = ..., prompt_logprobs: bool = ..., parse_special: bool = ..., overflow: _Optional[_Union[ContextOverflow, _Mapping]] = ..., beam_count: _Optional[int] = ..., control_token_names: _Optional[_Iterable[str]] = ..., running_statistics: bool = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
 
 class ContextOverflow(_message.Message):
     __slots__ = ("truncate_prompt", "shift", "keep_token_count")
@@ -221,7 +223,7 @@ class GenerateResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[GenerationStarted, _Mapping]] = ..., delta: _Optional[_Union[GenerationDelta, _Mapping]] = ..., finished: _Optional[_Union[GenerationFinished, _Mapping]] = ..., choice_index: _Optional[int] = ...) -> None: ...
 
 class GenerationStarted(_message.Message):
-    __slots__ = ("prompt_token_ids", "seed", "acceptance_rule", "cached_token_count", "truncated", "context_token_count", "prompt_logprobs", "sampling", "token_limit", "model_name", "untruncated_token_count")
+    __slots__ = ("prompt_token_ids", "seed", "acceptance_rule", "cached_token_count", "truncated", "context_token_count", "prompt_logprobs", "sampling", "token_limit", "model_name", "untruncated_token_count", "model_identity")
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_RULE_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +235,7 @@ class GenerationStarted(_message.Message):
     TOKEN_LIMIT_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     UNTRUNCATED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_IDENTITY_FIELD_NUMBER: _ClassVar[int]
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     seed: int
     acceptance_rule: _common_pb2.AcceptanceRule
@@ -244,7 +247,8 @@ class GenerationStarted(_message.Message):
     token_limit: int
     model_name: str
     untruncated_token_count: int
-    def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ..., acceptance_rule: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., cached_token_count: _Optional[int] = ..., truncated: bool = ..., context_token_count: _Optional[int] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., token_limit: _Optional[int] = ..., model_name: _Optional[str] = ..., untruncated_token_count: _Optional[int] = ...) -> None: ...
+    model_identity: bytes
+    def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ..., acceptance_rule: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., cached_token_count: _Optional[int] = ..., truncated: bool = ..., context_token_count: _Optional[int] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., token_limit: _Optional[int] = ..., model_name: _Optional[str] = ..., untruncated_token_count: _Optional[int] = ..., model_identity: _Optional[bytes] = ...) -> None: ...
 
 class GenerationDelta(_message.Message):
     __slots__ = ("token_ids", "origins", "pieces", "report", "logprobs", "statistics")
@@ -498,14 +502,16 @@ class CancelGenerationResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class TokenizeTextRequest(_message.Message):
-    __slots__ = ("text", "add_special", "parse_special")
+    __slots__ = ("text", "add_special", "parse_special", "model")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     ADD_SPECIAL_FIELD_NUMBER: _ClassVar[int]
     PARSE_SPECIAL_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     text: str
     add_special: bool
     parse_special: bool
-    def __init__(self, text: _Optional[str] = ..., add_special: bool = ..., parse_special: bool = ...) -> None: ...
+    model: _common_pb2.ModelReference
+    def __init__(self, text: _Optional[str] = ..., add_special: bool = ..., parse_special: bool = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
 
 class TokenizeTextResponse(_message.Message):
     __slots__ = ("tokens",)
@@ -514,10 +520,12 @@ class TokenizeTextResponse(_message.Message):
     def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
 
 class DetokenizeRequest(_message.Message):
-    __slots__ = ("token_ids",)
+    __slots__ = ("token_ids", "model")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    model: _common_pb2.ModelReference
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
 
 class DetokenizeResponse(_message.Message):
     __slots__ = ("text",)
@@ -538,10 +546,12 @@ class ApplyTemplateRequest(_message.Message):
     def __init__(self, messages_json: _Optional[str] = ..., tools_json: _Optional[str] = ..., variables_json: _Optional[str] = ..., add_generation_prompt: bool = ...) -> None: ...
 
 class ApplyTemplateResponse(_message.Message):
-    __slots__ = ("prompt",)
+    __slots__ = ("prompt", "model")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     prompt: str
-    def __init__(self, prompt: _Optional[str] = ...) -> None: ...
+    model: _common_pb2.ModelReference
+    def __init__(self, prompt: _Optional[str] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
     __slots__ = ("inputs",)

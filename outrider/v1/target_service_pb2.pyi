@@ -8,14 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TokenizeRequest(_message.Message):
-    __slots__ = ("text", "add_special", "parse_special")
+    __slots__ = ("text", "add_special", "parse_special", "model")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     ADD_SPECIAL_FIELD_NUMBER: _ClassVar[int]
     PARSE_SPECIAL_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     text: str
     add_special: bool
     parse_special: bool
-    def __init__(self, text: _Optional[str] = ..., add_special: bool = ..., parse_special: bool = ...) -> None: ...
+    model: _common_pb2.ModelReference
+    def __init__(self, text: _Optional[str] = ..., add_special: bool = ..., parse_special: bool = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
 
 class TokenizeResponse(_message.Message):
     __slots__ = ("token_ids",)
@@ -24,10 +26,12 @@ class TokenizeResponse(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CountCachedRequest(_message.Message):
-    __slots__ = ("token_ids",)
+    __slots__ = ("token_ids", "model")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    model: _common_pb2.ModelReference
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
 
 class CountCachedResponse(_message.Message):
     __slots__ = ("cached_token_count",)
@@ -74,10 +78,12 @@ class SearchBeamsResponse(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[_common_pb2.Logprobs, _Mapping]]] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ..., cached_token_count: _Optional[int] = ...) -> None: ...
 
 class EmbedTokensRequest(_message.Message):
-    __slots__ = ("token_ids",)
+    __slots__ = ("token_ids", "model")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    model: _common_pb2.ModelReference
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
 
 class EmbedTokensResponse(_message.Message):
     __slots__ = ("values",)
@@ -86,12 +92,14 @@ class EmbedTokensResponse(_message.Message):
     def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class CompileGrammarRequest(_message.Message):
-    __slots__ = ("grammar", "json_schema")
+    __slots__ = ("grammar", "json_schema", "model")
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     grammar: str
     json_schema: str
-    def __init__(self, grammar: _Optional[str] = ..., json_schema: _Optional[str] = ...) -> None: ...
+    model: _common_pb2.ModelReference
+    def __init__(self, grammar: _Optional[str] = ..., json_schema: _Optional[str] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
 
 class CompileGrammarResponse(_message.Message):
     __slots__ = ("grammar",)

@@ -131,8 +131,9 @@ class ModelProcess:
             await server.grpc.stop(None)
             await asyncio.to_thread(self.host.stop)
 
-    async def restart(self) -> None:
-        """Kill, and start anew on the same port."""
+    async def restart(self, make_model: Callable[[], Any] | None = None) -> None:
+        """Kill, and start anew on the same port; with another model if one is given."""
+        self._make_model = make_model or self._make_model
         await self.kill()
         await self.start()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from threading import Lock
 from typing import ClassVar
 
@@ -111,6 +111,7 @@ class ToyModel:
         """Return what does not change after loading."""
         return ModelDescription(
             name=f"toy-{self.seed}",
+            identity=self._identity(),
             description="a hash of the last tokens",
             weight_bytes=0,
             parameter_count=0,
@@ -193,6 +194,11 @@ class ToyModel:
         """Free everything; every later call is a misuse."""
         with self._alone():
             self._closed = True
+
+    def _identity(self) -> bytes:
+        weights = self.seed, self.like, self.agreement, self.order, self.spread, self.eos_bias
+        vocabulary = self.vocabulary_size, self.adds_bos, sorted(self.changed_texts.items())
+        return sha256(repr((weights, vocabulary, self.context)).encode()).digest()
 
     def _describe_vocabulary(self) -> VocabularyDescription:
         return VocabularyDescription(
