@@ -184,8 +184,14 @@ def _add_ours(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/", tags=["Outrider"])
     async def index() -> Response:
         """Return the page that shows generations live."""
-        content = page.page()
-        return Response(content, headers=page.headers(content))
+        return Response(page.PARTS[page.INDEX], headers=page.headers(page.INDEX))
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def part(name: str) -> Response:
+        """Return a part of the page."""
+        if name not in page.PARTS:
+            raise HTTPException(404, f"the page has no part {name}")
+        return Response(page.PARTS[name], headers=page.headers(name))
 
     @app.get("/status", tags=["Outrider"], responses=_ERRORS)
     async def status() -> Response:

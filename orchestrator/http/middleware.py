@@ -13,12 +13,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from orchestrator.http import page
 from orchestrator.http.errors import Failure
 
 Refusal = Callable[[str, Failure], Response]
 """Makes the answer to a refused request of a path."""
 
-_OPEN_PATHS = frozenset({"/", "/health", "/v1/health"})
+_OPEN_PATHS = frozenset({"/", "/health", "/v1/health", *(f"/page/{name}" for name in page.PARTS)})
 
 
 class InternalErrors:

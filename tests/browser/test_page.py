@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.browser import Browser, chromium, until
-from tests.support.scripted_gateway import STATUS, Gateway, Round, Script, serving
+from tests.support.browser import Browser, until
+from tests.support.scripted_gateway import STATUS, Gateway, Round, Script
 
 pytestmark = pytest.mark.browser
 
@@ -40,30 +39,11 @@ return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
 """
 
 
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
 @pytest.fixture
-def gateway() -> Iterator[Gateway]:
-    with serving() as gateway:
-        gateway.script = Script(ROUNDS)
-        yield gateway
-
-
-@pytest.fixture
-def page(chrome: Browser, gateway: Gateway) -> Iterator[Browser]:
-    """The page, opened; at the end nothing was complained about and nobody else asked."""
-    chrome.resize(1100, 800)
-    chrome.prefer(prefers_color_scheme="light", prefers_reduced_motion="reduce")
-    chrome.complaints(), chrome.requested()
-    chrome.open(gateway.url)
-    yield chrome
-    assert chrome.complaints() == []
-    strange = [url for url in chrome.requested() if not url.startswith((gateway.url, "data:"))]
-    assert strange == []
+def page(page: Browser, gateway: Gateway) -> Browser:
+    """The page of a gateway that plays these rounds."""
+    gateway.script = Script(ROUNDS)
+    return page
 
 
 def generate(page: Browser, prompt: str = PROMPT) -> None:
@@ -118,7 +98,7 @@ def test_the_request_says_what_was_chosen(page: Browser, gateway: Gateway):
     until(lambda: len(gateway.requests) == 2)
     common = {"prompt": PROMPT, "stream": True, "report": True, "n_probs": 1}
     assert gateway.requests == [
-        {**common, "n_predict": 128, "temperature": 0.8, "speculative": {"enabled": True}},
+        {**common, "n_predict": 512, "temperature": 0.8, "speculative": {"enabled": True}},
         {
             **common,
             **{"n_predict": 9, "temperature": 0.25, "seed": 7},
@@ -462,4 +442,4 @@ def test_every_control_has_a_name(page: Browser):
 def test_a_control_with_the_focus_shows_it(page: Browser):
     page.run("document.querySelector('#prompt').focus()")
     page.press("Tab")
-    assert page.style("#acceptance", "outlineStyle") == "solid"
+    assert page.style("#generate", "outlineStyle") == "solid"

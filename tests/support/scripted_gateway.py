@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from orchestrator.http.page import headers, page
+from orchestrator.http.page import INDEX, PARTS, headers
 from tests.support.browser import until
 from tests.support.processes import free_port
 
@@ -165,6 +165,9 @@ class Gateway:
     key: str = ""  # wanted, if there is one
     refuses: str = ""  # every completion, with this message
     requests: list[Json] = field(default_factory=list)
+    chats: list[list[Json]] = field(default_factory=list)
+    """The messages of every chat that a template was asked for."""
+    has_no_template: bool = False
     polls: int = 0
     left: threading.Event = field(default_factory=threading.Event)
     """Set when a client went away in the middle of a stream."""
@@ -201,8 +204,19 @@ def _application(gateway: Gateway) -> FastAPI:
 
     @app.get("/")
     async def root() -> Response:
-        content = page()
-        return Response(content, headers=headers(content))
+        return Response(PARTS[INDEX], headers=headers(INDEX))
+
+    @app.get("/page/{name}")
+    async def part(name: str) -> Response:
+        return Response(PARTS[name], headers=headers(name))
+
+    @app.post("/apply-template")
+    async def apply_template(request: Request) -> Response:
+        if gateway.has_no_template:
+            error = {"code": 400, "message": "the model has no chat template"}
+            return JSONResponse({"error": error}, 400)
+        gateway.chats.append((await request.json())["messages"])
+        return JSONResponse({"prompt": f"<chat of {len(gateway.chats[-1])}>"})
 
     @app.get("/status")
     async def status(request: Request) -> Response:

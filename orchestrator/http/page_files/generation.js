@@ -1,0 +1,145 @@
+// A generation: what has come so far, and what that says. Nothing here touches the page.
+
+import { Refusal, ratio, seconds, time, word } from "./base.js";
+
+export const ORIGINS = {
+  drafted: "drafted, and accepted by the target",
+  corrected: "the target's own, in place of a rejected draft token",
+  bonus: "the target's own, after a fully accepted draft",
+  plain: "the target's own, in a round without a draft",
+};
+
+export const DRAFT_ENDS = {
+  length: "as long as asked for",
+  end_of_text: "it ends the text",
+  token_limit: "the token limit leaves no more",
+  context: "a context leaves no more",
+  short: "no more was there in time",
+  late: "the draft is late",
+  paused: "paused after a failure",
+  absent: "no draft service",
+  off: "switched off",
+  prompt: "the prompt's round",
+  doubt: "the draft was not sure enough",
+  enough: "more would not have paid",
+};
+
+export class Generation {
+  constructor(request, plainRate) {
+    this.request = request;
+    this.plainRate = plainRate; // tokens per second expected without a draft; 0 when unknown
+    this.abort = new AbortController();
+    this.text = "";
+    this.tokens = [];
+    this.reported = false;
+    this.rounds = new Map();
+    this.first = this.last = 0; // when the first and the latest tokens came, in milliseconds
+    this.end = null;
+  }
+
+  /** Take an event of the stream and return its tokens. */
+  take(event) {
+    if (event.error) throw new Refusal(event.error.code, event.error.message || "The generation failed.");
+    this.text += event.content ?? "";
+    if (event.round) this.rounds.set(event.round.round, event.round);
+    if (event.stop) this.end = event;
+    const reported = (event.tokens ?? []).filter((token) => token?.text !== undefined);
+    const tokens = reported.length || !event.content || this.reported ? reported : [{ text: event.content }];
+    this.reported ||= reported.length > 0; // a server without reports sends text alone
+    if (tokens.length) {
+      this.last = performance.now();
+      if (!this.first) [this.first, this.firstCount] = [this.last, tokens.length];
+      this.tokens.push(...tokens);
+    }
+    return tokens;
+  }
+
+  get numbers() {
+    return this.end?.statistics ? finalNumbers(this.end.statistics) : this.liveNumbers();
+  }
+
+  liveNumbers() {
+    const rounds = [...this.rounds.values()];
+    const drafted = rounds.reduce((sum, round) => sum + round.draft.length, 0);
+    const accepted = rounds.reduce((sum, round) => sum + round.accepted, 0);
+    const elapsed = (this.last - this.first) / 1000;
+    const rate = ratio(this.tokens.length - this.firstCount, elapsed);
+    return {
+      drafted,
+      accepted,
+      rate,
+      elapsed,
+      rounds: rounds.length,
+      generated: this.tokens.length,
+      speedup: drafted ? ratio(rate, this.plainRate) : NaN,
+      basis: this.plainRate ? `live, over ${this.plainRate.toFixed(1)} plain` : "known at the end",
+    };
+  }
+}
+
+function finalNumbers(statistics) {
+  const generated = statistics.generated_token_count ?? 0;
+  const drafted = statistics.drafted_token_count ?? 0;
+  const elapsed = seconds(statistics.generation_duration);
+  const plain = seconds(statistics.plain_round_duration);
+  return {
+    drafted,
+    generated,
+    elapsed,
+    accepted: statistics.accepted_token_count ?? 0,
+    rounds: statistics.round_count ?? 0,
+    rate: ratio(generated - 1, elapsed),
+    speedup: drafted && plain ? ratio(plain * (generated - 1), elapsed) : NaN,
+    basis: drafted && plain ? `estimated: plain ${time(plain)}` : "",
+  };
+}
+
+const WHY_NOT = {
+  absent: "there is no draft service",
+  off: "drafts are switched off",
+  paused: "the draft failed and is left alone for a while",
+  late: "the draft was too late every time",
+  short: "no draft was there when the target was free",
+  enough: "by what was measured so far, waiting for a draft would not have paid",
+  doubt: "the draft was not sure enough of its first token",
+  length: "the wanted draft length is 0",
+  context: "the draft's context is full",
+  end_of_text: "the text ended at once",
+  token_limit: "the token limit leaves no room for a draft",
+};
+
+/** Return in one sentence why a generation drafted nothing; "" where it did or nobody knows yet. */
+export function whyNothingWasDrafted(generation, status) {
+  const { drafted, rounds } = generation.numbers;
+  if (drafted || !(generation.end || rounds > 3)) return "";
+  const because = (reason) => `Nothing was drafted: ${reason}.`;
+  if (generation.request.speculative?.enabled === false) return because("the draft is switched off");
+  const ends = new Map();
+  for (const round of generation.rounds.values()) {
+    const end = word(round.draft_end, "DRAFT_END_");
+    if (end !== "prompt") ends.set(end, (ends.get(end) ?? 0) + 1);
+  }
+  const [most] = [...ends].sort((a, b) => b[1] - a[1])[0] ?? [];
+  if (most === "absent" && status?.reason) return because(status.reason);
+  if (most) return because(WHY_NOT[most] ?? most);
+  return generation.reported ? because("the text ended with the round of the prompt") : "";
+}
+
+/** Return where the time went, in parts that add up to the whole, as `outrider generate` does. */
+export function phases(statistics) {
+  const of = (name) => seconds(statistics[name]);
+  const network = of("draft_network_duration") + of("verify_network_duration");
+  const draft = of("draft_wait_duration") - of("draft_network_duration");
+  const verify = of("verify_wait_duration") - of("verify_network_duration");
+  const total = of("first_token_duration") + of("generation_duration");
+  const other = Math.max(0, total - draft - verify - network);
+  return {
+    total,
+    parts: [
+      ["draft wait", draft, "draft"],
+      ["verify", verify, "verify"],
+      ["network", network, "network"],
+      ["other", other, "other"],
+    ],
+  };
+}

@@ -1,0 +1,103 @@
+// The peers: asks the gateway for its state again and again, and for a key where it wants one.
+
+import { Refusal, at, call, count, fixed, make, seconds, setText, word } from "./base.js";
+import { showTrips } from "./instrument.js";
+import { state } from "./state.js";
+
+const PEER_STATES = {
+  ready: ["●", "good"],
+  loading: ["◐", "busy"],
+  connecting: ["○", "busy"],
+  refused: ["✕", "bad"],
+  lost: ["✕", "bad"],
+};
+const POLL_MILLISECONDS = 2000;
+const WANTS_KEY = "The gateway wants an API key.";
+
+let keyWanted = false; // whether calls are refused until a key is given
+let pollTimer = 0;
+
+function peerElement(peer) {
+  const condition = word(peer.state, "PEER_STATE_");
+  const [sign, tone] = PEER_STATES[condition] ?? ["?", ""];
+  const trip = peer.round_trip_duration ? `${fixed(1000 * seconds(peer.round_trip_duration), 1)} ms` : "";
+  const detail = [peer.address, peer.detail].filter(Boolean).join(" · ");
+  return make(
+    "li",
+    {},
+    make("span", { classes: `sign ${tone}`, "aria-hidden": "true" }, sign),
+    make(
+      "span",
+      { classes: "what" },
+      `${peer.role} ${condition || "unknown"}`,
+      peer.model?.model_name ? make("span", { classes: "faint" }, ` ${peer.model.model_name}`) : "",
+    ),
+    make("span", { classes: "number" }, trip),
+    make("small", { classes: "detail" }, detail),
+  );
+}
+
+function showStatus() {
+  const peers = state.status.peers ?? [];
+  at("peers").replaceChildren(...peers.map(peerElement));
+  at("peers-note").textContent = `${count(state.status.active_generation_count ?? 0, "generation")} in flight`;
+  const name = (role) => peers.find((peer) => peer.role === role)?.model?.model_name;
+  const pair = [name("draft"), name("target")].filter(Boolean).join(" → ");
+  at("pair").textContent = state.status.speculating
+    ? `${pair}, speculating`
+    : `${pair ? `${pair}, ` : ""}not speculating${state.status.reason ? `: ${state.status.reason}` : ""}`;
+  showTrips();
+}
+
+function showUnreachable(message) {
+  state.status = null;
+  at("peers").replaceChildren(
+    make(
+      "li",
+      {},
+      make("span", { classes: "sign bad", "aria-hidden": "true" }, "✕"),
+      make("span", { classes: "what" }, message),
+    ),
+  );
+  at("peers-note").textContent = "";
+  at("pair").textContent = message;
+  showTrips();
+}
+
+export async function poll() {
+  clearTimeout(pollTimer);
+  if (document.hidden || keyWanted) return;
+  try {
+    const response = await call("status", { signal: AbortSignal.timeout(5000) });
+    state.status = await response.json();
+    showStatus();
+  } catch (error) {
+    if (error.status === 401) askForKey(error.message);
+    const message = error instanceof Refusal ? error.message : "The gateway cannot be reached.";
+    showUnreachable(keyWanted ? WANTS_KEY : message);
+  }
+  clearTimeout(pollTimer);
+  pollTimer = setTimeout(poll, POLL_MILLISECONDS);
+}
+
+// --- The key ---
+
+export function askForKey(message) {
+  const given = sessionStorage.getItem("key");
+  keyWanted = true;
+  sessionStorage.removeItem("key");
+  at("key-form").hidden = false;
+  setText("alert", given ? message : WANTS_KEY);
+  if (document.activeElement !== at("prompt")) at("key").focus();
+}
+
+export function useKey(event) {
+  event.preventDefault();
+  sessionStorage.setItem("key", at("key").value);
+  at("key").value = "";
+  keyWanted = false;
+  at("key-form").hidden = true;
+  setText("alert", "");
+  at("prompt").focus();
+  poll();
+}

@@ -1,0 +1,35 @@
+"""A Chromium for every module of browser tests, and a scripted gateway for every test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.browser import Browser, chromium
+from tests.support.scripted_gateway import Gateway, serving
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    with serving() as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def page(chrome: Browser, gateway: Gateway) -> Iterator[Browser]:
+    """The page, opened; at the end nothing was complained about and nobody else asked."""
+    chrome.resize(1100, 800)
+    chrome.prefer(prefers_color_scheme="light", prefers_reduced_motion="reduce")
+    chrome.complaints(), chrome.requested()
+    chrome.open(gateway.url)
+    yield chrome
+    assert chrome.complaints() == []
+    strange = [url for url in chrome.requested() if not url.startswith((gateway.url, "data:"))]
+    assert strange == []
