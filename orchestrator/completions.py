@@ -47,6 +47,9 @@ class Completions:
         self._pair = pair
         self.planner = Planner(config, pair)
         self.active_count = 0
+        self.idle = asyncio.Event()
+        """Set while `active_count` is 0."""
+        self.idle.set()
 
     async def generate(
         self,
@@ -91,6 +94,10 @@ class Completions:
 
     def _count_active(self, more: int) -> None:
         self.active_count += more
+        if self.active_count:
+            self.idle.clear()
+        else:
+            self.idle.set()
         self._pair.experience.generation_count = max(1, self.active_count)
 
     async def _completion(

@@ -31,6 +31,8 @@ class _Job:
         self.error: OutriderError | None = None
         self.is_over = False
         self.last_use = time.monotonic()
+        self.settled = asyncio.Event()
+        """Set once nobody waits for it any more: its end was taken, or it was cancelled."""
         self.task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
@@ -146,6 +148,8 @@ class Jobs:
             raise InvalidRequest("cursor", f"must be in [{job.first}, {job.end}], not {cursor}")
         await job.wait(cursor, seconds)
         job.last_use = time.monotonic()
+        if job.is_over:
+            job.settled.set()
         if cursor > job.first:
             del job.responses[: cursor - job.first]
             job.first = cursor
@@ -159,9 +163,15 @@ class Jobs:
     async def cancel(self, job_id: str) -> None:
         """End a job and wait until it is over. Raises NotFound."""
         job = self._find(job_id)
+        job.settled.set()
         if job.task is not None:
             job.task.cancel()
             await asyncio.wait([job.task])
+
+    async def until_settled(self) -> None:
+        """Wait until the jobs that run now are over, and their ends were polled."""
+        for job in [each for each in self._jobs.values() if not each.is_over]:
+            await job.settled.wait()
 
     async def close(self) -> None:
         """End all jobs; what they brought is kept."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -33,19 +35,32 @@ async def run(config: OrchestratorConfig) -> None:
     if gateway is not None:
         print(f"outrider http listening on {gateway.address}", flush=True)
     pair.start()
-    await server.set_serving(True)
-    logs.event("outrider.orchestrator", "serving", address=server.address)
+    following = asyncio.create_task(_follow_readiness(orchestrator, server))
+    logs.event("outrider.orchestrator", "listening", address=server.address)
     for peer in pair.peers:
         logs.event("outrider.orchestrator", peer.detail)
 
-    async def stop() -> None:
+    async def drain(seconds: float) -> None:
+        end = time.monotonic() + seconds
+        await orchestrator.drain(seconds)
         if gateway is not None:
-            await gateway.stop()
+            await gateway.stop(max(0.0, end - time.monotonic()))
+
+    async def stop() -> None:
+        following.cancel()
         await orchestrator.close()
         await launcher.close()
         await orchestrator.pair.stop()
 
-    await server.run_until_stopped(stop)
+    await server.run_until_stopped(stop, drain)
+
+
+async def _follow_readiness(orchestrator: Orchestrator, server: Server) -> None:
+    """Let health say whether the orchestrator is ready, for as long as this runs."""
+    while True:
+        orchestrator.readiness_changed.clear()
+        await server.set_serving(orchestrator.ready)
+        await orchestrator.readiness_changed.wait()
 
 
 async def _start_gateway(

@@ -95,6 +95,8 @@ class Peer:
         stub = DraftServiceStub if role == "draft" else TargetServiceStub
         self.stub: Any = stub(self._channel)
         self._changed = asyncio.Event()
+        self.on_change: Callable[[], None] = _ignore
+        """Called whenever the state may be another."""
         self.closed = False
 
     @property
@@ -168,6 +170,7 @@ class Peer:
             log("outrider.orchestrator", f"{self.role} {state.value}", detail=detail)
         self.state, self.detail = state, detail
         self._changed.set()
+        self.on_change()
 
     async def _describe(self) -> None:
         """Ask for the model and, if it is another one than before, its vocabulary."""
@@ -315,6 +318,10 @@ class Peer:
         self.detail = f"the {self.role} at {self.address} is no longer used"
         self._changed.set()
         await self._channel.close()
+
+
+def _ignore() -> None:
+    return None
 
 
 def _left(deadline: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from orchestrator.peers import Hosted, Pair, Peer, State
 from orchestrator.responses import duration, view
 from orchestrator.tool_calls import CallFormat, detect_format
 from outrider import wire
-from outrider.errors import InvalidRequest
+from outrider.errors import Draining, InvalidRequest
 from outrider.messages import Rule
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -45,6 +46,10 @@ class Orchestrator:
     def __init__(self, config: OrchestratorConfig, pair: Pair) -> None:
         self.config = config
         self.pair = pair
+        self.draining = False
+        self.readiness_changed = asyncio.Event()
+        """Set whenever `ready` may be another."""
+        pair.target.on_change = self.readiness_changed.set
         self._observers: list[Observer] = []
         self._completions = Completions(config, pair, self._observers)
         self._template: ChatTemplate | None = None
@@ -54,6 +59,23 @@ class Orchestrator:
             config.jobs,
             config.job_seconds,
         )
+
+    @property
+    def ready(self) -> bool:
+        """Whether new work is taken, and there is a target for it."""
+        return self.pair.target.ready and not self.draining
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse new work from now on; return when what is in flight is over, or the time is."""
+        self.draining = True
+        self.readiness_changed.set()
+        settled = asyncio.gather(self._completions.idle.wait(), self._jobs.until_settled())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(settled, seconds)
+
+    def _take_work(self) -> None:
+        if self.draining:
+            raise Draining("the orchestrator is stopping")
 
     def observe(self, observer: Observer) -> None:
         """Show an observer all generations from now on, whoever asks for them."""
@@ -69,7 +91,9 @@ class Orchestrator:
 
         Closing the iterator stops the work at both models. With
         `counts_cached`, `started` says how much of the prompt the target holds.
+        Raises Draining.
         """
+        self._take_work()
         responses = self._completions.generate(request, seconds, counts_cached)
         for observer in self._observers:
             responses = observer.watch(responses, max(1, request.completion_count))
@@ -109,6 +133,8 @@ class Orchestrator:
         Jobs end as if they were cancelled, everything else that is under way with PeerUnavailable.
         """
         before, self.pair = self.pair, pair
+        pair.target.on_change = self.readiness_changed.set
+        self.readiness_changed.set()
         self._completions = Completions(self.config, pair, self._observers)
         await self._jobs.close()
         await before.stop()
@@ -186,6 +212,7 @@ class Orchestrator:
         """Return embeddings, each of length 1."""
         if not 1 <= len(request.inputs) <= MAX_EMBEDDED:
             raise InvalidRequest("inputs", f"{len(request.inputs)}, at least 1, at most 64")
+        self._take_work()
         target, planner = self.pair.target, self._completions.planner
         deadline = self._deadline()
         hosted = await self.model()
@@ -215,6 +242,7 @@ class Orchestrator:
             reason=obstacle,
             controller=view(newcomer),
             job_count=len(self._jobs),
+            draining=self.draining,
         )
 
     def _peer_status(self, peer: Peer) -> messages.PeerStatus:

@@ -166,13 +166,12 @@ def _add_llama(app: FastAPI, gateway: Gateway, config: HttpConfig) -> None:
             raise HTTPException(404, "/slots is off; start the orchestrator with --http-slots")
         return JSONResponse(gateway.slots())
 
-    @app.get("/health", tags=["llama-server"], responses={503: {"description": "Loading."}})
+    @app.get("/health", tags=["llama-server"], responses={503: {"description": "Not ready."}})
     @app.get("/v1/health", include_in_schema=False)
     async def health() -> Response:
-        """Say whether the target is ready."""
-        if gateway.is_ready():
-            return JSONResponse({"status": "ok"})
-        return LLAMA.refusal(Failure(503, "Loading model"))
+        """Say whether new work is taken, and there is a target for it."""
+        obstacle = gateway.obstacle()
+        return LLAMA.refusal(obstacle) if obstacle else JSONResponse({"status": "ok"})
 
     @app.get("/metrics", tags=["llama-server"], responses=_ERRORS)
     async def metrics() -> Response:
@@ -192,6 +191,11 @@ def _add_ours(app: FastAPI, gateway: Gateway) -> None:
         if name not in page.PARTS:
             raise HTTPException(404, f"the page has no part {name}")
         return Response(page.PARTS[name], headers=page.headers(name))
+
+    @app.get("/livez", tags=["Outrider"])
+    async def livez() -> Response:
+        """Say that the process is alive, ready or not."""
+        return JSONResponse({"status": "ok"})
 
     @app.get("/status", tags=["Outrider"], responses=_ERRORS)
     async def status() -> Response:

@@ -26,7 +26,6 @@ class HttpConfig:
     allow_init: bool = False  # whether callers of /rpc may have any file here opened as a model
     body_bytes: int = 4 * 1024 * 1024  # of a request, at most
     ping_seconds: float = 10.0  # a silent stream gets a comment so often
-    grace_seconds: float = 5.0  # for open requests when the process stops
     metrics_names: tuple[str, ...] = ()  # of other servers, beside our own
 
     def __post_init__(self) -> None:

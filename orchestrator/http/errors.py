@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.errors import EngineBusy, InvalidRequest, OutriderError
+from outrider.errors import Draining, EngineBusy, InvalidRequest, OutriderError
 
 _STATUSES = {
     "INVALID_ARGUMENT": 400,
@@ -72,8 +72,14 @@ def failure_of(error: OutriderError) -> Failure:
         field=error.field if isinstance(error, InvalidRequest) else None,
         reason=error.reason,
         metadata=error.metadata,
-        retry_seconds=error.retry_seconds if isinstance(error, EngineBusy) else None,
+        retry_seconds=_retry_seconds(error),
     )
+
+
+def _retry_seconds(error: OutriderError) -> float | None:
+    if isinstance(error, Draining):
+        return 1.0  # by then the service's place may be taken
+    return error.retry_seconds if isinstance(error, EngineBusy) else None
 
 
 def openai_body(failure: Failure) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from orchestrator.http.options import Prompt, prompt_parts
 from orchestrator.http.progress import StreamProgress
 from orchestrator.http.streams import DONE, EventStream, event, numbered
 from orchestrator.tool_calls import CallFormat
-from outrider.errors import OutriderError
+from outrider.errors import Draining, OutriderError
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -329,10 +329,15 @@ class Gateway:
 
     # --- state ---
 
-    def is_ready(self) -> bool:
-        """Say whether there is a target to ask."""
-        peers = self._orchestrator.status().peers
-        return any(p.role == "target" and p.state == messages.PEER_STATE_READY for p in peers)
+    def obstacle(self) -> errors.Failure | None:
+        """Return why nothing can be asked now; None if it can."""
+        status = self._orchestrator.status()
+        if status.draining:
+            return failure_of(Draining("the orchestrator is stopping"))
+        ready = messages.PEER_STATE_READY
+        if any(peer.role == "target" and peer.state == ready for peer in status.peers):
+            return None
+        return errors.Failure(503, "Loading model")
 
     def status(self) -> dict[str, Any]:
         """Return the state of the orchestrator, under the names of its protobuf message.

@@ -19,7 +19,9 @@ from orchestrator.http.errors import Failure
 Refusal = Callable[[str, Failure], Response]
 """Makes the answer to a refused request of a path."""
 
-_OPEN_PATHS = frozenset({"/", "/health", "/v1/health", *(f"/page/{name}" for name in page.PARTS)})
+_OPEN_PATHS = frozenset(
+    {"/", "/health", "/v1/health", "/livez", *(f"/page/{name}" for name in page.PARTS)}
+)
 
 
 class InternalErrors:

@@ -40,7 +40,6 @@ class HttpServer:
                 lifespan="off",
                 ws="none",
                 server_header=False,
-                timeout_graceful_shutdown=max(1, round(config.grace_seconds)),
                 ssl_certfile=config.tls_cert,
                 ssl_keyfile=config.tls_key,
                 ssl_ca_certs=None if config.tls_client_ca is None else str(config.tls_client_ca),
@@ -60,9 +59,10 @@ class HttpServer:
             message = "no TLS: the key and all text travel in the clear"
             logs.warning("outrider.http", message, address=self.address)
 
-    async def stop(self) -> None:
-        """Let what is under way finish, for as long as the grace lasts."""
+    async def stop(self, seconds: float = 0.0) -> None:
+        """Listen no more, and let what is in flight finish for so long."""
         if self._serving is not None:
+            self._server.config.timeout_graceful_shutdown = max(1, round(seconds))
             self._server.should_exit = True
             await self._serving
             await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)

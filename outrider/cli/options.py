@@ -200,7 +200,6 @@ class HttpOptions:
             slots=self.http_slots,
             allow_init=self.allow_init,
             body_bytes=self.http_body_limit,
-            grace_seconds=server.grace,
             metrics_names=_split(self.metrics_names),
         )
 

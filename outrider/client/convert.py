@@ -190,6 +190,7 @@ def read_status(message: messages.GetStatusResponse) -> Status:
         reason=message.reason,
         controller=ControllerView(**_read_fields(message.controller)),
         job_count=message.job_count,
+        draining=message.draining,
     )
 
 

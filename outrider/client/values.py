@@ -384,6 +384,7 @@ class Status:
     reason: str
     controller: ControllerView = ControllerView()  # for a greedy generation that begins now
     job_count: int = 0
+    draining: bool = False
 
     def peer(self, role: str) -> Peer | None:
         """Return the peer of a role, if one is configured."""

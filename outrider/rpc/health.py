@@ -10,8 +10,10 @@ from outrider.rpc.channel import explain_refusal, open_channel
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
 
 
-async def check(address: str, security: ClientSecurity = ANONYMOUS, timeout: float = 5.0) -> str:
-    """Return "serving" or "not serving".
+async def check(
+    address: str, security: ClientSecurity = ANONYMOUS, timeout: float = 5.0, service: str = ""
+) -> str:
+    """Return "serving" or "not serving"; of LIVENESS, whether the process is alive.
 
     Raises Unauthenticated, DeadlinePassed or PeerUnavailable when the service
     does not say, and InvalidConfig for what need not be sent to be refused.
@@ -21,7 +23,7 @@ async def check(address: str, security: ClientSecurity = ANONYMOUS, timeout: flo
     metadata = call_metadata(security)
     async with open_channel(address, security) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        request = health_pb2.HealthCheckRequest()
+        request = health_pb2.HealthCheckRequest(service=service)
         try:
             response = await stub.Check(request, timeout=timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -22,6 +23,9 @@ from outrider.rpc.security import OPEN, ServerSecurity, TokenInterceptor, server
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
+LIVENESS = "liveness"
+"""The name under which health says SERVING as long as the process listens, ready or not."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
@@ -35,7 +39,7 @@ class ServerConfig:
 
 
 class Server:
-    """One service on one port. Health says NOT_SERVING until `set_serving`.
+    """One service on one port. Health says NOT_SERVING until `set_serving`, except for LIVENESS.
 
     Raises InvalidConfig for a token or certificate that cannot be used.
     """
@@ -66,6 +70,7 @@ class Server:
         except RuntimeError:
             message = f"cannot listen on {self._config.listen}: in use, or not an address here"
             raise InvalidConfig("listen", message) from None
+        await self._health.set(LIVENESS, _SERVING)
         await self.grpc.start()
         self.address = f"{address.host}:{bound}"
         if not address.loopback and self._credentials is None:
@@ -78,27 +83,43 @@ class Server:
         return self.grpc.add_secure_port(self._config.listen, self._credentials)
 
     async def set_serving(self, serving: bool) -> None:
-        """Set the health of the service."""
+        """Set the health of the service; one that is to stop serves no more."""
+        serves = serving and not self.stop_requested.is_set()
         for name in self._names:
-            await self._health.set(name, _SERVING if serving else _NOT_SERVING)
+            await self._health.set(name, _SERVING if serves else _NOT_SERVING)
 
     def watch_for_stop(self) -> None:
-        """Let SIGTERM, SIGINT and, if configured, the end of stdin stop this process."""
+        """Let SIGTERM, SIGINT and, if configured, the end of stdin stop this process.
+
+        SIGHUP does not: a service outlives the terminal that it was started from, and
+        reads nothing again, so there is nothing else for it to do.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop_requested.set)
+        loop.add_signal_handler(signal.SIGHUP, logs.warning, "outrider.rpc", "SIGHUP is ignored")
         if self._config.stop_on_stdin_end:
             loop.add_reader(sys.stdin.fileno(), _stop_at_end, self.stop_requested)
 
-    async def run_until_stopped(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Wait for `stop_requested`; then let what is under way finish, and call `stop`.
+    async def run_until_stopped(
+        self,
+        stop: Callable[[], Awaitable[None]],
+        drain: Callable[[float], Awaitable[None]] | None = None,
+    ) -> None:
+        """Wait for `stop_requested`; then let what is in flight finish, and call `stop`.
 
-        From then on health says NOT_SERVING and new calls are refused.
+        From then on health says NOT_SERVING. `drain` is given the grace and the calls go
+        on meanwhile: it has to refuse new work by itself. What it leaves of the grace is
+        for the calls that are left; new ones are refused.
         """
         await self.stop_requested.wait()
         await self.set_serving(False)
-        logs.event("outrider.rpc", "draining", seconds=self._config.grace_seconds)
-        await self.grpc.stop(self._config.grace_seconds)
+        grace = self._config.grace_seconds
+        end = time.monotonic() + grace
+        logs.event("outrider.rpc", "draining", seconds=grace)
+        if drain is not None:
+            await drain(grace)
+        await self.grpc.stop(max(0.0, end - time.monotonic()))
         await stop()
         logs.event("outrider.rpc", "stopped")
 

@@ -157,15 +157,15 @@ async def _ask(
     found = Peer(
         role=role,
         address=address,
-        serving=status == _SERVING,
+        serving=status == _SERVING or role == "orchestrator",  # its status says what it waits for
         round_trips=tuple(trips),
         expiry_seconds=expiry,
     )
-    if not found.serving:
-        return found
     stub = _STUBS[role](channel)
     if role == "orchestrator":
         return _with_status(found, await _status(stub, metadata))
+    if not found.serving:
+        return found
     return _with_model(found, await _model(stub, metadata))
 
 
@@ -261,4 +261,4 @@ def _article(role: str) -> str:
 
 
 def _in_words(status: int) -> str:
-    return "serves" if status == _SERVING else "is loading its model"
+    return "serves" if status == _SERVING else "is not ready yet"

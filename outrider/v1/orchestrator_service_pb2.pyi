@@ -578,7 +578,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("service_version", "active_generation_count", "peers", "speculating", "reason", "controller", "job_count")
+    __slots__ = ("service_version", "active_generation_count", "peers", "speculating", "reason", "controller", "job_count", "draining")
     SERVICE_VERSION_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_GENERATION_COUNT_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
@@ -586,6 +586,7 @@ class GetStatusResponse(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     JOB_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     service_version: str
     active_generation_count: int
     peers: _containers.RepeatedCompositeFieldContainer[PeerStatus]
@@ -593,7 +594,8 @@ class GetStatusResponse(_message.Message):
     reason: str
     controller: ControllerView
     job_count: int
-    def __init__(self, service_version: _Optional[str] = ..., active_generation_count: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., speculating: bool = ..., reason: _Optional[str] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ..., job_count: _Optional[int] = ...) -> None: ...
+    draining: bool
+    def __init__(self, service_version: _Optional[str] = ..., active_generation_count: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., speculating: bool = ..., reason: _Optional[str] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ..., job_count: _Optional[int] = ..., draining: bool = ...) -> None: ...
 
 class PeerStatus(_message.Message):
     __slots__ = ("role", "address", "state", "detail", "model", "round_trip_duration")

@@ -97,7 +97,7 @@ async def test_a_generation_that_is_stopped_counts_as_cancelled():
 async def test_a_server_that_stops_says_so_to_those_it_leaves(stalls_after: int, status: int):
     fake = FakeOrchestrator()
     fake.stalls_after = stalls_after
-    async with serving(fake, grace_seconds=1) as url:
+    async with serving(fake) as url:
         body = {"prompt": "a", "stream": True}
         asking = asyncio.create_task(post(f"{url}/completion", body))
         await asyncio.wait_for(fake.stalled.wait(), 5)
