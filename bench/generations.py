@@ -32,8 +32,8 @@ async def make_generation(
     seed: int,
 ) -> Generation:
     """Return a generation of a prompt, not yet driven."""
-    request = target_service_pb2.TokenizeRequest(text=prompt, add_special=True)
-    ids = list((await pair.target.stub.Tokenize(request)).token_ids)
+    request = target_service_pb2.TokenizeRequest(texts=[prompt], add_special=True)
+    ids = list((await pair.target.stub.Tokenize(request)).texts[0].token_ids)
     assert pair.target.model is not None
     rule = Rule.MATCH if sampling.greedy else Rule.SHARED_NOISE
     speculation = Speculation(n_max=draft_length, policy=Policy.FIXED, run_ahead=False)

@@ -28,6 +28,7 @@ from outrider.messages import ModelReference, Opening
 from outrider.rpc.channel import explain_refusal, open_channel
 from outrider.rpc.errors import describe, read_error_info
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
+from outrider.texts import longest_token
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
@@ -55,6 +56,8 @@ class Vocabulary:
     names: list[bytes]
     control_ids: Mapping[str, int]
     """Of the tokens that add nothing, by name."""
+    longest: int
+    """The most bytes of a text that one token can stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +211,7 @@ class Peer:
             names += part.token_names
         silent = [(name, i) for i, name in enumerate(names) if not texts[i]]
         control_ids = {name.decode("utf-8", "replace"): i for name, i in silent}
-        return Vocabulary(texts, names, control_ids)
+        return Vocabulary(texts, names, control_ids, longest_token(texts, names))
 
     async def _until_unhealthy(self) -> None:
         """Return when the peer says that it stops; raise when it is gone."""

@@ -16,8 +16,9 @@ from orchestrator.peers import Hosted, Pair
 from outrider import wire
 from outrider.errors import InvalidRequest, PromptTooLong
 from outrider.messages import MAX_BEAMS, Form, LogprobOptions, Opening, Rule, Span
-from outrider.sampling import SamplingParameters
+from outrider.sampling import SamplingParameters, check_bias_count
 from outrider.speculation import Policy, Speculation
+from outrider.texts import check_count, least_token_count
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2
@@ -178,13 +179,7 @@ class Planner:
         message = common.SamplingParameters()
         message.CopyFrom(request.sampling)
         del message.logit_biases[:]
-        for bias in request.sampling.logit_biases:
-            ids = [bias.token_id]
-            if bias.WhichOneof("token") == "text":
-                ids = await self._tokenize(bias.text, hosted, deadline, add_special=False)
-            message.logit_biases.extend(
-                common.LogitBias(token_id=token_id, bias=bias.bias) for token_id in ids
-            )
+        message.logit_biases.extend(await self._biases_by_id(request, hosted, deadline))
         if request.ignore_eos:
             message.logit_biases.extend(
                 common.LogitBias(token_id=token_id, bias=-math.inf)
@@ -199,9 +194,28 @@ class Planner:
             message.grammar = compiled.grammar
         return wire.read_sampling(message, vocabulary.token_count)
 
+    async def _biases_by_id(
+        self, request: messages.GenerateRequest, hosted: Hosted, deadline: float
+    ) -> list[common.LogitBias]:
+        """Return the request's logit biases, a text's as one of each of its tokens."""
+        biases = request.sampling.logit_biases
+        texts = [each.text for each in biases if each.WhichOneof("token") == "text"]
+        tokenized = iter(await self.tokenize(texts, hosted, deadline, add_special=False))
+        by_id = [
+            (next(tokenized) if each.WhichOneof("token") == "text" else [each.token_id], each.bias)
+            for each in biases
+        ]
+        check_bias_count(sum(len(ids) for ids, _ in by_id))
+        return [
+            common.LogitBias(token_id=token_id, bias=bias)
+            for ids, bias in by_id
+            for token_id in ids
+        ]
+
     @staticmethod
     def _check(request: messages.GenerateRequest) -> None:
         """Refuse what no model could do."""
+        check_bias_count(len(request.sampling.logit_biases))
         if request.prompt_logprobs and not request.HasField("logprobs"):
             raise InvalidRequest("prompt_logprobs", "needs logprobs")
         if request.json_schema and request.sampling.grammar:
@@ -215,6 +229,9 @@ class Planner:
         self, request: messages.GenerateRequest, hosted: Hosted, deadline: float
     ) -> list[int]:
         size = hosted.model.vocabulary.token_count
+        most = None
+        if not request.overflow.truncate_prompt:
+            most = hosted.model.context_token_count - PROMPT_RESERVE
         kind = request.WhichOneof("prompt")
         if kind is None:
             raise InvalidRequest("prompt", "is missing")
@@ -222,44 +239,69 @@ class Planner:
             ids = wire.read_ids("prompt_tokens", request.prompt_tokens.token_ids, size)
         elif kind == "prompt_parts":
             parts, special = request.prompt_parts, request.parse_special
-            ids = await self.tokenize_parts(parts, hosted, deadline, special)
+            ids = await self.tokenize_parts(parts, hosted, deadline, special, most)
         else:
-            ids = await self._tokenize(
-                request.prompt_text, hosted, deadline, True, request.parse_special
+            [ids] = await self.tokenize(
+                [request.prompt_text], hosted, deadline, True, request.parse_special, most
             )
         if not ids:
             raise InvalidRequest("prompt", "is empty, and the model adds no BOS")
         return ids
 
     async def tokenize_parts(
-        self, parts: messages.PromptParts, hosted: Hosted, deadline: float, parse_special: bool
+        self,
+        parts: messages.PromptParts,
+        hosted: Hosted,
+        deadline: float,
+        parse_special: bool,
+        most: int | None,
     ) -> list[int]:
-        """Return the ids of texts and ids in turn; BOS is added if the first part is a text."""
+        """Return the ids of texts and ids in turn; BOS is added if the first part is a text.
+
+        Raises PromptTooLong for texts that are certainly more than `most` tokens.
+        """
+        is_text = [part.WhichOneof("part") == "text" for part in parts.parts]
+        texts = [part.text for part, text in zip(parts.parts, is_text, strict=True) if text]
+        check_count("prompt_parts", len(texts))
+        tokenized = iter(
+            await self.tokenize(texts, hosted, deadline, is_text[:1] == [True], parse_special, most)
+        )
+        size = hosted.model.vocabulary.token_count
         ids: list[int] = []
-        for i, part in enumerate(parts.parts):
-            if part.WhichOneof("part") == "text":
-                ids += await self._tokenize(part.text, hosted, deadline, i == 0, parse_special)
+        for part, text in zip(parts.parts, is_text, strict=True):
+            if text:
+                ids += next(tokenized)
             else:
-                size = hosted.model.vocabulary.token_count
                 ids += wire.read_ids("prompt_parts", [part.token_id], size)
         return ids
 
-    async def _tokenize(
+    async def tokenize(
         self,
-        text: str,
+        texts: list[str],
         hosted: Hosted,
         deadline: float,
         add_special: bool,
         parse_special: bool = False,
-    ) -> list[int]:
+        most: int | None = None,
+    ) -> list[list[int]]:
+        """Return the ids of each text; only the first is given BOS and EOS.
+
+        Raises PromptTooLong for texts that are certainly more than `most` tokens together.
+        """
+        if not texts:
+            return []
+        byte_count = sum(len(text.encode()) for text in texts)
+        least = least_token_count(byte_count, hosted.vocabulary.longest)
+        if most is not None and least > most:
+            raise PromptTooLong(least, most, at_least=True)
         request = target_service_pb2.TokenizeRequest(
-            text=text,
+            texts=texts,
             add_special=add_special,
             parse_special=parse_special,
             model=wire.write_reference(hosted.reference),
         )
         response = await self._pair.target.call("Tokenize", request, deadline)
-        return list(response.token_ids)
+        return wire.read_tokenized(response, len(texts), hosted.model.vocabulary.token_count)
 
 
 def read_rule_and_form(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -27,6 +28,7 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2
 
 MAX_EMBEDDED = 64
+MAX_DETOKENIZED = 1 << 20
 
 _STATES = {
     State.CONNECTING: messages.PEER_STATE_CONNECTING,
@@ -143,26 +145,20 @@ class Orchestrator:
         self, request: messages.TokenizeTextRequest
     ) -> messages.TokenizeTextResponse:
         """Return the tokens of a text."""
-        target, deadline = self.pair.target, self._deadline()
+        planner, deadline = self._completions.planner, self._deadline()
         hosted = await self.model(request.model)
-        response = await target.call(
-            "Tokenize",
-            target_service_pb2.TokenizeRequest(
-                text=request.text,
-                add_special=request.add_special,
-                parse_special=request.parse_special,
-                model=wire.write_reference(hosted.reference),
-            ),
-            deadline,
+        [ids] = await planner.tokenize(
+            [request.text], hosted, deadline, request.add_special, request.parse_special
         )
-        texts = hosted.vocabulary.texts
-        return messages.TokenizeTextResponse(
-            tokens=[messages.Token(token_id=i, text=texts[i]) for i in response.token_ids]
-        )
+        # A long text has many tokens.
+        return await asyncio.to_thread(_write_tokens, ids, hosted.vocabulary.texts)
 
     async def detokenize(self, request: messages.DetokenizeRequest) -> messages.DetokenizeResponse:
         """Return the text of tokens."""
         texts = (await self.model(request.model)).vocabulary.texts
+        count = len(request.token_ids)
+        if count > MAX_DETOKENIZED:
+            raise InvalidRequest("token_ids", f"{count}, at most {MAX_DETOKENIZED}")
         ids = wire.read_ids("token_ids", request.token_ids, len(texts))
         text = b"".join(texts[token_id] for token_id in ids).decode("utf-8", "replace")
         return messages.DetokenizeResponse(text=text)
@@ -218,7 +214,8 @@ class Orchestrator:
         hosted = await self.model()
         response = messages.EmbedResponse()
         for parts in request.inputs:
-            ids = await planner.tokenize_parts(parts, hosted, deadline, False)
+            most = hosted.model.context_token_count
+            ids = await planner.tokenize_parts(parts, hosted, deadline, False, most)
             asked = target_service_pb2.EmbedTokensRequest(
                 token_ids=ids, model=wire.write_reference(hosted.reference)
             )
@@ -271,6 +268,12 @@ class Orchestrator:
     def _deadline(self) -> float:
         """Return when calls for a request that begins now have to end."""
         return time.monotonic() + self.config.request_seconds
+
+
+def _write_tokens(ids: Sequence[int], texts: Sequence[bytes]) -> messages.TokenizeTextResponse:
+    return messages.TokenizeTextResponse(
+        tokens=[messages.Token(token_id=i, text=texts[i]) for i in ids]
+    )
 
 
 def _control_text(hosted: Hosted, which: str) -> str:

@@ -46,14 +46,18 @@ class InvalidRequest(OutriderError):
 
 
 class PromptTooLong(InvalidRequest):
-    """The prompt leaves no room in the context."""
+    """The prompt leaves no room in the context.
+
+    `at_least` says that it was refused before it was tokenized: the count is a lower bound.
+    """
 
     reason = "PROMPT_TOO_LONG"
 
-    def __init__(self, token_count: int, maximum: int) -> None:
+    def __init__(self, token_count: int, maximum: int, at_least: bool = False) -> None:
+        bound = "at least " if at_least else ""
         OutriderError.__init__(
             self,
-            f"prompt too long ({token_count} tokens, max {maximum})",
+            f"prompt too long ({bound}{token_count} tokens, max {maximum})",
             field="prompt",
             promptTokenCount=token_count,
             maximumTokenCount=maximum,

@@ -247,9 +247,14 @@ def _check_breakers(breakers: Sequence[str]) -> None:
             raise InvalidRequest(name, f"each has 1 to {BREAKER_BYTES} bytes and no NUL")
 
 
+def check_bias_count(count: int) -> None:
+    """Raise InvalidRequest for more logit biases than a chain takes."""
+    if count > MAX_BIASES:
+        raise InvalidRequest("logit_bias", f"{count} of them, at most {MAX_BIASES}")
+
+
 def _check_biases(biases: Sequence[tuple[int, float]]) -> None:
-    if len(biases) > MAX_BIASES:
-        raise InvalidRequest("logit_bias", f"{len(biases)} of them, at most {MAX_BIASES}")
+    check_bias_count(len(biases))
     for token_id, bias in biases:
         if not (bias == -math.inf or -MAX_BIAS <= bias <= MAX_BIAS):
             raise InvalidRequest(

@@ -276,6 +276,13 @@ def read_ids(field: str, token_ids: Sequence[int], size: int) -> list[int]:
     return ids
 
 
+def read_tokenized(message: target.TokenizeResponse, count: int, size: int) -> list[list[int]]:
+    """Return the ids of each of `count` texts, every id in [0, size)."""
+    if len(message.texts) != count:
+        raise InvalidRequest("texts", f"{len(message.texts)} were tokenized, not {count}")
+    return [read_ids("texts", text.token_ids, size) for text in message.texts]
+
+
 def read_span(field: str, message: common.TokenSpan, size: int) -> Span:
     """Return a span of ids in [0, size)."""
     position = _at_least(f"{field}.position", message.position, 0)

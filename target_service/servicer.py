@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from outrider.rpc.model_service import (
     write_spent,
 )
 from outrider.sampling import SamplingParameters
+from outrider.texts import check_count, longest_token, most_bytes
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import target_service_pb2 as messages
 from outrider.v1 import target_service_pb2_grpc as stubs
@@ -44,7 +45,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _SCORES_PER_MESSAGE = 256
 _KEPT_REPLIES = 256
 _KEPT_REPLY_BYTES = 1 << 16
-_TEXT_BYTES = 8 * 1024 * 1024
+_LONG_TEXT = 1 << 16  # bytes; texts above it are tokenized one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +79,28 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         super().__init__(host, alias)
         self._model: Model | None = None
         self._replies: dict[bytes, _Kept] = {}
+        self._long_texts = asyncio.Lock()  # held while a long text is tokenized
+        self._most_text_bytes = 0  # of one Tokenize; set with the model
 
     def set_loaded(self, loaded: Loaded) -> None:
         super().set_loaded(loaded)
         self._model = loaded.model
+        context = self.require_loaded().context_token_count
+        self._most_text_bytes = most_bytes(context, longest_token(self._texts, self._names))
 
     async def Tokenize(
         self, request: messages.TokenizeRequest, context: Context
     ) -> messages.TokenizeResponse:
         self.require_model(request.model)
-        text = request.text.encode()
-        if len(text) > _TEXT_BYTES:
-            raise InvalidRequest("text", f"{len(text)} bytes, at most {_TEXT_BYTES}")
-        ids = await asyncio.wrap_future(
-            self.host.tokenize(text, request.add_special, request.parse_special)
-        )
-        return messages.TokenizeResponse(token_ids=ids)
+        check_count("texts", len(request.texts))
+        byte_count = sum(len(text.encode()) for text in request.texts)
+        if byte_count > self._most_text_bytes:
+            most = self._most_text_bytes
+            raise InvalidRequest("text", f"{byte_count} bytes, at most {most}")
+        assert self._model is not None
+        # Long texts wait for each other, so that short ones find a thread and the memory is one's.
+        async with self._long_texts if byte_count > _LONG_TEXT else nullcontext():
+            return await asyncio.to_thread(_tokenize, self._model, request)
 
     async def CompileGrammar(
         self, request: messages.CompileGrammarRequest, context: Context
@@ -213,6 +220,16 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
 
     def forget_reply(self, session_id: bytes) -> None:
         self._replies.pop(session_id, None)
+
+
+def _tokenize(model: Model, request: messages.TokenizeRequest) -> messages.TokenizeResponse:
+    """Return the ids of every text; only the first is given BOS and EOS."""
+    response = messages.TokenizeResponse()
+    for i, text in enumerate(request.texts):
+        add_special = request.add_special and i == 0
+        ids = model.tokenize(text.encode(), add_special, request.parse_special)
+        response.texts.add(token_ids=ids)
+    return response
 
 
 def _compile(model: Model, request: messages.CompileGrammarRequest) -> str:

@@ -68,10 +68,6 @@ class SessionCache:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def pinned_count(self) -> int:
-        """Return how many sessions have an open stream."""
-        return sum(session.pinned for session in self._sessions.values())
-
     def get(self, session_id: bytes) -> Session | None:
         """Return the session, if it is known."""
         return self._sessions.get(session_id)

@@ -168,9 +168,9 @@ class EngineHost:
         """Cancel the session's jobs and drop it."""
         return self._ask(lambda: self._forget(session_id))
 
-    def session_counts(self) -> Future[tuple[int, int]]:
-        """Return how many sessions are known, and how many of them are pinned."""
-        return self._ask(self._cache_counts)
+    def session_count(self) -> int:
+        """Return how many sessions are known; a decode in flight is not waited for."""
+        return len(self._cache)
 
     def cached_count(self, token_ids: Sequence[int]) -> Future[int]:
         """Return how many tokens a new session of this text need not decode."""
@@ -179,10 +179,6 @@ class EngineHost:
     def embed(self, token_ids: Sequence[int]) -> Future[NDArray[np.float32]]:
         """Return the embedding of a text; nothing else is decoded meanwhile."""
         return self._ask(lambda: self._model.embed(token_ids))
-
-    def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> Future[list[int]]:
-        """Return the ids of a text."""
-        return self._ask(lambda: self._model.tokenize(text, add_special, parse_special))
 
     def _ask(self, action: Callable[[], T]) -> Future[T]:
         if self._stopping:
@@ -553,9 +549,6 @@ class EngineHost:
     def _held_count(self, session_id: bytes) -> int:
         session = self._cache.get(session_id)
         return len(session.token_ids) if session else 0
-
-    def _cache_counts(self) -> tuple[int, int]:
-        return len(self._cache), self._cache.pinned_count()
 
     def _forget(self, session_id: bytes) -> None:
         self._cancel_all(session_id)

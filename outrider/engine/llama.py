@@ -1,4 +1,4 @@
-"""Hosts a GGUF model with llama.cpp's low-level API. Only this and its sampling import llama_cpp.
+"""Hosts a GGUF model with llama.cpp's low-level API. Only the files llama*.py import llama_cpp.
 
 Nothing reaches C unchecked: llama.cpp aborts the process on an id outside the
 vocabulary, a sequence outside its range or a batch over its limits.
@@ -39,6 +39,7 @@ if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
 import llama_cpp as ll
 
 from outrider.engine.llama_sampling import ChainSampler, Samplers
+from outrider.engine.llama_vocabulary import Vocabulary
 
 _ERROR_LEVEL = 4
 _recent_errors: deque[str] = deque(maxlen=4)
@@ -114,11 +115,10 @@ class LlamaModel:
         self._config = config
         with FilesDigest(check_gguf(config.path)) as files:
             self._model = _load(config)
-            self._vocab = ll.llama_model_get_vocab(self._model)
-            self._vocabulary = _describe_vocabulary(self._vocab)
-            self._size = self._vocabulary.token_count
+            self._vocabulary = Vocabulary(self._model)
+            self._size = self._vocabulary.size
             try:
-                _check_added_tokens(config.path, self._vocabulary)
+                _check_added_tokens(config.path, self._vocabulary.describe())
                 self._capacity = _capacity(config, ll.llama_model_n_ctx_train(self._model))
                 settings = self._capacity, config.cache_type_k, config.cache_type_v
                 self._identity = identity_of(files.digest(), settings)
@@ -130,7 +130,7 @@ class LlamaModel:
         self._batch = _Batch(config.batch_rows)
         self._held = [0] * config.sequence_count
         self._copies_pending = False  # llama.cpp copies between streams when it next decodes
-        self._samplers = Samplers(self._vocab, self._size, self._capacity)
+        self._samplers = Samplers(self._vocabulary.pointer, self._size, self._capacity)
         self._embedder: _Embedder | None = None
         self.pad_multiple = config.pad_multiple
 
@@ -180,7 +180,7 @@ class LlamaModel:
             context=self._capacity,
             sequence_count=self._config.sequence_count,
             batch_rows=self._config.batch_rows,
-            vocabulary=self._vocabulary,
+            vocabulary=self._vocabulary.describe(),
             can_truncate=cuttable,
             thread_count=self._config.thread_count,
             system_info=ll.llama_print_system_info().decode("utf-8", "replace").strip(),
@@ -190,31 +190,13 @@ class LlamaModel:
         )
 
     def token_texts(self) -> list[bytes]:
-        buffer = ctypes.create_string_buffer(1024)
-        texts = []
-        for token_id in range(self._size):
-            length = ll.llama_token_to_piece(self._vocab, token_id, buffer, len(buffer), 0, False)
-            if length < 0:
-                buffer = ctypes.create_string_buffer(-length)
-                length = ll.llama_token_to_piece(
-                    self._vocab, token_id, buffer, len(buffer), 0, False
-                )
-            texts.append(buffer.raw[:length])
-        return texts
+        return self._vocabulary.texts()
 
     def token_names(self) -> list[bytes]:
-        return [ll.llama_vocab_get_text(self._vocab, i) or b"" for i in range(self._size)]
+        return self._vocabulary.names()
 
     def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
-        room = len(text) + 8
-        while True:
-            ids = (ctypes.c_int32 * room)()
-            count = ll.llama_tokenize(
-                self._vocab, text, len(text), ids, room, add_special, parse_special
-            )
-            if count >= 0:
-                return list(ids[:count])
-            room = -count
+        return self._vocabulary.tokenize(text, add_special, parse_special)
 
     # --- the cache ---
 
@@ -367,6 +349,7 @@ class LlamaModel:
     def close(self) -> None:
         if self._embedder is not None:
             self._embedder.close()
+        self._vocabulary.close()
         ll.llama_free(self._ctx)
         ll.llama_model_free(self._model)
 
@@ -594,24 +577,6 @@ def _check_added_tokens(path: Path, vocabulary: VocabularyDescription) -> None:
         raise InvalidConfig("model", f"{path} adds a token to texts that it does not have")
 
 
-def _describe_vocabulary(vocab: Any) -> VocabularyDescription:
-    count = ll.llama_vocab_n_tokens(vocab)
-
-    def known(token_id: int) -> int | None:
-        return token_id if 0 <= token_id < count else None
-
-    return VocabularyDescription(
-        type=ll.llama_vocab_type(vocab),
-        token_count=count,
-        bos=known(ll.llama_vocab_bos(vocab)),
-        eos=known(ll.llama_vocab_eos(vocab)),
-        eot=known(ll.llama_vocab_eot(vocab)),
-        adds_bos=ll.llama_vocab_get_add_bos(vocab),
-        adds_eos=ll.llama_vocab_get_add_eos(vocab),
-        end_token_ids=tuple(i for i in range(count) if ll.llama_vocab_is_eog(vocab, i)),
-    )
-
-
 # --- looking at files and at this build, without weights ---
 
 
@@ -638,9 +603,8 @@ def read_vocabulary(path: Path) -> FileVocabulary:
     if refusal:
         ll.llama_model_free(model)
         raise refusal
-    vocab = ll.llama_model_get_vocab(model)
-    description = _describe_vocabulary(vocab)
-    names = [ll.llama_vocab_get_text(vocab, i) or b"" for i in range(description.token_count)]
+    vocabulary = Vocabulary(model)
+    description, names = vocabulary.describe(), vocabulary.names()
     trained = _metadata(model, _metadata(model, "general.architecture") + ".context_length")
     ll.llama_model_free(model)
     return FileVocabulary(description, names, int(trained or 0))

@@ -140,7 +140,10 @@ class Model(Protocol):
         ...
 
     def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
-        """Return the ids of a text."""
+        """Return the ids of a text, from any thread.
+
+        Raises EngineBusy where there is no memory for it.
+        """
         ...
 
     def decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:

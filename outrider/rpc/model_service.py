@@ -73,13 +73,12 @@ class ModelService:
     ) -> common.GetModelResponse:
         response = common.GetModelResponse()
         response.CopyFrom(self.require_loaded())
-        known, pinned = await asyncio.wrap_future(self.host.session_counts())
         counters = self.host.counters
         response.activity.decode_count = counters.decodes
         response.activity.chunk_count = counters.chunks
         response.activity.token_count = counters.tokens
-        response.activity.session_count = known
-        response.activity.open_session_count = pinned
+        response.activity.session_count = self.host.session_count()
+        response.activity.open_session_count = len(self._owners)
         return response
 
     async def ListVocabulary(

@@ -8,18 +8,24 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TokenizeRequest(_message.Message):
-    __slots__ = ("text", "add_special", "parse_special", "model")
-    TEXT_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("texts", "add_special", "parse_special", "model")
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
     ADD_SPECIAL_FIELD_NUMBER: _ClassVar[int]
     PARSE_SPECIAL_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
-    text: str
+    texts: _containers.RepeatedScalarFieldContainer[str]
     add_special: bool
     parse_special: bool
     model: _common_pb2.ModelReference
-    def __init__(self, text: _Optional[str] = ..., add_special: bool = ..., parse_special: bool = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., add_special: bool = ..., parse_special: bool = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
 
 class TokenizeResponse(_message.Message):
+    __slots__ = ("texts",)
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    texts: _containers.RepeatedCompositeFieldContainer[TokenizedText]
+    def __init__(self, texts: _Optional[_Iterable[_Union[TokenizedText, _Mapping]]] = ...) -> None: ...
+
+class TokenizedText(_message.Message):
     __slots__ = ("token_ids",)
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]

@@ -64,7 +64,7 @@ class Reference:
     """
 
     def __init__(self, model: LlamaModel, parameters: SamplingParameters) -> None:
-        self._vocab = model._vocab
+        self._vocab = model._vocabulary.pointer
         self._parameters = parameters
         self._grammar = None
         if parameters.grammar:
@@ -390,7 +390,7 @@ def test_a_grammar_masks_what_llama_cpp_masks(grammar: str) -> None:
     )
     size = model.describe().vocabulary.token_count
     sampler = model.sampler(SamplingParameters(grammar=grammar, top_k=0, top_p=1.0, min_p=0.0))
-    native = ll.llama_sampler_init_grammar(model._vocab, grammar.encode(), b"root")
+    native = ll.llama_sampler_init_grammar(model._vocabulary.pointer, grammar.encode(), b"root")
     texts = model.token_texts()
     random = np.random.default_rng(3)
     candidates = Candidates(size)

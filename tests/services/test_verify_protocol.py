@@ -466,7 +466,7 @@ async def test_malformed_protobuf_is_refused(service: ModelProcess) -> None:
 
 async def test_a_text_of_10_mb_is_refused(service: ModelProcess) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await service.stub.Tokenize(messages.TokenizeRequest(text="a" * 10 * 2**20), timeout=20)
+        await service.stub.Tokenize(messages.TokenizeRequest(texts=["a" * 10 * 2**20]), timeout=20)
     assert caught.value.code() in (INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
     assert await works(service)
 
@@ -481,8 +481,8 @@ async def test_a_message_over_the_limit_is_refused(service: ModelProcess) -> Non
 
 async def test_tokenize_adds_and_parses_special_tokens_when_asked(service: ModelProcess) -> None:
     async def ids(text: str, **how: bool) -> list[int]:
-        request = messages.TokenizeRequest(text=text, **how)
-        return list((await service.stub.Tokenize(request, timeout=20)).token_ids)
+        request = messages.TokenizeRequest(texts=[text], **how)
+        return list((await service.stub.Tokenize(request, timeout=20)).texts[0].token_ids)
 
     assert await ids("a</s>") == model().tokenize(b"a</s>", False, False)
     assert await ids("a</s>", parse_special=True) == model().tokenize(b"a</s>", False, True)

@@ -58,6 +58,7 @@ class Vocabulary:
     pad: int = 2
     adds_bos: bool = True
     adds_eos: bool = False
+    pre_tokenizer: str = "gpt-2"
 
     @property
     def names(self) -> list[str]:
@@ -212,7 +213,7 @@ def _add_tokenizer(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
     names = vocabulary.names
     writer.add_vocab_size(len(names))
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_pre(vocabulary.pre_tokenizer)
     writer.add_token_list(names)
     writer.add_token_types(vocabulary.token_types)
     writer.add_token_merges([" ".join(pair) for pair in merges()])

@@ -36,6 +36,7 @@ PURE = (
     "orchestrator.chat",
     "outrider.costs",
     "outrider.speculation",
+    "outrider.texts",
     "orchestrator.control",
     "orchestrator.forced_calls",
     "orchestrator.forecast",
@@ -119,7 +120,11 @@ RULES = {
         [("orchestrator.driver", "from outrider import engine"), ("orchestrator.main", LAZY)],
     ),
     "two files import llama_cpp": Rule(
-        outside("outrider.engine.llama", "outrider.engine.llama_sampling"),
+        outside(
+            "outrider.engine.llama",
+            "outrider.engine.llama_sampling",
+            "outrider.engine.llama_vocabulary",
+        ),
         within("llama_cpp"),
         [("outrider.engine.host", LAZY), ("target_service.main", "from llama_cpp import Llama")],
     ),

@@ -1,0 +1,37 @@
+"""What can be said of texts before they are tokenized. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from outrider.errors import InvalidRequest
+
+MAX_TEXTS = 4096
+"""Texts of one call at most."""
+
+_ALWAYS_TAKEN = 1 << 20
+_NEVER_TAKEN = 8 << 20
+
+
+def longest_token(texts: Iterable[bytes], names: Iterable[bytes]) -> int:
+    """Return the most bytes of a text that one token can stand for, at least 1."""
+    return max(1, *(len(each) for each in (b"", *texts, *names)))
+
+
+def least_token_count(byte_count: int, longest: int) -> int:
+    """Return how many tokens a text has at least, of a vocabulary with this longest token."""
+    return -(-byte_count // longest)
+
+
+def most_bytes(context: int, longest: int) -> int:
+    """Return the bytes that the texts of one call may have together.
+
+    As many as could fit the context; more, up to a limit, for those that are cut to fit.
+    """
+    return min(max(context * longest, _ALWAYS_TAKEN), _NEVER_TAKEN)
+
+
+def check_count(field: str, count: int) -> None:
+    """Raise InvalidRequest for more texts than one call takes."""
+    if count > MAX_TEXTS:
+        raise InvalidRequest(field, f"{count} texts, at most {MAX_TEXTS}")
