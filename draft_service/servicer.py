@@ -109,7 +109,10 @@ class _DraftStream:
         wanted = order.committed.token_ids if order.committed.position == 0 else ()
         try:
             self._ticket = self._host.submit(
-                self._opening.session_id, lambda lease: self._run(lease, order), wanted
+                self._opening.session_id,
+                lambda lease: self._run(lease, order),
+                wanted,
+                self._opening.salt,
             )
         except EngineBusy as error:
             self._post(_outcome(order.number, error))

@@ -13,6 +13,7 @@ from orchestrator.config import OrchestratorConfig
 from orchestrator.control import CLASSIC_RATIO, control
 from orchestrator.generation import Finish, Generation, Plan, TokenLogprob
 from orchestrator.peers import Hosted, Pair
+from orchestrator.salts import digest
 from outrider import wire
 from outrider.errors import InvalidRequest, PromptTooLong
 from outrider.messages import MAX_BEAMS, Form, LogprobOptions, Opening, Rule, Span
@@ -82,6 +83,7 @@ class Planner:
                 min_ratio=CLASSIC_RATIO if speculation.policy is Policy.CLASSIC else 0.0,
                 logprobs=_read_logprobs(request, form),
                 model=hosted.reference,
+                salt=digest(request.cache_salt),
             ),
             prompt=prompt,
             control=control(speculation, rule, self._pair.experience, self._config.draft_seconds),
@@ -144,7 +146,9 @@ class Planner:
     async def cached_count(self, plan: Plan, deadline: float) -> int:
         """Return how many tokens of the prompt the target need not decode."""
         request = target_service_pb2.CountCachedRequest(
-            token_ids=plan.prompt, model=wire.write_reference(plan.opening.model)
+            token_ids=plan.prompt,
+            model=wire.write_reference(plan.opening.model),
+            cache_salt=plan.opening.salt,
         )
         response = await self._pair.target.call("CountCached", request, deadline)
         return int(response.cached_token_count)

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceServicer
@@ -26,6 +27,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def Generate(
         self, request: messages.GenerateRequest, context: Context
     ) -> AsyncIterator[messages.GenerateResponse]:
+        separate(request, _credentials(context))
         async with aclosing(self._orchestrator.generate(request, _seconds(context))) as stream:
             async for response in stream:
                 yield response
@@ -33,6 +35,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def SubmitGeneration(
         self, request: messages.SubmitGenerationRequest, context: Context
     ) -> messages.SubmitGenerationResponse:
+        separate(request.request, _credentials(context))
         return await self._orchestrator.submit(request)
 
     async def PollGeneration(
@@ -69,6 +72,17 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self, request: messages.GetStatusRequest, context: Context
     ) -> messages.GetStatusResponse:
         return self._orchestrator.status()
+
+
+def _credentials(context: Context) -> bytes:
+    """Return what a caller has shown to be let in: a token, a certificate's names, or nothing."""
+    shown = [
+        value.encode() if isinstance(value, str) else value
+        for key, value in context.invocation_metadata() or ()
+        if key == "authorization"
+    ]
+    names = context.peer_identities() or ()
+    return b"\0".join([each.removeprefix(b"Bearer ") for each in shown] + sorted(names))
 
 
 def _seconds(context: Context) -> float | None:

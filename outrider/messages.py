@@ -10,6 +10,9 @@ from outrider.distribution import Distribution
 from outrider.errors import ContextExhausted, ModelChanged, PositionPastCache
 from outrider.sampling import SamplingParameters
 
+SALT_BYTES = 16
+"""Of a cache salt, where there is one."""
+
 MAX_DRAFT = 64
 """Draft tokens of one round at most."""
 
@@ -114,6 +117,7 @@ class Opening:
     logprobs: LogprobOptions | None = None
     dropped: Span = NOTHING_DROPPED
     model: ModelReference = ANY_MODEL  # that has to host the session
+    salt: bytes = b""  # only sessions of an equal salt share cached prefixes
 
     def whole(self, text: Sequence[int]) -> Sequence[int]:
         """Return a text with what was dropped from it, as samplers and noise know it."""

@@ -20,6 +20,7 @@ from outrider.messages import (
     MAX_DRAFT,
     MAX_TOP_LOGPROBS,
     NOTHING_DROPPED,
+    SALT_BYTES,
     Candidates,
     Form,
     Frame,
@@ -186,6 +187,13 @@ def read_session_id(value: bytes) -> bytes:
     return value
 
 
+def read_salt(value: bytes) -> bytes:
+    """Return a cache salt."""
+    if len(value) not in (0, SALT_BYTES):
+        raise InvalidRequest("cache_salt", f"must be {SALT_BYTES} bytes or none, not {len(value)}")
+    return value
+
+
 def read_opening(message: common.OpenSession) -> Opening:
     """Return what a stream opens with."""
     return Opening(
@@ -204,6 +212,7 @@ def read_opening(message: common.OpenSession) -> Opening:
         logprobs=read_logprob_options(message.logprobs) if message.HasField("logprobs") else None,
         dropped=_read_dropped(message),
         model=read_reference(message.model),
+        salt=read_salt(message.cache_salt),
     )
 
 
@@ -257,6 +266,7 @@ def write_opening(opening: Opening) -> common.OpenSession:
         logprobs=write_logprob_options(opening.logprobs),
         dropped=write_span(opening.dropped) if opening.dropped.token_ids else None,
         model=write_reference(opening.model),
+        cache_salt=opening.salt,
     )
 
 

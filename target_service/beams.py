@@ -192,7 +192,10 @@ class BeamSearch:
 
     async def _run(self, beam: Beam, text: list[int]) -> tuple[list[Next], Spent]:
         ticket = self._host.submit(
-            beam.session_id, lambda lease: self._decode(lease, beam, text), text
+            beam.session_id,
+            lambda lease: self._decode(lease, beam, text),
+            text,
+            self._opening.salt,
         )
         self._tickets.add(ticket)
         try:

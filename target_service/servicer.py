@@ -114,7 +114,8 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         self, request: messages.CountCachedRequest, context: Context
     ) -> messages.CountCachedResponse:
         self.require_model(request.model)
-        count = await asyncio.wrap_future(self.host.cached_count(list(request.token_ids)))
+        salt = wire.read_salt(request.cache_salt)
+        count = await asyncio.wrap_future(self.host.cached_count(list(request.token_ids), salt))
         return messages.CountCachedResponse(cached_token_count=count)
 
     async def Embed(
@@ -136,7 +137,9 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         if not ids:
             raise InvalidRequest("token_ids", "is empty")
         top_count = opening.logprobs.top_count if opening.logprobs else 0
-        ticket = self.host.submit(opening.session_id, lambda lease: score(lease, ids, top_count))
+        ticket = self.host.submit(
+            opening.session_id, lambda lease: score(lease, ids, top_count), salt=opening.salt
+        )
         try:
             scores = await asyncio.wrap_future(ticket.future)
         except asyncio.CancelledError:
@@ -287,7 +290,7 @@ class _VerifyStream:
         wanted = round_.prefix.token_ids if round_.prefix.position == 0 else ()
         try:
             return self._servicer.host.submit(
-                session_id, lambda lease: self._run(lease, round_), wanted
+                session_id, lambda lease: self._run(lease, round_), wanted, self._opening.salt
             )
         except EngineBusy:
             return None

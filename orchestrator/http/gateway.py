@@ -25,6 +25,7 @@ from orchestrator.http.metrics import Metrics
 from orchestrator.http.options import Prompt, prompt_parts
 from orchestrator.http.progress import StreamProgress
 from orchestrator.http.streams import DONE, EventStream, event, numbered
+from orchestrator.salts import separate
 from orchestrator.tool_calls import CallFormat
 from outrider.errors import Draining, OutriderError
 from outrider.v1 import common_pb2 as common
@@ -374,6 +375,8 @@ class Gateway:
         self, requests: Sequence[messages.GenerateRequest], progress: StreamProgress | None = None
     ) -> AsyncGenerator[tuple[int, messages.GenerateResponse]]:
         counts_cached = progress is not None and progress.tells_prompts
+        for each in requests:
+            separate(each, self._config.api_key.encode())
         return numbered([partial(self._watched, each, counts_cached) for each in requests])
 
     async def _watched(

@@ -23,6 +23,7 @@ from orchestrator.http.library_shapes import (
 )
 from orchestrator.launch import Launcher, model_name, read_wish
 from orchestrator.peers import State
+from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
 from outrider.errors import (
     DeadlinePassed,
@@ -54,10 +55,13 @@ class _Job:
 class Library:
     """The methods of all callers. A caller is known by a name that the edge gives it.
 
-    Without a `launcher`, `init` loads nothing.
+    Without a `launcher`, `init` loads nothing. `api_key` is what every caller shows.
     """
 
-    def __init__(self, orchestrator: Orchestrator, launcher: Launcher | None = None) -> None:
+    def __init__(
+        self, orchestrator: Orchestrator, launcher: Launcher | None = None, api_key: str = ""
+    ) -> None:
+        self._credentials = api_key.encode()
         self._orchestrator = orchestrator
         self._launcher = launcher
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
@@ -292,6 +296,7 @@ class Library:
         texts = hosted.vocabulary.texts
         asked = read_asked(params, len(texts))
         asked.request.model.CopyFrom(write_reference(hosted.reference))
+        separate(asked.request, self._credentials)
         return asked, texts
 
 

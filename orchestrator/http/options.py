@@ -145,6 +145,7 @@ class GenerationFields(Body):
     context_shift: bool | None = None
     truncate_prompt: bool | None = None
     cache_prompt: bool | None = None
+    cache_salt: str | None = None
     stream: bool | None = None
     speculative: SpeculativeFields | None = None
     dotted_n_max: Int32 | None = Field(None, alias="speculative.n_max")
@@ -174,6 +175,7 @@ def generate_request(fields: GenerationFields, *, token_limit: int) -> messages.
         json_schema="" if fields.json_schema is None else json.dumps(fields.json_schema),
         parse_special=True,
         overflow=_overflow(fields),
+        cache_salt=fields.cache_salt or "",
     )
     if fields.seed is not None and fields.seed != -1:
         request.seed = fields.seed

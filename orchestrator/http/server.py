@@ -34,7 +34,7 @@ class HttpServer:
         self._config = config
         self._server = _Server(
             uvicorn.Config(
-                create_app(orchestrator, config, library=Library(orchestrator, launcher)),
+                create_app(orchestrator, config, Library(orchestrator, launcher, config.api_key)),
                 log_config=None,
                 access_log=False,  # paths and queries may hold text of users
                 lifespan="off",

@@ -65,6 +65,7 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
             shift=options.shift,
             keep_token_count=options.keep_token_count,
         ),
+        cache_salt=options.cache_salt,
     )
     for token, bias in options.logit_bias:
         named = {"text": token} if isinstance(token, str) else {"token_id": token}

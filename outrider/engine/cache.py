@@ -21,6 +21,7 @@ class Session:
     """One session's place in the cache.
 
     `token_ids` is what the sequence holds; empty while there is none.
+    `salt` is whose that is: no session of another salt may see or copy it.
     `pinned` means that a stream is open, so it is not evicted.
     """
 
@@ -28,6 +29,7 @@ class Session:
     used_time: float
     sequence: int | None = None
     token_ids: list[int] = field(default_factory=list)
+    salt: bytes = b""
     pinned: bool = False
 
 
@@ -89,23 +91,24 @@ class SessionCache:
         if session is not None and session.sequence is not None:
             self._free.append(session.sequence)
 
-    def cached_count(self, wanted: Sequence[int]) -> int:
-        """Return how many tokens a new session of this text need not decode."""
-        held = [s.token_ids for s in self._sessions.values() if s.sequence is not None]
+    def cached_count(self, wanted: Sequence[int], salt: bytes) -> int:
+        """Return how many tokens a new session of this text and salt need not decode."""
+        held = [s.token_ids for s in self._holders(salt)]
         longest = max((common_prefix(each, wanted) for each in held), default=0)
         return min(longest, len(wanted) - 1) if longest >= SHARED_PREFIX_MINIMUM else 0
 
     def place(
-        self, session: Session, wanted: Sequence[int], busy: Collection[bytes]
+        self, session: Session, wanted: Sequence[int], busy: Collection[bytes], salt: bytes = b""
     ) -> Placement | None:
         """Give the session a sequence; return None when every one is in use.
 
-        `wanted` is what it is about to hold: the session with the longest
-        common start lends it. `busy` sessions are never evicted. Idle ones
+        `wanted` is what it is about to hold: the session of its salt with the
+        longest common start lends it. `busy` sessions are never evicted. Idle ones
         go in the order of their last use; the one that is taken over may
         itself be the donor, and then nothing is copied.
         """
         assert session.sequence is None
+        session.salt = salt
         donor = self._donor(session, wanted)
         count = common_prefix(donor.token_ids, wanted) if donor else 0
         if self._free:
@@ -138,9 +141,13 @@ class SessionCache:
 
         return min(self._free, key=lambda free: (gap(free), free))
 
+    def _holders(self, salt: bytes) -> list[Session]:
+        """Return the sessions of a salt that hold a sequence."""
+        return [s for s in self._sessions.values() if s.sequence is not None and s.salt == salt]
+
     def _donor(self, session: Session, wanted: Sequence[int]) -> Session | None:
-        """Return the session that shares the longest useful start."""
-        others = [s for s in self._sessions.values() if s.sequence is not None and s is not session]
+        """Return the session of the same salt that shares the longest useful start."""
+        others = self._holders(session.salt)
         best = max(others, key=lambda s: common_prefix(s.token_ids, wanted), default=None)
         if best is None or common_prefix(best.token_ids, wanted) < SHARED_PREFIX_MINIMUM:
             return None

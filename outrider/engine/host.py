@@ -134,17 +134,20 @@ class EngineHost:
 
     # --- the door: actions that the thread carries out between two decodes ---
 
-    def submit(self, session_id: bytes, job: Job, wanted: Sequence[int] = ()) -> Ticket:
+    def submit(
+        self, session_id: bytes, job: Job, wanted: Sequence[int] = (), salt: bytes = b""
+    ) -> Ticket:
         """Queue a job; jobs of one session run one after the other.
 
         `wanted` is what the session is about to hold: it helps to choose
-        whose cache to copy. Raises EngineBusy when the queue is full.
+        whose cache to copy, among the sessions of its `salt`. Raises EngineBusy
+        when the queue is full.
         """
         if self._stopping:
             raise Draining("the engine is stopping")
         if not self._places.acquire(blocking=False):
             raise EngineBusy("the engine's queue is full", self._options.room_seconds)
-        ticket = Ticket(session_id, job, wanted, perf_counter())
+        ticket = Ticket(session_id, job, wanted, perf_counter(), salt)
         self._inbox.put(lambda: self._queue(ticket))
         return ticket
 
@@ -172,9 +175,9 @@ class EngineHost:
         """Return how many sessions are known; a decode in flight is not waited for."""
         return len(self._cache)
 
-    def cached_count(self, token_ids: Sequence[int]) -> Future[int]:
-        """Return how many tokens a new session of this text need not decode."""
-        return self._ask(lambda: self._cache.cached_count(token_ids))
+    def cached_count(self, token_ids: Sequence[int], salt: bytes) -> Future[int]:
+        """Return how many tokens a new session of this text and salt need not decode."""
+        return self._ask(lambda: self._cache.cached_count(token_ids, salt))
 
     def embed(self, token_ids: Sequence[int]) -> Future[NDArray[np.float32]]:
         """Return the embedding of a text; nothing else is decoded meanwhile."""
@@ -315,7 +318,7 @@ class EngineHost:
 
     def _place(self, session: Session, ticket: Ticket) -> bool:
         """Give the session a sequence; fail the ticket when it waited too long for one."""
-        placement = self._cache.place(session, ticket.wanted, self._busy())
+        placement = self._cache.place(session, ticket.wanted, self._busy(), ticket.salt)
         if placement is None:
             if perf_counter() - ticket.submit_time > self._options.room_seconds:
                 self._leave_lane(ticket)

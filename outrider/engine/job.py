@@ -92,6 +92,7 @@ class Ticket:
     job: Job
     wanted: Sequence[int]
     submit_time: float
+    salt: bytes = b""  # whose cache it may see
     future: Future[Any] = field(default_factory=Future)
     replaced: bool = False  # its own stream cancelled it: nobody waits for the result
     lease: Lease | None = None

@@ -168,7 +168,7 @@ class ModelReference(_message.Message):
     def __init__(self, identity: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("session_id", "attempt", "acceptance_rule", "sampling", "seed", "choice_index", "prompt_token_count", "token_limit", "vocabulary_token_count", "candidate_count", "draft_min_probability", "draft_min_ratio", "logprobs", "dropped", "model")
+    __slots__ = ("session_id", "attempt", "acceptance_rule", "sampling", "seed", "choice_index", "prompt_token_count", "token_limit", "vocabulary_token_count", "candidate_count", "draft_min_probability", "draft_min_ratio", "logprobs", "dropped", "model", "cache_salt")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_RULE_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +184,7 @@ class OpenSession(_message.Message):
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     attempt: int
     acceptance_rule: AcceptanceRule
@@ -199,7 +200,8 @@ class OpenSession(_message.Message):
     logprobs: LogprobOptions
     dropped: TokenSpan
     model: ModelReference
-    def __init__(self, session_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., acceptance_rule: _Optional[_Union[AcceptanceRule, str]] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., choice_index: _Optional[int] = ..., prompt_token_count: _Optional[int] = ..., token_limit: _Optional[int] = ..., vocabulary_token_count: _Optional[int] = ..., candidate_count: _Optional[int] = ..., draft_min_probability: _Optional[float] = ..., draft_min_ratio: _Optional[float] = ..., logprobs: _Optional[_Union[LogprobOptions, _Mapping]] = ..., dropped: _Optional[_Union[TokenSpan, _Mapping]] = ..., model: _Optional[_Union[ModelReference, _Mapping]] = ...) -> None: ...
+    cache_salt: bytes
+    def __init__(self, session_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., acceptance_rule: _Optional[_Union[AcceptanceRule, str]] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., choice_index: _Optional[int] = ..., prompt_token_count: _Optional[int] = ..., token_limit: _Optional[int] = ..., vocabulary_token_count: _Optional[int] = ..., candidate_count: _Optional[int] = ..., draft_min_probability: _Optional[float] = ..., draft_min_ratio: _Optional[float] = ..., logprobs: _Optional[_Union[LogprobOptions, _Mapping]] = ..., dropped: _Optional[_Union[TokenSpan, _Mapping]] = ..., model: _Optional[_Union[ModelReference, _Mapping]] = ..., cache_salt: _Optional[bytes] = ...) -> None: ...
 
 class LogprobOptions(_message.Message):
     __slots__ = ("top_count", "after_sampling")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from outrider.v1 import common_pb2 as outrider_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n outrider/v1/target_service.proto\x12\x0boutrider.v1\x1a\x18outrider/v1/common.proto\"x\n\x0fTokenizeRequest\x12\r\n\x05texts\x18\x01 \x03(\t\x12\x13\n\x0b\x61\x64\x64_special\x18\x02 \x01(\x08\x12\x15\n\rparse_special\x18\x03 \x01(\x08\x12*\n\x05model\x18\x04 \x01(\x0b\x32\x1b.outrider.v1.ModelReference\"=\n\x10TokenizeResponse\x12)\n\x05texts\x18\x01 \x03(\x0b\x32\x1a.outrider.v1.TokenizedText\"\"\n\rTokenizedText\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"S\n\x12\x43ountCachedRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12*\n\x05model\x18\x02 \x01(\x0b\x32\x1b.outrider.v1.ModelReference\"1\n\x13\x43ountCachedResponse\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x01 \x01(\x05\"I\n\x0cScoreRequest\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x18.outrider.v1.OpenSession\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"8\n\rScoreResponse\x12\'\n\x08logprobs\x18\x01 \x03(\x0b\x32\x15.outrider.v1.Logprobs\"z\n\x12SearchBeamsRequest\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x18.outrider.v1.OpenSession\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x12\n\nbeam_count\x18\x03 \x01(\x05\x12\x15\n\rend_token_ids\x18\x04 \x03(\x05\"\x9d\x01\n\x13SearchBeamsResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\'\n\x08logprobs\x18\x02 \x03(\x0b\x32\x15.outrider.v1.Logprobs\x12.\n\x0cservice_time\x18\x03 \x01(\x0b\x32\x18.outrider.v1.ServiceTime\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x04 \x01(\x05\"S\n\x12\x45mbedTokensRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12*\n\x05model\x18\x02 \x01(\x0b\x32\x1b.outrider.v1.ModelReference\"%\n\x13\x45mbedTokensResponse\x12\x0e\n\x06values\x18\x01 \x03(\x02\"w\n\x15\x43ompileGrammarRequest\x12\x11\n\x07grammar\x18\x01 \x01(\tH\x00\x12\x15\n\x0bjson_schema\x18\x02 \x01(\tH\x00\x12*\n\x05model\x18\x03 \x01(\x0b\x32\x1b.outrider.v1.ModelReferenceB\x08\n\x06source\")\n\x16\x43ompileGrammarResponse\x12\x0f\n\x07grammar\x18\x01 \x01(\t\"o\n\rVerifyRequest\x12(\n\x04open\x18\x01 \x01(\x0b\x32\x18.outrider.v1.OpenSessionH\x00\x12)\n\x05round\x18\x02 \x01(\x0b\x32\x18.outrider.v1.VerifyRoundH\x00\x42\t\n\x07request\"\xdc\x01\n\x0bVerifyRound\x12\r\n\x05round\x18\x01 \x01(\x05\x12&\n\x06prefix\x18\x02 \x01(\x0b\x32\x16.outrider.v1.TokenSpan\x12\x17\n\x0f\x64raft_token_ids\x18\x03 \x03(\x05\x12&\n\x08row_form\x18\x04 \x01(\x0e\x32\x14.outrider.v1.RowForm\x12\x17\n\x0f\x64raft_survivals\x18\x05 \x01(\x0c\x12\x12\n\nsent_ahead\x18\x06 \x01(\x08\x12\x18\n\x0bmirostat_mu\x18\x07 \x01(\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_mirostat_mu\"\xc6\x02\n\x0eVerifyResponse\x12\r\n\x05round\x18\x01 \x01(\x05\x12!\n\x04rows\x18\x02 \x01(\x0b\x32\x11.outrider.v1.RowsH\x00\x12\'\n\x07missing\x18\x03 \x01(\x0b\x32\x14.outrider.v1.MissingH\x00\x12!\n\x04\x62usy\x18\x04 \x01(\x0b\x32\x11.outrider.v1.BusyH\x00\x12-\n\nsuperseded\x18\x05 \x01(\x0b\x32\x17.outrider.v1.SupersededH\x00\x12\x30\n\x0c\x63ontext_full\x18\x06 \x01(\x0b\x32\x18.outrider.v1.ContextFullH\x00\x12.\n\x0cservice_time\x18\x07 \x01(\x0b\x32\x18.outrider.v1.ServiceTime\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x08 \x01(\x05\x42\t\n\x07outcome\"\xf9\x01\n\x04Rows\x12\x11\n\tfirst_row\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x33\n\rdistributions\x18\x03 \x03(\x0b\x32\x1c.outrider.v1.RowDistribution\x12\x0e\n\x06logits\x18\x04 \x03(\x0c\x12+\n\ncandidates\x18\x05 \x03(\x0b\x32\x17.outrider.v1.Candidates\x12\'\n\x08logprobs\x18\x07 \x03(\x0b\x32\x15.outrider.v1.Logprobs\x12\x14\n\x0cmirostat_mus\x18\x08 \x03(\x01\x12\x1a\n\x12\x61nswered_row_count\x18\x06 \x01(\x05\"5\n\x0fRowDistribution\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0f\n\x07weights\x18\x02 \x03(\x01\x32\xf2\x06\n\rTargetService\x12G\n\x08GetModel\x12\x1c.outrider.v1.GetModelRequest\x1a\x1d.outrider.v1.GetModelResponse\x12[\n\x0eListVocabulary\x12\".outrider.v1.ListVocabularyRequest\x1a#.outrider.v1.ListVocabularyResponse0\x01\x12G\n\x08Tokenize\x12\x1c.outrider.v1.TokenizeRequest\x1a\x1d.outrider.v1.TokenizeResponse\x12Y\n\x0e\x43ompileGrammar\x12\".outrider.v1.CompileGrammarRequest\x1a#.outrider.v1.CompileGrammarResponse\x12P\n\x0b\x43ountCached\x12\x1f.outrider.v1.CountCachedRequest\x1a .outrider.v1.CountCachedResponse\x12@\n\x05Score\x12\x19.outrider.v1.ScoreRequest\x1a\x1a.outrider.v1.ScoreResponse0\x01\x12R\n\x0bSearchBeams\x12\x1f.outrider.v1.SearchBeamsRequest\x1a .outrider.v1.SearchBeamsResponse0\x01\x12J\n\x05\x45mbed\x12\x1f.outrider.v1.EmbedTokensRequest\x1a .outrider.v1.EmbedTokensResponse\x12\x45\n\x06Verify\x12\x1a.outrider.v1.VerifyRequest\x1a\x1b.outrider.v1.VerifyResponse(\x01\x30\x01\x12G\n\x08Rollback\x12\x1c.outrider.v1.RollbackRequest\x1a\x1d.outrider.v1.RollbackResponse\x12S\n\x0c\x43loseSession\x12 .outrider.v1.CloseSessionRequest\x1a!.outrider.v1.CloseSessionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n outrider/v1/target_service.proto\x12\x0boutrider.v1\x1a\x18outrider/v1/common.proto\"x\n\x0fTokenizeRequest\x12\r\n\x05texts\x18\x01 \x03(\t\x12\x13\n\x0b\x61\x64\x64_special\x18\x02 \x01(\x08\x12\x15\n\rparse_special\x18\x03 \x01(\x08\x12*\n\x05model\x18\x04 \x01(\x0b\x32\x1b.outrider.v1.ModelReference\"=\n\x10TokenizeResponse\x12)\n\x05texts\x18\x01 \x03(\x0b\x32\x1a.outrider.v1.TokenizedText\"\"\n\rTokenizedText\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"g\n\x12\x43ountCachedRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12*\n\x05model\x18\x02 \x01(\x0b\x32\x1b.outrider.v1.ModelReference\x12\x12\n\ncache_salt\x18\x03 \x01(\x0c\"1\n\x13\x43ountCachedResponse\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x01 \x01(\x05\"I\n\x0cScoreRequest\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x18.outrider.v1.OpenSession\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"8\n\rScoreResponse\x12\'\n\x08logprobs\x18\x01 \x03(\x0b\x32\x15.outrider.v1.Logprobs\"z\n\x12SearchBeamsRequest\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x18.outrider.v1.OpenSession\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x12\n\nbeam_count\x18\x03 \x01(\x05\x12\x15\n\rend_token_ids\x18\x04 \x03(\x05\"\x9d\x01\n\x13SearchBeamsResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\'\n\x08logprobs\x18\x02 \x03(\x0b\x32\x15.outrider.v1.Logprobs\x12.\n\x0cservice_time\x18\x03 \x01(\x0b\x32\x18.outrider.v1.ServiceTime\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x04 \x01(\x05\"S\n\x12\x45mbedTokensRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12*\n\x05model\x18\x02 \x01(\x0b\x32\x1b.outrider.v1.ModelReference\"%\n\x13\x45mbedTokensResponse\x12\x0e\n\x06values\x18\x01 \x03(\x02\"w\n\x15\x43ompileGrammarRequest\x12\x11\n\x07grammar\x18\x01 \x01(\tH\x00\x12\x15\n\x0bjson_schema\x18\x02 \x01(\tH\x00\x12*\n\x05model\x18\x03 \x01(\x0b\x32\x1b.outrider.v1.ModelReferenceB\x08\n\x06source\")\n\x16\x43ompileGrammarResponse\x12\x0f\n\x07grammar\x18\x01 \x01(\t\"o\n\rVerifyRequest\x12(\n\x04open\x18\x01 \x01(\x0b\x32\x18.outrider.v1.OpenSessionH\x00\x12)\n\x05round\x18\x02 \x01(\x0b\x32\x18.outrider.v1.VerifyRoundH\x00\x42\t\n\x07request\"\xdc\x01\n\x0bVerifyRound\x12\r\n\x05round\x18\x01 \x01(\x05\x12&\n\x06prefix\x18\x02 \x01(\x0b\x32\x16.outrider.v1.TokenSpan\x12\x17\n\x0f\x64raft_token_ids\x18\x03 \x03(\x05\x12&\n\x08row_form\x18\x04 \x01(\x0e\x32\x14.outrider.v1.RowForm\x12\x17\n\x0f\x64raft_survivals\x18\x05 \x01(\x0c\x12\x12\n\nsent_ahead\x18\x06 \x01(\x08\x12\x18\n\x0bmirostat_mu\x18\x07 \x01(\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_mirostat_mu\"\xc6\x02\n\x0eVerifyResponse\x12\r\n\x05round\x18\x01 \x01(\x05\x12!\n\x04rows\x18\x02 \x01(\x0b\x32\x11.outrider.v1.RowsH\x00\x12\'\n\x07missing\x18\x03 \x01(\x0b\x32\x14.outrider.v1.MissingH\x00\x12!\n\x04\x62usy\x18\x04 \x01(\x0b\x32\x11.outrider.v1.BusyH\x00\x12-\n\nsuperseded\x18\x05 \x01(\x0b\x32\x17.outrider.v1.SupersededH\x00\x12\x30\n\x0c\x63ontext_full\x18\x06 \x01(\x0b\x32\x18.outrider.v1.ContextFullH\x00\x12.\n\x0cservice_time\x18\x07 \x01(\x0b\x32\x18.outrider.v1.ServiceTime\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x08 \x01(\x05\x42\t\n\x07outcome\"\xf9\x01\n\x04Rows\x12\x11\n\tfirst_row\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x33\n\rdistributions\x18\x03 \x03(\x0b\x32\x1c.outrider.v1.RowDistribution\x12\x0e\n\x06logits\x18\x04 \x03(\x0c\x12+\n\ncandidates\x18\x05 \x03(\x0b\x32\x17.outrider.v1.Candidates\x12\'\n\x08logprobs\x18\x07 \x03(\x0b\x32\x15.outrider.v1.Logprobs\x12\x14\n\x0cmirostat_mus\x18\x08 \x03(\x01\x12\x1a\n\x12\x61nswered_row_count\x18\x06 \x01(\x05\"5\n\x0fRowDistribution\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0f\n\x07weights\x18\x02 \x03(\x01\x32\xf2\x06\n\rTargetService\x12G\n\x08GetModel\x12\x1c.outrider.v1.GetModelRequest\x1a\x1d.outrider.v1.GetModelResponse\x12[\n\x0eListVocabulary\x12\".outrider.v1.ListVocabularyRequest\x1a#.outrider.v1.ListVocabularyResponse0\x01\x12G\n\x08Tokenize\x12\x1c.outrider.v1.TokenizeRequest\x1a\x1d.outrider.v1.TokenizeResponse\x12Y\n\x0e\x43ompileGrammar\x12\".outrider.v1.CompileGrammarRequest\x1a#.outrider.v1.CompileGrammarResponse\x12P\n\x0b\x43ountCached\x12\x1f.outrider.v1.CountCachedRequest\x1a .outrider.v1.CountCachedResponse\x12@\n\x05Score\x12\x19.outrider.v1.ScoreRequest\x1a\x1a.outrider.v1.ScoreResponse0\x01\x12R\n\x0bSearchBeams\x12\x1f.outrider.v1.SearchBeamsRequest\x1a .outrider.v1.SearchBeamsResponse0\x01\x12J\n\x05\x45mbed\x12\x1f.outrider.v1.EmbedTokensRequest\x1a .outrider.v1.EmbedTokensResponse\x12\x45\n\x06Verify\x12\x1a.outrider.v1.VerifyRequest\x1a\x1b.outrider.v1.VerifyResponse(\x01\x30\x01\x12G\n\x08Rollback\x12\x1c.outrider.v1.RollbackRequest\x1a\x1d.outrider.v1.RollbackResponse\x12S\n\x0c\x43loseSession\x12 .outrider.v1.CloseSessionRequest\x1a!.outrider.v1.CloseSessionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,35 +39,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENIZEDTEXT']._serialized_start=260
   _globals['_TOKENIZEDTEXT']._serialized_end=294
   _globals['_COUNTCACHEDREQUEST']._serialized_start=296
-  _globals['_COUNTCACHEDREQUEST']._serialized_end=379
-  _globals['_COUNTCACHEDRESPONSE']._serialized_start=381
-  _globals['_COUNTCACHEDRESPONSE']._serialized_end=430
-  _globals['_SCOREREQUEST']._serialized_start=432
-  _globals['_SCOREREQUEST']._serialized_end=505
-  _globals['_SCORERESPONSE']._serialized_start=507
-  _globals['_SCORERESPONSE']._serialized_end=563
-  _globals['_SEARCHBEAMSREQUEST']._serialized_start=565
-  _globals['_SEARCHBEAMSREQUEST']._serialized_end=687
-  _globals['_SEARCHBEAMSRESPONSE']._serialized_start=690
-  _globals['_SEARCHBEAMSRESPONSE']._serialized_end=847
-  _globals['_EMBEDTOKENSREQUEST']._serialized_start=849
-  _globals['_EMBEDTOKENSREQUEST']._serialized_end=932
-  _globals['_EMBEDTOKENSRESPONSE']._serialized_start=934
-  _globals['_EMBEDTOKENSRESPONSE']._serialized_end=971
-  _globals['_COMPILEGRAMMARREQUEST']._serialized_start=973
-  _globals['_COMPILEGRAMMARREQUEST']._serialized_end=1092
-  _globals['_COMPILEGRAMMARRESPONSE']._serialized_start=1094
-  _globals['_COMPILEGRAMMARRESPONSE']._serialized_end=1135
-  _globals['_VERIFYREQUEST']._serialized_start=1137
-  _globals['_VERIFYREQUEST']._serialized_end=1248
-  _globals['_VERIFYROUND']._serialized_start=1251
-  _globals['_VERIFYROUND']._serialized_end=1471
-  _globals['_VERIFYRESPONSE']._serialized_start=1474
-  _globals['_VERIFYRESPONSE']._serialized_end=1800
-  _globals['_ROWS']._serialized_start=1803
-  _globals['_ROWS']._serialized_end=2052
-  _globals['_ROWDISTRIBUTION']._serialized_start=2054
-  _globals['_ROWDISTRIBUTION']._serialized_end=2107
-  _globals['_TARGETSERVICE']._serialized_start=2110
-  _globals['_TARGETSERVICE']._serialized_end=2992
+  _globals['_COUNTCACHEDREQUEST']._serialized_end=399
+  _globals['_COUNTCACHEDRESPONSE']._serialized_start=401
+  _globals['_COUNTCACHEDRESPONSE']._serialized_end=450
+  _globals['_SCOREREQUEST']._serialized_start=452
+  _globals['_SCOREREQUEST']._serialized_end=525
+  _globals['_SCORERESPONSE']._serialized_start=527
+  _globals['_SCORERESPONSE']._serialized_end=583
+  _globals['_SEARCHBEAMSREQUEST']._serialized_start=585
+  _globals['_SEARCHBEAMSREQUEST']._serialized_end=707
+  _globals['_SEARCHBEAMSRESPONSE']._serialized_start=710
+  _globals['_SEARCHBEAMSRESPONSE']._serialized_end=867
+  _globals['_EMBEDTOKENSREQUEST']._serialized_start=869
+  _globals['_EMBEDTOKENSREQUEST']._serialized_end=952
+  _globals['_EMBEDTOKENSRESPONSE']._serialized_start=954
+  _globals['_EMBEDTOKENSRESPONSE']._serialized_end=991
+  _globals['_COMPILEGRAMMARREQUEST']._serialized_start=993
+  _globals['_COMPILEGRAMMARREQUEST']._serialized_end=1112
+  _globals['_COMPILEGRAMMARRESPONSE']._serialized_start=1114
+  _globals['_COMPILEGRAMMARRESPONSE']._serialized_end=1155
+  _globals['_VERIFYREQUEST']._serialized_start=1157
+  _globals['_VERIFYREQUEST']._serialized_end=1268
+  _globals['_VERIFYROUND']._serialized_start=1271
+  _globals['_VERIFYROUND']._serialized_end=1491
+  _globals['_VERIFYRESPONSE']._serialized_start=1494
+  _globals['_VERIFYRESPONSE']._serialized_end=1820
+  _globals['_ROWS']._serialized_start=1823
+  _globals['_ROWS']._serialized_end=2072
+  _globals['_ROWDISTRIBUTION']._serialized_start=2074
+  _globals['_ROWDISTRIBUTION']._serialized_end=2127
+  _globals['_TARGETSERVICE']._serialized_start=2130
+  _globals['_TARGETSERVICE']._serialized_end=3012
 # @@protoc_insertion_point(module_scope)

@@ -32,12 +32,14 @@ class TokenizedText(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CountCachedRequest(_message.Message):
-    __slots__ = ("token_ids", "model")
+    __slots__ = ("token_ids", "model", "cache_salt")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     model: _common_pb2.ModelReference
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
+    cache_salt: bytes
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ..., cache_salt: _Optional[bytes] = ...) -> None: ...
 
 class CountCachedResponse(_message.Message):
     __slots__ = ("cached_token_count",)

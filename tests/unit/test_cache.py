@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -365,3 +366,34 @@ def test_a_new_session_gets_the_free_sequence_next_to_those_in_use() -> None:
         session.pinned = True
         placement = cache.place(session, [], set())
         assert placement is not None and placement.sequence == sequence
+
+
+# whose cache it is
+
+
+@pytest.mark.fault(
+    "others",
+    "another caller's prompt can be read off the count of cached tokens",
+    before="a prefix was counted and copied from every session, whoever's it was",
+    now="only sessions of the same cache salt are counted or copied from",
+)
+def test_a_session_of_another_salt_is_neither_counted_nor_copied() -> None:
+    cache = SessionCache(3)
+    hers = cache.enter(b"alice", 1.0)
+    assert cache.place(hers, LONG, (), b"a") is not None
+    hers.token_ids[:] = LONG
+    assert cache.cached_count([*LONG, 1], b"a") == len(LONG)
+    assert cache.cached_count([*LONG, 1], b"b") == 0
+    assert cache.cached_count([*LONG, 1], b"") == 0
+    his = cache.place(cache.enter(b"bob", 2.0), [*LONG, 1], (), b"b")
+    assert his is not None and his.donor is None and his.count == 0
+    again = cache.place(cache.enter(b"alice again", 3.0), [*LONG, 1], (), b"a")
+    assert again is not None and again.count == len(LONG)
+
+
+def test_a_sequence_taken_over_from_another_salt_keeps_nothing() -> None:
+    cache = SessionCache(1)
+    hers = cache.enter(b"alice", 1.0)
+    assert cache.place(hers, LONG, (), b"a") is not None
+    hers.token_ids[:] = LONG
+    assert cache.place(cache.enter(b"bob", 2.0), LONG, (), b"b") == Placement(0, None, 0)

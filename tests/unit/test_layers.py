@@ -48,7 +48,7 @@ PURE = (
     "orchestrator.text",
     "orchestrator.tool_calls",
 )
-PURE_OVER_PROTOBUF = ("outrider.wire", "outrider.handshake")
+PURE_OVER_PROTOBUF = ("outrider.wire", "outrider.handshake", "orchestrator.salts")
 HTTP_SHAPES = (
     *(f"orchestrator.http.{name}" for name in ("options", "errors", "counts", "completion")),
     *(f"orchestrator.http.{name}" for name in ("openai", "responses", "llama", "library_shapes")),

@@ -1,0 +1,34 @@
+"""Salts: equal only for the same salt under the same credentials."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.salts import MAX_SALT_BYTES, digest, separate
+from outrider.errors import InvalidRequest
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+
+def salt_of(credentials: bytes, salt: str = "") -> bytes:
+    request = messages.GenerateRequest(cache_salt=salt)
+    separate(request, credentials)
+    return digest(request.cache_salt)
+
+
+def test_a_salt_is_the_same_only_under_the_same_credentials() -> None:
+    salts = [salt_of(who, what) for who in (b"", b"one", b"two") for what in ("", "x", "y")]
+    assert len(set(salts)) == len(salts)
+    assert salt_of(b"one", "x") == salt_of(b"one", "x")
+    assert salt_of(b"") == b"", "nobody to tell apart"
+    assert {len(each) for each in salts[1:]} == {16}
+
+
+def test_what_a_caller_sends_does_not_reach_the_salt_of_another() -> None:
+    theirs = messages.GenerateRequest()
+    separate(theirs, b"a key")
+    assert salt_of(b"another key", theirs.cache_salt) != digest(theirs.cache_salt)
+
+
+def test_a_long_salt_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="cache_salt"):
+        digest("ä" * (MAX_SALT_BYTES // 2 + 1))
