@@ -36,7 +36,7 @@ async def run(config: OrchestratorConfig) -> None:
         print(f"outrider http listening on {gateway.address}", flush=True)
     pair.start()
     following = asyncio.create_task(_follow_readiness(orchestrator, server))
-    logs.event("outrider.orchestrator", "listening", address=server.address)
+    logs.event("outrider.orchestrator", "serving", address=server.address)
     for peer in pair.peers:
         logs.event("outrider.orchestrator", peer.detail)
 

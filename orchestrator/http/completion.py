@@ -150,6 +150,11 @@ class Gathering:
         return [self.prompts[i] for i in sorted(self.prompts)]
 
     @property
+    def model(self) -> str:
+        """The name of the model that writes; once a prompt was read."""
+        return next(iter(self.prompts.values())).model_name
+
+    @property
     def statistics(self) -> list[messages.GenerationStatistics]:
         """What each completion that is finished took."""
         return [c.finished.statistics for c in self.completions if c.finished is not None]

@@ -159,7 +159,6 @@ class Gateway:
             f"resp_{secrets.token_hex(12)}",
             f"msg_{secrets.token_hex(12)}",
             int(time.time()),
-            self._model().model_name,
         )
         if body.stream:
             return self._stream(self._response_events(head, body, request), OPENAI)
@@ -208,7 +207,6 @@ class Gateway:
         head = openai.Head(
             f"{prefix}-{secrets.token_hex(12)}",
             int(time.time()),
-            self._model().model_name,
             self._fingerprint(),
         )
         if wish.streams:
@@ -278,15 +276,14 @@ class Gateway:
     async def complete_natively(self, fields: llama.CompletionFields) -> Response:
         """Answer /completion."""
         wish = llama.read_completion(fields)
-        model = self._model().model_name
         if wish.streams:
-            return self._stream(self._native_events(wish, model), LLAMA)
+            return self._stream(self._native_events(wish), LLAMA)
         gathering = wish.gathering()
         await self._gather(wish.requests, gathering, _nothing)
-        return JSONResponse(llama.answer(wish, gathering, model))
+        return JSONResponse(llama.answer(wish, gathering))
 
-    async def _native_events(self, wish: llama.Wish, model: str) -> AsyncGenerator[bytes]:
-        events = llama.Events(wish, model)
+    async def _native_events(self, wish: llama.Wish) -> AsyncGenerator[bytes]:
+        events = llama.Events(wish)
         last = time.perf_counter()
         async with aclosing(self._generate(wish.requests, wish.progress)) as stream:
             async for number, response in stream:

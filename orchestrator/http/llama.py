@@ -152,10 +152,10 @@ def read_embedding(fields: EmbeddingFields) -> list[Prompt]:
 # --- answers ---
 
 
-def answer(wish: Wish, gathering: Gathering, model: str) -> dict[str, Any] | list[dict[str, Any]]:
+def answer(wish: Wish, gathering: Gathering) -> dict[str, Any] | list[dict[str, Any]]:
     """Return the answer once everything is finished: one completion, or a list of them."""
     whole = [
-        _final(wish, gathering, index, model, streamed=False)
+        _final(wish, gathering, index, streamed=False)
         for index in range(len(gathering.completions))
     ]
     return whole[0] if wish.is_single else whole
@@ -164,9 +164,8 @@ def answer(wish: Wish, gathering: Gathering, model: str) -> dict[str, Any] | lis
 class Events:
     """The events of a streamed /completion."""
 
-    def __init__(self, wish: Wish, model: str) -> None:
+    def __init__(self, wish: Wish) -> None:
         self._wish = wish
-        self._model = model
         self._gathering = wish.gathering()
         self._decoders = [utf8_decoder() for _ in self._gathering.completions]
 
@@ -193,7 +192,7 @@ class Events:
             ids = list(response.delta.token_ids)
             yield self._piece(index, addition, ids) | told | timed
         if is_last:
-            yield _final(self._wish, self._gathering, index, self._model, streamed=True)
+            yield _final(self._wish, self._gathering, index, streamed=True)
 
     def _piece(self, index: int, addition: Addition, ids: list[int]) -> dict[str, Any]:
         completion = self._gathering.completions[index]
@@ -212,9 +211,7 @@ class Events:
         return piece
 
 
-def _final(
-    wish: Wish, gathering: Gathering, index: int, model: str, *, streamed: bool
-) -> dict[str, Any]:
+def _final(wish: Wish, gathering: Gathering, index: int, *, streamed: bool) -> dict[str, Any]:
     completion = gathering.completions[index]
     number = index // wish.choice_count
     prompt, finished = gathering.prompts[number], completion.finished
@@ -227,7 +224,7 @@ def _final(
         "tokens": completion.token_ids if fields.return_tokens and not streamed else [],
         "id_slot": -1,
         "stop": True,
-        "model": prompt.model_name or model,
+        "model": prompt.model_name,
         "tokens_predicted": statistics.generated_token_count,
         "tokens_evaluated": len(prompt.prompt_token_ids),
         "generation_settings": generation_settings(wish, prompt),

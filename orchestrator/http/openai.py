@@ -289,16 +289,15 @@ class Head:
 
     id: str
     created: int
-    model: str
     fingerprint: str
 
-    def of(self, kind: str) -> dict[str, Any]:
-        """Return the head of an object of this kind."""
+    def of(self, kind: str, model: str) -> dict[str, Any]:
+        """Return the head of an object of this kind, by the model of this name."""
         return {
             "id": self.id,
             "object": kind,
             "created": self.created,
-            "model": self.model,
+            "model": model,
             "system_fingerprint": self.fingerprint,
         }
 
@@ -341,7 +340,7 @@ class Shape(Protocol):
 def answer(head: Head, shape: Shape, gathering: Gathering) -> dict[str, Any]:
     """Return the answer once everything is finished."""
     return {
-        **head.of(shape.kind),
+        **head.of(shape.kind, gathering.model),
         "choices": [shape.choice(i, each) for i, each in enumerate(gathering.completions)],
         "usage": usage(gathering.started, gathering.statistics),
         **_reports(gathering),
@@ -352,7 +351,7 @@ class Chunks:
     """The chunks of a streamed answer."""
 
     def __init__(self, head: Head, shape: Shape, wish: Wish) -> None:
-        self._head = head.of(shape.chunk_kind)
+        self._head = head
         self._shape = shape
         self._wish = wish
         self._gathering = wish.gathering()
@@ -386,7 +385,8 @@ class Chunks:
             yield self._chunk([]) | {"usage": counted} | _reports(self._gathering)
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        chunk = {**self._head, "choices": choices}
+        head = self._head.of(self._shape.chunk_kind, self._gathering.model)
+        chunk = {**head, "choices": choices}
         return chunk | {"usage": None} if self._wish.includes_usage else chunk
 
 

@@ -111,7 +111,6 @@ class Head:
     response_id: str
     message_id: str
     created: int
-    model: str
 
 
 def answer(head: Head, body: ResponseBody, gathering: Gathering) -> dict[str, Any]:
@@ -121,7 +120,7 @@ def answer(head: Head, body: ResponseBody, gathering: Gathering) -> dict[str, An
     counted = usage(gathering.started, gathering.statistics)
     is_whole = finish_reason(completion.finished) == "stop"
     return {
-        **_response(head, body, "completed" if is_whole else "incomplete"),
+        **_response(head, body, gathering.model, "completed" if is_whole else "incomplete"),
         "incomplete_details": None if is_whole else {"reason": "max_output_tokens"},
         "output": [_message(head, _status(completion), [_part(completion.text)])],
         "usage": {
@@ -159,7 +158,7 @@ class Events:
             yield from self._end()
 
     def _begin(self) -> Iterator[dict[str, Any]]:
-        response = _response(self._head, self._body, "in_progress")
+        response = _response(self._head, self._body, self._gathering.model, "in_progress")
         yield self._event("response.created", response=response)
         yield self._event("response.in_progress", response=response)
         item = _message(self._head, "in_progress", [])
@@ -184,7 +183,7 @@ class Events:
         return {"type": kind, "sequence_number": self._number, **members}
 
 
-def _response(head: Head, body: ResponseBody, status: str) -> dict[str, Any]:
+def _response(head: Head, body: ResponseBody, model: str, status: str) -> dict[str, Any]:
     return {
         "id": head.response_id,
         "object": "response",
@@ -195,7 +194,7 @@ def _response(head: Head, body: ResponseBody, status: str) -> dict[str, Any]:
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
         "metadata": body.metadata or {},
-        "model": head.model,
+        "model": model,
         "output": [],
         "parallel_tool_calls": False,
         "temperature": body.temperature,

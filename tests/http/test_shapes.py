@@ -20,7 +20,7 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.fake_orchestrator import FakeOrchestrator
 
 GOLDEN = Path(__file__).with_name("golden")
-HEAD = openai.Head("id-1", 1700000000, "fake-1b", "fp_1")
+HEAD = openai.Head("id-1", 1700000000, "fp_1")
 COMPLETIONS: dict[str, dict[str, Any]] = {
     "completion": {"prompt": "ab"},
     "completion_usage": {"prompt": "ab", "stream_options": {"include_usage": True}},
@@ -84,7 +84,7 @@ async def test_a_stream_of_a_chat_is_as_written_down(name: str):
 @pytest.mark.parametrize("name", NATIVE)
 async def test_a_stream_of_llama_server_is_as_written_down(name: str):
     wish = llama.read_completion(llama.CompletionFields(**NATIVE[name], stream=True))
-    events = llama.Events(wish, "fake-1b")
+    events = llama.Events(wish)
     responses = await responses_to(wish.requests[0])
     check(name, [event(one) for each in responses for one in events.add(0, each, 0.5)])
 
@@ -92,12 +92,12 @@ async def test_a_stream_of_llama_server_is_as_written_down(name: str):
 @pytest.mark.parametrize("name", NATIVE)
 async def test_what_is_streamed_is_what_is_answered_at_once(name: str):
     wish = llama.read_completion(llama.CompletionFields(**NATIVE[name]))
-    gathering, events = wish.gathering(), llama.Events(wish, "fake-1b")
+    gathering, events = wish.gathering(), llama.Events(wish)
     pieces = []
     for response in await responses_to(wish.requests[0]):
         gathering.add(0, response)
         pieces += list(events.add(0, response, 0.0))
-    answer = llama.answer(wish, gathering, "fake-1b")
+    answer = llama.answer(wish, gathering)
     assert isinstance(answer, dict)
     assert answer["content"] == "".join(piece["content"] for piece in pieces)
     told = [one for piece in pieces for one in piece.get("completion_probabilities", [])]

@@ -293,3 +293,26 @@ async def test_a_draft_that_comes_back_as_another_model_drafts_on(acceptance: in
         completion = await generate(trio.orchestrator, whole, [Interruption(20, swap)])
     assert completion.token_ids == written_alone(first(), whole)
     assert completion.statistics.draft_fault_count >= 1
+
+
+@pytest.mark.fault(
+    "restart",
+    "A request waited for a target that came back as another model",
+    before="The answer over HTTP had the name of the old model.",
+    now="An answer has the name of the model that wrote it.",
+)
+async def test_an_answer_names_the_model_that_wrote_it() -> None:
+    async with (
+        services() as trio,
+        serving(trio.orchestrator.orchestrator) as url,
+        httpx.AsyncClient(timeout=PATIENCE) as client,
+    ):
+        await trio.target.kill()
+        await eventually(lambda: not trio.orchestrator.pair.target.ready)
+        body = {"prompt": "the rain", "max_tokens": 4}
+        waiting = asyncio.create_task(client.post(f"{url}/v1/completions", json=body))
+        orchestrator = trio.orchestrator.orchestrator
+        await eventually(lambda: orchestrator.status().active_generation_count == 1)
+        await trio.target.restart(second)
+        answer = await waiting
+    assert answer.json()["model"] == "toy-9"
