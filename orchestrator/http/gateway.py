@@ -18,7 +18,7 @@ from google.protobuf.json_format import MessageToDict
 from starlette.responses import JSONResponse, Response
 
 from orchestrator.completions import Observer, Responses
-from orchestrator.http import errors, llama, openai, responses
+from orchestrator.http import errors, llama, openai, openai_answers, responses
 from orchestrator.http.completion import Gathering
 from orchestrator.http.config import HttpConfig
 from orchestrator.http.metrics import Metrics
@@ -124,7 +124,7 @@ class Gateway:
     async def complete(self, body: openai.CompletionBody) -> Response:
         """Answer /v1/completions."""
         wish = openai.read_completion(body)
-        shape = openai.TextShape(wish.requests[0].HasField("logprobs"), wish.choice_count)
+        shape = openai_answers.TextShape(wish.requests[0].HasField("logprobs"), wish.choice_count)
 
         async def prepare(number: int, prompt: messages.GenerationStarted) -> None:
             if wish.echoes:
@@ -141,7 +141,7 @@ class Gateway:
         wish = openai.read_chat(body, prompt, call_format, forced)
         for each in wish.requests:
             each.model.CopyFrom(rendered.model)
-        shape = openai.ChatShape(
+        shape = openai_answers.ChatShape(
             wish.requests[0].HasField("logprobs"),
             secrets.token_hex(6),
             wish.call_format,
@@ -182,7 +182,7 @@ class Gateway:
         """Answer /v1/embeddings."""
         found = await self._embed(openai.read_embedding(body))
         model = self._model().model_name
-        return JSONResponse(openai.embeddings(model, found, body.encoding_format))
+        return JSONResponse(openai_answers.embeddings(model, found, body.encoding_format))
 
     def models(self) -> list[dict[str, Any]]:
         """Return the models that can be asked for: the target, once it is known."""
@@ -195,16 +195,16 @@ class Gateway:
             "n_params": model.parameter_count,
             "size": model.weight_byte_count,
         }
-        return [openai.model_card(model.model_name, self._created, meta)]
+        return [openai_answers.model_card(model.model_name, self._created, meta)]
 
     async def _openai(
         self,
         wish: openai.Wish,
-        shape: openai.Shape,
+        shape: openai_answers.Shape,
         prefix: str,
         prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
     ) -> Response:
-        head = openai.Head(
+        head = openai_answers.Head(
             f"{prefix}-{secrets.token_hex(12)}",
             int(time.time()),
             self._fingerprint(),
@@ -213,16 +213,16 @@ class Gateway:
             return self._stream(self._chunks(wish, shape, head, prepare), OPENAI)
         gathering = wish.gathering()
         await self._gather(wish.requests, gathering, prepare)
-        return JSONResponse(openai.answer(head, shape, gathering))
+        return JSONResponse(openai_answers.answer(head, shape, gathering))
 
     async def _chunks(
         self,
         wish: openai.Wish,
-        shape: openai.Shape,
-        head: openai.Head,
+        shape: openai_answers.Shape,
+        head: openai_answers.Head,
         prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
     ) -> AsyncGenerator[bytes]:
-        chunks = openai.Chunks(head, shape, wish)
+        chunks = openai_answers.Chunks(head, shape, wish)
         async with aclosing(self._generate(wish.requests, wish.progress)) as stream:
             async for number, response in stream:
                 if response.WhichOneof("event") == "started":
@@ -233,7 +233,7 @@ class Gateway:
 
     async def _echo(
         self, request: messages.GenerateRequest, prompt: messages.GenerationStarted
-    ) -> openai.Echo:
+    ) -> openai_answers.Echo:
         model = common.ModelReference(identity=prompt.model_identity, name=prompt.model_name)
         ids = list(prompt.prompt_token_ids)
         text = request.prompt_text
@@ -242,7 +242,7 @@ class Gateway:
         texts = None
         if request.prompt_logprobs:
             texts = [(await self._text([token_id], model)).encode() for token_id in ids]
-        return openai.echo_of(prompt, text, texts)
+        return openai_answers.echo_of(prompt, text, texts)
 
     async def _text(self, ids: Sequence[int], model: common.ModelReference | None = None) -> str:
         response = await self._orchestrator.detokenize(

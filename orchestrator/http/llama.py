@@ -18,7 +18,8 @@ from orchestrator.http.completion import (
     committed_tokens,
 )
 from orchestrator.http.counts import timings
-from orchestrator.http.openai import ChatBody, finite
+from orchestrator.http.openai import ChatBody
+from orchestrator.http.openai_answers import finite
 from orchestrator.http.options import (
     Body,
     Int32,

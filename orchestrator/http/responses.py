@@ -11,7 +11,8 @@ from pydantic import Field
 
 from orchestrator.http.completion import Completion, Gathering
 from orchestrator.http.counts import acceptance_metrics, timings, usage
-from orchestrator.http.openai import ResponseFormat, SchemaFormat, finish_reason, schema_of
+from orchestrator.http.openai import ResponseFormat, SchemaFormat, schema_of
+from orchestrator.http.openai_answers import finish_reason
 from orchestrator.http.options import Body, GenerationFields, Int32, generate_request, refuse
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.http import llama, openai
+from orchestrator.http import llama, openai, openai_answers
 from orchestrator.http.completion import Completion
 from orchestrator.http.counts import acceptance_histogram, acceptance_metrics, timings
 from orchestrator.http.options import GenerationFields, generate_request, read_prompts
@@ -20,7 +20,7 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.fake_orchestrator import FakeOrchestrator
 
 GOLDEN = Path(__file__).with_name("golden")
-HEAD = openai.Head("id-1", 1700000000, "fp_1")
+HEAD = openai_answers.Head("id-1", 1700000000, "fp_1")
 COMPLETIONS: dict[str, dict[str, Any]] = {
     "completion": {"prompt": "ab"},
     "completion_usage": {"prompt": "ab", "stream_options": {"include_usage": True}},
@@ -65,8 +65,8 @@ def check(name: str, chunks: list[bytes]) -> None:
 @pytest.mark.parametrize("name", COMPLETIONS)
 async def test_a_stream_of_completions_is_as_written_down(name: str):
     wish = openai.read_completion(openai.CompletionBody(**COMPLETIONS[name]))
-    shape = openai.TextShape(wish.requests[0].HasField("logprobs"))
-    chunks = openai.Chunks(HEAD, shape, wish)
+    shape = openai_answers.TextShape(wish.requests[0].HasField("logprobs"))
+    chunks = openai_answers.Chunks(HEAD, shape, wish)
     responses = await responses_to(wish.requests[0])
     check(name, [event(chunk) for each in responses for chunk in chunks.add(0, each)])
 
@@ -75,8 +75,8 @@ async def test_a_stream_of_completions_is_as_written_down(name: str):
 async def test_a_stream_of_a_chat_is_as_written_down(name: str):
     body = openai.ChatBody(messages=[{"role": "user", "content": "a"}], **CHATS[name])
     wish = openai.read_chat(body, [1, 100], None)
-    shape = openai.ChatShape(wish.requests[0].HasField("logprobs"), "1")
-    chunks = openai.Chunks(HEAD, shape, wish)
+    shape = openai_answers.ChatShape(wish.requests[0].HasField("logprobs"), "1")
+    chunks = openai_answers.Chunks(HEAD, shape, wish)
     responses = await responses_to(wish.requests[0])
     check(name, [event(chunk) for each in responses for chunk in chunks.add(0, each)])
 

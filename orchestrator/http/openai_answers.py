@@ -1,0 +1,442 @@
+"""OpenAI's API: the messages of generations to answers and chunks. Pure."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from orchestrator.http.completion import Addition, CommittedToken, Completion, Gathering
+from orchestrator.http.counts import acceptance_metrics, timings, usage
+from orchestrator.http.openai import Wish
+from orchestrator.tool_calls import CallFormat, Mark, ToolCall, ToolCallParser, parse
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+LEAST_LOGPROB = -9999.0
+"""Stands for the logarithm of no probability, which JSON cannot hold."""
+
+_FINISH_REASONS = {
+    messages.FINISH_REASON_END_OF_TEXT: "stop",
+    messages.FINISH_REASON_STOP_SEQUENCE: "stop",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What every answer and chunk of a request begins with."""
+
+    id: str
+    created: int
+    fingerprint: str
+
+    def of(self, kind: str, model: str) -> dict[str, Any]:
+        """Return the head of an object of this kind, by the model of this name."""
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt that is shown again: its text, and its tokens, where they were asked for."""
+
+    text: str
+    tokens: tuple[CommittedToken, ...] = ()
+
+
+_NO_ECHO = Echo("")
+
+
+class Shape(Protocol):
+    """One of OpenAI's endpoints: how its choices look, whole and in pieces."""
+
+    @property
+    def kind(self) -> str:
+        """The object type of an answer."""
+
+    @property
+    def chunk_kind(self) -> str:
+        """The object type of a chunk."""
+
+    def choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        """Return a whole choice."""
+
+    def silent(self, index: int) -> dict[str, Any]:
+        """Return a choice that adds nothing, while its prompt is read."""
+
+    def pieces(self, index: int, addition: Addition) -> Iterator[dict[str, Any]]:
+        """Yield what there is to send of an addition, as choices without a finish reason."""
+
+    def last(self, index: int, completion: Completion) -> Iterator[dict[str, Any]]:
+        """Yield the last pieces of a choice; the last of them has the finish reason."""
+
+
+def answer(head: Head, shape: Shape, gathering: Gathering) -> dict[str, Any]:
+    """Return the answer once everything is finished."""
+    return {
+        **head.of(shape.kind, gathering.model),
+        "choices": [shape.choice(i, each) for i, each in enumerate(gathering.completions)],
+        "usage": usage(gathering.started, gathering.statistics),
+        **_reports(gathering),
+    }
+
+
+class Chunks:
+    """The chunks of a streamed answer."""
+
+    def __init__(self, head: Head, shape: Shape, wish: Wish) -> None:
+        self._head = head
+        self._shape = shape
+        self._wish = wish
+        self._gathering = wish.gathering()
+        self._open = len(self._gathering.completions)
+
+    def add(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
+        """Yield the chunks that a message becomes."""
+        addition = self._gathering.add(prompt, response)
+        index = self._gathering.index(prompt, response)
+        timed = self._wish.progress.timings(response)
+        read = self._wish.progress.prompt(prompt, response)
+        if read:
+            yield self._chunk([self._shape.silent(index)]) | timed | read
+        if addition is None:
+            return
+        for piece in self._shape.pieces(index, addition):
+            yield self._chunk([piece]) | timed
+        if response.WhichOneof("event") != "finished":
+            return
+        self._open -= 1
+        pieces = list(self._shape.last(index, self._gathering.completions[index]))
+        for piece in pieces[:-1]:
+            yield self._chunk([piece]) | timed
+        ending = self._chunk(pieces[-1:]) | timed
+        if self._open or self._wish.includes_usage:
+            yield ending
+        else:
+            yield ending | _reports(self._gathering)
+        if not self._open and self._wish.includes_usage:
+            counted = usage(self._gathering.started, self._gathering.statistics)
+            yield self._chunk([]) | {"usage": counted} | _reports(self._gathering)
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        head = self._head.of(self._shape.chunk_kind, self._gathering.model)
+        chunk = {**head, "choices": choices}
+        return chunk | {"usage": None} if self._wish.includes_usage else chunk
+
+
+def _reports(gathering: Gathering) -> dict[str, Any]:
+    """Return how speculation went, as llama-server and vLLM tell it, of a single completion."""
+    if len(gathering.completions) != 1:
+        return {"metrics": None}
+    (statistics,) = gathering.statistics
+    return {"timings": timings(statistics), "metrics": acceptance_metrics(statistics)}
+
+
+def finish_reason(finished: messages.GenerationFinished) -> str:
+    """Return why a completion ended."""
+    return _FINISH_REASONS.get(finished.reason, "length")
+
+
+def _finished(completion: Completion) -> messages.GenerationFinished:
+    assert completion.finished is not None
+    return completion.finished
+
+
+# --- /v1/completions ---
+
+
+@dataclass(slots=True)
+class TextShape:
+    """Choices of /v1/completions. `echoes` are the prompts to show again, by their index."""
+
+    wants_logprobs: bool
+    choice_count: int = 1
+    echoes: dict[int, Echo] = field(default_factory=dict)
+    kind: str = "text_completion"
+    chunk_kind: str = "text_completion"
+    _offsets: dict[int, int] = field(default_factory=dict)
+
+    def choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        """Return a whole choice."""
+        echo = self._echo(index)
+        tokens = (*echo.tokens, *completion.shown)
+        reason = finish_reason(_finished(completion))
+        return self._choice(index, echo.text + completion.text, tokens, 0, reason)
+
+    def silent(self, index: int) -> dict[str, Any]:
+        """Return a choice without text."""
+        return self._choice(index, "", (), 0, None)
+
+    def pieces(self, index: int, addition: Addition) -> Iterator[dict[str, Any]]:
+        """Yield the new text, the first time behind the prompt if that is echoed."""
+        text, tokens = addition.text, addition.tokens
+        if index not in self._offsets:
+            echo = self._echo(index)
+            text, tokens = echo.text + text, (*echo.tokens, *tokens)
+            self._offsets[index] = 0
+        if not text and not (tokens and self.wants_logprobs):
+            return
+        yield self._choice(index, text, tokens, self._offsets[index], None)
+        self._offsets[index] += sum(len(_text(token)) for token in tokens)
+
+    def last(self, index: int, completion: Completion) -> Iterator[dict[str, Any]]:
+        """Yield the finish reason."""
+        yield self._choice(index, "", (), 0, finish_reason(_finished(completion)))
+
+    def _echo(self, index: int) -> Echo:
+        return self.echoes.get(index // self.choice_count, _NO_ECHO)
+
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[CommittedToken],
+        offset: int,
+        reason: str | None,
+    ) -> dict[str, Any]:
+        shows = self.wants_logprobs and (tokens or reason is None or text)
+        return {
+            "text": text,
+            "index": index,
+            "logprobs": _text_logprobs(tokens, offset) if shows else None,
+            "finish_reason": reason,
+        }
+
+
+def _text_logprobs(tokens: Sequence[CommittedToken], offset: int) -> dict[str, Any]:
+    shape: dict[str, list[Any]] = {
+        "tokens": [],
+        "token_logprobs": [],
+        "top_logprobs": [],
+        "text_offset": [],
+    }
+    for token in tokens:
+        text = _text(token)
+        shape["tokens"].append(text)
+        shape["text_offset"].append(offset)
+        offset += len(text)
+        if token.logprob is None:
+            shape["token_logprobs"].append(None)
+            shape["top_logprobs"].append(None)
+            continue
+        value = finite(token.logprob.log_probability)
+        top = {_decode(a.token.text): finite(a.log_probability) for a in _top(token)}
+        shape["token_logprobs"].append(value)
+        shape["top_logprobs"].append(top | {text: value})
+    return shape
+
+
+def echo_of(
+    prompt: messages.GenerationStarted, text: str, token_texts: Sequence[bytes] | None
+) -> Echo:
+    """Return the prompt to show; `token_texts` are the texts of its tokens if they are wanted."""
+    if token_texts is None:
+        return Echo(text)
+    logprobs = prompt.prompt_logprobs
+    return Echo(
+        text,
+        tuple(
+            CommittedToken(
+                token_id,
+                token_texts[i],
+                "prompt",
+                # Nothing is before the first token that could make it probable.
+                logprobs[i] if 0 < i < len(logprobs) else None,
+            )
+            for i, token_id in enumerate(prompt.prompt_token_ids)
+        ),
+    )
+
+
+# --- /v1/chat/completions ---
+
+
+@dataclass(slots=True)
+class ChatShape:
+    """Choices of /v1/chat/completions. `id_suffix` makes the ids of calls unique.
+
+    `call_opening` is the part of a call that the prompt ends in.
+    """
+
+    wants_logprobs: bool
+    id_suffix: str
+    call_format: CallFormat | None = None
+    call_opening: str = ""
+    kind: str = "chat.completion"
+    chunk_kind: str = "chat.completion.chunk"
+    _parsers: dict[int, ToolCallParser | None] = field(default_factory=dict)
+    _call_counts: dict[int, int] = field(default_factory=dict)
+
+    def choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        """Return a whole choice."""
+        content: str | None = completion.text
+        calls: list[ToolCall] = []
+        if self.call_format is not None:
+            content, calls = parse([*self._opening(), *completion.pieces], self.call_format)
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if calls:
+            message["content"] = content or None
+            message["tool_calls"] = [self._call(index, i, call) for i, call in enumerate(calls)]
+        reason = finish_reason(_finished(completion))
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": self._logprobs(completion.shown),
+            "finish_reason": "tool_calls" if calls and reason == "stop" else reason,
+        }
+
+    def silent(self, index: int) -> dict[str, Any]:
+        """Return a choice without content."""
+        return self._piece(index, {"role": "assistant", "content": None})
+
+    def pieces(self, index: int, addition: Addition) -> Iterator[dict[str, Any]]:
+        """Yield the role at first, then content and calls as they become certain."""
+        if index not in self._parsers:
+            self._parsers[index] = self._parser()
+            self._call_counts[index] = 0
+            yield self._piece(index, {"role": "assistant", "content": ""})
+        parser = self._parsers[index]
+        certain: list[str | ToolCall] = [addition.text]
+        if parser is not None:
+            certain = [each for piece in addition.pieces for each in parser.add(piece)]
+        yield from self._deltas(index, certain, addition.tokens)
+
+    def last(self, index: int, completion: Completion) -> Iterator[dict[str, Any]]:
+        """Yield what was not certain before, then the finish reason."""
+        parser = self._parsers[index]
+        if parser is not None:
+            yield from self._deltas(index, parser.finish(), ())
+        reason = finish_reason(_finished(completion))
+        called = self._call_counts[index] > 0 and reason == "stop"
+        yield self._piece(index, {}, reason="tool_calls" if called else reason)
+
+    def _opening(self) -> list[Mark]:
+        return [Mark(self.call_opening)] if self.call_opening else []
+
+    def _parser(self) -> ToolCallParser | None:
+        if self.call_format is None:
+            return None
+        parser = ToolCallParser(self.call_format)
+        for mark in self._opening():
+            parser.add(mark)
+        return parser
+
+    def _deltas(
+        self,
+        index: int,
+        certain: Iterable[str | ToolCall],
+        tokens: Sequence[CommittedToken],
+    ) -> Iterator[dict[str, Any]]:
+        deltas: list[dict[str, Any]] = []
+        for each in certain:
+            if isinstance(each, str):
+                deltas += [{"content": each}] if each else []
+            else:
+                number = self._call_counts[index]
+                self._call_counts[index] += 1
+                call = {"index": number, **self._call(index, number, each)}
+                deltas.append({"tool_calls": [call]})
+        if tokens and self.wants_logprobs and not deltas:
+            deltas.append({"content": ""})
+        for delta in deltas:
+            yield self._piece(index, delta, tokens)
+            tokens = ()
+
+    def _piece(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        tokens: Sequence[CommittedToken] = (),
+        reason: str | None = None,
+    ) -> dict[str, Any]:
+        return {
+            "index": index,
+            "delta": delta,
+            "logprobs": self._logprobs(tokens) if tokens else None,
+            "finish_reason": reason,
+        }
+
+    def _logprobs(self, tokens: Sequence[CommittedToken]) -> dict[str, Any] | None:
+        if not self.wants_logprobs:
+            return None
+        return {"content": [_chat_logprob(token) for token in tokens], "refusal": None}
+
+    def _call(self, choice: int, number: int, call: ToolCall) -> dict[str, Any]:
+        return {
+            "id": f"call_{self.id_suffix}_{choice}_{number}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+
+
+def _chat_logprob(token: CommittedToken) -> dict[str, Any]:
+    logprob = token.logprob or messages.TokenLogprob()
+    return {
+        **_token_logprob(token.text, logprob.log_probability),
+        "top_logprobs": [
+            _token_logprob(each.token.text, each.log_probability) for each in logprob.alternatives
+        ],
+    }
+
+
+def _token_logprob(text: bytes, value: float) -> dict[str, Any]:
+    return {"token": _decode(text), "logprob": finite(value), "bytes": list(text)}
+
+
+def finite(value: float) -> float:
+    """Return a log probability that JSON can hold."""
+    return max(value, LEAST_LOGPROB)
+
+
+def _top(token: CommittedToken) -> Iterable[messages.Alternative]:
+    return token.logprob.alternatives if token.logprob is not None else ()
+
+
+def _text(token: CommittedToken) -> str:
+    return _decode(token.text)
+
+
+def _decode(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+# --- /v1/embeddings and /v1/models ---
+
+
+def embeddings(
+    model: str, found: Sequence[messages.Embedding], encoding: str | None
+) -> dict[str, Any]:
+    """Return the answer of /v1/embeddings."""
+    count = sum(embedding.token_count for embedding in found)
+    return {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": i, "embedding": _vector(embedding.values, encoding)}
+            for i, embedding in enumerate(found)
+        ],
+        "model": model,
+        "usage": {"prompt_tokens": count, "total_tokens": count},
+    }
+
+
+def _vector(values: Sequence[float], encoding: str | None) -> str | list[float]:
+    if encoding != "base64":
+        return list(values)
+    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode()
+
+
+def model_card(model: str, created: int, meta: dict[str, Any]) -> dict[str, Any]:
+    """Return one model of /v1/models."""
+    return {
+        "id": model,
+        "object": "model",
+        "created": created,
+        "owned_by": "outrider",
+        "meta": meta,
+    }
