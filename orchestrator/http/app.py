@@ -20,7 +20,13 @@ from orchestrator.http.gateway import LLAMA, OPENAI, Dialect, Gateway, Orchestra
 from orchestrator.http.jsonrpc import answer
 from orchestrator.http.library import Library
 from orchestrator.http.metrics import CONTENT_TYPE, Metrics
-from orchestrator.http.middleware import AnyContentType, ApiKey, BodyLimit, InternalErrors
+from orchestrator.http.middleware import (
+    AnyContentType,
+    ApiKey,
+    BodyLimit,
+    InternalErrors,
+    KnownHost,
+)
 from orchestrator.http.streams import ClientGone, until_gone
 from outrider import logs
 from outrider.errors import Draining, OutriderError
@@ -65,7 +71,9 @@ def create_app(
     _add_errors(app)
     app.add_middleware(InternalErrors, answer=lambda path, error: _dialect(path).error(error))
     app.add_middleware(AnyContentType)
-    app.add_middleware(BodyLimit, most=config.body_bytes, refusal=_refuse)
+    app.add_middleware(
+        BodyLimit, most=config.body_bytes, seconds=config.body_seconds, refusal=_refuse
+    )
     if config.api_key:
         app.add_middleware(ApiKey, key=config.api_key, refusal=_refuse)
     if config.cors_origins:
@@ -75,6 +83,8 @@ def create_app(
             allow_methods=["*"],
             allow_headers=["*"],
         )
+    if config.hosts is not None:
+        app.add_middleware(KnownHost, hosts=config.hosts, refusal=_refuse)
     return app
 
 

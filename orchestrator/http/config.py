@@ -22,11 +22,24 @@ class HttpConfig:
     tls_key: Path | None = None
     tls_client_ca: Path | None = None  # demand certificates of clients, signed by this
     cors_origins: tuple[str, ...] = ()  # web pages from there may call; none by default
+    allowed_hosts: tuple[str, ...] = ()  # names in URLs that may lead here; see `hosts`
     slots: bool = False  # whether /slots tells what is under way
     allow_init: bool = False  # whether callers of /rpc may have any file here opened as a model
     body_bytes: int = 4 * 1024 * 1024  # of a request, at most
+    body_seconds: float = 60.0  # for all of a body to come; 4 MiB need 0.6 Mbit/s
     ping_seconds: float = 10.0  # a silent stream gets a comment so often
     metrics_names: tuple[str, ...] = ()  # of other servers, beside our own
+
+    @property
+    def hosts(self) -> frozenset[str] | None:
+        """The names that a request may give for this machine beside loopback's; None: any.
+
+        Without a key a web page could otherwise have its own name resolved to
+        this address, and read here as if it came from here.
+        """
+        if self.api_key and not self.allowed_hosts:
+            return None
+        return frozenset([read_listen(self.listen).host.strip("[]"), *self.allowed_hosts])
 
     def __post_init__(self) -> None:
         address = read_listen(self.listen)

@@ -1,4 +1,4 @@
-"""What stands before every route: the API key, bodies and their limit, errors. Plain ASGI.
+"""What stands before every route: the host, the key, bodies and their limits, errors. Plain ASGI.
 
 Nothing here comes between a route and its client, so a route sees at once when
 the client hangs up.
@@ -6,8 +6,12 @@ the client hangs up.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from ipaddress import ip_address
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -18,6 +22,8 @@ from orchestrator.http.errors import Failure
 
 Refusal = Callable[[str, Failure], Response]
 """Makes the answer to a refused request of a path."""
+
+_PORT = re.compile(r":\d*$")
 
 _OPEN_PATHS = frozenset(
     {"/", "/health", "/v1/health", "/livez", *(f"/page/{name}" for name in page.PARTS)}
@@ -95,12 +101,48 @@ class ApiKey:
         return any([hmac.compare_digest(value.strip(), self._key) for value in told])
 
 
-class BodyLimit:
-    """Refuses bodies of more than `most` bytes, also those that do not say their length."""
+class KnownHost:
+    """Refuses requests whose `Host` is neither loopback's nor one of `hosts`.
 
-    def __init__(self, app: ASGIApp, most: int, refusal: Refusal) -> None:
+    That is what a browser sends for a page whose own name was made to resolve to this address: to
+    the browser the page asks its own server, and may read the answer.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], refusal: Refusal) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._refusal = refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve as an ASGI application."""
+        named = [value for name, value in scope.get("headers", ()) if name == b"host"]
+        if all(is_known_host(value.decode("latin-1"), self._hosts) for value in named):
+            await self._app(scope, receive, send)
+            return
+        failure = Failure(403, "the Host of the request is not this server: see --http-hosts")
+        await self._refusal(scope["path"], failure)(scope, receive, send)
+
+
+def is_known_host(header: str, hosts: Collection[str]) -> bool:
+    """Return whether the value of a `Host` header is loopback's or one of `hosts`."""
+    name = _PORT.sub("", header).strip("[]").lower().rstrip(".")
+    if name in hosts or name == "localhost" or name.endswith(".localhost"):
+        return True
+    with suppress(ValueError):
+        return ip_address(name).is_loopback
+    return False
+
+
+class BodyLimit:
+    """Refuses bodies of more than `most` bytes, also those that do not say their length.
+
+    A body has `seconds` to come.
+    """
+
+    def __init__(self, app: ASGIApp, most: int, seconds: float, refusal: Refusal) -> None:
         self._app = app
         self._most = most
+        self._seconds = seconds
         self._reason = f"the body is longer than {most} bytes"
         self._refusal = refusal
 
@@ -113,11 +155,19 @@ class BodyLimit:
             failure = Failure(413, self._reason)
             await self._refusal(scope["path"], failure)(scope, receive, send)
             return
-        left = self._most
+        left, is_read = self._most, False
+        deadline = asyncio.get_running_loop().time() + self._seconds
 
         async def counted() -> Message:
-            nonlocal left
-            message = await receive()
+            nonlocal left, is_read
+            if is_read:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, f"the body took more than {self._seconds:g} s") from None
+            is_read = not message.get("more_body", False)
             left -= len(message.get("body", b""))
             if left < 0:
                 raise HTTPException(413, self._reason)

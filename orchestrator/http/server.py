@@ -12,6 +12,7 @@ import uvicorn
 
 from orchestrator.http.app import create_app
 from orchestrator.http.config import HttpConfig
+from orchestrator.http.connections import MAX_HEAD_BYTES, Connection
 from orchestrator.http.library import Library
 from orchestrator.launch import Launcher
 from orchestrator.service import Orchestrator
@@ -40,6 +41,8 @@ class HttpServer:
                 lifespan="off",
                 ws="none",
                 server_header=False,
+                http=Connection,
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 ssl_certfile=config.tls_cert,
                 ssl_keyfile=config.tls_key,
                 ssl_ca_certs=None if config.tls_client_ca is None else str(config.tls_client_ca),

@@ -162,6 +162,13 @@ class HttpOptions:
     http_cors: Annotated[
         str, typer.Option(metavar="ORIGIN,...", help="Web pages from there may call; *: all.")
     ] = ""
+    http_hosts: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="Names of this machine in URLs; without a key others than loopback's are refused.",
+        ),
+    ] = ""
     http_slots: Annotated[bool, typer.Option("--http-slots", help="Serve /slots.")] = False
     allow_init: Annotated[
         bool,
@@ -197,6 +204,7 @@ class HttpOptions:
             tls_key=server.tls_key,
             tls_client_ca=server.tls_client_ca,
             cors_origins=_split(self.http_cors),
+            allowed_hosts=_split(self.http_hosts.lower()),
             slots=self.http_slots,
             allow_init=self.allow_init,
             body_bytes=self.http_body_limit,

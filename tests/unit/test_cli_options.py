@@ -60,6 +60,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "http": "127.0.0.1:8080",
         "http_key_file": Path("a key"),
         "http_cors": "https://a.example,https://b.example",
+        "http_hosts": "box.lan,box",
         "http_slots": True,
         "allow_init": True,
         "http_body_limit": 1000,
