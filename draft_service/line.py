@@ -11,7 +11,6 @@ from typing import Protocol
 import numpy as np
 
 from outrider.distribution import Distribution, most_probable, quantised, softmax
-from outrider.engine.cache import tokens_to_keep
 from outrider.engine.follow import Follower
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Model, Row
@@ -126,9 +125,7 @@ class Drafter:
         if until <= len(line.token_ids):
             yield from _catch_up(lease, line.token_ids)
         while len(line.token_ids) < until and not self._ended(line):
-            kept = tokens_to_keep(lease.held, line.token_ids, 1)
-            lease.keep(kept)
-            rows = yield Step(line.token_ids[kept:], 1)
+            rows = yield Step(lease.reconcile(line.token_ids, 1), 1)
             guess = self._guess(rows[0], line.base, line.token_ids)
             if guess.doubtful:
                 break
@@ -154,10 +151,9 @@ class Drafter:
 
 def _catch_up(lease: Lease, token_ids: list[int]) -> Generator[Step, list[Row], None]:
     """Decode what is known but not held, so that the next order starts at once."""
-    kept = tokens_to_keep(lease.held, token_ids, 1)
-    lease.keep(kept)
-    if kept < len(token_ids) - 1:
-        yield Step(token_ids[kept:-1], 0)
+    missing = lease.reconcile(token_ids, 1)
+    if len(missing) > 1:
+        yield Step(missing[:-1], 0)
 
 
 class _FrameBuilder:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from outrider.distribution import Distribution, logprobs, softmax
-from outrider.engine.cache import tokens_to_keep
 from outrider.engine.follow import Follower
 from outrider.engine.host import EngineHost
 from outrider.engine.job import Lease, Spent, Step, Ticket
@@ -210,11 +209,10 @@ class BeamSearch:
         self, lease: Lease, beam: Beam, text: list[int]
     ) -> Generator[Step, list[Row], list[Next]]:
         check_room(len(text), lease.capacity)
-        kept = tokens_to_keep(lease.held, text, 1)
-        lease.keep(kept)
+        missing = lease.reconcile(text, 1)
         if not beam.token_ids:
-            self._cached_count = kept
-        rows = yield Step(text[kept:], 1)
+            self._cached_count = len(lease.held)
+        rows = yield Step(missing, 1)
         assert beam.sampler is not None
         try:
             law = beam.sampler.law(rows[0])

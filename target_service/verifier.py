@@ -7,7 +7,6 @@ from itertools import takewhile
 from operator import eq
 
 from outrider.distribution import Distribution, logprobs, most_probable, softmax
-from outrider.engine.cache import tokens_to_keep
 from outrider.engine.follow import Follower
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Model, Row, Sampler
@@ -74,12 +73,11 @@ class Verifier:
         prefix = list(wanted)
         wanted += round_.draft
         check_room(len(wanted), lease.capacity)
-        kept = tokens_to_keep(lease.held, wanted, round_.row_count)
-        lease.keep(kept)
+        missing = lease.reconcile(wanted, round_.row_count)
         if self.cached_count is None:
-            self.cached_count = min(kept, len(prefix))
+            self.cached_count = min(len(lease.held), len(prefix))
         gains = [survival / 255 for survival in round_.survivals]
-        logits = yield Step(wanted[kept:], round_.row_count, gains)
+        logits = yield Step(missing, round_.row_count, gains)
         rows = self._rows(logits, prefix, round_)
         self._decided = [*prefix, *_added(round_.draft, rows.sampled)]
         return rows

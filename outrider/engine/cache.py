@@ -124,6 +124,15 @@ class SessionCache:
         session.token_ids = list(wanted[:count])
         return Placement(sequence, donor.sequence if donor else None, count)
 
+    def is_free(self, sequence: int) -> bool:
+        """Return whether no session has the sequence."""
+        return sequence in self._free
+
+    def held_count(self, sequence: int) -> int:
+        """Return how many tokens the owner of a sequence holds there; 0 for a free one."""
+        owners = [s for s in self._sessions.values() if s.sequence == sequence]
+        return len(owners[0].token_ids) if owners else 0
+
     def exchange(self, first: int, second: int) -> None:
         """Let two sequences change owners; either may have none."""
         other = {first: second, second: first}

@@ -249,6 +249,7 @@ class EngineHost:
         finally:
             self._turns.give()
         self._cache = SessionCache(description.sequence_count)
+        self._can_exchange = description.can_exchange
         self._capacity = description.context
         self._limits = Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED)
         self._cost = CostTable(costs)
@@ -326,9 +327,10 @@ class EngineHost:
                 self._fail(ticket, EngineBusy(message, self._options.room_seconds))
             return False
         if placement.donor not in (None, placement.sequence):
-            self._model.copy_prefix(placement.donor, placement.sequence, placement.count)
+            held = self._model.copy_prefix(placement.donor, placement.sequence, placement.count)
         else:
-            self._model.truncate(placement.sequence, placement.count)
+            held = self._model.truncate(placement.sequence, placement.count)
+        del session.token_ids[held:]
         return True
 
     def _leave_lane(self, ticket: Ticket) -> None:
@@ -428,15 +430,32 @@ class EngineHost:
         pair = exchange_for_neighbours(rows)
         if pair is None or self._lost_apart < self._exchange_seconds:
             return
+        if not self._exchange(*pair):
+            return
         self._lost_apart = 0.0
-        begin = perf_counter()
-        self._model.exchange(*pair)
-        self._exchange_seconds = perf_counter() - begin
-        self._cache.exchange(*pair)
         for session_id, session in self._awaited.items():
             sequence = self._cache.sequence_of(session_id)
             if sequence is not None:
                 self._awaited[session_id] = replace(session, sequence=sequence)
+
+    def _exchange(self, first: int, second: int) -> bool:
+        """Let two sequences change owners; return False where their cells cannot follow.
+
+        What nobody holds any more is not moved along: a copy then does, of any kind of memory.
+        """
+        free = next((s for s in (first, second) if self._cache.is_free(s)), None)
+        if free is not None:
+            used = first if free == second else second
+            self._model.copy_prefix(used, free, self._cache.held_count(used))
+            self._model.truncate(used, 0)
+        elif self._can_exchange:
+            begin = perf_counter()
+            self._model.exchange(first, second)
+            self._exchange_seconds = perf_counter() - begin
+        else:
+            return False
+        self._cache.exchange(first, second)
+        return True
 
     def _next_decode(self) -> list[tuple[Ticket, Chunk]]:
         tickets = list(self._active.values())

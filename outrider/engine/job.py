@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from outrider.engine.cache import Session
+from outrider.engine.cache import Session, tokens_to_keep
 from outrider.engine.model import Model, Row
 
 
@@ -51,12 +51,20 @@ class Lease:
         """The tokens that the cache holds."""
         return self.session.token_ids
 
-    def keep(self, token_count: int) -> None:
-        """Cut the session to its first `token_count` tokens."""
-        if token_count < len(self.session.token_ids):
+    def keep(self, token_count: int) -> int:
+        """Cut the session to its first `token_count` tokens, at most; return what it holds."""
+        held = self.session.token_ids
+        if token_count < len(held):
             assert self.session.sequence is not None
-            self._model.truncate(self.session.sequence, token_count)
-            del self.session.token_ids[token_count:]
+            del held[self._model.truncate(self.session.sequence, token_count) :]
+        return len(held)
+
+    def reconcile(self, wanted: list[int], row_count: int) -> list[int]:
+        """Cut the session to what it shares with a text; return what is left to decode of it.
+
+        That includes the last `row_count` tokens, whose rows are wanted.
+        """
+        return wanted[self.keep(tokens_to_keep(self.held, wanted, row_count)) :]
 
     def resume(self) -> None:
         """Start to count the job's own work, which is sampling."""

@@ -129,6 +129,7 @@ class LlamaModel:
         self._memory = ll.llama_get_memory(self._ctx)
         self._batch = _Batch(config.batch_rows)
         self._held = [0] * config.sequence_count
+        self._window = ll.llama_model_n_swa(self._model)  # tokens of a sliding window; 0 without
         self._copies_pending = False  # llama.cpp copies between streams when it next decodes
         self._samplers = Samplers(self._vocabulary.pointer, self._size, self._capacity)
         self._embedder: _Embedder | None = None
@@ -182,6 +183,7 @@ class LlamaModel:
             batch_rows=self._config.batch_rows,
             vocabulary=self._vocabulary.describe(),
             can_truncate=cuttable,
+            can_exchange=not self._window,
             thread_count=self._config.thread_count,
             system_info=ll.llama_print_system_info().decode("utf-8", "replace").strip(),
             chat_template=(ll.llama_model_chat_template(self._model, None) or b"").decode(
@@ -284,18 +286,33 @@ class LlamaModel:
     def padded(self, row_count: int) -> int:
         return -(-row_count // self.pad_multiple) * self.pad_multiple
 
-    def truncate(self, sequence: int, token_count: int) -> None:
+    def truncate(self, sequence: int, token_count: int) -> int:
         assert 0 <= sequence < len(self._held), f"sequence {sequence}"
         assert token_count >= 0, f"{token_count} tokens"
         if token_count < self._held[sequence]:
             self._cut(sequence, token_count)
             self._held[sequence] = token_count
+            self._forget_what_is_incomplete(sequence)
+        return self._held[sequence]
+
+    def _forget_what_is_incomplete(self, sequence: int) -> None:
+        """Empty a sequence that no longer has every cell which its next token looks at.
+
+        llama.cpp cuts and copies sequences without a word where cells outside a sliding window are
+        gone, so it is asked where they begin.
+        """
+        held = self._held[sequence]
+        needed = max(0, held - self._window + 1) if self._window else 0
+        first = ll.llama_memory_seq_pos_min(self._memory, sequence)
+        if held and not 0 <= first <= needed:
+            self._cut(sequence, 0)
+            self._held[sequence] = 0
 
     def _cut(self, sequence: int, token_count: int) -> None:
         if not ll.llama_memory_seq_rm(self._memory, sequence, token_count, -1):
             raise DecodeFailed(f"llama.cpp cannot cut a sequence to {token_count} tokens")
 
-    def copy_prefix(self, source: int, destination: int, token_count: int) -> None:
+    def copy_prefix(self, source: int, destination: int, token_count: int) -> int:
         count = len(self._held)
         assert 0 <= source < count and 0 <= destination < count and source != destination
         assert 0 <= token_count <= self._held[source], f"{token_count} tokens"
@@ -304,9 +321,12 @@ class LlamaModel:
         ll.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
         self._copies_pending = True
         self._held[destination] = self._held[source]
-        self.truncate(destination, token_count)
+        self._forget_what_is_incomplete(destination)
+        return self.truncate(destination, token_count)
 
     def exchange(self, first: int, second: int) -> None:
+        # llama.cpp's copy of a sequence's state leaves out what is outside a sliding window.
+        assert not self._window, "sequences with a sliding window are not exchanged"
         count = len(self._held)
         assert 0 <= first < count and 0 <= second < count and first != second
         assert not self._copies_pending, "a copy is carried out by the next decode"
@@ -319,6 +339,8 @@ class LlamaModel:
                     f"llama.cpp does not take back what a sequence held: {_last_error()}"
                 )
         self._held[second], self._held[first] = held
+        self._forget_what_is_incomplete(first)
+        self._forget_what_is_incomplete(second)
 
     def _state(self, sequence: int) -> Any:
         """Return a copy of all that a sequence holds: uint8[size], or None if that is nothing."""

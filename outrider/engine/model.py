@@ -66,6 +66,8 @@ class ModelDescription:
     """Rows of one decode at most."""
     vocabulary: VocabularyDescription
     can_truncate: bool
+    can_exchange: bool
+    """Whether `exchange` moves all that a sequence holds."""
     thread_count: int
     system_info: str
     chat_template: str = ""
@@ -159,16 +161,19 @@ class Model(Protocol):
         """Return the rows that a chunk of `row_count` tokens takes in a decode."""
         ...
 
-    def truncate(self, sequence: int, token_count: int) -> None:
-        """Keep the first `token_count` tokens of a sequence."""
+    def truncate(self, sequence: int, token_count: int) -> int:
+        """Keep the first `token_count` tokens of a sequence; return how many it holds.
+
+        Those are 0 where the memory no longer has all that the next token looks at.
+        """
         ...
 
-    def copy_prefix(self, source: int, destination: int, token_count: int) -> None:
-        """Make `destination` the first `token_count` tokens of `source`."""
+    def copy_prefix(self, source: int, destination: int, token_count: int) -> int:
+        """Make `destination` the first tokens of `source`; return its count like `truncate`."""
         ...
 
     def exchange(self, first: int, second: int) -> None:
-        """Give each of two sequences what the other holds.
+        """Give each of two sequences what the other holds; only where `can_exchange`.
 
         What was copied since the last decode may not be there yet: call it right after one.
         """

@@ -16,7 +16,6 @@ import pytest
 
 from outrider.costs import CostTable
 from outrider.engine import host as host_module
-from outrider.engine.cache import tokens_to_keep
 from outrider.engine.host import EngineHost, HostOptions
 from outrider.engine.job import Job, Lease, Step, Ticket
 from outrider.engine.model import Chunk, Model, NoRoom, Numerics, Row
@@ -78,9 +77,7 @@ def rows_of(text: Sequence[int], row_count: int = 1) -> Job:
     """Return a job that holds a text and returns copies of its last rows."""
 
     def job(lease: Lease) -> Generator[Step, list[Row], list[Row]]:
-        kept = tokens_to_keep(lease.held, list(text), row_count)
-        lease.keep(kept)
-        rows = yield Step(list(text)[kept:], row_count)
+        rows = yield Step(lease.reconcile(list(text), row_count), row_count)
         return [row.copy() for row in rows]
 
     return job
@@ -288,22 +285,34 @@ def test_sessions_in_a_closed_loop_share_their_decodes() -> None:
     assert model.decode_count < 34
 
 
-def test_sessions_that_decode_together_become_neighbours() -> None:
+@pytest.mark.parametrize("forgets", [True, False], ids=["free", "idle"])
+def test_sessions_that_decode_together_become_neighbours(forgets: bool) -> None:
     # Of 100 jobs 75 are left when it is worth it, 25 decodes of 4 ms later. A busy machine
     # comes too late for many of the 38 that could be shared, or for all of them, so it has
     # several goes; as they sat, none could be shared.
-    assert any(_neighbours_decode_together() > 3 for _ in range(5))
+    assert any(_neighbours_decode_together(toy(step_seconds=0.004), forgets) > 3 for _ in range(5))
 
 
-def _neighbours_decode_together() -> int:
-    """Let the first and the last of four sessions loop; return their decodes side by side."""
-    model = toy(step_seconds=0.004)
+def test_where_nothing_can_be_exchanged_sessions_move_to_free_sequences_alone() -> None:
+    models = [toy(step_seconds=0.004, can_exchange=False) for _ in range(6)]
+    assert any(_neighbours_decode_together(model, forgets=True) > 3 for model in models[:5])
+    assert _neighbours_decode_together(models[5], forgets=False) == 0
+
+
+def _neighbours_decode_together(model: ToyModel, forgets: bool) -> int:
+    """Let the first and the last of four sessions loop; return their decodes side by side.
+
+    Those between are forgotten, or stay idle with what they hold.
+    """
     with running(model) as host:
         for session in (A, B, C, D):
             host.pin(session, True)
             result(host.submit(session, rows_of(LONG[:5])))
         for session in (B, C):
-            host.forget(session).result(PATIENCE)
+            if forgets:
+                host.forget(session).result(PATIENCE)
+            else:
+                host.pin(session, False)
 
         def loop(session: bytes) -> list[Row]:
             for count in range(6, 56):
@@ -914,3 +923,18 @@ def test_the_decodes_of_others_are_no_part_of_a_sessions_turnaround(
         result(host.submit(B, rows_of([*TEXT, 4])))
     assert seen
     assert max(seen) < 0.1, "A third of half a second would be more."
+
+
+# memory that lets go
+
+
+def test_what_the_memory_no_longer_has_is_read_again() -> None:
+    model = toy(lets_go_below=20)
+    with running(model) as host:
+        result(host.submit(A, rows_of(LONG[:30])))
+        [row] = result(host.submit(A, rows_of(LONG[:25])))
+        np.testing.assert_array_equal(row, fresh_rows(LONG[:25])[0])
+        [row] = result(host.submit(A, rows_of(LONG[:12])))
+        np.testing.assert_array_equal(row, fresh_rows(LONG[:12])[0])
+    lengths = [(c.position, len(c.token_ids)) for d in model.decodes for c in d.chunks]
+    assert lengths[-2:] == [(24, 1), (0, 12)]

@@ -78,6 +78,8 @@ class ToyModel:
     adds_bos: bool = True
     changed_texts: Mapping[int, bytes] = field(default_factory=dict)
     can_truncate: bool = True  # False: like recurrent memory, which empties but never cuts
+    can_exchange: bool = True  # False: like a sliding window, whose state cannot be moved
+    lets_go_below: int = 0  # a cut to fewer tokens leaves nothing, as a small sliding window may
     wobble: float = 0.0  # relative change of the logits per row of the decode: numerics `law`
     step_seconds: float = 0.0
     no_room_after: int | None = None  # rows of a merged decode above which no cells are found
@@ -120,6 +122,7 @@ class ToyModel:
             batch_rows=self.batch_rows,
             vocabulary=self._describe_vocabulary(),
             can_truncate=self.can_truncate,
+            can_exchange=self.can_exchange,
             thread_count=1,
             system_info="toy | LLAMAFILE = 1 |",
         )
@@ -155,26 +158,31 @@ class ToyModel:
             self.decodes.append(Decode(kept, row_count))
             return self._append(kept, row_count)
 
-    def truncate(self, sequence: int, token_count: int) -> None:
-        """Keep the first `token_count` tokens of a sequence."""
+    def truncate(self, sequence: int, token_count: int) -> int:
+        """Keep the first `token_count` tokens of a sequence; return how many it holds."""
         with self._alone():
             self._check_prefix(sequence, token_count)
+            if token_count < self.lets_go_below:
+                token_count = 0
             del self._cells[sequence][token_count:]
+            return token_count
 
-    def copy_prefix(self, source: int, destination: int, token_count: int) -> None:
-        """Make `destination` the first `token_count` tokens of `source`."""
+    def copy_prefix(self, source: int, destination: int, token_count: int) -> int:
+        """Make `destination` the first `token_count` tokens of `source`; return how many."""
         with self._alone():
             self._check_prefix(source, token_count)
             self._check_sequence(destination)
             _require(source != destination, f"sequence {source} is copied onto itself")
             self._cells[destination] = self._cells[source][:token_count]
             self._copied = True
+            return token_count
 
     def exchange(self, first: int, second: int) -> None:
         """Give each of two sequences what the other holds."""
         with self._alone():
             self._check_sequence(first)
             self._check_sequence(second)
+            _require(self.can_exchange, "this memory cannot be exchanged")
             _require(first != second, f"sequence {first} is exchanged with itself")
             _require(not self._copied, "sequences are exchanged before a copy was carried out")
             self._cells[first], self._cells[second] = self._cells[second], self._cells[first]
