@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orchestrator import responses
+from orchestrator.admission import Pace
 from orchestrator.beams import BeamDriver
 from orchestrator.config import OrchestratorConfig
 from orchestrator.driver import Driver, Timings
@@ -24,6 +25,9 @@ from outrider.errors import EngineBusy
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 Responses = AsyncGenerator[messages.GenerateResponse]
+
+Turn = AbstractAsyncContextManager[None]
+"""Entered when a generation that has to wait may go on, and left when it is over."""
 
 
 class Observer(Protocol):
@@ -47,6 +51,7 @@ class Completions:
         self._pair = pair
         self.planner = Planner(config, pair)
         self.active_count = 0
+        self.pace = Pace()
         self.idle = asyncio.Event()
         """Set while `active_count` is 0."""
         self.idle.set()
@@ -56,22 +61,25 @@ class Completions:
         request: messages.GenerateRequest,
         seconds: float | None = None,
         counts_cached: bool = False,
+        turn: Turn | None = None,
     ) -> AsyncGenerator[messages.GenerateResponse]:
         """Yield one `started`; then of each completion any number of `delta`, one `finished`.
 
         Closing the iterator stops the work at both models. `counts_cached`
         asks the target first how much of the prompt it holds. Raises what can
         be wrong with the request, EngineBusy when too much is under way, and
-        DeadlinePassed or PeerUnavailable when `seconds` are over.
+        DeadlinePassed or PeerUnavailable when `seconds` are over. With a
+        `turn` the tokens wait for it, and time counts from there anew.
         """
         limit = self._config.request_seconds
-        deadline = time.monotonic() + (limit if seconds is None else min(seconds, limit))
+        seconds = limit if seconds is None else min(seconds, limit)
+        deadline = time.monotonic() + seconds
         begin = time.perf_counter()
         count = read_count(request)
-        if self.active_count + count > self._config.generations:
-            raise EngineBusy(f"{self.active_count} generations are under way", 1.0)
-        self._count_active(count)
-        try:
+        async with AsyncExitStack() as stack:
+            if turn is None:
+                self._check_place(count)
+                stack.enter_context(self._active(count))
             request_ = _Request(request, deadline, begin)
             plan = await self.planner.plan(request, deadline)
             started = responses.started(plan)
@@ -82,6 +90,10 @@ class Completions:
                 texts = plan.token_texts
                 started.prompt_logprobs.extend(responses.logprob_of(each, texts) for each in scores)
             yield messages.GenerateResponse(started=started)
+            if turn is not None:
+                await stack.enter_async_context(turn)
+                stack.enter_context(self._active(count))
+                request_.begin, request_.deadline = time.perf_counter(), time.monotonic() + seconds
             stream = self._completion(plan, request_)
             if count > 1:
                 others = [self.planner.another(plan, choice) for choice in range(1, count)]
@@ -89,8 +101,22 @@ class Completions:
             async with aclosing(stream):
                 async for response in stream:
                     yield response
+
+    def _check_place(self, count: int) -> None:
+        if self.active_count + count > self._config.generations:
+            wait = self.pace.wait_seconds(self.active_count)
+            raise EngineBusy(f"{self.active_count} generations are in flight", wait)
+
+    @contextmanager
+    def _active(self, count: int) -> Iterator[None]:
+        """Count completions as active, and learn how long they take."""
+        begin = time.monotonic()
+        self._count_active(count)
+        try:
+            yield
         finally:
             self._count_active(-count)
+            self.pace.note(time.monotonic() - begin)
 
     def _count_active(self, more: int) -> None:
         self.active_count += more

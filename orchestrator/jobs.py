@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
-from contextlib import aclosing, suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from itertools import accumulate, takewhile
 
-from orchestrator.completions import Responses
+from orchestrator.admission import Pace, next_turn
+from orchestrator.completions import Responses, Turn
 from outrider import logs
 from outrider.errors import EngineBusy, InvalidRequest, NotFound, OutriderError
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -16,11 +19,18 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 MAX_RESPONSES = 1 << 16
 """A job ends when so many responses wait to be taken."""
 
+MAX_WAITING_BYTES = 128 * 2**20
+"""And when they are as large as this."""
+
+PAGE_BYTES = 2 * 2**20
+"""What one poll brings at most, unless its first response is larger."""
+
 
 class _Job:
     """One job: the responses that are not forgotten yet, the first of them with index `first`."""
 
-    def __init__(self, started: messages.GenerationStarted) -> None:
+    def __init__(self, started: messages.GenerationStarted, caller: str) -> None:
+        self.caller = caller
         self._counted = messages.GenerationStatistics(
             prompt_token_count=len(started.prompt_token_ids),
             cached_token_count=started.cached_token_count,
@@ -28,6 +38,7 @@ class _Job:
         self.job_id = secrets.token_hex(16)
         self.first = 0
         self.responses: list[messages.GenerateResponse] = []
+        self.waiting_bytes = 0
         self.error: OutriderError | None = None
         self.is_over = False
         self.last_use = time.monotonic()
@@ -47,6 +58,7 @@ class _Job:
             self.is_over = True
         else:
             self.responses.append(response)
+            self.waiting_bytes += response.ByteSize()
             origins = list(response.delta.origins)
             self._counted.generated_token_count += len(origins)
             accepted = origins.count(messages.TOKEN_ORIGIN_DRAFTED)
@@ -59,7 +71,10 @@ class _Job:
             async with aclosing(stream):
                 async for response in stream:
                     self.note(response)
-                    if len(self.responses) > MAX_RESPONSES:
+                    if (
+                        len(self.responses) > MAX_RESPONSES
+                        or self.waiting_bytes > MAX_WAITING_BYTES
+                    ):
                         raise EngineBusy("nobody takes what the job brings", 0.0)
         except asyncio.CancelledError:
             self.note(self._cancelled())
@@ -76,6 +91,19 @@ class _Job:
         finished.statistics.CopyFrom(self._counted)
         return messages.GenerateResponse(finished=finished)
 
+    def take_until(self, cursor: int) -> None:
+        """Forget what came before the cursor."""
+        taken = self.responses[: cursor - self.first]
+        self.waiting_bytes -= sum(each.ByteSize() for each in taken)
+        del self.responses[: len(taken)]
+        self.first += len(taken)
+
+    def page(self) -> list[messages.GenerateResponse]:
+        """Return the first of what is left, as much as goes into one answer; at least one."""
+        sizes = accumulate(each.ByteSize() for each in self.responses)
+        count = sum(1 for _ in takewhile(lambda size: size <= PAGE_BYTES, sizes))
+        return self.responses[: max(1, count)]
+
     async def wait(self, cursor: int, seconds: float) -> None:
         """Wait until there is something behind the cursor, or the end."""
         deadline = time.monotonic() + seconds
@@ -85,20 +113,70 @@ class _Job:
                 await asyncio.wait_for(self._news.wait(), deadline - time.monotonic())
 
 
+class _Turns:
+    """Lets so many jobs run at a time as `share` says; the others wait, callers taking turns.
+
+    `_running` counts the jobs that run by their callers, and `_waiting` has
+    those that do not, in order of arrival.
+    """
+
+    def __init__(self, share: Callable[[], int]) -> None:
+        self._share = share
+        self._running: Counter[str] = Counter()
+        self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+        self.pace = Pace()
+
+    @asynccontextmanager
+    async def take(self, caller: str) -> AsyncIterator[None]:
+        """Wait for a turn, and have it until the context is left."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((caller, turn))
+        self._start()
+        begin = time.monotonic()
+        try:
+            await turn  # cancelled with whoever waits for it
+            begin = time.monotonic()
+            yield
+        finally:
+            if not turn.cancelled():
+                self._running[caller] -= 1
+                self.pace.note(time.monotonic() - begin)
+            self._start()
+
+    def wait_seconds(self) -> float:
+        """Return when one of those that run is expected to end."""
+        return self.pace.wait_seconds(self._running.total())
+
+    def _start(self) -> None:
+        self._running += Counter()  # drops callers of whom nothing runs
+        self._waiting = [each for each in self._waiting if not each[1].cancelled()]
+        while self._waiting and self._running.total() < self._share():
+            callers = [caller for caller, _ in self._waiting]
+            caller, turn = self._waiting.pop(next_turn(callers, self._running))
+            self._running[caller] += 1
+            turn.set_result(None)
+
+
 class Jobs:
-    """The jobs of one orchestrator. Results are kept `keep_seconds` after the last look at them."""
+    """The jobs of one orchestrator. Results are kept `keep_seconds` after the last look at them.
+
+    As many run as `share` says; a quarter of `capacity` may be of one caller.
+    """
 
     def __init__(
         self,
-        generate: Callable[[messages.GenerateRequest], Responses],
+        generate: Callable[[messages.GenerateRequest, Turn], Responses],
+        share: Callable[[], int],
         capacity: int,
         keep_seconds: float,
     ) -> None:
         self._generate = generate
+        self._turns = _Turns(share)
         self._capacity = capacity
+        self._caller_capacity = max(1, capacity // 4)
         self._keep_seconds = keep_seconds
         self._jobs: dict[str, _Job] = {}
-        self._starting = 0
+        self._starting: Counter[str] = Counter()
 
     def __len__(self) -> int:
         self._forget_old()
@@ -108,28 +186,37 @@ class Jobs:
         return job_id in self._jobs
 
     async def submit(
-        self, request: messages.GenerateRequest
+        self, request: messages.GenerateRequest, caller: str = ""
     ) -> tuple[str, messages.GenerationStarted]:
         """Start a job; return its id and how the prompt was read.
 
         Raises what is wrong with the request, and EngineBusy when too many
-        jobs run or wait to be looked at.
+        jobs, of all callers or of this one, run or wait.
         """
-        self._forget_old()
-        count = len(self._jobs) + self._starting
-        if count >= self._capacity and not self._drop_one_that_is_over():
-            raise EngineBusy(f"{count} jobs are under way", 1.0)
-        stream = self._generate(request)
-        self._starting += 1
+        self._check_place(caller)
+        stream = self._generate(request, self._turns.take(caller))
+        self._starting[caller] += 1
         try:
             started = (await anext(stream)).started
         finally:
-            self._starting -= 1
-        job = _Job(started)
+            self._starting[caller] -= 1
+        job = _Job(started, caller)
         self._jobs[job.job_id] = job
         job.task = asyncio.create_task(job.run(stream))
         await asyncio.sleep(0)  # a task that has not begun would not notice its end
         return job.job_id, started
+
+    def _check_place(self, caller: str) -> None:
+        """Raise EngineBusy when there is no place for another job of a caller."""
+        self._forget_old()
+        its = [job for job in self._jobs.values() if job.caller == caller and not job.is_over]
+        its_count = len(its) + self._starting[caller]
+        if its_count >= self._caller_capacity:
+            message = f"{its_count} jobs of this caller are in flight"
+            raise EngineBusy(message, self._turns.wait_seconds())
+        count = len(self._jobs) + self._starting.total()
+        if count >= self._capacity and not self._drop_one_that_is_over():
+            raise EngineBusy(f"{count} jobs are in flight", self._turns.wait_seconds())
 
     async def poll(
         self, request: messages.PollGenerationRequest
@@ -148,16 +235,17 @@ class Jobs:
             raise InvalidRequest("cursor", f"must be in [{job.first}, {job.end}], not {cursor}")
         await job.wait(cursor, seconds)
         job.last_use = time.monotonic()
-        if job.is_over:
+        job.take_until(cursor)
+        page = job.page()
+        next_cursor = cursor + len(page)
+        is_last = job.is_over and next_cursor == job.end
+        if is_last:
             job.settled.set()
-        if cursor > job.first:
-            del job.responses[: cursor - job.first]
-            job.first = cursor
         return messages.PollGenerationResponse(
-            responses=job.responses,
-            next_cursor=job.end,
-            finished=job.is_over,
-            error=_write_error(job.error) if job.is_over else None,
+            responses=page,
+            next_cursor=next_cursor,
+            finished=is_last,
+            error=_write_error(job.error) if is_last else None,
         )
 
     async def cancel(self, job_id: str) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 import outrider
+from orchestrator.admission import job_share
 from orchestrator.chat import ChatTemplate
-from orchestrator.completions import Completions, Observer, Responses
+from orchestrator.completions import Completions, Observer, Responses, Turn
 from orchestrator.config import OrchestratorConfig
 from orchestrator.control import control
 from orchestrator.jobs import Jobs
@@ -57,10 +58,15 @@ class Orchestrator:
         self._template: ChatTemplate | None = None
         self._template_key = ("", "", "")
         self._jobs = Jobs(
-            lambda request: self.generate(request, counts_cached=True),
+            lambda request, turn: self.generate(request, counts_cached=True, turn=turn),
+            self._job_share,
             config.jobs,
             config.job_seconds,
         )
+
+    def _job_share(self) -> int:
+        model = self.pair.target.model
+        return job_share(model.session_count if model else 1)
 
     @property
     def ready(self) -> bool:
@@ -88,24 +94,25 @@ class Orchestrator:
         request: messages.GenerateRequest,
         seconds: float | None = None,
         counts_cached: bool = False,
+        turn: Turn | None = None,
     ) -> Responses:
         """Yield one `started`, then deltas and one `finished` of each completion.
 
         Closing the iterator stops the work at both models. With
         `counts_cached`, `started` says how much of the prompt the target holds.
-        Raises Draining.
+        With a `turn`, everything behind `started` waits for it. Raises Draining.
         """
         self._take_work()
-        responses = self._completions.generate(request, seconds, counts_cached)
+        responses = self._completions.generate(request, seconds, counts_cached, turn)
         for observer in self._observers:
             responses = observer.watch(responses, max(1, request.completion_count))
         return responses
 
     async def submit(
-        self, request: messages.SubmitGenerationRequest
+        self, request: messages.SubmitGenerationRequest, caller: str = ""
     ) -> messages.SubmitGenerationResponse:
-        """Start a job."""
-        job_id, started = await self._jobs.submit(request.request)
+        """Start a job of a caller."""
+        job_id, started = await self._jobs.submit(request.request, caller)
         return messages.SubmitGenerationResponse(job_id=job_id, started=started)
 
     async def poll(

@@ -36,7 +36,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self, request: messages.SubmitGenerationRequest, context: Context
     ) -> messages.SubmitGenerationResponse:
         separate(request.request, _credentials(context))
-        return await self._orchestrator.submit(request)
+        return await self._orchestrator.submit(request, context.peer().rpartition(":")[0])
 
     async def PollGeneration(
         self, request: messages.PollGenerationRequest, context: Context

@@ -18,7 +18,7 @@ from orchestrator.http.config import HttpConfig
 from orchestrator.http.errors import Failure
 from orchestrator.http.gateway import LLAMA, OPENAI, Dialect, Gateway, Orchestrator
 from orchestrator.http.jsonrpc import answer
-from orchestrator.http.library import Library
+from orchestrator.http.library import Caller, Library
 from orchestrator.http.metrics import CONTENT_TYPE, Metrics
 from orchestrator.http.middleware import (
     AnyContentType,
@@ -227,7 +227,7 @@ def _add_rpc(app: FastAPI, library: Library | None, config: HttpConfig) -> None:
             message = f"with --allow-init, --http-cors must name the web page's origin, {page}"
             return _refuse(request.url.path, Failure(403, message))
         address = request.client.host if request.client else ""
-        caller = request.headers.get("Outrider-Client", address)
+        caller = Caller(request.headers.get("Outrider-Client", ""), address)
         methods = library.methods(caller) if library else {}
         body = await request.body()
 

@@ -52,8 +52,22 @@ class _Job:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, by the name that it gives itself, if any, and where from.
+
+    Only a name makes two calls the same caller's: an address may be a proxy's.
+    """
+
+    name: str
+    address: str = field(default="", compare=False)
+
+
+NOBODY = Caller("")
+
+
 class Library:
-    """The methods of all callers. A caller is known by a name that the edge gives it.
+    """The methods of all callers.
 
     Without a `launcher`, `init` loads nothing. `api_key` is what every caller shows.
     """
@@ -66,13 +80,13 @@ class Library:
         self._launcher = launcher
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._latest: dict[str, str] = {}
-        self._callers: dict[str, str] = {}  # by job
+        self._callers: dict[str, Caller] = {}  # by job
 
-    def methods(self, caller: str) -> dict[str, Method]:
+    def methods(self, caller: Caller) -> dict[str, Method]:
         """Return what `caller` may call, by name."""
 
         def bound(
-            method: Callable[[str, Mapping[str, Any]], Awaitable[Any]],
+            method: Callable[[Caller, Mapping[str, Any]], Awaitable[Any]],
         ) -> Method:
             async def call(params: Mapping[str, Any]) -> Any:
                 try:
@@ -102,7 +116,7 @@ class Library:
 
     # --- the system ---
 
-    async def _init(self, caller: str, params: Mapping[str, Any]) -> Any:
+    async def _init(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         """Put a pair in use and wait until it is; loading goes on when the caller hangs up."""
         loading = self._begin(params)
         failure = await asyncio.shield(loading) if loading is not None else None
@@ -110,7 +124,7 @@ class Library:
             raise failure
         return await self._status(caller, params)
 
-    async def _init_async(self, caller: str, params: Mapping[str, Any]) -> Any:
+    async def _init_async(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         self._begin(params)
         return await self._status(caller, params)
 
@@ -139,7 +153,7 @@ class Library:
                     "another model is served by services that were started with it",
                 )
 
-    async def _status(self, caller: str, params: Mapping[str, Any]) -> Any:
+    async def _status(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         target = self._orchestrator.pair.target
         name = target.model.model_name if target.model else ""
         status = {
@@ -153,17 +167,17 @@ class Library:
             status |= {"init_success": -1, "error": _shown(failure)}
         return status
 
-    async def _deinit(self, caller: str, params: Mapping[str, Any]) -> Any:
+    async def _deinit(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         """End the caller's jobs; the models belong to all."""
         mine = [job_id for job_id, owner in self._callers.items() if owner == caller]
-        for job_id in mine:
+        for job_id in mine if caller.name else ():
             await self._end(job_id)
             self._forget(job_id)
         return {"success": True}
 
     # --- text and tokens ---
 
-    async def _tokenize(self, caller: str, params: Mapping[str, Any]) -> Any:
+    async def _tokenize(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         text = params.get("text")
         if not isinstance(text, str):
             return {"success": False}
@@ -175,7 +189,7 @@ class Library:
             "length": len(tokens),
         }
 
-    async def _detokenize(self, caller: str, params: Mapping[str, Any]) -> Any:
+    async def _detokenize(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         ids = params.get("tokens")
         if not isinstance(ids, list) or not all(type(each) is int for each in ids):
             raise InvalidRequest("tokens", "must be a list of token ids")
@@ -184,7 +198,7 @@ class Library:
         response = await self._orchestrator.detokenize(messages.DetokenizeRequest(token_ids=ids))
         return {"content": response.text}
 
-    async def _embedding(self, caller: str, params: Mapping[str, Any]) -> Any:
+    async def _embedding(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         text = params.get("content")
         if not isinstance(text, str):
             raise InvalidRequest("content", "must be a text")
@@ -195,7 +209,7 @@ class Library:
 
     # --- completions ---
 
-    async def _get_completion(self, caller: str, params: Mapping[str, Any]) -> Any:
+    async def _get_completion(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         asked, texts = await self._read(params)
         progress: Progress | None = None
         answer: dict[str, Any] = {}
@@ -220,13 +234,15 @@ class Library:
             _log_text("completion", params, answer)
         return answer
 
-    async def _start(self, caller: str, params: Mapping[str, Any]) -> Any:
+    async def _start(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         asked, texts = await self._read({**params, "stream": None})
         submission = messages.SubmitGenerationRequest(request=asked.request)
-        submitted = await self._orchestrator.submit(submission)
+        who = caller.name or caller.address
+        submitted = await self._orchestrator.submit(submission, who)
         job_id = submitted.job_id
         self._jobs[job_id] = _Job(Progress(asked, submitted.started, texts))
-        self._latest[caller] = job_id
+        if caller.name:
+            self._latest[caller.name] = job_id
         self._callers[job_id] = caller
         self._forget_lost()
         if asked.fields.debug:
@@ -234,7 +250,7 @@ class Library:
         stats = prompt_stats(submitted.started, texts)
         return {"success": True, "prompt_stats": stats, "job_id": job_id}
 
-    async def _poll(self, caller: str, params: Mapping[str, Any]) -> Any:
+    async def _poll(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         """Return what came since the last poll, and whether that was all."""
         job_id = self._named(caller, params)
         job = self._jobs[job_id]
@@ -261,7 +277,7 @@ class Library:
             updates.append(failed(polled.error))
         return updates
 
-    async def _cancel(self, caller: str, params: Mapping[str, Any]) -> Any:
+    async def _cancel(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         await self._end(self._named(caller, params))
         return {"success": True}
 
@@ -271,9 +287,11 @@ class Library:
         except NotFound:
             return  # it is over, and forgotten by now
 
-    def _named(self, caller: str, params: Mapping[str, Any]) -> str:
-        """Return the job that a call is about: the one it names, or the caller's latest."""
-        job_id = params.get("job_id") or self._latest.get(caller)
+    def _named(self, caller: Caller, params: Mapping[str, Any]) -> str:
+        """Return the job that a call is about: the one it names, or the named caller's latest."""
+        job_id = params.get("job_id") or self._latest.get(caller.name)
+        if not (job_id or caller.name):
+            raise InvalidRequest("job_id", "is needed without the header Outrider-Client")
         if job_id not in self._jobs:
             named = f"{job_id!r} is no job" if job_id else "there is no job yet"
             raise NotFound("job_id", f"{named}, or is forgotten by now")
@@ -286,9 +304,9 @@ class Library:
 
     def _forget(self, job_id: str) -> None:
         self._jobs.pop(job_id, None)
-        caller = self._callers.pop(job_id, "")
-        if self._latest.get(caller) == job_id:
-            del self._latest[caller]
+        caller = self._callers.pop(job_id, NOBODY)
+        if self._latest.get(caller.name) == job_id:
+            del self._latest[caller.name]
 
     async def _read(self, params: Mapping[str, Any]) -> tuple[Asked, list[bytes]]:
         """Return what is asked for, of the model that is there now, and its token texts."""

@@ -11,7 +11,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from orchestrator.jobs import Jobs
+from orchestrator.jobs import PAGE_BYTES, Jobs
 from outrider.errors import DecodeFailed
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.services import (
@@ -20,12 +20,18 @@ from tests.support.services import (
     Trio,
     all_idle,
     eventually,
+    generate,
     request,
     three_services,
     toy,
     written_alone,
 )
 from tests.support.toy import NEVER, ToyModel
+
+
+def one_at_a_time() -> int:
+    return 1
+
 
 CANCELLED = messages.FINISH_REASON_CANCELLED
 
@@ -170,7 +176,7 @@ async def test_a_failed_job_says_why_and_no_more(error: Exception) -> None:
         yield messages.GenerateResponse(delta=messages.GenerationDelta(token_ids=[1]))
         raise error
 
-    jobs = Jobs(lambda _: failing(), 1, 60.0)  # type: ignore[arg-type,return-value]
+    jobs = Jobs(lambda *_: failing(), one_at_a_time, 1, 60.0)  # type: ignore[arg-type,return-value]
     job_id, _ = await jobs.submit(messages.GenerateRequest())
     polled = messages.PollGenerationResponse()
     while not polled.finished:
@@ -208,11 +214,11 @@ async def responses(count: int, pause: float = 0.0) -> AsyncIterator[messages.Ge
 
 
 async def test_results_are_kept_for_a_time_and_only_so_many() -> None:
-    jobs = Jobs(lambda _: responses(1), 2, 0.05)  # type: ignore[arg-type,return-value]
-    ids = [(await jobs.submit(messages.GenerateRequest()))[0] for _ in range(2)]
+    jobs = Jobs(lambda *_: responses(1), one_at_a_time, 2, 0.05)  # type: ignore[arg-type,return-value]
+    ids = [(await jobs.submit(messages.GenerateRequest(), who))[0] for who in "ab"]
     await asyncio.sleep(0.01)
     # The third takes the place of the one that nobody looked at for longest.
-    third, _ = await jobs.submit(messages.GenerateRequest())
+    third, _ = await jobs.submit(messages.GenerateRequest(), "c")
     assert len(jobs) == 2
     assert (await jobs.poll(messages.PollGenerationRequest(job_id=ids[1]))).finished
     await asyncio.sleep(0.1)
@@ -223,17 +229,100 @@ async def test_results_are_kept_for_a_time_and_only_so_many() -> None:
 
 
 async def test_running_jobs_are_never_dropped_for_others() -> None:
-    jobs = Jobs(lambda _: responses(1, pause=9.0), 1, 60.0)  # type: ignore[arg-type,return-value]
+    jobs = Jobs(lambda *_: responses(1, pause=9.0), one_at_a_time, 1, 60.0)  # type: ignore[arg-type,return-value]
     await jobs.submit(messages.GenerateRequest())
-    with pytest.raises(Exception, match="under way"):
-        await jobs.submit(messages.GenerateRequest())
+    with pytest.raises(Exception, match="in flight"):
+        await jobs.submit(messages.GenerateRequest(), "another")
     await jobs.close()
 
 
 async def test_a_job_cancelled_before_it_began_is_over_too() -> None:
-    jobs = Jobs(lambda _: responses(1, pause=9.0), 1, 60.0)  # type: ignore[arg-type,return-value]
+    jobs = Jobs(lambda *_: responses(1, pause=9.0), one_at_a_time, 1, 60.0)  # type: ignore[arg-type,return-value]
     job_id, _ = await jobs.submit(messages.GenerateRequest())
     await jobs.cancel(job_id)
     polled = await jobs.poll(messages.PollGenerationRequest(job_id=job_id))
     assert polled.finished
     assert polled.responses[-1].finished.reason == CANCELLED
+
+
+# other callers, and large results
+
+
+@pytest.mark.fault(
+    "crash",
+    "a job whose results are larger than a gRPC message",
+    before="no poll could ever bring them, from 16 MB on",
+    now="a poll brings a page of 2 MiB",
+)
+async def test_a_result_beyond_a_message_is_polled_in_pages() -> None:
+    piece = messages.GenerateResponse(
+        delta=messages.GenerationDelta(pieces=[messages.TextPiece(text="x" * 2**20)])
+    )
+
+    async def large() -> AsyncIterator[messages.GenerateResponse]:
+        yield messages.GenerateResponse(started=messages.GenerationStarted())
+        for _ in range(20):
+            yield piece
+
+    jobs = Jobs(lambda *_: large(), one_at_a_time, 1, 60.0)  # type: ignore[arg-type,return-value]
+    job_id, _ = await jobs.submit(messages.GenerateRequest())
+    cursor, count, finished = 0, 0, False
+    while not finished:
+        polled = await jobs.poll(messages.PollGenerationRequest(job_id=job_id, cursor=cursor))
+        assert len(polled.responses) > 0 and polled.ByteSize() < PAGE_BYTES + 1000
+        count += len(polled.responses)
+        cursor, finished = polled.next_cursor, polled.finished
+    assert count == 20
+
+
+async def test_results_that_nobody_takes_are_bounded_in_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orchestrator.jobs.MAX_WAITING_BYTES", 100)
+
+    async def many() -> AsyncIterator[messages.GenerateResponse]:
+        yield messages.GenerateResponse(started=messages.GenerationStarted())
+        for _ in range(1000):
+            yield messages.GenerateResponse(delta=messages.GenerationDelta(token_ids=[1]))
+
+    jobs = Jobs(lambda *_: many(), one_at_a_time, 1, 60.0)  # type: ignore[arg-type,return-value]
+    job_id, _ = await jobs.submit(messages.GenerateRequest())
+    polled = await jobs.poll(messages.PollGenerationRequest(job_id=job_id))
+    assert polled.finished and polled.error.reason == "ENGINE_BUSY"
+    assert len(polled.responses) < 100
+
+
+@pytest.mark.fault(
+    "others",
+    "many jobs of one caller, and somebody who waits for an answer",
+    before="64 jobs shut everybody out until they were over",
+    now="jobs leave a quarter of the sessions free, and the callers of jobs take turns",
+)
+async def test_many_jobs_of_one_caller_leave_room_for_everybody_else() -> None:
+    async with three_services(target, drafter, generations=16) as trio:
+        endless = request(token_limit=-1)
+        endless.overflow.shift = True
+        for _ in range(40):
+            await submit(trio, endless)
+        completion = await generate(trio.orchestrator, request(token_limit=8))
+        assert len(completion.token_ids) == 8
+        assert (await trio.orchestrator.status()).active_generation_count == 6
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            for _ in range(40):
+                await submit(trio, endless)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_job_that_waits_is_cancelled_and_the_next_gets_its_turn() -> None:
+    async with three_services(target, drafter, jobs=256) as trio:
+        endless = request(token_limit=-1)
+        endless.overflow.shift = True
+        running = [await submit(trio, endless) for _ in range(6)]
+        waiting = [await submit(trio, request(token_limit=5)) for _ in range(2)]
+        await cancel(trio, waiting[0].job_id)
+        polled = await poll(trio, waiting[0].job_id)
+        assert polled.finished
+        assert not (await poll(trio, waiting[1].job_id)).responses
+        await cancel(trio, running[0].job_id)
+        completion = await Client(trio, waiting[1].job_id).to_the_end()
+        assert len(completion.token_ids) == 5

@@ -78,12 +78,12 @@ class Server:
         self.target = target
         self.draft = draft
 
-    async def send(self, payload: Any, caller: str = "") -> Any:
+    async def send(self, payload: Any, caller: str = "tests") -> Any:
         headers = {"Outrider-Client": caller} if caller else {}
         response = await self.client.post("/rpc", json=payload, headers=headers)
         return response.json() if response.content else None
 
-    async def call(self, method: str, params: Any = None, caller: str = "") -> Any:
+    async def call(self, method: str, params: Any = None, caller: str = "tests") -> Any:
         """Return the result of a call."""
         asked = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params or {}}
         answer = await self.send(asked, caller)
@@ -96,7 +96,7 @@ class Server:
         error: dict[str, Any] = (await self.send(asked))["error"]
         return error
 
-    async def drain(self, job_id: str = "", caller: str = "") -> list[dict[str, Any]]:
+    async def drain(self, job_id: str = "", caller: str = "tests") -> list[dict[str, Any]]:
         """Poll a job, or the caller's latest, to its end."""
         updates: list[dict[str, Any]] = []
         for _ in range(2000):
@@ -458,6 +458,24 @@ async def test_a_cancelled_job_ends_with_one_final_message(server: Server) -> No
     assert [update["stop"] for update in updates].count(True) == 1
     assert updates[-1]["stop"] and updates[-1]["cancelled"]
     await eventually(lambda: all_idle(server.target, server.draft))
+
+
+@pytest.mark.fault(
+    "others",
+    "programs at one address that do not say who they are",
+    before="they polled, cancelled and ended each other's jobs",
+    now="without a name a job needs its id",
+)
+async def test_without_a_name_a_job_needs_its_id(server: Server) -> None:
+    asked = {"prompt": "abc", "n_predict": 4}
+    started = await server.call("async_completion_init", asked, caller="")
+    for method in ("async_completion_poll", "async_completion_cancel"):
+        answer = await server.send({"jsonrpc": "2.0", "id": 1, "method": method}, caller="")
+        assert answer["error"]["code"] == -32602
+        assert "Outrider-Client" in answer["error"]["message"]
+    await server.call("deinit", caller="")
+    last = (await server.drain(started["job_id"], ""))[-1]
+    assert last["stop"] and not last.get("cancelled")
 
 
 async def test_deinit_ends_the_callers_jobs_and_no_others(server: Server) -> None:
