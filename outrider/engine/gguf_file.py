@@ -61,7 +61,7 @@ _EQUAL_HEADS = {  # architectures whose graph asserts that all these sizes of a 
     *("granite", "olmo2", "olmoe", "starcoder2", "internlm2", "falcon", "deepseek", "seed_oss"),
 }
 _MOST_HEADS = 1 << 16
-_NO_TOKENIZERS = (b"", b"none", b"no_vocab", b"test", b"rwkv")  # rwkv's is of recurrent models
+_NO_TOKENIZERS = (b"", b"none", b"no_vocab", b"test", b"rwkv")
 _SPECIAL_TOKENS = ("bos", "eos", "eot", "eom")  # llama.cpp itself drops other ids out of range
 _PART_NAME = re.compile(r"(?P<prefix>.+)-00001-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
@@ -95,20 +95,32 @@ class _Damaged(_Refused):
         super().__init__(f"is damaged: {reason}")
 
 
-def check_gguf(path: Path) -> list[Path]:
-    """Return the files of a model; raise InvalidConfig with one line that says what is wrong."""
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is known of a model that was found sound."""
+
+    files: list[Path]
+    position_count: int | None
+    """Positions that the model has learned; None where it computes them."""
+
+
+def check_gguf(path: Path) -> Checked:
+    """Check a model, of one file or of parts.
+
+    Raises InvalidConfig with one line that says what is wrong.
+    """
     first = _read(path)
     others = _other_parts(path, first)
     parts = [_read(part) for part in others]
     try:
         for index, part in enumerate(parts, start=1):
             _check_part(index, part)
-        _check_model(
-            first, first.tensors | {k: t for part in parts for k, t in part.tensors.items()}
-        )
+        tensors = first.tensors | {k: t for part in parts for k, t in part.tensors.items()}
+        _check_model(first, tensors)
     except _Refused as reason:
         raise InvalidConfig("model", f"{path} {reason}") from None
-    return [path, *others]
+    learned = tensors.get("position_embd.weight")
+    return Checked([path, *others], learned.shape[-1] if learned else None)
 
 
 def _read(path: Path) -> _Part:
@@ -370,14 +382,15 @@ def _shown(value: Value) -> str:
 
 def _check_model(first: _Part, tensors: dict[str, _Tensor]) -> None:
     keys = _Keys(first.values)
+    if keys.has_any("ssm", "wkv"):
+        raise _Refused("cannot be rolled back: it is recurrent, and drafts could not be rejected")
     layers = keys.integer("block_count", 1, _MOST_LAYERS)
     keys.integer("nextn_predict_layers", 0, layers, default=0)
     keys.integer("context_length", 1, 2**31 - 1)
     embedding = keys.integer("embedding_length", 1, 2**31 - 1)
     if keys.get("attention.causal") is False:
         raise _Refused("is no causal model: it does not predict the next token")
-    if not keys.has_any("ssm", "wkv"):
-        _check_heads(keys, layers, embedding)
+    _check_heads(keys, layers, embedding)
     _check_experts(keys, layers)
     _check_numbers(keys)
     token_count = _check_tokens(first.values)

@@ -36,6 +36,9 @@ from outrider.sampling import SamplingParameters
 if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
     os.environ["GOMP_SPINCOUNT"] = "10000"
 
+# What llama.cpp asserts is one line; with a debugger installed it would start that for a backtrace.
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+
 import llama_cpp as ll
 
 from outrider.engine.llama_sampling import ChainSampler, Samplers
@@ -113,13 +116,18 @@ class LlamaModel:
     def __init__(self, config: LlamaConfig) -> None:
         _init_backend()
         self._config = config
-        with FilesDigest(check_gguf(config.path)) as files:
+        checked = check_gguf(config.path)
+        with FilesDigest(checked.files) as files:
             self._model = _load(config)
             self._vocabulary = Vocabulary(self._model)
             self._size = self._vocabulary.size
             try:
                 _check_added_tokens(config.path, self._vocabulary.describe())
-                self._capacity = _capacity(config, ll.llama_model_n_ctx_train(self._model))
+                trained = ll.llama_model_n_ctx_train(self._model)
+                asked = _asked_context(config, trained, checked.position_count)
+                self._cells = _cells(asked)
+                self._positions = min(self._cells, checked.position_count or self._cells)
+                self._capacity = min(asked, self._positions - (config.pad_multiple - 1))
                 settings = self._capacity, config.cache_type_k, config.cache_type_v
                 self._identity = identity_of(files.digest(), settings)
                 self._ctx = self._new_context()
@@ -138,8 +146,7 @@ class LlamaModel:
     def _new_context(self) -> Any:
         config = self._config
         params = ll.llama_context_default_params()
-        room = self._capacity + max(config.pad_multiple, MAX_PADDED)
-        cells = -(-room // 256) * 256 * config.sequence_count
+        cells = self._cells * config.sequence_count
         if cells > _MOST_CELLS:
             raise InvalidConfig("ctx", f"{cells} cells in all sessions; {_MOST_CELLS} at most")
         params.n_ctx = cells
@@ -280,8 +287,13 @@ class LlamaModel:
         return rows
 
     def _width(self, chunk: Chunk) -> int:
-        """Return the rows that a chunk takes in its decode."""
-        return self.padded(max(len(chunk.token_ids), chunk.pad_to))
+        """Return the rows that a chunk takes in its decode.
+
+        There is always room for a full multiple; what is wider only helps where it fits.
+        """
+        count = len(chunk.token_ids)
+        wide = self.padded(max(count, chunk.pad_to))
+        return wide if chunk.position + wide <= self._positions else self.padded(count)
 
     def padded(self, row_count: int) -> int:
         return -(-row_count // self.pad_multiple) * self.pad_multiple
@@ -584,11 +596,24 @@ def _last_error() -> str:
     return _recent_errors[0] if _recent_errors else "no reason given"
 
 
-def _capacity(config: LlamaConfig, trained: int) -> int:
-    capacity = config.context or min(trained, 4096)
-    if capacity < 32:
-        raise InvalidConfig("ctx", f"must be at least 32 tokens, not {capacity}")
-    return int(capacity)
+def _asked_context(config: LlamaConfig, trained: int, learned: int | None) -> int:
+    """Return the context that is asked for. Raises InvalidConfig for more than was learned."""
+    asked = config.context or min(trained, 4096)
+    if asked < 32:
+        raise InvalidConfig("ctx", f"must be at least 32 tokens, not {asked}")
+    if learned is not None and asked > learned:
+        raise InvalidConfig(
+            "ctx", f"must be at most {learned}, the positions the model has learned, not {asked}"
+        )
+    return asked
+
+
+def _cells(context: int) -> int:
+    """Return the cells that llama.cpp gives a sequence of this context, as in every program.
+
+    More must not be asked for: it chooses rotary factors by this number.
+    """
+    return -(-context // 256) * 256
 
 
 def _check_added_tokens(path: Path, vocabulary: VocabularyDescription) -> None:

@@ -168,7 +168,7 @@ def test_prompts_are_pieces_of_a_text(tmp_path: Path):
         (("--users", "0"), 1, "users: must be at least 1, not 0"),
         (("--draft-lengths", "99"), 1, "draft_lengths: must be in [1, 64], not 99"),
         (("--tokens", "1"), 1, "tokens: must be at least 2, not 1"),
-        (("--tokens", "2000"), 1, "tokens: 12 + 2000 do not fit a context of 1024; see --ctx"),
+        (("--tokens", "2000"), 1, "tokens: 12 + 2000 do not fit a context of 1021; see --ctx"),
         (("--peer", "vllm=/bin/true"), 1, "peer: must be llama-server=PATH, not vllm=/bin/true"),
         (("--peer", "llama-server=/bin/true"), 1, "llama-server: it ended"),
         (("--pair", "a.gguf"), 2, "--pair takes TARGET.gguf:DRAFT.gguf, not a.gguf"),

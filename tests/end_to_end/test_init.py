@@ -131,7 +131,7 @@ def test_another_pair_is_loaded_used_and_left_for_the_configured_one(host: Host,
     assert host.children().keys() == {"target", "draft"}
     answer = host.complete(speculative={"policy": "fixed", "n_max": 4})
     assert answer["model"] == "other" and answer["content"] != before["content"]
-    assert answer["accepted"] > 0 and answer["generation_settings"]["n_ctx"] == 256
+    assert answer["accepted"] > 0 and answer["generation_settings"]["n_ctx"] == 253
     assert len(host.call("embedding", {"content": "the rain"})["embedding"]) == 64
 
     first = host.children()["target"]
@@ -154,7 +154,7 @@ def test_a_command_line_says_how_to_load(host: Host, files: Files):
     assert host.complete()["generation_settings"]["n_ctx"] == 128
     # Another way to load it is another init.
     assert host.call("init", host.init(files.other))["model"] == "other"
-    assert host.complete()["generation_settings"]["n_ctx"] == 256
+    assert host.complete()["generation_settings"]["n_ctx"] == 253
     until(lambda: len(host.children()) == 1)
 
 

@@ -202,14 +202,14 @@ def test_a_prompt_that_is_too_long_is_told_with_both_numbers(orchestrator: str):
 
     short = count(10)
     step = (count(20) - short) // 10
-    most = 10 + (1020 - short) // step
-    assert count(most) == short + (most - 10) * step <= 1020
+    most = 10 + (1017 - short) // step
+    assert count(most) == short + (most - 10) * step <= 1017
     too_long = short + (most + 1 - 10) * step
     told = Command(
         "generate", "--orchestrator", orchestrator, "-p", "x = 1\n" * (most + 1)
     ).finish()
     assert (told.code, told.out) == (1, "")
-    assert told.err == f"outrider: prompt too long ({too_long} tokens, max 1020)\n"
+    assert told.err == f"outrider: prompt too long ({too_long} tokens, max 1017)\n"
 
 
 def test_the_seed_that_is_told_gives_the_text_again(orchestrator: str):

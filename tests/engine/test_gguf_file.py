@@ -114,6 +114,23 @@ def test_what_llama_cpp_takes_is_sound(tmp_path: Path, edits: list[Edit]) -> Non
     check_gguf(write(tmp_path / "m.gguf", *edits))
 
 
+@pytest.mark.fault(
+    "crash",
+    "a recurrent model, such as RWKV",
+    before="called a damaged file, or refused after all of it was loaded",
+    now="refused at once, and named as what it is",
+)
+@pytest.mark.parametrize("key", ["ssm.conv_kernel", "wkv.head_size"])
+def test_a_recurrent_model_is_no_damaged_one(tmp_path: Path, key: str) -> None:
+    def recurrent(writer: GGUFWriter) -> None:
+        number(key, 4)(writer)
+        writer.kv_data[0].pop("tokenizer.ggml.model")
+        writer.add_tokenizer_model("rwkv")
+
+    said = refusal(write(tmp_path / "m.gguf", recurrent))
+    assert "cannot be rolled back: it is recurrent" in said and "damaged" not in said
+
+
 def test_a_large_vocabulary_takes_a_fraction_of_a_second(tmp_path: Path) -> None:
     tokens = [f"token {i}" for i in range(150_000)]
 

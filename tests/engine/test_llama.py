@@ -16,10 +16,10 @@ from outrider import sampling
 from outrider.distribution import Distribution
 from outrider.engine.calibrate import HISTORY, PADDINGS, decode_costs, exact_padding
 from outrider.engine.llama import LlamaConfig, LlamaModel
-from outrider.engine.model import MAX_ROWS_OUT, Chunk, Row
+from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Row
 from outrider.errors import InvalidConfig
 from outrider.sampling import GREEDY, SamplingParameters
-from tests.support.tiny_gguf import Shape, Vocabulary, write_model
+from tests.support.tiny_gguf import Shape, Vocabulary, write_gpt2, write_model
 
 import llama_cpp as ll  # isort: skip  (outrider.engine.llama sets its environment first)
 
@@ -100,8 +100,55 @@ def test_special_tokens_are_read_from_the_file(tmp_path: Path, load: Load) -> No
 
 
 def test_the_context_is_what_the_model_was_trained_on_unless_asked_for(load: Load) -> None:
-    assert load(context=0).describe().context == 512
+    assert load(context=0, pad_multiple=1).describe().context == 512
     assert load(context=100).describe().context == 100
+
+
+def test_pad_rows_are_taken_from_the_context_where_llama_cpp_has_no_cells_besides(
+    load: Load,
+) -> None:
+    assert load(context=512).describe().context == 512 - 3
+    assert load(context=510).describe().context == 509
+    assert load(context=500).describe().context == 500
+
+
+@pytest.mark.fault(
+    "text",
+    "--ctx 4096 with Phi-3, Phi-3.5 or Phi-4-mini",
+    before="llama.cpp was given 4352 and took the long rotary factors, another text than was meant",
+    now="llama.cpp is given what was asked for",
+)
+def test_a_context_takes_the_rotary_factors_that_are_meant_for_it(
+    tmp_path: Path, load: Load
+) -> None:
+    def rows(context: int, long_factor: float) -> NDArray[np.float32]:
+        shape = Shape(layers=2, short_context=256, long_factor=long_factor)
+        path = write_model(tmp_path / f"{long_factor}.gguf", shape=shape)
+        return rows_of(load(path, context=context), 0, TEXT, [len(TEXT)])
+
+    # With long factors of 1, which the short ones are, they make no difference.
+    np.testing.assert_array_equal(rows(256, 8.0), rows(256, 1.0))
+    assert (rows(257, 8.0) != rows(257, 1.0)).any()
+
+
+@pytest.mark.fault(
+    "crash",
+    "a model with learned positions, such as GPT-2, at the end of its context",
+    before="pad rows were put behind its last position, which ends the process in C",
+    now="no row stands where the model has no position, and a larger `--ctx` is refused",
+)
+def test_no_row_stands_behind_the_last_learned_position(tmp_path: Path, load: Load) -> None:
+    path = write_gpt2(tmp_path / "gpt2.gguf", Shape(layers=1, context=61))
+    model = load(path, context=61)
+    capacity = model.describe().context
+    assert capacity == 61 - 3
+    text = [3 + i for i in range(capacity)]
+    model.decode([Chunk(0, 0, text[:-1], 0)])
+    [[row]] = model.decode([Chunk(0, capacity - 1, text[-1:], 1, MAX_PADDED)])
+    assert np.isfinite(row).all()
+    assert np.isfinite(rows_of(model, 1, text, [capacity])).all()
+    with pytest.raises(InvalidConfig, match="at most 61, the positions the model has learned, not"):
+        load(path, context=62)
 
 
 def test_a_sequence_holds_its_whole_context(load: Load) -> None:

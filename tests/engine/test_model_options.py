@@ -132,7 +132,7 @@ def test_a_quantised_cache_is_refused_where_it_does_not_fit_the_heads(
 
 
 def test_a_context_that_no_32_bits_count_is_refused(path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="ctx: 4295032832 cells in all sessions"):
+    with pytest.raises(InvalidConfig, match="ctx: 4294967296 cells in all sessions"):
         load(path, context=2**24, sessions=256)
 
 

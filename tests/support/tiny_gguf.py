@@ -1,4 +1,4 @@
-"""Writes llama-architecture GGUF files with random weights and a real tokenizer, for llama.cpp."""
+"""Writes GGUF files with random weights and a real tokenizer, for llama.cpp."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType, quants
+from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, RopeScalingType, TokenType, quants
 from gguf.vocab import bytes_to_unicode
 from numpy.typing import NDArray
 
@@ -45,6 +45,8 @@ class Shape:
     kv_heads: int = 1
     feed_forward: int = 128
     context: int = 512
+    short_context: int = 0  # up to it llama.cpp takes the short rotary factors, above the long ones
+    long_factor: float = 8.0  # every long rotary factor; the short ones are 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,47 @@ def write_model(
     return path
 
 
+def write_gpt2(path: Path, shape: Shape | None = None, seed: int = 1) -> Path:
+    """Write a model of GPT-2's kind, which has learned an embedding for each position."""
+    shape, vocabulary = shape or Shape(), Vocabulary()
+    writer = GGUFWriter(path, "gpt2")
+    writer.add_name(path.stem)
+    writer.add_file_type(_FILE_TYPES[GGMLQuantizationType.F32])
+    _add_shape(writer, shape)
+    writer.add_layer_norm_eps(1e-5)
+    _add_tokenizer(writer, vocabulary)
+    for name, tensor in _gpt2_weights(shape, len(vocabulary.names), seed).items():
+        _add_tensor(writer, name, tensor, GGMLQuantizationType.F32)
+    _finish(writer)
+    return path
+
+
+def _gpt2_weights(shape: Shape, token_count: int, seed: int) -> Weights:
+    random = np.random.default_rng((seed, 2))
+    width, inner = shape.embedding, shape.feed_forward
+    joint = width + 2 * width // shape.heads * shape.kv_heads
+    weights = {
+        "token_embd.weight": _embedding(shape, token_count, seed),
+        "position_embd.weight": _matrix(random, shape.context, width, 8.0),
+    }
+    norms = ["output_norm"]
+    for layer in range(shape.layers):
+        sizes = {
+            "attn_qkv": (joint, width),
+            "attn_output": (width, width),
+            "ffn_up": (inner, width),
+            "ffn_down": (width, inner),
+        }
+        for name, (outputs, inputs) in sizes.items():
+            weights[f"blk.{layer}.{name}.weight"] = _matrix(random, outputs, inputs, 2.0)
+            weights[f"blk.{layer}.{name}.bias"] = np.zeros(outputs, np.float32)
+        norms += [f"blk.{layer}.attn_norm", f"blk.{layer}.ffn_norm"]
+    for name in norms:
+        weights[f"{name}.weight"] = np.ones(width, np.float32)
+        weights[f"{name}.bias"] = np.zeros(width, np.float32)
+    return weights
+
+
 def write_pair(
     folder: Path,
     *,
@@ -129,6 +172,10 @@ def random_weights(shape: Shape, token_count: int, seed: int) -> Weights:
     # Logits of standard deviation 3: a sharp law, but no certain one.
     scale = 3.0 / np.sqrt(shape.embedding)
     weights["output_norm.weight"] = np.full(shape.embedding, scale, np.float32)
+    if shape.short_context:
+        ones = np.ones(shape.embedding // shape.heads // 2, np.float32)
+        weights["rope_factors_short.weight"] = ones
+        weights["rope_factors_long.weight"] = ones * np.float32(shape.long_factor)
     return weights
 
 
@@ -191,6 +238,10 @@ def _write(
     _add_tokenizer(writer, vocabulary)
     for name, tensor in weights.items():
         _add_tensor(writer, name, tensor, weight_type)
+    _finish(writer)
+
+
+def _finish(writer: GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -207,6 +258,9 @@ def _add_shape(writer: GGUFWriter, shape: Shape) -> None:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(shape.embedding // shape.heads)
     writer.add_rope_freq_base(10000.0)
+    if shape.short_context:
+        writer.add_rope_scaling_type(RopeScalingType.LONGROPE)
+        writer.add_rope_scaling_orig_ctx_len(shape.short_context)
 
 
 def _add_tokenizer(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
