@@ -28,6 +28,24 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class CallStart:
+    """A call begins: its name is known, and its arguments follow."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsPart:
+    """The next part of the arguments of the call that has started, as the model writes them."""
+
+    text: str
+
+
+Event = str | CallStart | ArgumentsPart | ToolCall
+"""Content, or what is known of a call: its start, parts of its arguments, and the whole of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     """A control token that belongs to a call, by its name; it is never content."""
 
@@ -111,8 +129,19 @@ _SYNTAX = {
 _FIRST_MEMBER = re.compile(r'\[?\s*\{\s*"(name|arguments|parameters|type|id)"')
 """How JSON begins that names the function itself."""
 
+_TEXT_MEMBERS = r'(?:"(?!name"|arguments"|parameters")\w{1,32}"\s*:\s*"[^"\\]*"\s*,\s*)*'
+_BEFORE_ARGUMENTS = re.compile(
+    rf'\{{\s*{_TEXT_MEMBERS}"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*{_TEXT_MEMBERS}'
+    r'"(?:arguments|parameters)"\s*:\s*\{'
+)
+"""A call as JSON up to where its arguments begin, with other members only if they are texts."""
+
+_LONGEST_BEFORE_ARGUMENTS = 1024  # characters; what is longer is not searched again and again
+
 _UNQUOTED = frozenset(" \t\r\n,:+-.0123456789eE" + "truefalsenull")
 """What stands between the strings and brackets of JSON."""
+
+_IN_JSON = _UNQUOTED | frozenset('"{}[]')
 
 
 class ToolCallParser:
@@ -122,12 +151,16 @@ class ToolCallParser:
     Nothing of a call is shown as content, nor what may still become one; what
     turns out to be none is shown as it was. White space is dropped where nothing but
     calls is next to it. A control token is a mark, or nothing.
+
+    A call is reported while it is written, from the start of its arguments on, and
+    once more as a ToolCall when it is complete and its JSON sound. One that
+    has started and turns out to be none is content, too, as it was.
     """
 
     def __init__(self, form: CallFormat) -> None:
         self._syntax = _SYNTAX[form]
         self._read = self._read_text
-        self._pieces: list[str | ToolCall] = []  # to hand out
+        self._pieces: list[Event] = []  # to hand out
         self._text: list[str] = []  # content after them
         self._has_called = False
         self._space: str | None = ""  # since the start or the last call; None after other text
@@ -138,8 +171,14 @@ class ToolCallParser:
         self._name = ""
         self._depth = 0
         self._is_quoted = self._is_escaped = self._is_checked = False
+        self._element_start = 0  # in `_begun`: the JSON of the call that is read
+        self._element_depth = 1  # `_depth` within it; 2 in a list of calls
+        self._element_count = 0
+        self._started_count = 0  # of these calls: the first so many have been reported
+        self._arguments_depth = 0  # `_depth` within the arguments that are handed out; 0: none
+        self._arguments: list[str] = []  # to hand out after `_pieces`
 
-    def add(self, piece: str | Mark) -> list[str | ToolCall]:
+    def add(self, piece: str | Mark) -> list[Event]:
         """Return the content and the calls that are certain now, in order; no text is empty."""
         if isinstance(piece, Mark):
             self._read_mark(piece)
@@ -148,14 +187,15 @@ class ToolCallParser:
                 self._read(character)
         return self._take()
 
-    def finish(self) -> list[str | ToolCall]:
+    def finish(self) -> list[Event]:
         """Return the rest; a call that is not complete is content."""
         rest = text_of(self._begun) + self._held
         if rest.strip() or not self._has_called:
             self._show(rest)
         return self._take()
 
-    def _take(self) -> list[str | ToolCall]:
+    def _take(self) -> list[Event]:
+        self._end_arguments_part()
         self._end_text()
         pieces, self._pieces = self._pieces, []
         return pieces
@@ -164,6 +204,11 @@ class ToolCallParser:
         if self._text:
             self._pieces.append("".join(self._text))
             self._text = []
+
+    def _end_arguments_part(self) -> None:
+        if self._arguments:
+            self._pieces.append(ArgumentsPart("".join(self._arguments)))
+            self._arguments = []
 
     def _show(self, text: str) -> None:
         self._text += filter(None, (self._space, text))
@@ -178,6 +223,8 @@ class ToolCallParser:
             self._header += mark.name
         elif self._is_quoted:
             self._begun.append(mark)
+            if self._arguments_depth:
+                self._arguments.append(mark.name)
         elif self._read == self._read_closing and mark.name == self._syntax.closing:
             self._held = ""
             self._read = self._read_text
@@ -192,6 +239,7 @@ class ToolCallParser:
         """Make content of what has begun."""
         rest = text_of(self._begun) + self._held
         self._begun, self._held = [], ""
+        self._close_arguments()
         self._is_quoted = self._is_escaped = False
         self._read = self._read_text
         if self._space is not None and not rest.strip():
@@ -227,6 +275,7 @@ class ToolCallParser:
                 self._depth = 1
                 self._is_checked = bool(self._name)
                 self._read = self._read_json
+                self._begin_calls(character)
                 return
         self._header += character
         if not self._syntax.starts.fullmatch(self._header):
@@ -236,18 +285,58 @@ class ToolCallParser:
                 self._show(text[:1])
             self._read_again(text[shown:])  # the next opening may be in there
 
+    def _begin_calls(self, character: str) -> None:
+        self._element_count = self._started_count = 0
+        self._element_depth = 1 if character == "{" else 2
+        if character == "{":
+            self._begin_object()
+
+    def _begin_object(self) -> None:
+        """See whether a call's JSON begins, or its arguments."""
+        if self._depth == self._element_depth:
+            self._element_start = len(self._begun) - 1
+            self._element_count += 1
+            if self._name and self._element_depth == 1:
+                self._start_call(self._name)
+        elif self._depth == self._element_depth + 1 and not self._name:
+            if len(self._begun) - self._element_start > _LONGEST_BEFORE_ARGUMENTS:
+                return
+            before = _BEFORE_ARGUMENTS.fullmatch(self._json(self._element_start))
+            if before and before["name"].isprintable():
+                self._start_call(before["name"])
+
+    def _start_call(self, name: str) -> None:
+        """Report a call where its arguments begin, unless one before it is not reported yet."""
+        if self._started_count != self._element_count - 1:
+            return
+        self._started_count += 1
+        self._end_text()
+        self._pieces.append(CallStart(name))
+        self._arguments = ["{"]
+        self._arguments_depth = self._depth
+
+    def _close_arguments(self) -> None:
+        self._end_arguments_part()
+        self._arguments_depth = 0
+
     def _read_json(self, character: str) -> None:
         self._begun.append(character)
+        if self._arguments_depth and (self._is_quoted or character in _IN_JSON):
+            self._arguments.append(character)
         if self._is_quoted:
             self._read_quoted(character)
         elif character == '"':
             self._is_quoted = True
         elif character in "{[":
             self._depth += 1
+            if character == "{" and not self._arguments_depth:
+                self._begin_object()
         elif character in "}]":
             self._depth -= 1
+            if self._depth < self._arguments_depth:
+                self._close_arguments()
             if not self._depth:
-                self._end_call(_read_calls(self._name, self._json()))
+                self._end_call(_read_calls(self._name, self._json(self._json_start)))
         elif character not in _UNQUOTED:
             again = text_of([self._begun.pop()])
             before = text_of(self._begun[-1:])
@@ -264,21 +353,24 @@ class ToolCallParser:
             self._is_escaped = True
         elif character == '"':
             self._is_quoted = False
-            if not self._is_checked and not _FIRST_MEMBER.fullmatch(self._json()):
+            if not self._is_checked and not _FIRST_MEMBER.fullmatch(self._json(self._json_start)):
                 self._end_call([])  # without waiting for the end
             self._is_checked = True
 
-    def _json(self) -> str:
-        begun = self._begun[self._json_start :]
+    def _json(self, start: int) -> str:
+        begun = self._begun[start:]
         return "".join(each.name if isinstance(each, Mark) else each for each in begun)
 
     def _end_call(self, calls: Sequence[ToolCall]) -> None:
         begun, self._begun = text_of(self._begun), []
+        self._close_arguments()
         self._read = self._read_text
         if not calls:
             self._show(begun)
             return
         self._end_text()
+        for call in calls[self._started_count :]:
+            self._pieces += (CallStart(call.name), ArgumentsPart(call.arguments))
         self._pieces += calls
         self._has_called = True
         self._space = ""

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from orchestrator.http.calls import CallStream, Shown
 from orchestrator.http.completion import Addition, CommittedToken, Completion, Gathering
 from orchestrator.http.counts import acceptance_metrics, timings, usage
 from orchestrator.http.openai import Wish
-from orchestrator.tool_calls import CallFormat, Mark, ToolCall, ToolCallParser, parse
+from orchestrator.tool_calls import ArgumentsPart, CallFormat, Mark, ToolCall, parse
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 LEAST_LOGPROB = -9999.0
@@ -270,7 +271,7 @@ class ChatShape:
     call_opening: str = ""
     kind: str = "chat.completion"
     chunk_kind: str = "chat.completion.chunk"
-    _parsers: dict[int, ToolCallParser | None] = field(default_factory=dict)
+    _streams: dict[int, CallStream] = field(default_factory=dict)
     _call_counts: dict[int, int] = field(default_factory=dict)
 
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
@@ -278,11 +279,14 @@ class ChatShape:
         content: str | None = completion.text
         calls: list[ToolCall] = []
         if self.call_format is not None:
-            content, calls = parse([*self._opening(), *completion.pieces], self.call_format)
+            opening = [Mark(self.call_opening)] if self.call_opening else []
+            content, calls = parse([*opening, *completion.pieces], self.call_format)
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if calls:
             message["content"] = content or None
-            message["tool_calls"] = [self._call(index, i, call) for i, call in enumerate(calls)]
+            message["tool_calls"] = [
+                self._call(index, i, call.name, call.arguments) for i, call in enumerate(calls)
+            ]
         reason = finish_reason(_finished(completion))
         return {
             "index": index,
@@ -297,56 +301,40 @@ class ChatShape:
 
     def pieces(self, index: int, addition: Addition) -> Iterator[dict[str, Any]]:
         """Yield the role at first, then content and calls as they become certain."""
-        if index not in self._parsers:
-            self._parsers[index] = self._parser()
+        if index not in self._streams:
+            self._streams[index] = CallStream.after(self.call_opening, self.call_format)
             self._call_counts[index] = 0
             yield self._piece(index, {"role": "assistant", "content": ""})
-        parser = self._parsers[index]
-        certain: list[str | ToolCall] = [addition.text]
-        if parser is not None:
-            certain = [each for piece in addition.pieces for each in parser.add(piece)]
-        yield from self._deltas(index, certain, addition.tokens)
+        shown = self._streams[index].add(addition)
+        yield from self._deltas(index, shown, addition.tokens)
 
     def last(self, index: int, completion: Completion) -> Iterator[dict[str, Any]]:
         """Yield what was not certain before, then the finish reason."""
-        parser = self._parsers[index]
-        if parser is not None:
-            yield from self._deltas(index, parser.finish(), ())
+        stream = self._streams[index]
+        yield from self._deltas(index, stream.finish(), ())
         reason = finish_reason(_finished(completion))
-        called = self._call_counts[index] > 0 and reason == "stop"
+        called = stream.has_called and reason == "stop"
         yield self._piece(index, {}, reason="tool_calls" if called else reason)
 
-    def _opening(self) -> list[Mark]:
-        return [Mark(self.call_opening)] if self.call_opening else []
-
-    def _parser(self) -> ToolCallParser | None:
-        if self.call_format is None:
-            return None
-        parser = ToolCallParser(self.call_format)
-        for mark in self._opening():
-            parser.add(mark)
-        return parser
-
     def _deltas(
-        self,
-        index: int,
-        certain: Iterable[str | ToolCall],
-        tokens: Sequence[CommittedToken],
+        self, index: int, shown: Iterable[Shown], tokens: Sequence[CommittedToken]
     ) -> Iterator[dict[str, Any]]:
-        deltas: list[dict[str, Any]] = []
-        for each in certain:
-            if isinstance(each, str):
-                deltas += [{"content": each}] if each else []
-            else:
-                number = self._call_counts[index]
-                self._call_counts[index] += 1
-                call = {"index": number, **self._call(index, number, each)}
-                deltas.append({"tool_calls": [call]})
+        deltas = [self._delta(index, each) for each in shown]
         if tokens and self.wants_logprobs and not deltas:
             deltas.append({"content": ""})
         for delta in deltas:
             yield self._piece(index, delta, tokens)
             tokens = ()
+
+    def _delta(self, index: int, shown: Shown) -> dict[str, Any]:
+        if isinstance(shown, str):
+            return {"content": shown}
+        if isinstance(shown, ArgumentsPart):
+            number = self._call_counts[index] - 1
+            return {"tool_calls": [{"index": number, "function": {"arguments": shown.text}}]}
+        number = self._call_counts[index]
+        self._call_counts[index] += 1
+        return {"tool_calls": [{"index": number, **self._call(index, number, shown.name, "")}]}
 
     def _piece(
         self,
@@ -367,11 +355,11 @@ class ChatShape:
             return None
         return {"content": [_chat_logprob(token) for token in tokens], "refusal": None}
 
-    def _call(self, choice: int, number: int, call: ToolCall) -> dict[str, Any]:
+    def _call(self, choice: int, number: int, name: str, arguments: str) -> dict[str, Any]:
         return {
             "id": f"call_{self.id_suffix}_{choice}_{number}",
             "type": "function",
-            "function": {"name": call.name, "arguments": call.arguments},
+            "function": {"name": name, "arguments": arguments},
         }
 
 

@@ -161,8 +161,12 @@ async def test_openai_streams_tool_calls(client: openai.AsyncOpenAI, fake: FakeO
         calls += choice.delta.tool_calls or []
         content += choice.delta.content or ""
         reasons.append(choice.finish_reason)
-    (call,) = calls
-    assert call.function and call.function.name == "weather" and call.id
+    first, *parts = calls
+    assert first.function and first.function.name == "weather" and first.id
+    assert {each.index for each in calls} == {0}
+    written = [each.function.arguments or "" for each in parts if each.function]
+    assert json.loads("".join(written)) == {"city": "Köln"}
+    assert len(written) > 3, "the arguments came in one piece"
     assert "tool_call" not in content and content.startswith("Let me see.")
     assert reasons[-1] == "tool_calls"
 
@@ -205,6 +209,24 @@ async def test_openai_is_told_of_a_forced_call_that_was_cut_off(
     (choice,) = answer.choices
     assert (choice.finish_reason, choice.message.tool_calls) == ("length", None)
     assert choice.message.content == '\n{"name": "w'
+
+
+async def test_openai_sees_a_call_that_is_cut_off_in_a_stream(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator
+):
+    fake.text = CALLING
+    stream = await client.chat.completions.create(
+        model="any", messages=CHAT, tools=[TOOL], stream=True, max_tokens=72
+    )
+    arguments, content, reason = "", "", None
+    async for chunk in stream:
+        (choice,) = chunk.choices
+        content += choice.delta.content or ""
+        for call in choice.delta.tool_calls or []:
+            arguments += (call.function and call.function.arguments) or ""
+        reason = choice.finish_reason or reason
+    assert (content, reason) == ("Let me see.\n", "length")
+    assert '{"city": "Köln"}'.startswith(arguments) and arguments
 
 
 async def test_openai_gets_one_call_unless_several_are_wanted(

@@ -121,6 +121,13 @@ def read_calls(calls: Any) -> list[tuple[str, Any]]:
     return [(each.function.name, json.loads(each.function.arguments)) for each in calls]
 
 
+def gathered(deltas: Any) -> tuple[str, Any]:
+    """Return the one call that a stream brought in parts."""
+    first, *rest = [each.function for each in deltas]
+    assert first.name and {each.index for each in deltas} == {0}
+    return first.name, json.loads("".join(each.arguments for each in [first, *rest]))
+
+
 def check(name: str, arguments: Any) -> None:
     assert is_valid(arguments, SCHEMAS[name], SCHEMAS[name]), arguments
 
@@ -154,7 +161,7 @@ async def test_a_call_that_must_come_is_streamed(pair: Pair, form: CallFormat) -
             assert not choice.delta.content
             calls += choice.delta.tool_calls or []
             reasons.append(choice.finish_reason)
-        ((name, arguments),) = read_calls(calls)
+        name, arguments = gathered(calls)
         check(name, arguments)
         assert (calls[0].index, reasons[-1]) == (0, "tool_calls")
 
@@ -216,7 +223,7 @@ async def test_a_mark_that_is_a_control_token_opens_a_call(pair: Pair) -> None:
             async for chunk in await ask(client, **wish, stream=True):
                 content += chunk.choices[0].delta.content or ""
                 calls += chunk.choices[0].delta.tool_calls or []
-            assert (content, read_calls(calls)) == ("Well. ", [("rest", {})])
+            assert (content, gathered(calls)) == ("Well. ", ("rest", {}))
 
 
 async def test_a_control_token_is_no_content_and_ends_no_text(pair: Pair) -> None:
