@@ -218,8 +218,8 @@ class Orchestrator:
         self._take_work()
         target, planner = self.pair.target, self._completions.planner
         deadline = self._deadline()
-        hosted = await self.model()
-        response = messages.EmbedResponse()
+        hosted = await self.model(request.model)
+        response = messages.EmbedResponse(model=wire.write_reference(hosted.reference))
         for parts in request.inputs:
             most = hosted.model.context_token_count
             ids = await planner.tokenize_parts(parts, hosted, deadline, False, most)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.tool_calls import Mark, text_of
+from outrider import wire
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 ORIGINS = {
@@ -134,15 +135,21 @@ class Gathering:
         return prompt * self.choice_count + response.choice_index
 
     def add(self, prompt: int, response: messages.GenerateResponse) -> Addition | None:
-        """Take in a message; None for one that starts."""
+        """Take in a message; None for one that starts. Raises ModelChanged."""
         event = response.WhichOneof("event")
         if event == "started":
-            self.prompts[prompt] = response.started
+            self._note_start(prompt, response.started)
             return None
         completion = self.completions[self.index(prompt, response)]
         if event == "delta":
             return completion.add(response.delta)
         return completion.finish(response.finished)
+
+    def _note_start(self, prompt: int, started: messages.GenerationStarted) -> None:
+        """Take in how a prompt was read. Raises ModelChanged where others are by another model."""
+        for other in self.prompts.values():
+            wire.writer_of(other).check(wire.writer_of(started))
+        self.prompts[prompt] = started
 
     @property
     def started(self) -> list[messages.GenerationStarted]:

@@ -30,6 +30,7 @@ from orchestrator.tool_calls import CallFormat
 from outrider.errors import Draining, OutriderError
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.wire import write_reference, writer_of
 
 _EMBEDDED_TOGETHER = 64
 
@@ -181,8 +182,9 @@ class Gateway:
     async def embed(self, body: openai.EmbeddingBody) -> Response:
         """Answer /v1/embeddings."""
         found = await self._embed(openai.read_embedding(body))
-        model = self._model().model_name
-        return JSONResponse(openai_answers.embeddings(model, found, body.encoding_format))
+        return JSONResponse(
+            openai_answers.embeddings(found.model.name, found.embeddings, body.encoding_format)
+        )
 
     def models(self) -> list[dict[str, Any]]:
         """Return the models that can be asked for: the target, once it is known."""
@@ -234,7 +236,7 @@ class Gateway:
     async def _echo(
         self, request: messages.GenerateRequest, prompt: messages.GenerationStarted
     ) -> openai_answers.Echo:
-        model = common.ModelReference(identity=prompt.model_identity, name=prompt.model_name)
+        model = write_reference(writer_of(prompt))
         ids = list(prompt.prompt_token_ids)
         text = request.prompt_text
         if request.WhichOneof("prompt") != "prompt_text":
@@ -314,7 +316,8 @@ class Gateway:
 
     async def embed_natively(self, fields: llama.EmbeddingFields) -> Response:
         """Answer /embedding."""
-        return JSONResponse(llama.embeddings(await self._embed(llama.read_embedding(fields))))
+        found = await self._embed(llama.read_embedding(fields))
+        return JSONResponse(llama.embeddings(found.embeddings))
 
     def properties(self) -> dict[str, Any]:
         """Return the answer of /props."""
@@ -393,12 +396,15 @@ class Gateway:
         finally:
             del self._running[key]
 
-    async def _embed(self, inputs: Sequence[Prompt]) -> list[messages.Embedding]:
-        found: list[messages.Embedding] = []
+    async def _embed(self, inputs: Sequence[Prompt]) -> messages.EmbedResponse:
+        """Return the embeddings of any number of texts, all of them by one model."""
+        found = messages.EmbedResponse()
         for first in range(0, len(inputs), _EMBEDDED_TOGETHER):
             some = inputs[first : first + _EMBEDDED_TOGETHER]
-            request = messages.EmbedRequest(inputs=[prompt_parts(each) for each in some])
-            found += (await self._orchestrator.embed(request)).embeddings
+            request = messages.EmbedRequest(
+                inputs=[prompt_parts(each) for each in some], model=found.model
+            )
+            found.MergeFrom(await self._orchestrator.embed(request))
         return found
 
     def _stream(self, events: AsyncGenerator[bytes], dialect: Dialect) -> Response:

@@ -556,16 +556,20 @@ class ApplyTemplateResponse(_message.Message):
     def __init__(self, prompt: _Optional[str] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("inputs",)
+    __slots__ = ("inputs", "model")
     INPUTS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.RepeatedCompositeFieldContainer[PromptParts]
-    def __init__(self, inputs: _Optional[_Iterable[_Union[PromptParts, _Mapping]]] = ...) -> None: ...
+    model: _common_pb2.ModelReference
+    def __init__(self, inputs: _Optional[_Iterable[_Union[PromptParts, _Mapping]]] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
-    __slots__ = ("embeddings",)
+    __slots__ = ("embeddings", "model")
     EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     embeddings: _containers.RepeatedCompositeFieldContainer[Embedding]
-    def __init__(self, embeddings: _Optional[_Iterable[_Union[Embedding, _Mapping]]] = ...) -> None: ...
+    model: _common_pb2.ModelReference
+    def __init__(self, embeddings: _Optional[_Iterable[_Union[Embedding, _Mapping]]] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
 
 class Embedding(_message.Message):
     __slots__ = ("values", "token_count")

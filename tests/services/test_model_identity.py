@@ -280,6 +280,50 @@ async def test_no_answer_is_put_together_from_two_models(
         assert await refusal(trio.orchestrator, method, message) == "MODEL_CHANGED"
 
 
+@pytest.mark.fault(
+    "restart",
+    "The target became another model between the parts of one HTTP answer",
+    before="Embeddings, or the completions of several prompts, were by two models.",
+    now="The answer is the error MODEL_CHANGED.",
+)
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        ("/v1/embeddings", {"input": ["rain"] * 65}),
+        ("/v1/completions", {"prompt": ["rain", "spain"], "max_tokens": 4}),
+    ],
+)
+async def test_no_http_answer_is_put_together_from_two_models(
+    path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        services() as trio,
+        serving(trio.orchestrator.orchestrator) as url,
+        httpx.AsyncClient(timeout=PATIENCE) as client,
+    ):
+        orchestrator = trio.orchestrator.orchestrator
+        embed, generate_ = orchestrator.embed, orchestrator.generate
+
+        async def embed_and_swap(asked: messages.EmbedRequest) -> messages.EmbedResponse:
+            answer = await embed(asked)
+            await trio.target.restart(second)
+            return answer
+
+        async def generate_after_swap(asked: messages.GenerateRequest, **options: Any) -> Any:
+            if asked.prompt_text == "spain":
+                await first_is_written.wait()
+                await trio.target.restart(second)
+            async for response in generate_(asked, **options):
+                yield response
+            first_is_written.set()
+
+        first_is_written = asyncio.Event()
+        monkeypatch.setattr(orchestrator, "embed", embed_and_swap)
+        monkeypatch.setattr(orchestrator, "generate", generate_after_swap)
+        answer = await client.post(url + path, json=body)
+    assert answer.json().get("error", {}).get("code") == "model_changed", answer.text
+
+
 @pytest.mark.parametrize("acceptance", [0, common.ACCEPTANCE_RULE_REJECTION])
 async def test_a_draft_that_comes_back_as_another_model_drafts_on(acceptance: int) -> None:
     options = {"acceptance": acceptance} if acceptance else {}

@@ -183,7 +183,8 @@ class FakeOrchestrator:
             count = sum(len(ids_of(part.text)) or 1 for part in each.parts)
             values = [0.6, 0.8] if count % 2 else [0.8, -0.6]
             embeddings.append(messages.Embedding(values=values, token_count=count))
-        return messages.EmbedResponse(embeddings=embeddings)
+        model = common.ModelReference(name=MODEL)
+        return messages.EmbedResponse(embeddings=embeddings, model=model)
 
     def status(self) -> messages.GetStatusResponse:
         """Tell of a target and a draft."""
