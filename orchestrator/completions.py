@@ -40,6 +40,14 @@ class Observer(Protocol):
         """Take in how long the rounds of a completion took that is finished."""
 
 
+@dataclass(slots=True, eq=False)
+class InFlight:
+    """A generation in flight; of several completions the tokens are counted together."""
+
+    speculates: bool
+    token_count: int = 0
+
+
 class Completions:
     """The generations of one orchestrator."""
 
@@ -51,6 +59,7 @@ class Completions:
         self._pair = pair
         self.planner = Planner(config, pair)
         self.active_count = 0
+        self.in_flight: list[InFlight] = []
         self.pace = Pace()
         self.idle = asyncio.Event()
         """Set while `active_count` is 0."""
@@ -79,7 +88,7 @@ class Completions:
         async with AsyncExitStack() as stack:
             if turn is None:
                 self._check_place(count)
-                stack.enter_context(self._active(count))
+                in_flight = stack.enter_context(self._active(request))
             request_ = _Request(request, deadline, begin)
             plan = await self.planner.plan(request, deadline)
             started = responses.started(plan)
@@ -92,7 +101,7 @@ class Completions:
             yield messages.GenerateResponse(started=started)
             if turn is not None:
                 await stack.enter_async_context(turn)
-                stack.enter_context(self._active(count))
+                in_flight = stack.enter_context(self._active(request))
                 request_.begin, request_.deadline = time.perf_counter(), time.monotonic() + seconds
             stream = self._completion(plan, request_)
             if count > 1:
@@ -100,6 +109,7 @@ class Completions:
                 stream = merged(stream, [self._completion(each, request_) for each in others])
             async with aclosing(stream):
                 async for response in stream:
+                    in_flight.token_count += len(response.delta.token_ids)
                     yield response
 
     def _check_place(self, count: int) -> None:
@@ -108,13 +118,18 @@ class Completions:
             raise EngineBusy(f"{self.active_count} generations are in flight", wait)
 
     @contextmanager
-    def _active(self, count: int) -> Iterator[None]:
-        """Count completions as active, and learn how long they take."""
+    def _active(self, request: messages.GenerateRequest) -> Iterator[InFlight]:
+        """Count a request's completions as active, and learn how long they take."""
         begin = time.monotonic()
+        count = read_count(request)
+        speculates = not request.speculative.HasField("enabled") or request.speculative.enabled
+        in_flight = InFlight(speculates)
         self._count_active(count)
+        self.in_flight.append(in_flight)
         try:
-            yield
+            yield in_flight
         finally:
+            self.in_flight.remove(in_flight)
             self._count_active(-count)
             self.pace.note(time.monotonic() - begin)
 

@@ -14,7 +14,7 @@ import numpy as np
 import outrider
 from orchestrator.admission import job_share
 from orchestrator.chat import ChatTemplate
-from orchestrator.completions import Completions, Observer, Responses, Turn
+from orchestrator.completions import Completions, InFlight, Observer, Responses, Turn
 from orchestrator.config import OrchestratorConfig
 from orchestrator.control import control
 from orchestrator.jobs import Jobs
@@ -107,6 +107,10 @@ class Orchestrator:
         for observer in self._observers:
             responses = observer.watch(responses, max(1, request.completion_count))
         return responses
+
+    def in_flight(self) -> list[InFlight]:
+        """Return the generations in flight, of streams and of jobs whose turn it is."""
+        return list(self._completions.in_flight)
 
     async def submit(
         self, request: messages.SubmitGenerationRequest, caller: str = ""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from google.protobuf.json_format import MessageToDict
 from starlette.responses import JSONResponse, Response
 
-from orchestrator.completions import Observer, Responses
+from orchestrator.completions import InFlight, Observer, Responses
 from orchestrator.http import errors, llama, openai, openai_answers, responses
 from orchestrator.http.completion import Gathering
 from orchestrator.http.config import HttpConfig
@@ -50,6 +50,9 @@ class Orchestrator(Protocol):
         counts_cached: bool = False,
     ) -> Responses:
         """Yield one `started`, then deltas and one `finished` of each completion."""
+
+    def in_flight(self) -> list[InFlight]:
+        """Return the generations in flight, whoever asked for them."""
 
     async def tokenize(
         self, request: messages.TokenizeTextRequest
@@ -115,7 +118,6 @@ class Gateway:
         self._orchestrator = orchestrator
         self._config = config
         self._version = version
-        self._running: dict[object, llama.RunningGeneration] = {}
         self._created = int(time.time())
         self.metrics = metrics
         orchestrator.observe(metrics)
@@ -326,7 +328,11 @@ class Gateway:
 
     def slots(self) -> list[dict[str, Any]]:
         """Return the answer of /slots."""
-        return llama.slots(self._model(), list(self._running.values()))
+        in_flight = [
+            llama.RunningGeneration(each.speculates, each.token_count)
+            for each in self._orchestrator.in_flight()
+        ]
+        return llama.slots(self._model(), in_flight)
 
     # --- state ---
 
@@ -377,24 +383,8 @@ class Gateway:
         counts_cached = progress is not None and progress.tells_prompts
         for each in requests:
             separate(each, self._config.api_key.encode())
-        return numbered([partial(self._watched, each, counts_cached) for each in requests])
-
-    async def _watched(
-        self, request: messages.GenerateRequest, counts_cached: bool
-    ) -> AsyncGenerator[messages.GenerateResponse]:
-        """Yield what a generation brings, and keep it among those that /slots shows."""
-        speculates = not request.speculative.HasField("enabled") or request.speculative.enabled
-        key, token_count = object(), 0
-        self._running[key] = llama.RunningGeneration(speculates, 0)
-        try:
-            generated = self._orchestrator.generate(request, counts_cached=counts_cached)
-            async with aclosing(generated) as stream:
-                async for response in stream:
-                    token_count += len(response.delta.token_ids)
-                    self._running[key] = llama.RunningGeneration(speculates, token_count)
-                    yield response
-        finally:
-            del self._running[key]
+        generate = self._orchestrator.generate
+        return numbered([partial(generate, each, counts_cached=counts_cached) for each in requests])
 
     async def _embed(self, inputs: Sequence[Prompt]) -> messages.EmbedResponse:
         """Return the embeddings of any number of texts, all of them by one model."""

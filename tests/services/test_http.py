@@ -194,3 +194,36 @@ async def test_a_client_that_hangs_up_frees_both_services_within_a_second(path: 
             return not any(activity.open_session_count for activity in activities)
 
         await eventually(are_free, seconds=1.0)
+
+
+@pytest.mark.fault(
+    "others",
+    "/slots while jobs and gRPC callers keep the target busy",
+    before="it showed only what came by HTTP, so a full target looked idle",
+    now="it shows every generation in flight, whoever asked for it",
+)
+async def test_slots_show_jobs_and_grpc_generations_too():
+    asked = messages.GenerateRequest(token_limit=24, seed=3)
+    asked.prompt_tokens.token_ids.extend(PROMPT)
+    async with (
+        three_services(toy, toy) as trio,
+        serving(trio.orchestrator.orchestrator, slots=True) as url,
+        httpx.AsyncClient(timeout=20) as client,
+    ):
+
+        async def busy_count() -> int:
+            slots = (await client.get(f"{url}/slots")).json()
+            return sum(slot["is_processing"] for slot in slots)
+
+        async def is_idle() -> bool:
+            return await busy_count() == 0
+
+        gate = Gate(trio.target.model)
+        generating = asyncio.create_task(generate(trio.orchestrator, asked))
+        submission = messages.SubmitGenerationRequest(request=asked)
+        await trio.orchestrator.stub.SubmitGeneration(submission)
+        await gate.reached()
+        assert await busy_count() == 2
+        await gate.open()
+        await generating
+        await eventually(is_idle)

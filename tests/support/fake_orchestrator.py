@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from orchestrator.completions import Observer
+from orchestrator.completions import InFlight, Observer
 from orchestrator.tool_calls import CallFormat, detect_format
 from outrider.errors import InvalidRequest
 from outrider.v1 import common_pb2 as common
@@ -63,6 +63,7 @@ class FakeOrchestrator:
         self.closed_count = 0
         self.is_ready = True
         self.observers: list[Observer] = []
+        self.generations: list[InFlight] = []
 
     def observe(self, observer: Observer) -> None:
         """Show an observer all generations."""
@@ -80,12 +81,18 @@ class FakeOrchestrator:
             responses = observer.watch(responses, max(1, request.completion_count))
         return responses
 
+    def in_flight(self) -> list[InFlight]:
+        """Return the generations in flight."""
+        return self.generations
+
     async def _generate(
         self, request: messages.GenerateRequest
     ) -> AsyncGenerator[messages.GenerateResponse]:
         self.requests.append(request)
         self.open_count += 1
         self.idle.clear()
+        in_flight = InFlight(request.speculative.enabled)
+        self.generations.append(in_flight)
         try:
             prompt = _prompt_of(request)
             await self._disturb(0)
@@ -97,9 +104,11 @@ class FakeOrchestrator:
                         await self._disturb(response.delta.report.round or 1)
                         if not request.round_detail:
                             response.delta.ClearField("report")
+                    in_flight.token_count += len(response.delta.token_ids)
                     yield response
         finally:
             self.closed_count += 1
+            self.generations.remove(in_flight)
             self.open_count -= 1
             if not self.open_count:
                 self.idle.set()
