@@ -95,9 +95,10 @@ class Completions:
             if counts_cached:
                 started.cached_token_count = await self.planner.cached_count(plan, deadline)
             if request.prompt_logprobs:
-                scores = await self.planner.score(plan, deadline)
-                texts = plan.token_texts
-                started.prompt_logprobs.extend(responses.logprob_of(each, texts) for each in scores)
+                async for scores in self.planner.score(plan, deadline):
+                    texts = plan.token_texts
+                    logprobs = [responses.logprob_of(each, texts) for each in scores]
+                    started.prompt_logprobs.extend(logprobs)
             yield messages.GenerateResponse(started=started)
             if turn is not None:
                 await stack.enter_async_context(turn)

@@ -8,10 +8,10 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from itertools import accumulate, takewhile
 
 from orchestrator.admission import Pace, next_turn
 from orchestrator.completions import Responses, Turn
+from orchestrator.responses import in_pages, leading
 from outrider import logs
 from outrider.errors import EngineBusy, InvalidRequest, NotFound, OutriderError
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -21,9 +21,6 @@ MAX_RESPONSES = 1 << 16
 
 MAX_WAITING_BYTES = 128 * 2**20
 """And when they are as large as this."""
-
-PAGE_BYTES = 2 * 2**20
-"""What one poll brings at most, unless its first response is larger."""
 
 
 class _Job:
@@ -100,9 +97,7 @@ class _Job:
 
     def page(self) -> list[messages.GenerateResponse]:
         """Return the first of what is left, as much as goes into one answer; at least one."""
-        sizes = accumulate(each.ByteSize() for each in self.responses)
-        count = sum(1 for _ in takewhile(lambda size: size <= PAGE_BYTES, sizes))
-        return self.responses[: max(1, count)]
+        return self.responses[: leading(self.responses)]
 
     async def wait(self, cursor: int, seconds: float) -> None:
         """Wait until there is something behind the cursor, or the end."""
@@ -197,14 +192,16 @@ class Jobs:
         stream = self._generate(request, self._turns.take(caller))
         self._starting[caller] += 1
         try:
-            started = (await anext(stream)).started
+            first, *rest = in_pages(await anext(stream))
         finally:
             self._starting[caller] -= 1
-        job = _Job(started, caller)
+        job = _Job(first.started, caller)
+        for response in rest:
+            job.note(response)
         self._jobs[job.job_id] = job
         job.task = asyncio.create_task(job.run(stream))
         await asyncio.sleep(0)  # a task that has not begun would not notice its end
-        return job.job_id, started
+        return job.job_id, first.started
 
     def _check_place(self, caller: str) -> None:
         """Raise EngineBusy when there is no place for another job of a caller."""

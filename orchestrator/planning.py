@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -128,20 +128,26 @@ class Planner:
         its_control = control(speculation, opening.rule, experience, self._config.draft_seconds)
         return replace(plan, opening=opening, control=its_control)
 
-    async def score(self, plan: Plan, deadline: float) -> list[TokenLogprob]:
-        """Return the log probabilities of the prompt's tokens; the first has none."""
+    async def score(self, plan: Plan, deadline: float) -> AsyncGenerator[list[TokenLogprob]]:
+        """Yield the log probabilities of the prompt's tokens in parts; the first has none."""
         request = target_service_pb2.ScoreRequest(
             open=wire.write_opening(plan.opening), token_ids=plan.prompt
         )
+        top_count = plan.opening.logprobs.top_count if plan.opening.logprobs else 0
+        yield [TokenLogprob(0.0, ())]
+        left = plan.prompt[1:]
         parts = self._pair.target.stream("Score", request, deadline)
         async with aclosing(parts):
-            rows = [row async for part in parts for row in part.logprobs]
-        listed = wire.read_logprobs(rows, plan.opening.vocabulary, len(plan.prompt) - 1)
-        top_count = plan.opening.logprobs.top_count if plan.opening.logprobs else 0
-        return [TokenLogprob(0.0, ())] + [
-            TokenLogprob(dict(row)[token_id], row[:top_count])
-            for token_id, row in zip(plan.prompt[1:], listed, strict=True)
-        ]
+            async for part in parts:
+                count = min(len(part.logprobs), len(left))
+                rows = wire.read_logprobs(part.logprobs, plan.opening.vocabulary, count)
+                yield [
+                    TokenLogprob(dict(row)[token_id], row[:top_count])
+                    for token_id, row in zip(left[:count], rows, strict=True)
+                ]
+                left = left[count:]
+        if left:
+            raise InvalidRequest("logprobs", f"{len(left)} rows are missing")
 
     async def cached_count(self, plan: Plan, deadline: float) -> int:
         """Return how many tokens of the prompt the target need not decode."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, takewhile
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 
 from orchestrator.control import Control
 from orchestrator.driver import EngineSeconds, Timings
@@ -52,6 +54,29 @@ _DRAFT_ENDS = {
     DraftEnd.DOUBT: messages.DRAFT_END_DOUBT,
     DraftEnd.ENOUGH: messages.DRAFT_END_ENOUGH,
 }
+
+
+PAGE_BYTES = 2 * 2**20
+"""What goes into one message at most, unless a single part of it is larger."""
+
+
+def leading(parts: Iterable[Message]) -> int:
+    """Return how many parts, from the first on, go into one message; at least one."""
+    sizes = accumulate(each.ByteSize() for each in parts)
+    return max(1, sum(1 for _ in takewhile(lambda size: size <= PAGE_BYTES, sizes)))
+
+
+def in_pages(response: messages.GenerateResponse) -> Iterator[messages.GenerateResponse]:
+    """Yield a response; of a large `started` what is too much follows in deltas."""
+    left = list(response.started.prompt_logprobs)
+    count = leading(left)
+    if count < len(left):
+        del response.started.prompt_logprobs[count:]
+    yield response
+    while left := left[count:]:
+        count = leading(left)
+        delta = messages.GenerationDelta(prompt_logprobs=left[:count])
+        yield messages.GenerateResponse(delta=delta)
 
 
 def started(plan: Plan) -> messages.GenerationStarted:

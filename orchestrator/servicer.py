@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from orchestrator.responses import in_pages
 from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -30,7 +31,8 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         separate(request, _credentials(context))
         async with aclosing(self._orchestrator.generate(request, _seconds(context))) as stream:
             async for response in stream:
-                yield response
+                for page in in_pages(response):
+                    yield page
 
     async def SubmitGeneration(
         self, request: messages.SubmitGenerationRequest, context: Context

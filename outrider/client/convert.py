@@ -137,6 +137,7 @@ def _read_delta(message: messages.GenerationDelta, choice: int) -> Delta:
         _read_report(message.report) if message.HasField("report") else None,
         tuple(_read_logprob(each) for each in message.logprobs),
         choice,
+        tuple(_read_logprob(each) for each in message.prompt_logprobs),
     )
 
 

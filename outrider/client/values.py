@@ -201,7 +201,8 @@ class Started:
 class Delta:
     """What one round added; text may lag behind the ids.
 
-    `logprobs` has one for every id if they were asked for.
+    `logprobs` has one for every id if they were asked for. `prompt_logprobs`
+    continues those of Started where they are too many for one message.
     """
 
     token_ids: tuple[int, ...]
@@ -210,6 +211,7 @@ class Delta:
     report: Report | None = None
     logprobs: tuple[Logprob, ...] = ()
     choice: int = 0  # which completion, of several
+    prompt_logprobs: tuple[Logprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

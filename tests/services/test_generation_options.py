@@ -156,6 +156,38 @@ async def test_a_prompt_of_parts_has_a_bos_only_before_a_text(trio: Trio) -> Non
         assert completion.prompt == expected
 
 
+@pytest.mark.fault(
+    "crash",
+    "log probabilities of a prompt that are larger than a gRPC message",
+    before="the generation failed, from 16 MB on",
+    now="they come in as many messages as it takes",
+)
+async def test_prompt_logprobs_come_in_as_many_messages_as_it_takes(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.responses.PAGE_BYTES", 500)
+    asked = request("a prompt that takes several messages " * 5, token_limit=3)
+    asked.logprobs.top_count = 4
+    asked.prompt_logprobs = True
+    stub = trio.orchestrator.stub
+    streamed = [each async for each in stub.Generate(asked, timeout=PATIENCE)]
+    assert all(sum(p.ByteSize() for p in each.delta.prompt_logprobs) <= 500 for each in streamed)
+    started, found = streamed[0].started, list(streamed[0].started.prompt_logprobs)
+    found += [p for each in streamed for p in each.delta.prompt_logprobs]
+    assert len(streamed[0].started.prompt_logprobs) < len(started.prompt_token_ids) == len(found)
+
+    submission = messages.SubmitGenerationRequest(request=asked)
+    submitted = await stub.SubmitGeneration(submission, timeout=PATIENCE)
+    polled, cursor, finished = list(submitted.started.prompt_logprobs), 0, False
+    while not finished:
+        poll = messages.PollGenerationRequest(job_id=submitted.job_id, cursor=cursor)
+        poll.wait_duration.FromSeconds(5)
+        page = await stub.PollGeneration(poll, timeout=PATIENCE)
+        polled += [p for each in page.responses for p in each.delta.prompt_logprobs]
+        cursor, finished = page.next_cursor, page.finished
+    assert polled == found
+
+
 async def test_prompt_logprobs_are_there_for_all_but_the_first_token(trio: Trio) -> None:
     asked = request(token_limit=3)
     asked.logprobs.top_count = 2
