@@ -13,10 +13,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
 import outrider
-from orchestrator.http import llama, openai, page, responses
+from orchestrator.http import anthropic, llama, openai, page, responses
 from orchestrator.http.config import HttpConfig
 from orchestrator.http.errors import Failure
-from orchestrator.http.gateway import LLAMA, OPENAI, Dialect, Gateway, Orchestrator
+from orchestrator.http.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway, Orchestrator
 from orchestrator.http.jsonrpc import answer
 from orchestrator.http.library import Caller, Library
 from orchestrator.http.metrics import CONTENT_TYPE, Metrics
@@ -65,6 +65,7 @@ def create_app(
     )
     gateway = Gateway(orchestrator, config, Metrics(config.metrics_names), outrider.__version__)
     _add_openai(app, gateway)
+    _add_anthropic(app, gateway)
     _add_llama(app, gateway, config)
     _add_ours(app, gateway)
     _add_rpc(app, library, config)
@@ -124,6 +125,12 @@ def _add_openai(app: FastAPI, gateway: Gateway) -> None:
         """Answer a chat."""
         return await _unless_gone(request, gateway.chat(body))
 
+    @app.post("/v1/chat/completions/input_tokens", tags=["OpenAI"], responses=_ERRORS)
+    @app.post("/chat/completions/input_tokens", include_in_schema=False)
+    async def count_chat(body: openai.ChatBody, request: Request) -> Response:
+        """Count the tokens of a chat's prompt."""
+        return await _unless_gone(request, gateway.count_chat(body))
+
     @app.post("/v1/embeddings", tags=["OpenAI"], responses=_ERRORS)
     async def embeddings(body: openai.EmbeddingBody, request: Request) -> Response:
         """Embed texts."""
@@ -134,6 +141,18 @@ def _add_openai(app: FastAPI, gateway: Gateway) -> None:
     async def respond(body: responses.ResponseBody, request: Request) -> Response:
         """Answer in text, without a memory of former answers."""
         return await _unless_gone(request, gateway.respond(body))
+
+
+def _add_anthropic(app: FastAPI, gateway: Gateway) -> None:
+    @app.post("/v1/messages", tags=["Anthropic"], responses=_ERRORS)
+    async def message(body: anthropic.MessagesBody, request: Request) -> Response:
+        """Answer a chat."""
+        return await _unless_gone(request, gateway.message(body))
+
+    @app.post("/v1/messages/count_tokens", tags=["Anthropic"], responses=_ERRORS)
+    async def count_message(body: anthropic.PromptBody, request: Request) -> Response:
+        """Count the tokens of a chat's prompt."""
+        return await _unless_gone(request, gateway.count_message(body))
 
 
 def _add_llama(app: FastAPI, gateway: Gateway, config: HttpConfig) -> None:
@@ -244,8 +263,10 @@ def _add_rpc(app: FastAPI, library: Library | None, config: HttpConfig) -> None:
 
 
 def _dialect(path: str) -> Dialect:
-    is_openai = path.startswith("/v1/") or path in ("/chat/completions", "/models", "/responses")
-    return OPENAI if is_openai else LLAMA
+    if path.startswith("/v1/messages"):
+        return ANTHROPIC
+    others = ("/chat/completions", "/chat/completions/input_tokens", "/models", "/responses")
+    return OPENAI if path.startswith("/v1/") or path in others else LLAMA
 
 
 def _refuse(path: str, failure: Failure) -> Response:

@@ -42,6 +42,18 @@ _TYPES = {
     501: "not_supported_error",
     503: "unavailable_error",
 }
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +121,16 @@ def llama_body(failure: Failure) -> dict[str, Any]:
         error["n_prompt_tokens"] = int(failure.metadata["promptTokenCount"])
         error["n_ctx"] = int(failure.metadata["maximumTokenCount"])
     return {"error": error}
+
+
+def anthropic_body(failure: Failure) -> dict[str, Any]:
+    """Return the error as Anthropic's clients read it."""
+    message = failure.message
+    if failure.reason == "PROMPT_TOO_LONG" and failure.metadata:
+        message = "prompt is too long: {promptTokenCount} tokens > {maximumTokenCount} maximum"
+        message = message.format_map(failure.metadata)
+    kind = _ANTHROPIC_TYPES.get(failure.status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def _type(failure: Failure) -> str:

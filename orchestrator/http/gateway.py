@@ -18,7 +18,7 @@ from google.protobuf.json_format import MessageToDict
 from starlette.responses import JSONResponse, Response
 
 from orchestrator.completions import InFlight, Observer, Responses
-from orchestrator.http import errors, llama, openai, openai_answers, responses
+from orchestrator.http import anthropic, errors, llama, openai, openai_answers, responses
 from orchestrator.http.completion import Gathering
 from orchestrator.http.config import HttpConfig
 from orchestrator.http.metrics import Metrics
@@ -79,9 +79,10 @@ class Orchestrator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a family of routes tells errors."""
+    """How a family of routes reports errors; in a stream as an event of the name `error_event`."""
 
     body: Callable[[errors.Failure], dict[str, Any]]
+    error_event: str = ""
 
     def refusal(self, failure: errors.Failure) -> Response:
         """Return the answer to a request that failed."""
@@ -93,11 +94,12 @@ class Dialect:
 
     def last_words(self, error: Exception) -> bytes:
         """Return the event that ends a stream that failed."""
-        return event(self.body(failure_of(error)))
+        return event(self.body(failure_of(error)), self.error_event)
 
 
 OPENAI = Dialect(errors.openai_body)
 LLAMA = Dialect(errors.llama_body)
+ANTHROPIC = Dialect(errors.anthropic_body, error_event="error")
 
 
 def failure_of(error: Exception) -> errors.Failure:
@@ -137,13 +139,7 @@ class Gateway:
 
     async def chat(self, body: openai.ChatBody) -> Response:
         """Answer /v1/chat/completions."""
-        rendered = await self._orchestrator.apply_template(openai.read_template(body))
-        call_format = self._orchestrator.call_format()
-        forced = await asyncio.to_thread(openai.read_forced_calls, body, call_format)
-        prompt = await self._chat_ids(rendered.prompt + forced.opening, rendered.model)
-        wish = openai.read_chat(body, prompt, call_format, forced)
-        for each in wish.requests:
-            each.model.CopyFrom(rendered.model)
+        wish = await self._read_chat(body)
         shape = openai_answers.ChatShape(
             wish.requests[0].HasField("logprobs"),
             secrets.token_hex(6),
@@ -151,6 +147,22 @@ class Gateway:
             wish.call_opening,
         )
         return await self._openai(wish, shape, "chatcmpl", _nothing)
+
+    async def count_chat(self, body: openai.ChatBody) -> Response:
+        """Answer /v1/chat/completions/input_tokens."""
+        count = _prompt_token_count(await self._read_chat(body))
+        return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
+
+    async def _read_chat(self, body: openai.ChatBody) -> openai.Wish:
+        """Return what a chat asks for, rendered and tokenized."""
+        rendered = await self._orchestrator.apply_template(openai.read_template(body))
+        call_format = self._orchestrator.call_format()
+        forced = await asyncio.to_thread(openai.read_forced_calls, body, call_format)
+        prompt = await self._chat_ids(rendered.prompt + forced.opening, rendered.model)
+        wish = openai.read_chat(body, prompt, call_format, forced)
+        for each in wish.requests:
+            each.model.CopyFrom(rendered.model)
+        return wish
 
     async def respond(self, body: responses.ResponseBody) -> Response:
         """Answer /v1/responses."""
@@ -274,6 +286,30 @@ class Gateway:
             identity = (peer.role, model.model_name, model.identity.hex())
             digest.update(json.dumps(identity).encode())
         return f"fp_{digest.hexdigest()[:12]}"
+
+    # --- Anthropic ---
+
+    async def message(self, body: anthropic.MessagesBody) -> Response:
+        """Answer /v1/messages."""
+        wish = await self._read_chat(anthropic.read_messages(body))
+        message_id = f"msg_{secrets.token_hex(12)}"
+        if wish.streams:
+            return self._stream(self._message_events(message_id, wish), ANTHROPIC)
+        gathering = wish.gathering()
+        await self._gather(wish.requests, gathering, _nothing)
+        return JSONResponse(anthropic.answer(message_id, wish, gathering))
+
+    async def count_message(self, body: anthropic.PromptBody) -> Response:
+        """Answer /v1/messages/count_tokens."""
+        wish = await self._read_chat(anthropic.read_count(body))
+        return JSONResponse({"input_tokens": _prompt_token_count(wish)})
+
+    async def _message_events(self, message_id: str, wish: openai.Wish) -> AsyncGenerator[bytes]:
+        events = anthropic.Events(message_id, wish)
+        async with aclosing(self._generate(wish.requests)) as stream:
+            async for _, response in stream:
+                for each in events.add(response):
+                    yield event(each, each["type"])
 
     # --- llama-server ---
 
@@ -408,3 +444,7 @@ class Gateway:
 
 async def _nothing(number: int, prompt: messages.GenerationStarted) -> None:
     """Prepare nothing for the answer to a prompt."""
+
+
+def _prompt_token_count(wish: openai.Wish) -> int:
+    return sum(len(each.prompt_tokens.token_ids) for each in wish.requests)

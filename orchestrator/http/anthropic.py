@@ -1,0 +1,331 @@
+"""Anthropic's messages API: bodies to chats as OpenAI has them, completions to messages. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from orchestrator.http.calls import CallStream, Shown
+from orchestrator.http.completion import Completion, Gathering
+from orchestrator.http.counts import acceptance_metrics, timings, usage
+from orchestrator.http.openai import ChatBody, ResponseFormat, SchemaFormat, Wish
+from orchestrator.http.options import Body, GenerationFields, Int32, refuse
+from orchestrator.tool_calls import ArgumentsPart, Mark, ToolCall, parse
+from outrider.errors import InvalidRequest
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+# --- requests ---
+
+
+class Message(Body):
+    """A turn of the chat; a last one of the assistant is continued."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[dict[str, Any]]
+
+
+class Tool(Body):
+    """A tool of the caller. The tools that Anthropic runs have another type, and are refused."""
+
+    type: str | None = None
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class ToolChoice(Body):
+    """Whether a tool is called: as the model likes, never, any, or the one of this name."""
+
+    type: Literal["auto", "none", "any", "tool"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class OutputFormat(Body):
+    """What the text must be."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Body):
+    """How the text must be; `effort` is ignored."""
+
+    format: OutputFormat | None = None
+
+
+class PromptBody(GenerationFields):
+    """The body of /v1/messages/count_tokens."""
+
+    messages: list[Message]
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    output_config: OutputConfig | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    container: Any = Field(None, description="Not supported: nothing is run here.")
+    mcp_servers: list[Any] | None = Field(None, description="Not supported: nothing is run here.")
+
+
+class MessagesBody(PromptBody):
+    """The body of /v1/messages."""
+
+    max_tokens: Int32
+    stop_sequences: list[str] | None = None
+
+
+def read_count(body: PromptBody) -> ChatBody:
+    """Return the chat of which the tokens are counted. Raises InvalidRequest."""
+    refuse(body, container=(), mcp_servers=([],))
+    shared = {name: getattr(body, name) for name in GenerationFields.model_fields}
+    choice = body.tool_choice or ToolChoice(type="auto")
+    return ChatBody.model_construct(
+        **shared,
+        messages=list(_chat(body)),
+        tools=[_tool(i, tool) for i, tool in enumerate(body.tools or ())],
+        tool_choice=_tool_choice(choice),
+        parallel_tool_calls=not choice.disable_parallel_tool_use,
+        response_format=_response_format(body.output_config),
+        chat_template_kwargs=body.chat_template_kwargs,
+    )
+
+
+def read_messages(body: MessagesBody) -> ChatBody:
+    """Return the chat to answer. Raises InvalidRequest."""
+    chat = read_count(body)
+    chat.max_tokens = body.max_tokens
+    if body.stop_sequences is not None:
+        chat.stop = body.stop_sequences
+    return chat
+
+
+def _chat(body: PromptBody) -> Iterator[dict[str, Any]]:
+    if body.system:
+        yield {"role": "system", "content": _texts("system", body.system)}
+    for i, message in enumerate(body.messages):
+        if isinstance(message.content, str):
+            yield {"role": message.role, "content": message.content}
+        else:
+            yield from _turn(f"messages[{i}].content", message.role, message.content)
+
+
+def _turn(field: str, role: str, blocks: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the messages that a turn becomes: results of tools first, as they came before."""
+    parts: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    thoughts: list[str] = []
+    for i, block in enumerate(blocks):
+        place, kind = f"{field}[{i}]", block.get("type")
+        if kind == "text":
+            parts.append({"type": "text", "text": _string(place, block, "text")})
+        elif kind == "tool_use":
+            calls.append(_call(place, block))
+        elif kind == "tool_result":
+            yield _result(place, block)
+        elif kind == "thinking":
+            thoughts.append(_string(place, block, "thinking"))
+        elif kind != "redacted_thinking":
+            raise InvalidRequest(f"{place}.type", f"{kind!r:.40} is not supported")
+    if not (parts or calls or thoughts):
+        return
+    turn: dict[str, Any] = {"role": role, "content": parts}
+    if calls:
+        turn["tool_calls"] = calls
+    if thoughts:
+        turn["reasoning_content"] = "".join(thoughts)
+    yield turn
+
+
+def _call(field: str, block: dict[str, Any]) -> dict[str, Any]:
+    arguments = block.get("input", {})
+    if not isinstance(arguments, dict):
+        raise InvalidRequest(f"{field}.input", "must be an object")
+    function = {"name": _string(field, block, "name"), "arguments": json.dumps(arguments)}
+    return {"id": _string(field, block, "id"), "type": "function", "function": function}
+
+
+def _result(field: str, block: dict[str, Any]) -> dict[str, Any]:
+    content = block.get("content")
+    return {
+        "role": "tool",
+        "tool_call_id": _string(field, block, "tool_use_id"),
+        "content": "" if content is None else _texts(f"{field}.content", content),
+    }
+
+
+def _texts(field: str, content: object) -> str | list[dict[str, Any]]:
+    """Return content that may be text only."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InvalidRequest(field, "must be a string or a list of blocks")
+    parts = []
+    for i, block in enumerate(content):
+        if not isinstance(block, dict) or block.get("type") != "text":
+            raise InvalidRequest(f"{field}[{i}].type", "must be 'text'")
+        parts.append({"type": "text", "text": _string(f"{field}[{i}]", block, "text")})
+    return parts
+
+
+def _string(field: str, block: dict[str, Any], name: str) -> str:
+    value = block.get(name)
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{field}.{name}", "must be a string")
+    return value
+
+
+def _tool(number: int, tool: Tool) -> dict[str, Any]:
+    if tool.type not in (None, "custom"):
+        raise InvalidRequest(f"tools[{number}].type", f"{tool.type!r:.40} is not supported")
+    function = {"name": tool.name, "description": tool.description or ""}
+    return {"type": "function", "function": {**function, "parameters": tool.input_schema}}
+
+
+def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:
+    if choice.type == "tool":
+        return {"type": "function", "function": {"name": choice.name}}
+    return "required" if choice.type == "any" else choice.type
+
+
+def _response_format(config: OutputConfig | None) -> ResponseFormat | None:
+    if config is None or config.format is None:
+        return None
+    schema = SchemaFormat.model_construct(schema_=config.format.schema_)
+    return ResponseFormat.model_construct(type="json_schema", json_schema=schema)
+
+
+# --- answers ---
+
+
+def answer(message_id: str, wish: Wish, gathering: Gathering) -> dict[str, Any]:
+    """Return the message once everything is finished."""
+    (completion,) = gathering.completions
+    text: str = completion.text
+    calls: list[ToolCall] = []
+    if wish.call_format is not None:
+        opening = [Mark(wish.call_opening)] if wish.call_opening else []
+        text, calls = parse([*opening, *completion.pieces], wish.call_format)
+    content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
+    for number, call in enumerate(calls):
+        block = _tool_use(message_id, number, call.name)
+        content.append(block | {"input": json.loads(call.arguments)})
+    return {
+        **_message(message_id, gathering),
+        "content": content,
+        **_end(completion, has_called=bool(calls)),
+        "usage": _usage(gathering),
+        **_reports(completion),
+    }
+
+
+class Events:
+    """The events of a streamed message: blocks one after the other, each with its deltas."""
+
+    def __init__(self, message_id: str, wish: Wish) -> None:
+        self._id = message_id
+        self._gathering = wish.gathering()
+        self._calls = CallStream.after(wish.call_opening, wish.call_format)
+        self._open_kind: str | None = None  # of the last block, if it has not ended
+        self._block_count = 0
+        self._call_count = 0
+
+    def add(self, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
+        """Yield the events that a message of the orchestrator becomes."""
+        addition = self._gathering.add(0, response)
+        if addition is None:
+            yield {"type": "message_start", "message": self._start()}
+            return
+        for shown in self._calls.add(addition):
+            yield from self._show(shown)
+        if response.WhichOneof("event") == "finished":
+            for shown in self._calls.finish():
+                yield from self._show(shown)
+            yield from self._finish()
+
+    def _start(self) -> dict[str, Any]:
+        nothing: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+        return {**_message(self._id, self._gathering), **nothing, "usage": _usage(self._gathering)}
+
+    def _show(self, shown: Shown) -> Iterator[dict[str, Any]]:
+        if isinstance(shown, str):
+            if self._open_kind != "text":
+                yield from self._begin_block({"type": "text", "text": ""})
+            yield self._delta({"type": "text_delta", "text": shown})
+        elif isinstance(shown, ArgumentsPart):
+            yield self._delta({"type": "input_json_delta", "partial_json": shown.text})
+        else:
+            block = _tool_use(self._id, self._call_count, shown.name)
+            self._call_count += 1
+            yield from self._begin_block(block)
+
+    def _begin_block(self, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield from self._end_block()
+        self._open_kind = block["type"]
+        self._block_count += 1
+        yield {
+            "type": "content_block_start",
+            "index": self._block_count - 1,
+            "content_block": block,
+        }
+
+    def _end_block(self) -> Iterator[dict[str, Any]]:
+        if self._open_kind is not None:
+            self._open_kind = None
+            yield {"type": "content_block_stop", "index": self._block_count - 1}
+
+    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": self._block_count - 1, "delta": delta}
+
+    def _finish(self) -> Iterator[dict[str, Any]]:
+        yield from self._end_block()
+        (completion,) = self._gathering.completions
+        yield {
+            "type": "message_delta",
+            "delta": _end(completion, has_called=self._calls.has_called),
+            "usage": _usage(self._gathering),
+            **_reports(completion),
+        }
+        yield {"type": "message_stop"}
+
+
+def _message(message_id: str, gathering: Gathering) -> dict[str, Any]:
+    return {"id": message_id, "type": "message", "role": "assistant", "model": gathering.model}
+
+
+def _tool_use(message_id: str, number: int, name: str) -> dict[str, Any]:
+    tool_id = f"toolu_{message_id.removeprefix('msg_')}_{number}"
+    return {"type": "tool_use", "id": tool_id, "name": name, "input": {}}
+
+
+def _end(completion: Completion, *, has_called: bool) -> dict[str, Any]:
+    """Return why the message ends."""
+    finished = completion.finished
+    assert finished is not None
+    stop = finished.stop_sequence or None
+    reason = "stop_sequence" if stop else "tool_use" if has_called else "end_turn"
+    if finished.reason == messages.FINISH_REASON_CONTEXT_FULL:
+        reason = "model_context_window_exceeded"
+    elif finished.reason == messages.FINISH_REASON_TOKEN_LIMIT:
+        reason = "max_tokens"
+    return {"stop_reason": reason, "stop_sequence": stop}
+
+
+def _usage(gathering: Gathering) -> dict[str, int]:
+    """Return what was read and written so far. Cached tokens are not among the input tokens."""
+    counted = usage(gathering.started, gathering.statistics)
+    cached = counted["prompt_tokens_details"]["cached_tokens"]
+    return {
+        "input_tokens": counted["prompt_tokens"] - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": counted["completion_tokens"],
+    }
+
+
+def _reports(completion: Completion) -> dict[str, Any]:
+    assert completion.finished is not None
+    statistics = completion.finished.statistics
+    return {"timings": timings(statistics), "metrics": acceptance_metrics(statistics)}
