@@ -89,7 +89,7 @@ def test_a_piped_prompt_is_continued_and_the_output_is_plain_text(orchestrator: 
 def test_the_status_shows_both_models(orchestrator: str):
     lines = status(orchestrator).out.splitlines()
     assert [line.split()[0] for line in lines] == ["orchestrator", "target", "draft", "speculating"]
-    assert re.search(r"stdlib-target-q8_0 \(\w{8}\), 1024 tokens of context", lines[1])
+    assert re.search(r"stdlib-target-q8_0 \(\w{8}\), 1021 tokens of context", lines[1])
 
 
 def test_a_service_that_is_no_orchestrator_is_recognised():
