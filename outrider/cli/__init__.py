@@ -31,6 +31,8 @@ def run(arguments: Sequence[str]) -> int:
         return _complain(error.format_message() + _set_by(error), error.exit_code)
     except OutriderError as error:
         return _complain(str(error), 1)
+    except MemoryError as error:
+        return _complain(f"out of memory: {error}".removesuffix(": "), 1)
     except (KeyboardInterrupt, typer.Abort):
         if sys.stderr.isatty():
             print(file=sys.stderr)

@@ -117,8 +117,14 @@ class EngineHost:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> Future[Loaded]:
-        """Start to load the model. The future fails with what the loader raises."""
-        self._thread.start()
+        """Start to load the model.
+
+        The future fails with what the loader raises, or MemoryError where no thread can start.
+        """
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.loaded.set_exception(MemoryError(str(error)))
         return self.loaded
 
     def stop(self) -> None:

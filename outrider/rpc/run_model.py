@@ -15,7 +15,7 @@ import grpc
 
 from outrider import logs
 from outrider.engine.gguf_file import check_gguf
-from outrider.engine.host import EngineHost
+from outrider.engine.host import EngineHost, Loaded
 from outrider.engine.model import Model
 from outrider.engine.turns import Turns, Unshared, shared_cores
 from outrider.errors import InvalidConfig
@@ -143,7 +143,10 @@ def load_llama(config: ModelConfig) -> Callable[[], Model]:
     check_gguf(config.model)
 
     def load() -> Model:
-        from outrider.engine.llama import LlamaConfig, LlamaModel
+        try:
+            from outrider.engine.llama import LlamaConfig, LlamaModel
+        except RuntimeError as error:  # of llama_cpp, where its library cannot be mapped
+            raise InvalidConfig("model", f"llama.cpp does not start: {error}") from None
 
         return LlamaModel(
             LlamaConfig(
@@ -184,6 +187,16 @@ def find_turns(config: ModelConfig) -> Callable[[], Turns]:
     return find
 
 
+async def _load(host: EngineHost, server: Server) -> Loaded | None:
+    """Return what the host has loaded, or None where the server is to stop before that."""
+    loading = asyncio.ensure_future(asyncio.wrap_future(host.start()))
+    stopping = asyncio.ensure_future(server.stop_requested.wait())
+    both: list[asyncio.Future[Any]] = [loading, stopping]
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    return loading.result() if loading.done() else None
+
+
 async def run_model_service(
     name: str,
     server_config: ServerConfig,
@@ -195,20 +208,20 @@ async def run_model_service(
     servicer = make_servicer(host)
     server = Server(server_config, f"outrider.v1.{name}Service")
     register(servicer, server.grpc)
-    await server.start()
-    server.watch_for_stop()
-    print(f"outrider {name.lower()} listening on {server.address}", flush=True)
-    loading = asyncio.ensure_future(asyncio.wrap_future(host.start()))
-    stopping = asyncio.ensure_future(server.stop_requested.wait())
-    both: list[asyncio.Future[Any]] = [loading, stopping]
-    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-    if not loading.done() or loading.exception():
+    try:
+        await server.start()
+        server.watch_for_stop()
+        print(f"outrider {name.lower()} listening on {server.address}", flush=True)
+        loaded = await _load(host, server)
+        if loaded is not None:
+            servicer.set_loaded(loaded)
+            await server.set_serving(True)
+    except BaseException:
         await server.grpc.stop(None)
-        if not loading.done():
-            return  # stopped while loading: there is nothing to drain
-    loaded = loading.result()
-    servicer.set_loaded(loaded)
-    await server.set_serving(True)
+        raise
+    if loaded is None:
+        await server.grpc.stop(None)  # there is nothing to drain
+        return
     model = loaded.model.describe()
     logs.event(
         f"outrider.{name.lower()}",

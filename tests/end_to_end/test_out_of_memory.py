@@ -1,0 +1,94 @@
+"""A service that finds too little memory says so in a line."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import environment
+from tests.support.tiny_gguf import write_model
+
+COMMAND = "from outrider.cli import main; main()"
+
+NO_MEMORY_TO_LOAD = f"""
+import target_service.main
+def load():
+    raise MemoryError("Unable to allocate 3.00 GiB")
+target_service.main.load_llama = lambda config: load
+{COMMAND}
+"""
+
+NO_THREAD_TO_LOAD = f"""
+import threading
+start = threading.Thread.start
+def refuse(self):
+    if self.name == "engine":
+        raise RuntimeError("can't start new thread")
+    start(self)
+threading.Thread.start = refuse
+{COMMAND}
+"""
+
+NO_LIBRARY_TO_LOAD = f"""
+import ctypes
+def refuse(name, **options):
+    raise OSError("failed to map segment from shared object")
+ctypes.CDLL = refuse
+{COMMAND}
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "tiny.gguf")
+
+
+def limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+
+def last_words(script: str, model: Path, *options: str) -> list[str]:
+    """Start a target in 4 GiB of addresses, which has to fail; return what it says, but the log."""
+    command = [sys.executable, "-c", script, "target", "--model", str(model), *options]
+    done = subprocess.run(
+        [*command, "--listen", "127.0.0.1:0", "--threads", "1"],
+        check=False,
+        preexec_fn=limit_memory,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    return [line for line in done.stderr.splitlines() if line[:1] != "{"]
+
+
+@pytest.mark.fault(
+    "crash",
+    "too little memory at start",
+    before="a traceback, and another one of gRPC's server that nobody had stopped",
+    now="one line",
+)
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (NO_MEMORY_TO_LOAD, "outrider: out of memory: Unable to allocate 3.00 GiB"),
+        (NO_THREAD_TO_LOAD, "outrider: out of memory: can't start new thread"),
+        (NO_LIBRARY_TO_LOAD, "outrider: model: llama.cpp does not start: "),
+    ],
+)
+def test_a_target_that_cannot_load_for_want_of_memory_says_so_in_a_line(
+    model: Path, script: str, said: str
+) -> None:
+    [line] = last_words(script, model)
+    assert line.startswith(said)
+
+
+def test_a_cache_that_no_memory_holds_is_refused_in_a_line(model: Path) -> None:
+    [line] = last_words(COMMAND, model, "--ctx", "4000000")
+    assert line.startswith("outrider: ctx: no context of 16000000 cells: ")
