@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 import outrider
 from orchestrator.http import anthropic, llama, openai, page, responses
+from orchestrator.http.bodies import JsonRoute
 from orchestrator.http.config import HttpConfig
 from orchestrator.http.errors import Failure
 from orchestrator.http.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway, Orchestrator
@@ -63,6 +64,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
+    app.router.route_class = JsonRoute
     gateway = Gateway(orchestrator, config, Metrics(config.metrics_names), outrider.__version__)
     _add_openai(app, gateway)
     _add_anthropic(app, gateway)

@@ -21,6 +21,12 @@ MOST_CHOICES = 128
 MOST_DEPTH = 64
 """How deep a body may be nested."""
 
+MOST_VALUES = 20_000
+"""Names and values of a body, token ids not counted: some 35 ms of checking."""
+
+MOST_ITEMS = 2**18
+"""Items of a list, such as the token ids of a prompt."""
+
 Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
@@ -63,8 +69,12 @@ class Body(BaseModel):
 def _check_json(value: Any) -> None:
     """Raise ValueError for what JSON can spell and others cannot read."""
     left = [(value, 0)]
+    seen_count = 0
     while left:
         inner, depth = left.pop()
+        seen_count += 1
+        if seen_count > MOST_VALUES:
+            raise ValueError(f"holds more than {MOST_VALUES} names and values")
         if isinstance(inner, str):
             if not inner.isascii():
                 _check_text(inner)
@@ -74,6 +84,8 @@ def _check_json(value: Any) -> None:
         if isinstance(inner, dict):
             left += ((each, depth + 1) for pair in inner.items() for each in pair)
         elif isinstance(inner, list):
+            if len(inner) > MOST_ITEMS:
+                raise ValueError(f"holds a list of more than {MOST_ITEMS} items")
             left += ((each, depth + 1) for each in inner if not isinstance(each, int))
 
 
