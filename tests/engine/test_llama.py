@@ -19,7 +19,8 @@ from outrider.engine.llama import LlamaConfig, LlamaModel
 from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Row
 from outrider.errors import InvalidConfig
 from outrider.sampling import GREEDY, SamplingParameters
-from tests.support.tiny_gguf import Shape, Vocabulary, write_gpt2, write_model
+from tests.support.tiny_architectures import POSITIONS, write_architecture
+from tests.support.tiny_gguf import Shape, Vocabulary, write_model
 
 import llama_cpp as ll  # isort: skip  (outrider.engine.llama sets its environment first)
 
@@ -138,17 +139,18 @@ def test_a_context_takes_the_rotary_factors_that_are_meant_for_it(
     now="no row stands where the model has no position, and a larger `--ctx` is refused",
 )
 def test_no_row_stands_behind_the_last_learned_position(tmp_path: Path, load: Load) -> None:
-    path = write_gpt2(tmp_path / "gpt2.gguf", Shape(layers=1, context=61))
-    model = load(path, context=61)
+    path = write_architecture(tmp_path / "gpt2.gguf", "gpt2")
+    model = load(path, context=POSITIONS, batch_rows=256)
     capacity = model.describe().context
-    assert capacity == 61 - 3
+    assert capacity == POSITIONS - 3
     text = [3 + i for i in range(capacity)]
     model.decode([Chunk(0, 0, text[:-1], 0)])
     [[row]] = model.decode([Chunk(0, capacity - 1, text[-1:], 1, MAX_PADDED)])
     assert np.isfinite(row).all()
-    assert np.isfinite(rows_of(model, 1, text, [capacity])).all()
-    with pytest.raises(InvalidConfig, match="at most 61, the positions the model has learned, not"):
-        load(path, context=62)
+    assert np.isfinite(rows_of(model, 1, text, [100, 100, 53])).all()
+    refusal = f"at most {POSITIONS}, the positions the model has learned, not"
+    with pytest.raises(InvalidConfig, match=refusal):
+        load(path, context=POSITIONS + 1)
 
 
 def test_a_sequence_holds_its_whole_context(load: Load) -> None:

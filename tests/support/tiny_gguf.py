@@ -91,47 +91,6 @@ def write_model(
     return path
 
 
-def write_gpt2(path: Path, shape: Shape | None = None, seed: int = 1) -> Path:
-    """Write a model of GPT-2's kind, which has learned an embedding for each position."""
-    shape, vocabulary = shape or Shape(), Vocabulary()
-    writer = GGUFWriter(path, "gpt2")
-    writer.add_name(path.stem)
-    writer.add_file_type(_FILE_TYPES[GGMLQuantizationType.F32])
-    _add_shape(writer, shape)
-    writer.add_layer_norm_eps(1e-5)
-    _add_tokenizer(writer, vocabulary)
-    for name, tensor in _gpt2_weights(shape, len(vocabulary.names), seed).items():
-        _add_tensor(writer, name, tensor, GGMLQuantizationType.F32)
-    _finish(writer)
-    return path
-
-
-def _gpt2_weights(shape: Shape, token_count: int, seed: int) -> Weights:
-    random = np.random.default_rng((seed, 2))
-    width, inner = shape.embedding, shape.feed_forward
-    joint = width + 2 * width // shape.heads * shape.kv_heads
-    weights = {
-        "token_embd.weight": _embedding(shape, token_count, seed),
-        "position_embd.weight": _matrix(random, shape.context, width, 8.0),
-    }
-    norms = ["output_norm"]
-    for layer in range(shape.layers):
-        sizes = {
-            "attn_qkv": (joint, width),
-            "attn_output": (width, width),
-            "ffn_up": (inner, width),
-            "ffn_down": (width, inner),
-        }
-        for name, (outputs, inputs) in sizes.items():
-            weights[f"blk.{layer}.{name}.weight"] = _matrix(random, outputs, inputs, 2.0)
-            weights[f"blk.{layer}.{name}.bias"] = np.zeros(outputs, np.float32)
-        norms += [f"blk.{layer}.attn_norm", f"blk.{layer}.ffn_norm"]
-    for name in norms:
-        weights[f"{name}.weight"] = np.ones(width, np.float32)
-        weights[f"{name}.bias"] = np.zeros(width, np.float32)
-    return weights
-
-
 def write_pair(
     folder: Path,
     *,
