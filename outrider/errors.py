@@ -22,6 +22,8 @@ OutriderError
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class OutriderError(Exception):
     """The base; never raised itself. `metadata` holds every variable of the message."""
@@ -43,6 +45,16 @@ class InvalidRequest(OutriderError):
     def __init__(self, field: str, message: str, **metadata: str | int | float) -> None:
         super().__init__(f"{field}: {message}", field=field, **metadata)
         self.field = field
+
+    def named(self, field: str) -> Self:
+        """Return the same refusal for a caller who knows the field by another name."""
+        message, own = str(self), f"{self.field}: "
+        if message.startswith(own):
+            message = f"{field}: {message.removeprefix(own)}"
+        renamed = type(self).__new__(type(self))
+        OutriderError.__init__(renamed, message, **{**self.metadata, "field": field})
+        renamed.field = field
+        return renamed
 
 
 class PromptTooLong(InvalidRequest):

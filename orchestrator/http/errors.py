@@ -99,9 +99,14 @@ def openai_body(failure: Failure) -> dict[str, Any]:
     """Return the error as OpenAI's clients read it."""
     too_long = failure.reason == "PROMPT_TOO_LONG"
     code = "context_length_exceeded" if too_long else failure.reason and failure.reason.lower()
+    message = failure.message
+    if too_long and failure.metadata:
+        # The words by which LiteLLM knows that another model may have room.
+        most = failure.metadata["maximumTokenCount"]
+        message = f"This model's maximum context length is {most} tokens: {message}"
     return {
         "error": {
-            "message": failure.message,
+            "message": message,
             "type": _type(failure),
             "param": failure.field,
             "code": "invalid_api_key" if failure.status == 401 else code,

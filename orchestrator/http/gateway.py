@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol
@@ -22,12 +22,12 @@ from orchestrator.http import anthropic, errors, llama, openai, openai_answers, 
 from orchestrator.http.completion import Gathering
 from orchestrator.http.config import HttpConfig
 from orchestrator.http.metrics import Metrics
-from orchestrator.http.options import Prompt, prompt_parts
+from orchestrator.http.options import GenerationFields, Prompt, name_in, prompt_parts
 from orchestrator.http.progress import StreamProgress
 from orchestrator.http.streams import DONE, EventStream, event, numbered
 from orchestrator.salts import separate
 from orchestrator.tool_calls import CallFormat
-from outrider.errors import Draining, OutriderError
+from outrider.errors import Draining, InvalidRequest, OutriderError
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.wire import write_reference, writer_of
@@ -178,7 +178,7 @@ class Gateway:
         if body.stream:
             return self._stream(self._response_events(head, body, request), OPENAI)
         gathering = Gathering(1, 1)
-        await self._gather([request], gathering, _nothing)
+        await self._gather([request], body, gathering, _nothing)
         return JSONResponse(responses.answer(head, body, gathering))
 
     async def _response_events(
@@ -188,7 +188,7 @@ class Gateway:
         request: messages.GenerateRequest,
     ) -> AsyncGenerator[bytes]:
         events = responses.Events(head, body)
-        async with aclosing(self._generate([request])) as stream:
+        async with aclosing(self._generate([request], body)) as stream:
             async for _, response in stream:
                 for each in events.add(response):
                     yield event(each, each["type"])
@@ -228,7 +228,7 @@ class Gateway:
         if wish.streams:
             return self._stream(self._chunks(wish, shape, head, prepare), OPENAI)
         gathering = wish.gathering()
-        await self._gather(wish.requests, gathering, prepare)
+        await self._gather(wish.requests, wish.fields, gathering, prepare)
         return JSONResponse(openai_answers.answer(head, shape, gathering))
 
     async def _chunks(
@@ -239,7 +239,7 @@ class Gateway:
         prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
     ) -> AsyncGenerator[bytes]:
         chunks = openai_answers.Chunks(head, shape, wish)
-        async with aclosing(self._generate(wish.requests, wish.progress)) as stream:
+        async with aclosing(self._generate(wish.requests, wish.fields, wish.progress)) as stream:
             async for number, response in stream:
                 if response.WhichOneof("event") == "started":
                     await prepare(number, response.started)
@@ -291,12 +291,12 @@ class Gateway:
 
     async def message(self, body: anthropic.MessagesBody) -> Response:
         """Answer /v1/messages."""
-        wish = await self._read_chat(anthropic.read_messages(body))
+        wish = replace(await self._read_chat(anthropic.read_messages(body)), fields=body)
         message_id = f"msg_{secrets.token_hex(12)}"
         if wish.streams:
             return self._stream(self._message_events(message_id, wish), ANTHROPIC)
         gathering = wish.gathering()
-        await self._gather(wish.requests, gathering, _nothing)
+        await self._gather(wish.requests, wish.fields, gathering, _nothing)
         return JSONResponse(anthropic.answer(message_id, wish, gathering))
 
     async def count_message(self, body: anthropic.PromptBody) -> Response:
@@ -306,7 +306,7 @@ class Gateway:
 
     async def _message_events(self, message_id: str, wish: openai.Wish) -> AsyncGenerator[bytes]:
         events = anthropic.Events(message_id, wish)
-        async with aclosing(self._generate(wish.requests)) as stream:
+        async with aclosing(self._generate(wish.requests, wish.fields)) as stream:
             async for _, response in stream:
                 for each in events.add(response):
                     yield event(each, each["type"])
@@ -319,13 +319,13 @@ class Gateway:
         if wish.streams:
             return self._stream(self._native_events(wish), LLAMA)
         gathering = wish.gathering()
-        await self._gather(wish.requests, gathering, _nothing)
+        await self._gather(wish.requests, wish.fields, gathering, _nothing)
         return JSONResponse(llama.answer(wish, gathering))
 
     async def _native_events(self, wish: llama.Wish) -> AsyncGenerator[bytes]:
         events = llama.Events(wish)
         last = time.perf_counter()
-        async with aclosing(self._generate(wish.requests, wish.progress)) as stream:
+        async with aclosing(self._generate(wish.requests, wish.fields, wish.progress)) as stream:
             async for number, response in stream:
                 now = time.perf_counter()
                 for each in events.add(number, response, now - last):
@@ -404,23 +404,38 @@ class Gateway:
     async def _gather(
         self,
         requests: Sequence[messages.GenerateRequest],
+        fields: GenerationFields,
         gathering: Gathering,
         prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
     ) -> None:
-        async with aclosing(self._generate(requests)) as stream:
+        async with aclosing(self._generate(requests, fields)) as stream:
             async for number, response in stream:
                 if response.WhichOneof("event") == "started":
                     await prepare(number, response.started)
                 gathering.add(number, response)
 
     def _generate(
-        self, requests: Sequence[messages.GenerateRequest], progress: StreamProgress | None = None
+        self,
+        requests: Sequence[messages.GenerateRequest],
+        fields: GenerationFields,
+        progress: StreamProgress | None = None,
     ) -> AsyncGenerator[tuple[int, messages.GenerateResponse]]:
         counts_cached = progress is not None and progress.tells_prompts
         for each in requests:
             separate(each, self._config.api_key.encode())
-        generate = self._orchestrator.generate
-        return numbered([partial(generate, each, counts_cached=counts_cached) for each in requests])
+        return numbered([partial(self._one, each, fields, counts_cached) for each in requests])
+
+    async def _one(
+        self, request: messages.GenerateRequest, fields: GenerationFields, counts_cached: bool
+    ) -> AsyncGenerator[messages.GenerateResponse]:
+        """Yield what a generation brings; a refusal names the field as the client did."""
+        generated = self._orchestrator.generate(request, counts_cached=counts_cached)
+        try:
+            async with aclosing(generated) as stream:
+                async for response in stream:
+                    yield response
+        except InvalidRequest as refusal:
+            raise refusal.named(name_in(fields, refusal.field)) from refusal
 
     async def _embed(self, inputs: Sequence[Prompt]) -> messages.EmbedResponse:
         """Return the embeddings of any number of texts, all of them by one model."""

@@ -13,6 +13,7 @@ from orchestrator.forced_calls import FREE, ForcedCalls, Tool, force_calls, forc
 from orchestrator.http.completion import Gathering
 from orchestrator.http.options import (
     Body,
+    GenerationFields,
     Int32,
     Int64,
     Prompt,
@@ -109,9 +110,13 @@ class EmbeddingBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What an HTTP request asks for: one GenerateRequest per prompt, and how to show it."""
+    """What an HTTP request asks for: one GenerateRequest per prompt, and how to show it.
+
+    `fields` are what the client sent, by which errors name what is wrong.
+    """
 
     requests: list[messages.GenerateRequest]
+    fields: GenerationFields
     choice_count: int = 1
     streams: bool = False
     includes_usage: bool = False
@@ -138,6 +143,7 @@ def read_completion(body: CompletionBody) -> Wish:
     request.completion_count = check_choice_count(body.n, len(prompts))
     return Wish(
         requests=[_with_prompt(request, prompt) for prompt in prompts],
+        fields=body,
         choice_count=request.completion_count,
         streams=bool(body.stream),
         includes_usage=_includes_usage(body),
@@ -171,6 +177,7 @@ def read_chat(
     request.completion_count = check_choice_count(body.n, 1)
     return Wish(
         requests=[_with_prompt(request, list(prompt))],
+        fields=body,
         choice_count=request.completion_count,
         streams=bool(body.stream),
         includes_usage=_includes_usage(body),

@@ -54,6 +54,23 @@ _SAMPLING = (  # under one name here and in SamplingParameters
 )
 
 
+_NAMES = {
+    "token_limit": ("n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens"),
+    "stop_sequences": ("stop_sequences", "stop"),
+    "completion_count": ("n", "n_cmpl"),
+    "beam_count": ("n_beams",),
+    "logprobs.top_count": ("top_logprobs", "n_probs", "logprobs"),
+    "logit_biases": ("logit_bias",),
+    "penalize_newline": ("penalize_nl",),
+    "overflow.keep_token_count": ("n_keep",),
+    "json_schema": ("json_schema", "response_format", "text", "output_config"),
+    "prompt": ("messages", "input", "prompt"),
+    "prompt_tokens": ("prompt",),
+    "prompt_parts": ("prompt",),
+}
+"""What fields of a GenerateRequest are called in bodies, the name that decides first."""
+
+
 class Body(BaseModel):
     """A JSON object of which unknown members are ignored, and null is absent."""
 
@@ -255,6 +272,14 @@ def check_choice_count(count: int | None, prompt_count: int) -> int:
             "n", f"{prompt_count} prompts times {count} is not in [1, {MOST_CHOICES}]"
         )
     return count
+
+
+def name_in(fields: Body, field: str) -> str:
+    """Return the name under which a client sent a field of a GenerateRequest."""
+    names = _NAMES.get(field, ())
+    sent = [name for name in names if getattr(fields, name, None) is not None]
+    known = [name for name in names if name in type(fields).model_fields]
+    return next(iter(sent + known), field)
 
 
 def refuse(fields: Body, **neutral: Iterable[Any]) -> None:

@@ -15,7 +15,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from outrider.errors import EngineBusy, PromptTooLong
+from outrider.errors import EngineBusy, InvalidRequest, PromptTooLong
 from tests.support.fake_orchestrator import MODEL, FakeOrchestrator, ids_of
 from tests.support.gateway import serving
 
@@ -438,6 +438,37 @@ async def test_openai_passes_on_what_is_ours(client: openai.AsyncOpenAI, fake: F
     assert (request.sampling.top_k, request.speculative.n_max) == (5, 3)
 
 
+@pytest.mark.parametrize(
+    ("wish", "field", "name"),
+    [
+        ({"max_tokens": -5}, "token_limit", "max_tokens"),
+        ({"max_completion_tokens": -5}, "token_limit", "max_completion_tokens"),
+        ({"max_tokens": 5, "extra_body": {"n_predict": -5}}, "token_limit", "n_predict"),
+        ({"stop": ["a"] * 20}, "stop_sequences", "stop"),
+        ({"logit_bias": {"1": 5}}, "logit_biases", "logit_bias"),
+        ({"logprobs": True, "top_logprobs": 99}, "logprobs.top_count", "top_logprobs"),
+        ({"response_format": {"type": "json_object"}}, "json_schema", "response_format"),
+        ({"temperature": -1}, "temperature", "temperature"),
+        ({}, "prompt", "messages"),
+    ],
+)
+@pytest.mark.fault(
+    "others",
+    "OpenAI's errors named fields of another interface",
+    before="A wrong `max_tokens` was refused as `token_limit`, a wrong `stop` as `stop_sequences`.",
+    now="`param` and the message have the name under which the client sent the field.",
+)
+async def test_openai_is_refused_a_field_by_the_name_it_sent(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator, wish: Any, field: str, name: str
+):
+    fake.error = InvalidRequest(field, "is wrong")
+    for streams in (False, True):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.chat.completions.create(model="any", messages=CHAT, stream=streams, **wish)
+        assert refused.value.param == name
+        assert f"{name}: is wrong" in str(refused.value)
+
+
 # --- others ---
 
 
@@ -456,6 +487,73 @@ print(json.dumps([
 ]))
 """
     assert json.loads(await _run(script, url, KEY)) == [fake.text, fake.text, 15]
+
+
+@pytest.mark.fault(
+    "others",
+    "LiteLLM did not see that a prompt was longer than the context",
+    before="Its context_window_fallbacks never fired: the refusal lacked the words it looks for.",
+    now="OpenAI's routes answer in those words, and the next model is asked.",
+)
+async def test_litellm_falls_back_to_a_model_with_more_room(url: str, fake: FakeOrchestrator):
+    script = """
+import json, sys, litellm
+litellm.telemetry = False
+def model(name, url):
+    params = {"model": "openai/any", "api_base": url, "api_key": sys.argv[3]}
+    return {"model_name": name, "litellm_params": params}
+router = litellm.Router([model("small", sys.argv[1]), model("large", sys.argv[2])],
+                        context_window_fallbacks=[{"small": ["large"]}], num_retries=0)
+answer = router.completion("small", messages=[{"role": "user", "content": "Hi"}])
+print(json.dumps(answer.choices[0].message.content))
+"""
+    small = FakeOrchestrator()
+    small.error = PromptTooLong(900, 508)
+    async with serving(small, api_key=KEY) as small_url:
+        assert json.loads(await _run(script, f"{small_url}/v1", url, KEY)) == fake.text
+
+
+async def test_instructor_gets_a_model_of_pydantic(url: str, fake: FakeOrchestrator):
+    script = """
+import json, sys, instructor, openai
+from pydantic import BaseModel
+class Weather(BaseModel):
+    city: str
+client = openai.OpenAI(base_url=sys.argv[1], api_key=sys.argv[2], max_retries=0)
+wish = {"model": "any", "messages": [{"role": "user", "content": "Hi"}], "max_retries": 0}
+modes = [getattr(instructor.Mode, name) for name in sys.argv[3:]]
+print(json.dumps([
+    instructor.from_openai(client, mode=mode).create(response_model=Weather, **wish).city
+    for mode in modes
+]))
+"""
+    fake.text = '{"city": "Köln"}'
+    assert json.loads(await _run(script, url, KEY, "JSON", "JSON_SCHEMA")) == ["Köln"] * 2
+    fake.text = '\n{"name": "Weather", "arguments": {"city": "Köln"}}\n</tool_call>'
+    assert json.loads(await _run(script, url, KEY, "TOOLS")) == ["Köln"]
+
+
+async def test_pydantic_ai_runs_an_agent_with_a_tool(url: str, fake: FakeOrchestrator):
+    script = """
+import asyncio, json, sys
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+provider = OpenAIProvider(base_url=sys.argv[1], api_key=sys.argv[2])
+agent = Agent(OpenAIChatModel("any", provider=provider))
+called = []
+@agent.tool_plain
+def weather(city: str) -> str:
+    called.append(city)
+    return "Rain."
+async def main():
+    async with agent.run_stream("Hi") as streamed:
+        text = "".join([part async for part in streamed.stream_text(delta=True)])
+    print(json.dumps([text, called]))
+asyncio.run(main())
+"""
+    fake.texts = ['<tool_call>{"name": "weather", "arguments": {"city": "Köln"}}</tool_call>']
+    assert json.loads(await _run(script, url, KEY)) == [fake.text, ["Köln"]]
 
 
 async def test_langchain_chats(url: str, fake: FakeOrchestrator):

@@ -43,6 +43,8 @@ def text_of(token_id: int) -> bytes:
 class FakeOrchestrator:
     """Writes `text` in answer to everything, three tokens a round, two of them drafted.
 
+    The first answers are `texts`, as long as there are any.
+
     `error` is raised after `error_after` rounds; with `stalls_after` it stops
     there and goes on when `go_on` is set. `closed_count` counts the generations
     that ended or were closed, `requests` are those seen.
@@ -50,6 +52,7 @@ class FakeOrchestrator:
 
     def __init__(self, text: str = "Hello, wörld!", template: str = "") -> None:
         self.text = text
+        self.texts: list[str] = []
         self.template = template
         self.error: Exception | None = None
         self.error_after = 0
@@ -141,7 +144,7 @@ class FakeOrchestrator:
     def _completion(
         self, request: messages.GenerateRequest, prompt: list[int]
     ) -> Iterator[messages.GenerateResponse]:
-        ids, shown, finished = _cut(request, self.text)
+        ids, shown, finished = _cut(request, self.texts.pop(0) if self.texts else self.text)
         rounds = 0
         for first in range(0, len(ids), _DRAFT_LENGTH):
             some = ids[first : first + _DRAFT_LENGTH]
