@@ -9,6 +9,7 @@ sequence reserves its prompt and its token limit at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -22,7 +23,8 @@ class Session:
 
     `token_ids` is what the sequence holds; empty while there is none.
     `salt` is whose that is: no session of another salt may see or copy it.
-    `pinned` means that a stream is open, so it is not evicted.
+    `pinned` means that a stream is open: the session stays known, and loses its sequence only
+    when room is short and nothing was asked on the stream for a while.
     """
 
     session_id: bytes
@@ -98,31 +100,38 @@ class SessionCache:
         return min(longest, len(wanted) - 1) if longest >= SHARED_PREFIX_MINIMUM else 0
 
     def place(
-        self, session: Session, wanted: Sequence[int], busy: Collection[bytes], salt: bytes = b""
+        self,
+        session: Session,
+        wanted: Sequence[int],
+        busy: Collection[bytes],
+        salt: bytes = b"",
+        idle_since: float = -math.inf,
     ) -> Placement | None:
         """Give the session a sequence; return None when every one is in use.
 
         `wanted` is what it is about to hold: the session of its salt with the
         longest common start lends it. `busy` sessions are never evicted. Idle ones
-        go in the order of their last use; the one that is taken over may
+        go in the order of their last use, those with an open stream last, and only
+        if they were not used after `idle_since`; the one that is taken over may
         itself be the donor, and then nothing is copied.
         """
         assert session.sequence is None
         session.salt = salt
         donor = self._donor(session, wanted)
+        source = donor.sequence if donor else None  # the donor may be evicted below
         count = common_prefix(donor.token_ids, wanted) if donor else 0
         if self._free:
             sequence = self._free.pop(self._free.index(self._neighbour()))
         else:
-            victim = self._victim(busy, donor)
+            victim = self._victim(busy, donor, idle_since)
             if victim is None:
                 return None
             assert victim.sequence is not None
             sequence = victim.sequence
-            del self._sessions[victim.session_id]
+            self._evict(victim)
         session.sequence = sequence
         session.token_ids = list(wanted[:count])
-        return Placement(sequence, donor.sequence if donor else None, count)
+        return Placement(sequence, source, count)
 
     def is_free(self, sequence: int) -> bool:
         """Return whether no session has the sequence."""
@@ -162,14 +171,28 @@ class SessionCache:
             return None
         return best
 
-    def _victim(self, busy: Collection[bytes], donor: Session | None) -> Session | None:
-        """Return the idle session to evict: the least recently used, the donor last."""
+    def _victim(
+        self, busy: Collection[bytes], donor: Session | None, idle_since: float
+    ) -> Session | None:
+        """Return the idle session to evict: the least recently used, the donor late.
+
+        One with an open stream comes after all others.
+        """
         idle = [
             s
             for s in self._sessions.values()
-            if s.sequence is not None and not s.pinned and s.session_id not in busy
+            if s.sequence is not None
+            and s.session_id not in busy
+            and (not s.pinned or s.used_time < idle_since)
         ]
-        return min(idle, key=lambda s: (s is donor, s.used_time), default=None)
+        return min(idle, key=lambda s: (s.pinned, s is donor, s.used_time), default=None)
+
+    def _evict(self, victim: Session) -> None:
+        """Take the sequence from a session; it stays known while its stream is open."""
+        victim.sequence = None
+        victim.token_ids = []
+        if not victim.pinned:
+            del self._sessions[victim.session_id]
 
     def expire(self, before: float, busy: Collection[bytes]) -> int:
         """Forget the idle sessions last used before a time; return how many."""

@@ -62,6 +62,7 @@ class HostOptions:
     exact: bool  # pad so that bits do not depend on batching, where the hardware allows it
     queue_limit: int = 64  # jobs that wait to start; more get Busy at once
     room_seconds: float = 1.0  # a job waits this long for a sequence, then gets Busy
+    stream_idle_seconds: float = 1.0  # without work an open stream keeps its sequence, room or not
     idle_seconds: float = 600.0  # an idle session is forgotten after this
 
 
@@ -162,7 +163,7 @@ class EngineHost:
         self._inbox.put(lambda: self._cancel(ticket))
 
     def pin(self, session_id: bytes, pinned: bool) -> None:
-        """Say whether a stream of the session is open: if so, it is not evicted."""
+        """Say whether a stream of the session is open: it is then evicted last."""
         self._inbox.put(lambda: self._pin(session_id, pinned))
 
     def truncate(self, session_id: bytes, token_count: int) -> Future[int]:
@@ -325,7 +326,8 @@ class EngineHost:
 
     def _place(self, session: Session, ticket: Ticket) -> bool:
         """Give the session a sequence; fail the ticket when it waited too long for one."""
-        placement = self._cache.place(session, ticket.wanted, self._busy(), ticket.salt)
+        idle_since = perf_counter() - self._options.stream_idle_seconds
+        placement = self._cache.place(session, ticket.wanted, self._busy(), ticket.salt, idle_since)
         if placement is None:
             if perf_counter() - ticket.submit_time > self._options.room_seconds:
                 self._leave_lane(ticket)

@@ -598,6 +598,22 @@ def test_a_session_waits_for_a_sequence_and_gets_it() -> None:
         assert held(host, A) == 0
 
 
+@pytest.mark.fault(
+    "others",
+    "four clients that stop reading keep a target of four sessions from everybody",
+    before="their sequences were held until the time limit of their requests",
+    now="a stream that asked nothing for a second gives its sequence to one that needs it",
+)
+def test_an_idle_stream_gives_its_sequence_to_a_session_that_needs_one() -> None:
+    with running(toy(sequence_count=1), room_seconds=PATIENCE) as host:
+        host.pin(A, True)
+        result(host.submit(A, rows_of(TEXT)))
+        other = result(host.submit(B, rows_of(TEXT[1:])))
+        np.testing.assert_array_equal(other, fresh_rows(TEXT[1:]))
+        assert held(host, A) == 0
+        np.testing.assert_array_equal(result(host.submit(A, rows_of(TEXT))), fresh_rows(TEXT))
+
+
 def test_waiting_for_a_sequence_does_not_stop_others() -> None:
     with running(toy(sequence_count=1), room_seconds=PATIENCE) as host:
         host.pin(A, True)

@@ -114,9 +114,8 @@ def test_the_least_recently_used_session_goes_first() -> None:
     for i, name in enumerate([b"a", b"b", b"c"]):
         placed(cache, name, [i], float(i))
     cache.enter(b"a", 9.0)
-    victim = cache.get(b"b")
-    assert victim is not None
-    assert placed(cache, b"d", [7], 10.0).sequence == victim.sequence
+    freed = cache.sequence_of(b"b")
+    assert placed(cache, b"d", [7], 10.0).sequence == freed
     assert cache.get(b"b") is None
     assert cache.get(b"a") is not None
 
@@ -128,6 +127,32 @@ def test_a_pinned_session_is_never_evicted() -> None:
     placed(cache, b"third", [3], 6.0)
     assert cache.get(b"old") is not None
     assert cache.get(b"new") is None
+
+
+@pytest.mark.fault(
+    "others",
+    "streams that are open and ask nothing keep every sequence",
+    before="a session was never evicted while its stream was open",
+    now="one whose stream was idle for a second is evicted when room is short, and stays known",
+)
+def test_a_pinned_session_that_was_idle_for_long_gives_its_sequence_and_stays_known() -> None:
+    cache = SessionCache(2)
+    idle = placed(cache, b"idle", [1], 0.0, pinned=True)
+    placed(cache, b"fresh", [2], 5.0, pinned=True)
+    placement = cache.place(cache.enter(b"third", 6.0), [3], (), idle_since=5.0)
+    assert placement is not None and placement.sequence == 0
+    assert cache.get(b"idle") is idle
+    assert (idle.sequence, idle.token_ids, idle.pinned) == (None, [], True)
+    assert cache.place(cache.enter(b"fourth", 7.0), [4], {b"third"}, idle_since=5.0) is None
+
+
+def test_a_session_without_a_stream_is_evicted_before_one_with() -> None:
+    cache = SessionCache(2)
+    placed(cache, b"idle", [1], 0.0, pinned=True)
+    placed(cache, b"left", [2], 5.0)
+    assert cache.place(cache.enter(b"third", 6.0), [3], (), idle_since=5.0) is not None
+    assert cache.get(b"left") is None
+    assert cache.sequence_of(b"idle") is not None
 
 
 def test_a_busy_session_is_never_evicted() -> None:
