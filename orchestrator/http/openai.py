@@ -26,6 +26,7 @@ from orchestrator.http.options import (
     set_prompt,
 )
 from orchestrator.http.progress import StreamProgress
+from orchestrator.http.structured import GuidedFields, constrain, constrains
 from orchestrator.tool_calls import CallFormat, mark_names
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -61,7 +62,7 @@ class ResponseFormat(Body):
     schema_: Schema = None
 
 
-class OpenAIFields(StreamedFields):
+class OpenAIFields(StreamedFields, GuidedFields):
     """What both of OpenAI's generating endpoints take."""
 
     n: Int32 | None = None
@@ -214,7 +215,8 @@ def offered_tools(body: ChatBody) -> bool:
 def _forced_tools(body: ChatBody) -> list[Tool]:
     tools = forced_tools(body.tool_choice, body.tools or ())
     is_any_text = body.response_format is None or body.response_format.type == "text"
-    if tools and not (is_any_text and not body.grammar and body.json_schema is None):
+    is_any_text = is_any_text and not body.grammar and body.json_schema is None
+    if tools and (not is_any_text or constrains(body)):
         raise InvalidRequest("tool_choice", "does not go with a response_format, grammar or schema")
     return tools
 
@@ -247,6 +249,7 @@ def _request(body: OpenAIFields, token_limit: int) -> messages.GenerateRequest:
         if request.json_schema or request.sampling.grammar:
             raise InvalidRequest("response_format", "does not go with a schema or grammar of yours")
         request.json_schema = json.dumps(schema)
+    constrain(request, body)
     return request
 
 

@@ -63,7 +63,11 @@ _NAMES = {
     "logit_biases": ("logit_bias",),
     "penalize_newline": ("penalize_nl",),
     "overflow.keep_token_count": ("n_keep",),
-    "json_schema": ("json_schema", "response_format", "text", "output_config"),
+    "json_schema": (
+        *("json_schema", "response_format", "text", "output_config"),
+        *("structured_outputs", "guided_json"),
+    ),
+    "grammar": ("grammar", "structured_outputs", "guided_choice", "guided_grammar"),
     "prompt": ("messages", "input", "prompt"),
     "prompt_tokens": ("prompt",),
     "prompt_parts": ("prompt",),

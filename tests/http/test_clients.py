@@ -314,6 +314,58 @@ async def test_openai_asks_for_json(client: openai.AsyncOpenAI, fake: FakeOrches
     assert json.loads(fake.requests[-1].json_schema) == {"type": "object"}
 
 
+SCHEMA: Any = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.fault(
+    "text",
+    "vLLM's `guided_*` and `structured_outputs` were passed over",
+    before="The text was whatever the model liked, though a schema or a choice was asked for.",
+    now="Schemas, choices and grammars are kept, and what is not supported is refused by name.",
+)
+@pytest.mark.parametrize(
+    ("wish", "schema", "grammar"),
+    [
+        ({"guided_json": SCHEMA}, SCHEMA, ""),
+        ({"guided_json": json.dumps(SCHEMA)}, SCHEMA, ""),
+        ({"structured_outputs": {"json": SCHEMA}}, SCHEMA, ""),
+        ({"structured_outputs": {"json_object": True}}, {"type": "object"}, ""),
+        ({"guided_choice": ["a", 'b"\\']}, None, 'root ::= ( "a" | "b\\"\\\\" )\n'),
+        ({"structured_outputs": {"choice": ["a"]}}, None, 'root ::= "a"\n'),
+        ({"guided_grammar": 'root ::= "x"'}, None, 'root ::= "x"'),
+    ],
+)
+async def test_openai_asks_for_what_vllm_takes(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator, wish: Any, schema: Any, grammar: str
+):
+    await client.chat.completions.create(model="any", messages=CHAT, extra_body=wish)
+    await client.completions.create(model="any", prompt="a", extra_body=wish)
+    for request in fake.requests:
+        assert (json.loads(request.json_schema) if request.json_schema else None) == schema
+        assert request.sampling.grammar == grammar
+
+
+@pytest.mark.parametrize(
+    ("wish", "field"),
+    [
+        ({"guided_regex": "a+"}, "guided_regex"),
+        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": ["a"], "guided_json": SCHEMA}, "guided_choice"),
+        ({"guided_choice": ["a"], "grammar": 'root ::= "a"'}, "guided_choice"),
+        ({"guided_choice": ["a"], "tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+    ],
+)
+async def test_openai_is_refused_what_vllm_takes_and_we_do_not(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator, wish: Any, field: str
+):
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.chat.completions.create(model="any", messages=CHAT, extra_body=wish)
+    assert refused.value.param == field
+    assert not fake.requests
+
+
 async def test_openai_completes_every_kind_of_prompt(
     client: openai.AsyncOpenAI, fake: FakeOrchestrator
 ):

@@ -53,7 +53,10 @@ PURE_OVER_PROTOBUF = ("outrider.wire", "outrider.handshake", "orchestrator.salts
 HTTP_SHAPES = (
     *(f"orchestrator.http.{name}" for name in ("options", "errors", "counts", "completion")),
     *(f"orchestrator.http.{name}" for name in ("openai", "responses", "llama", "library_shapes")),
-    *(f"orchestrator.http.{name}" for name in ("progress", "openai_answers", "calls", "anthropic")),
+    *(
+        f"orchestrator.http.{name}"
+        for name in ("progress", "openai_answers", "calls", "anthropic", "structured")
+    ),
 )
 HARMLESS = (  # what a pure module may take from outside: no clock, no I/O, no randomness
     *("__future__", "abc", "bisect", "codecs", "collections", "dataclasses", "enum", "fractions"),
