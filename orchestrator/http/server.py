@@ -21,6 +21,7 @@ from outrider.errors import InvalidConfig
 from outrider.rpc.channel import read_listen
 
 _BACKLOG = 2048
+_SEND_BYTES = 128 * 1024
 
 
 class HttpServer:
@@ -88,6 +89,8 @@ def _listen(host: str, port: int) -> socket.socket:
         raise InvalidConfig("http", f"cannot listen on {host}: {error.strerror}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Every connection inherits it: a client that stops reading is noticed after so many bytes.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         listener.bind(place)
         listener.listen(_BACKLOG)
         listener.setblocking(False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -12,6 +14,7 @@ import pytest
 from orchestrator.http.config import HttpConfig
 from orchestrator.http.connections import Connection
 from orchestrator.http.middleware import is_known_host
+from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.gateway import serving
 
 PATIENCE = 20.0
@@ -146,3 +149,46 @@ def test_a_key_makes_every_host_good_unless_hosts_are_named() -> None:
 @pytest.mark.parametrize("header", ["", "::1:80.evil", "localhost.evil", "127.1.evil:80", "[x]"])
 def test_no_other_host_is_taken_for_loopback(header: str) -> None:
     assert not is_known_host(header, frozenset())
+
+
+async def unread_stream(url: str) -> socket.socket:
+    """Ask for a long stream on a connection that holds little, and read nothing of it."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(client, ("127.0.0.1", int(url.rsplit(":", 1)[1])))
+    body = json.dumps({"prompt": "a", "n_predict": -1, "stream": True}).encode()
+    head = f"POST /completion HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+    await loop.sock_sendall(client, head.encode() + body)
+    return client
+
+
+@pytest.mark.fault(
+    "hang",
+    "clients that stop reading an HTTP stream",
+    before="their generation and its sequence were held for 600 seconds",
+    now="a client that takes nothing for 30 seconds is cut off, and its generation ends",
+)
+async def test_a_client_that_stops_reading_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "stall_seconds", 0.3)
+    fake = FakeOrchestrator("a" * 30_000)
+    async with serving(fake) as url, asyncio.timeout(PATIENCE):
+        with await unread_stream(url):
+            await fake.idle.wait()
+        assert fake.closed_count == 1
+
+
+async def test_a_client_that_reads_slowly_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "stall_seconds", 0.3)
+    fake = FakeOrchestrator("a" * 6_000)
+    loop = asyncio.get_running_loop()
+    async with serving(fake) as url, asyncio.timeout(PATIENCE):
+        with await unread_stream(url) as client:
+            tail = b""
+            while chunk := await loop.sock_recv(client, 32_768):
+                tail = (tail + chunk)[-4096:]
+                await asyncio.sleep(0.02)
+                if b'"stop":true' in tail:
+                    break
+        assert b'"stop":true' in tail
