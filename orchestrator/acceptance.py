@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from outrider.distribution import Distribution, residual
-from outrider.noise import Purpose
+from outrider.messages import Frame, Opening
+from outrider.noise import Purpose, draft_seed, uniform
 
 Uniform = Callable[[Purpose, int], float]
 """`u(purpose, i)` is uniform in (0, 1) for the i-th position of the round."""
@@ -58,3 +59,17 @@ def rejection(draft: Sequence[DraftToken], targets: Sequence[Distribution], u: U
         if u(Purpose.ACCEPT, i) * q.probability(token.token_id) >= p.probability(token.token_id):
             return Verdict(i, residual(p, q).draw(u(Purpose.NEXT, i)))
     return Verdict(len(draft), targets[-1].draw(u(Purpose.NEXT, len(draft))))
+
+
+def drew_as_keyed(frame: Frame, opening: Opening) -> bool:
+    """Say whether each token of a frame is the draw that its key makes from its row.
+
+    This is what can be checked of a draft under `rejection`. That the row is its model's own, and
+    not chosen for the token that it gives, cannot be: there the draft is trusted.
+    """
+    seed, dropped = draft_seed(opening.seed), len(opening.dropped.token_ids)
+    first, position = frame.base + dropped, frame.position + dropped
+    return len(frame.rows) == len(frame.token_ids) and all(
+        row.draw(uniform(seed, opening.choice, Purpose.DRAFT, first, position + i)) == token_id
+        for i, (row, token_id) in enumerate(zip(frame.rows, frame.token_ids, strict=True))
+    )

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from orchestrator.acceptance import drew_as_keyed
+from orchestrator.allowance import Allowance
 from orchestrator.control import Spent, plain_share
 from orchestrator.generation import (
     Action,
@@ -20,6 +22,7 @@ from orchestrator.generation import (
     SendRound,
     Wake,
 )
+from orchestrator.link import Backoff, Link
 from orchestrator.peers import Pair, Stream, StreamLost
 from orchestrator.rounds import RoundTimes
 from outrider import wire
@@ -29,11 +32,16 @@ from outrider.errors import (
     InvalidRequest,
     PeerUnavailable,
 )
-from outrider.messages import Opening, Round, Rows
+from outrider.messages import Opening, Order, Round, Rows, Rule
+from outrider.noise import draft_seed
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
 
 _RETRY_SECONDS = 0.1
+_MOST_EVENTS = 256  # that wait until committed text was taken; then peers are read no further
+_BUSY_SECONDS = 0.01  # at least, before a round is asked again
+_MOST_MISSING = 16
+"""Answers in a row that the target does not hold the text: each is sent the whole of it again."""
 
 
 @dataclass(slots=True)
@@ -114,10 +122,12 @@ class Driver:
         self._told: list[Commit | End] = []
         self._news = asyncio.Event()
         self._advancing = False
-        self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
-        self._target: _Link | None = None
-        self._draft: _Link | None = None
+        self._target: Link | None = None
+        self._draft: Link | None = None
+        self._target_backoff, self._draft_backoff = Backoff(), Backoff()
+        self._target_missing = 0  # answers since the last rows that say the text is not held
+        self._allowance = Allowance()  # of the draft's stream
         self._failure: Exception | None = None
         self._rounds_sent: dict[int, _SentRound] = {}
         self._answer_time = 0.0  # of the newest round
@@ -136,13 +146,14 @@ class Driver:
         self._open_draft()
         try:
             async for event in self._rounds():
+                if isinstance(event, End):
+                    self._tidy_up()  # before the end is taken: whoever takes it asks for no more
                 yield event
-            self._tidy_up()
         finally:
             self._close()
 
     async def _rounds(self) -> AsyncIterator[Commit | End]:
-        await self._advance()
+        self._advance()
         while True:
             await self._news.wait()
             self._news.clear()
@@ -154,18 +165,19 @@ class Driver:
                 if isinstance(event, End):
                     return
             self._told.clear()
-            await self._advance()
+            self._advance()
 
-    async def _happen(self, event: Callable[[], None]) -> None:
+    def _happen(self, event: Callable[[], None]) -> None:
         """Let an event happen, in turn with all others."""
         self._events.append(event)
-        await self._advance()
+        self._advance()
 
-    async def _advance(self) -> None:
+    def _advance(self) -> None:
         """Handle what happened and carry out what follows, whoever brings the news.
 
         One at a time; and not while committed text waits to be taken, because
-        whoever takes it may end the generation there.
+        whoever takes it may end the generation there. Nothing is awaited here: what
+        a peer does or leaves undone holds nobody up.
         """
         if self._advancing:
             return
@@ -173,7 +185,7 @@ class Driver:
         try:
             while self._failure is None and not self._told:
                 self._handle_events()
-                await self._act()
+                self._act()
                 if not self._events:
                     break
         except Exception as error:
@@ -188,7 +200,7 @@ class Driver:
         for event in events:
             event()
 
-    async def _act(self) -> None:
+    def _act(self) -> None:
         """Carry out what the generation asks; work for the models goes out before text."""
         told = []
         self._forget_timer(self._wake)
@@ -196,7 +208,7 @@ class Driver:
             if isinstance(action, Commit | End):
                 told.append(action)
             else:
-                await self._carry_out(action)
+                self._carry_out(action)
         self._note_idle()
         self._told += told
 
@@ -206,17 +218,22 @@ class Driver:
 
     # --- out ---
 
-    async def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: Action) -> None:
         if isinstance(action, SendOrder):
-            await self._write(self._draft, wire.write_order(action.order))
+            self._send_order(action.order)
         elif isinstance(action, SendRound):
-            await self._send_round(action.round)
+            self._send_round(action.round)
         elif isinstance(action, Wake):
             self._wake = self._after(action.time - time.perf_counter(), lambda: None)
         elif isinstance(action, RollBack):
-            await self._roll_back(action.token_count, action.round, action.order)
+            self._roll_back(action.token_count, action.round, action.order)
 
-    async def _send_round(self, round_: Round) -> None:
+    def _send_order(self, order: Order) -> None:
+        if self._draft is not None:
+            self._allowance.note_order(order)
+            self._draft.send(wire.write_order(order))
+
+    def _send_round(self, round_: Round) -> None:
         now, timings = time.perf_counter(), self.timings
         sent = self._rounds_sent[round_.number] = _SentRound(round_, now)
         if self._idle_since is not None:
@@ -226,7 +243,8 @@ class Driver:
             timings.draft_wait += waited
             timings.draft_network += sent.draft_network
             self._idle_since = None
-        await self._write(self._target, wire.write_round(round_))
+        if self._target is not None:
+            self._target.send(wire.write_round(round_))
 
     def _note_idle(self) -> None:
         """Note when the target fell idle for the draft."""
@@ -234,23 +252,15 @@ class Driver:
             self._idle_since = time.perf_counter()
             self._idle_service = self.timings.draft.total
 
-    async def _write(self, link: _Link | None, message: Any) -> None:
-        """Write to a stream; that it is lost is told by its reader."""
-        if link is not None:
-            try:
-                await link.stream.write(message)
-            except StreamLost:
-                return
-
-    async def _roll_back(self, token_count: int, round_: int, order: int) -> None:
-        calls = [self._pair.target.roll_back(self._target_opening, token_count, round_)]
-        if self._draft is not None and self._pair.draft is not None:
-            calls.append(self._pair.draft.roll_back(self._draft.opening, token_count, order))
-        await asyncio.gather(*calls)
-
-    @property
-    def _target_opening(self) -> Opening:
-        return self._target.opening if self._target else self._opening
+    def _roll_back(self, token_count: int, round_: int, order: int) -> None:
+        """Call Rollback at both services, each before what is sent to it next."""
+        pair = self._pair
+        for link, peer, number in (
+            (self._target, pair.target, round_),
+            (self._draft, pair.draft, order),
+        ):
+            if link is not None and peer is not None:
+                link.call(partial(peer.roll_back, link.opening, token_count, number))
 
     # --- streams ---
 
@@ -264,10 +274,8 @@ class Driver:
             return
         self._rounds_sent.clear()
         opening = self._next_opening(self._target)
-        self._target = _Link(opening, self._pair.target.open(opening))
-        self._target.task = asyncio.create_task(
-            self._read(self._target, self._read_target, self._lose_target)
-        )
+        stream = self._pair.target.open(opening)
+        self._target = self._link(opening, stream, self._read_target, self._lose_target)
         self._generation.target_opened()
 
     def _open_draft(self) -> None:
@@ -281,33 +289,38 @@ class Driver:
         assert draft.hosted is not None
         hosted = draft.hosted
         opening = replace(self._next_opening(self._draft), model=hosted.reference)
-        self._draft = _Link(opening, draft.open(opening))
-        self._draft.task = asyncio.create_task(
-            self._read(self._draft, self._read_draft, self._lose_draft)
-        )
+        if opening.rule is Rule.REJECTION:
+            # Whoever knows the coins can draft what they will accept.
+            opening = replace(opening, seed=draft_seed(opening.seed))
+        self._allowance = Allowance()
+        stream = draft.open(opening)
+        self._draft = self._link(opening, stream, self._read_draft, self._lose_draft)
         self._generation.draft_opened(hosted.model.context_token_count)
 
-    def _next_opening(self, before: _Link | None) -> Opening:
+    def _next_opening(self, before: Link | None) -> Opening:
         """Return what a new stream opens with, after the one before was lost."""
         if before is None:
             return replace(self._opening, attempt=1)
-        self._closed_bytes += before.stream.byte_count
+        self._closed_bytes += before.byte_count
         return replace(self._opening, attempt=before.opening.attempt + 1)
 
-    async def _read(
+    def _link(
         self,
-        link: _Link,
-        receive: Callable[[Any], None],
-        lose: Callable[[_Link, StreamLost], None],
-    ) -> None:
-        """Turn a stream's messages, and its end, into events."""
-        try:
-            async for message in link.stream:
-                await self._happen(partial(receive, message))
-        except StreamLost as lost:
-            await self._happen(partial(lose, link, lost))
+        opening: Opening,
+        stream: Stream,
+        read: Callable[[Any], None],
+        lose: Callable[[Link, StreamLost], None],
+    ) -> Link:
+        """Return a link whose messages, and whose end, become events."""
+        return Link(
+            opening,
+            stream,
+            lambda message: self._happen(partial(read, message)),
+            lambda: len(self._events) >= _MOST_EVENTS,
+            lambda link, lost: self._happen(partial(lose, link, lost)),
+        )
 
-    def _lose_target(self, link: _Link, lost: StreamLost) -> None:
+    def _lose_target(self, link: Link, lost: StreamLost) -> None:
         if link is not self._target:
             return
         if lost.final:
@@ -315,12 +328,24 @@ class Driver:
             self._failure = lost.refusal or refused
             return
         self._generation.target_lost()
-        self._after(_RETRY_SECONDS, self._open_target)
+        self._after(self._target_backoff.next(), self._open_target)
 
-    def _lose_draft(self, link: _Link, lost: StreamLost) -> None:
+    def _lose_draft(self, link: Link, lost: StreamLost) -> None:
+        """Open another stream, unless the draft would refuse that one, too."""
         if link is self._draft:
             self._generation.draft_lost()
-            self._after(_RETRY_SECONDS, self._open_draft)
+            if lost.breaks_protocol:
+                self._pair.pause_draft(str(lost))
+            if not lost.final or lost.refusal is not None:  # the pair will know its new model
+                self._after(self._draft_backoff.next(), self._open_draft)
+
+    def _expel_draft(self, fault: InvalidRequest) -> None:
+        """End the stream of a draft that sends what nobody asked for; leave it alone a while."""
+        assert self._draft is not None
+        self._draft.close()
+        self._generation.draft_lost()
+        self._pair.pause_draft(str(fault))
+        self._after(self._draft_backoff.next(), self._open_draft)
 
     # --- in ---
 
@@ -331,14 +356,17 @@ class Driver:
         if outcome == "rows":
             self._read_rows(message)
         elif outcome == "missing":
+            self._target_missing += 1
+            if self._target_missing > _MOST_MISSING:
+                self._failure = DecodeFailed("the target forgets what it is sent again and again")
             generation.target_missing(number, message.missing.held_token_count)
         elif outcome == "busy":
             delay = message.busy.retry_delay_duration.ToMilliseconds() / 1e3
-            self._after(max(delay, 0.01), lambda: generation.target_busy(number))
+            self._after(max(delay, _BUSY_SECONDS), lambda: generation.target_busy(number))
         elif outcome == "context_full":
             generation.target_full(number)
         else:
-            generation.target_busy(number)
+            self._after(_BUSY_SECONDS, lambda: generation.target_busy(number))
 
     def _read_rows(self, message: target_service_pb2.VerifyResponse) -> None:
         """Collect a round's rows; a target that sends nonsense cannot be worked around."""
@@ -353,6 +381,8 @@ class Driver:
             self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
             return
         sent.service.add(message.service_time)
+        self._target_missing = 0
+        self._target_backoff.reset()
         if not self._generation.counts.rounds:
             self._generation.counts.cached = max(
                 self._generation.counts.cached, message.cached_token_count
@@ -390,21 +420,31 @@ class Driver:
         timings.plain_rounds += 1
 
     def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:
+        """Take in what the draft sent; one that sends nonsense, or too much, is left alone."""
+        try:
+            self._allowance.take_message(message.completed_order)
+            self._take_draft(message)
+        except InvalidRequest as fault:
+            self._expel_draft(fault)
+
+    def _take_draft(self, message: draft_service_pb2.DraftResponse) -> None:
         generation, order = self._generation, message.completed_order
         draft = self.timings.draft
         work, queue = draft.work, draft.queue
         self.timings.draft.add(message.service_time)
         outcome = message.WhichOneof("outcome")
         if outcome == "missing":
+            self._allowance.take_missing(message.missing.held_token_count)
             generation.draft_missing(order, message.missing.held_token_count)
         elif outcome == "frame":
-            try:
-                frame = wire.read_frame(message, self._opening.vocabulary)
-                work, queue = draft.work - work, draft.queue - queue
-                generation.draft_frame(frame, time.perf_counter(), work, queue)
-            except InvalidRequest:
-                # A frame that cannot be read is no draft.
-                generation.draft_refused(order or generation.order)
+            frame = wire.read_frame(message, self._opening.vocabulary)
+            self._allowance.take_frame(frame)
+            if self._opening.rule is Rule.REJECTION and not drew_as_keyed(frame, self._opening):
+                raise InvalidRequest("token_ids", "are not the draws from their rows")
+            if frame.token_ids:
+                self._draft_backoff.reset()
+            work, queue = draft.work - work, draft.queue - queue
+            generation.draft_frame(frame, time.perf_counter(), work, queue)
         else:
             generation.draft_refused(order)
 
@@ -415,9 +455,7 @@ class Driver:
 
         def fire() -> None:
             self._timers.discard(handle)
-            task = self._loop.create_task(self._happen(event))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._happen(event)
 
         handle = self._loop.call_later(max(0.0, seconds), fire)
         self._timers.add(handle)
@@ -439,44 +477,33 @@ class Driver:
 
     def _tidy_up(self) -> None:
         """Leave clean prefixes behind, so that the next turn of a chat can reuse them."""
-        generation = self._generation
+        generation, pair = self._generation, self._pair
         count = len(generation.committed)
-        task = asyncio.create_task(self._roll_back(count, generation.round, generation.order))
-        _background.add(task)
-        task.add_done_callback(_background.discard)
+        for link, peer, number in (
+            (self._target, pair.target, generation.round),
+            (self._draft, pair.draft, generation.order),
+        ):
+            if link is not None and peer is not None:
+                task = asyncio.create_task(peer.roll_back(link.opening, count, number))
+                _background.add(task)
+                task.add_done_callback(_background.discard)
 
     def _close(self) -> None:
         for timer in self._timers:
             timer.cancel()
-        for task in self._tasks:
-            task.cancel()
         for link in self._links():
             link.close()
 
-    def _links(self) -> list[_Link]:
+    def _links(self) -> list[Link]:
         return [link for link in (self._target, self._draft) if link is not None]
 
     @property
     def wire_bytes(self) -> int:
         """Serialized bytes so far, both ways, both peers."""
-        return self._closed_bytes + sum(link.stream.byte_count for link in self._links())
+        return self._closed_bytes + sum(link.byte_count for link in self._links())
 
 
 _background: set[asyncio.Task[None]] = set()
-
-
-class _Link:
-    """A stream, what it was opened with, and the task that reads it."""
-
-    def __init__(self, opening: Opening, stream: Stream) -> None:
-        self.opening = opening
-        self.stream = stream
-        self.task: asyncio.Task[None] | None = None
-
-    def close(self) -> None:
-        self.stream.cancel()
-        if self.task is not None:
-            self.task.cancel()
 
 
 class _SentRound:

@@ -25,7 +25,7 @@ from outrider.errors import (
     VocabularyMismatch,
 )
 from outrider.messages import ModelReference, Opening
-from outrider.rpc.channel import explain_refusal, open_channel
+from outrider.rpc.channel import MESSAGE_BYTES, explain_refusal, open_channel
 from outrider.rpc.errors import describe, read_error_info
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
 from outrider.texts import longest_token
@@ -36,6 +36,10 @@ from outrider.v1.target_service_pb2_grpc import TargetServiceStub
 
 _CALL_SECONDS = 5.0
 _RETRY_SECONDS = (0.05, 0.1, 0.1, 0.2, 0.2, 0.5)
+_DRAFT_BYTES = 4 << 20  # of one message; 64 rows of 4,096 entries are half of that
+_VOCABULARY_BYTES = 256 << 20
+_LONGEST_PAUSE = 60.0  # of a draft that breaks the protocol
+_FORGIVING_SECONDS = 600.0  # without a fault, and the next pause is a short one again
 
 
 class State(Enum):
@@ -93,7 +97,8 @@ class Peer:
         self.round_trip = 0.0
         self._security = security
         self.metadata = call_metadata(security)
-        self._channel = open_channel(address, security)
+        limit = _DRAFT_BYTES if role == "draft" else MESSAGE_BYTES
+        self._channel = open_channel(address, security, limit)
         self._health = health_pb2_grpc.HealthStub(self._channel)
         stub = DraftServiceStub if role == "draft" else TargetServiceStub
         self.stub: Any = stub(self._channel)
@@ -146,12 +151,20 @@ class Peer:
                 self._set(State.LOST, f"the {self.role} at {self.address} stopped serving")
             except VocabularyMismatch as error:
                 self._set(State.REFUSED, str(error))
+            except InvalidRequest as error:
+                wrong = f"the {self.role} at {self.address} describes itself wrongly"
+                self._set(State.REFUSED, f"{wrong}: {error}")
             except PeerUnavailable as error:
                 self._set(State.LOADING, str(error))
                 tries = 0
             except grpc.aio.AioRpcError as error:
                 if self._note_failure(error):
                     tries = len(_RETRY_SECONDS)  # only an operator can mend it
+            except Exception as error:  # whatever a peer sends, the watch goes on
+                logs.internal_error("outrider.orchestrator", error)
+                unreadable = f"the {self.role} at {self.address} sends what cannot be read"
+                self._set(State.REFUSED, f"{unreadable} ({type(error).__name__})")
+                tries = len(_RETRY_SECONDS)
             await asyncio.sleep(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
             tries += 1
 
@@ -192,23 +205,36 @@ class Peer:
                 f"protocol version differs: {self.role} {model.protocol_version}, "
                 f"orchestrator {outrider.PROTOCOL_VERSION}"
             )
-        if len(model.identity) != wire.IDENTITY_BYTES:
-            raise VocabularyMismatch(f"the {self.role} does not say which model it hosts")
+        wire.check_model(model)
         if self.model is not None and self.model.identity == model.identity:
             assert self.hosted is not None
             self.hosted = Hosted(model, self.hosted.vocabulary)
         else:
-            self.hosted = Hosted(model, await self._list_vocabulary(wire.hosted_model(model)))
+            self.hosted = Hosted(model, await self._list_vocabulary(model))
 
-    async def _list_vocabulary(self, model: ModelReference) -> Vocabulary:
-        """Return the vocabulary of the model that was described, and of no other."""
-        request = common.ListVocabularyRequest(model=wire.write_reference(model))
+    async def _list_vocabulary(self, model: common.GetModelResponse) -> Vocabulary:
+        """Return the vocabulary of the model that was described, and of no other.
+
+        Raises InvalidRequest unless it has as many tokens as were announced.
+        """
+        reference = wire.write_reference(wire.hosted_model(model))
+        request = common.ListVocabularyRequest(model=reference)
+        count, left = model.vocabulary.token_count, _VOCABULARY_BYTES
         texts: list[bytes] = []
         names: list[bytes] = []
         call = self.stub.ListVocabulary(request, timeout=60.0, metadata=self.metadata)
-        async for part in call:
-            texts += part.token_texts
-            names += part.token_names
+        try:
+            async for part in call:
+                left -= part.ByteSize()
+                texts += part.token_texts
+                names += part.token_names
+                if left < 0 or max(len(texts), len(names)) > count:
+                    raise InvalidRequest("vocabulary", f"more than {count} tokens of usual length")
+        finally:
+            call.cancel()
+        if not len(texts) == len(names) == count:
+            wrong = f"{len(texts)} texts and {len(names)} names of {count} tokens"
+            raise InvalidRequest("vocabulary", wrong)
         silent = [(name, i) for i, name in enumerate(names) if not texts[i]]
         control_ids = {name.decode("utf-8", "replace"): i for name, i in silent}
         return Vocabulary(texts, names, control_ids, longest_token(texts, names))
@@ -355,11 +381,24 @@ class StreamLost(Exception):
     def __init__(self, code: grpc.StatusCode, detail: str, trailing: Any = None) -> None:
         super().__init__(f"{code.name}: {detail}")
         self.final = code in _FINAL
+        self.breaks_protocol = False
         field, _, message = detail.partition(": ")
         its_user = code is grpc.StatusCode.INVALID_ARGUMENT and field in _USERS_FIELDS
         self.refusal: OutriderError | None = _model_changed(trailing)
         if its_user:
             self.refusal = InvalidRequest(field, message)
+
+    @classmethod
+    def unreadable(cls) -> StreamLost:
+        """Return the end of a stream whose peer sends bytes that are no message."""
+        lost = cls(grpc.StatusCode.INTERNAL, "bytes that are no message")
+        lost.final = lost.breaks_protocol = True
+        return lost
+
+    @classmethod
+    def unread(cls, count: int) -> StreamLost:
+        """Return the end of a stream whose peer does not read what it is sent."""
+        return cls(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{count} messages are unread")
 
 
 def _model_changed(trailing: Any) -> ModelChanged | None:
@@ -397,6 +436,8 @@ class Stream:
         """Yield messages until the stream is lost, then raise StreamLost."""
         try:
             while (message := await self._call.read()) is not grpc.aio.EOF:
+                if message is None:  # gRPC's word for bytes that cannot be parsed
+                    raise StreamLost.unreadable()
                 self.byte_count += message.ByteSize()
                 yield message
         except grpc.aio.AioRpcError:
@@ -469,6 +510,9 @@ class Pair:
         self.draft = draft
         self.mismatch: VocabularyMismatch | None = None
         self.experience = Experience()
+        self._draft_fault = ""  # why the draft is left alone until `_paused_until`
+        self._paused_until = 0.0  # of the monotonic clock
+        self._draft_faults = 0  # in a row, each soon after the pause of the one before
         self._models: tuple[bytes, ...] = ()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -513,6 +557,16 @@ class Pair:
             self.experience = _experience(self.target, self.draft)
             self.experience.generation_count = under_way
 
+    def pause_draft(self, fault: str) -> None:
+        """Leave a draft that breaks the protocol alone, twice as long as the last time."""
+        now = time.monotonic()
+        if now > self._paused_until + _FORGIVING_SECONDS:
+            self._draft_faults = 0
+        pause = min(_LONGEST_PAUSE, 2.0**self._draft_faults)
+        self._draft_faults += 1
+        self._draft_fault, self._paused_until = fault, now + pause
+        logs.warning("outrider.orchestrator", "draft left alone", seconds=pause, detail=fault)
+
     @property
     def draft_usable(self) -> bool:
         """Whether generations may draft."""
@@ -525,4 +579,6 @@ class Pair:
         waiting = [peer.detail for peer in self.peers if not peer.ready]
         if not waiting and self.mismatch is not None:
             waiting = [str(self.mismatch)]
+        if not waiting and time.monotonic() < self._paused_until:
+            waiting = [f"the draft breaks the protocol and is left alone: {self._draft_fault}"]
         return "; ".join(waiting)

@@ -8,6 +8,7 @@ between the draft, the coin and the residual.
 
 from __future__ import annotations
 
+import hashlib
 from enum import IntEnum
 
 import numpy as np
@@ -67,3 +68,15 @@ def uniform(seed: int, choice: int, purpose: Purpose, first: int, position: int)
     key = _position_key(seed & _MASK, (int(purpose) << 32) | choice, first)
     z = _mix((key + (position + 1) * _TOKEN) & _MASK)
     return min(((z >> 11) + 0.5) * 2.0**-53, _BELOW_ONE)
+
+
+def draft_seed(seed: int) -> int:
+    """Return the seed that a draft draws with under the rejection rule, as a signed 64-bit number.
+
+    It does not lead back to the request's seed, which keys the coins: a draft that knew those
+    could propose what they are going to accept.
+    """
+    digest = hashlib.blake2b(
+        (seed & _MASK).to_bytes(8, "little"), digest_size=8, person=b"outrider-draft"
+    ).digest()
+    return int.from_bytes(digest, "little", signed=True)

@@ -44,6 +44,7 @@ from outrider.v1 import target_service_pb2 as target
 SESSION_ID_BYTES = 16
 IDENTITY_BYTES = 32  # of a model: a SHA-256
 MAX_MODEL_NAME = 256
+MAX_VOCABULARY = 1 << 22
 MAX_SUPPORT = 4096
 """Entries of one draft distribution at most."""
 
@@ -241,6 +242,67 @@ def writer_of(started: orchestrator.GenerationStarted) -> ModelReference:
     return ModelReference(started.model_identity, started.model_name)
 
 
+def check_model(message: common.GetModelResponse) -> None:
+    """Raise InvalidRequest for a description with which a peer could not be used."""
+    if len(message.identity) != IDENTITY_BYTES:
+        raise InvalidRequest("identity", f"{len(message.identity)} bytes, not {IDENTITY_BYTES}")
+    for name, most in _MOST_CHARACTERS.items():
+        if len(getattr(message, name)) > most:
+            raise InvalidRequest(name, f"is longer than {most}")
+    for name, least in _LEAST_OF_A_MODEL.items():
+        _at_least(name, getattr(message, name), least)
+    _check_vocabulary(message.vocabulary)
+    _check_costs(message.decode_costs)
+
+
+_MOST_CHARACTERS = {
+    "service_version": 256,
+    "model_name": 1024,
+    "description": 4096,
+    "system_info": 65536,
+    "chat_template": 1 << 20,
+    "machine_digest": 64,
+    "cores_digest": 64,
+}
+_LEAST_OF_A_MODEL = {
+    "context_token_count": 1,
+    "session_count": 1,
+    "weight_byte_count": 0,
+    "parameter_count": 0,
+    "thread_count": 0,
+    "core_count": 0,
+    "round_draft_token_limit": 0,
+}
+_MOST_COSTS = 256
+_LONGEST_DECODE = 3.6e6  # milliseconds
+
+
+def _check_vocabulary(message: common.Vocabulary) -> None:
+    count = message.token_count
+    if not 1 <= count <= MAX_VOCABULARY:
+        raise InvalidRequest("vocabulary.token_count", f"{count} is not in [1, {MAX_VOCABULARY}]")
+    for name in ("bos_token_id", "eos_token_id", "eot_token_id"):
+        if not -1 <= getattr(message, name) < count:
+            raise InvalidRequest(f"vocabulary.{name}", f"is outside [-1, {count})")
+    read_ids("vocabulary.end_token_ids", message.end_token_ids, count)
+    if len(message.digest) > 64:
+        raise InvalidRequest("vocabulary.digest", "is longer than 64 bytes")
+
+
+def _check_costs(costs: Sequence[common.DecodeCost]) -> None:
+    """Refuse what no table can be made of; times may fall where rows rise, and they do."""
+    if len(costs) > _MOST_COSTS:
+        raise InvalidRequest("decode_costs", f"{len(costs)}, at most {_MOST_COSTS}")
+    before = 0
+    for cost in costs:
+        if cost.row_count <= before:
+            raise InvalidRequest("decode_costs.row_count", f"{cost.row_count} after {before}")
+        if not 0.0 < cost.milliseconds <= _LONGEST_DECODE:
+            wrong = f"{cost.milliseconds} is not in (0, {_LONGEST_DECODE:.0f}]"
+            raise InvalidRequest("decode_costs.milliseconds", wrong)
+        before = cost.row_count
+
+
 def _read_dropped(message: common.OpenSession) -> Span:
     if not message.HasField("dropped"):
         return NOTHING_DROPPED
@@ -343,6 +405,8 @@ def write_order(order: Order) -> draft.DraftRequest:
 def read_frame(message: draft.DraftResponse, size: int) -> Frame:
     """Return a frame of ids in [0, size)."""
     frame = message.frame
+    if len(frame.token_ids) > MAX_DRAFT:  # of one order; a longer one is not even looked at
+        raise InvalidRequest("token_ids", f"{len(frame.token_ids)}, at most {MAX_DRAFT}")
     if frame.distributions and len(frame.distributions) != len(frame.token_ids):
         raise InvalidRequest("distributions", "needs one for every token")
     return Frame(

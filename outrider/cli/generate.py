@@ -86,7 +86,8 @@ Acceptance = Annotated[
     Literal["match", "shared-noise", "rejection"] | None,
     typer.Option(
         metavar="RULE",
-        help="How drafts are judged: match, shared-noise or rejection. None changes the law.",
+        help="How drafts are judged: match, shared-noise or rejection, which trusts the draft to"
+        " send its own probabilities. All keep the target's distribution.",
         show_default="match if greedy, else shared-noise",
         rich_help_panel=_SPECULATION,
     ),

@@ -31,7 +31,7 @@ SERVER_OPTIONS = [
 ]
 
 _CLIENT_OPTIONS = [
-    *_LIMITS,
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
     # Without pings a link that goes down is never noticed.
     ("grpc.keepalive_time_ms", 3000),
     ("grpc.keepalive_timeout_ms", 2000),
@@ -104,16 +104,20 @@ def _is_host(text: str) -> bool:
 # --- channels ---
 
 
-def open_channel(address: str, security: ClientSecurity = ANONYMOUS) -> grpc.aio.Channel:
+def open_channel(
+    address: str, security: ClientSecurity = ANONYMOUS, most_bytes: int = MESSAGE_BYTES
+) -> grpc.aio.Channel:
     """Return a channel to an address; it connects by itself, again and again.
 
-    Calls need `call_metadata(security)` too. Raises InvalidConfig.
+    Messages of more than `most_bytes` are not received. Calls need `call_metadata(security)`
+    too. Raises InvalidConfig.
     """
     to = read_address("address", address)
     credentials = None if to.plain else channel_credentials(security)
+    options = [*_CLIENT_OPTIONS, ("grpc.max_receive_message_length", most_bytes)]
     if credentials is None:
-        return grpc.aio.insecure_channel(str(to), options=_CLIENT_OPTIONS)
-    return grpc.aio.secure_channel(str(to), credentials, options=_CLIENT_OPTIONS)
+        return grpc.aio.insecure_channel(str(to), options=options)
+    return grpc.aio.secure_channel(str(to), credentials, options=options)
 
 
 # --- what keeps a channel shut ---

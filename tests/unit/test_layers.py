@@ -33,6 +33,7 @@ PURE = (
     "outrider.engine.model",
     "outrider.engine.schedule",
     "orchestrator.acceptance",
+    "orchestrator.allowance",
     "orchestrator.admission",
     "orchestrator.chat",
     "outrider.costs",

@@ -1,0 +1,114 @@
+"""A stream to a peer and the tasks that serve it, so that nobody else ever waits for the peer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from orchestrator.peers import Stream, StreamLost
+from outrider.messages import Opening
+
+MOST_WAITING = 64
+"""Messages that a peer may leave unread before it counts as lost."""
+
+_FULL_SECONDS = 0.01
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
+
+class Link:
+    """One stream of a session, what it was opened with, what waits to be written to it.
+
+    `send` and `call` return at once; what they hand over is carried out in their order by a task
+    of the link. A peer that does not read delays that task, and no generation. Messages that come
+    in go to `receive`, and are not read while it `is_full`; `lose` is called once, when the stream
+    ends or the peer leaves too much unread.
+    """
+
+    def __init__(
+        self,
+        opening: Opening,
+        stream: Stream,
+        receive: Callable[[Any], None],
+        is_full: Callable[[], bool],
+        lose: Callable[[Link, StreamLost], None],
+    ) -> None:
+        self.opening = opening
+        self._stream = stream
+        self._receive = receive
+        self._is_full = is_full
+        self._lose = lose
+        self._outbox: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+        self._is_over = False
+
+    @property
+    def byte_count(self) -> int:
+        """Serialized bytes so far, both ways."""
+        return self._stream.byte_count
+
+    def send(self, message: Any) -> None:
+        """Write a message once those before it are written."""
+        self.call(partial(self._stream.write, message))
+
+    def call(self, action: Callable[[], Awaitable[None]]) -> None:
+        """Carry something out once everything before it is."""
+        if self._outbox.qsize() >= MOST_WAITING:
+            self._end(StreamLost.unread(MOST_WAITING))
+        else:
+            self._outbox.put_nowait(action)
+
+    def close(self) -> None:
+        """End the stream without a word to anyone."""
+        self._is_over = True
+        self._stream.cancel()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    async def _read(self) -> None:
+        try:
+            async for message in self._stream:
+                if self._is_over:
+                    return
+                self._receive(message)
+                while self._is_full():  # noqa: ASYNC110 - it empties at a thousand places
+                    await asyncio.sleep(_FULL_SECONDS)
+        except StreamLost as lost:
+            self._end(lost)
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                action = await self._outbox.get()
+                await action()
+        except StreamLost:
+            return  # its reader sees that, too, and says why
+
+    def _end(self, lost: StreamLost) -> None:
+        if not self._is_over:
+            self.close()
+            self._lose(self, lost)
+
+
+class Backoff:
+    """Seconds until the next try: twice as long each time, up to a limit, until something works.
+
+    `tries` counts those since anything worked. A random part keeps generations from knocking
+    together.
+    """
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    def next(self) -> float:
+        """Return how long to wait before another try."""
+        longest: float = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self.tries)
+        self.tries += 1
+        return longest * random.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """Take note that something worked."""
+        self.tries = 0

@@ -1,0 +1,68 @@
+"""A draft may send what it was asked for, and no more."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.allowance import Allowance
+from outrider.errors import InvalidRequest
+from outrider.messages import Frame, Order, Span
+
+PROMPT = Span(0, [5, 6, 7])
+
+
+def order(number: int, until: int) -> Order:
+    return Order(number, PROMPT, until, 0, 0)
+
+
+def frame(position: int, count: int) -> Frame:
+    return Frame(base=3, position=position, token_ids=[9] * count)
+
+
+def test_a_line_in_single_tokens_and_a_last_frame_are_in_order() -> None:
+    allowance = Allowance()
+    for number in range(1, 50):
+        allowance.note_order(order(number, 3 + 64))
+        for i in range(64):
+            allowance.take_message(0)
+            allowance.take_frame(frame(3 + i, 1))
+        allowance.take_message(number)
+
+
+def test_tokens_beyond_every_order_are_refused() -> None:
+    allowance = Allowance()
+    allowance.note_order(order(1, 10))
+    allowance.note_order(order(2, 7))  # a nearer horizon cuts nothing that was ordered before
+    allowance.take_frame(frame(5, 5))
+    with pytest.raises(InvalidRequest, match="ordered up to 10"):
+        allowance.take_frame(frame(5, 6))
+
+
+def test_messages_without_end_are_refused() -> None:
+    allowance = Allowance()
+    for number in range(1, 1000):
+        allowance.note_order(order(number, 67))
+    with pytest.raises(InvalidRequest, match="more messages"):
+        for _ in range(400):
+            allowance.take_message(0)
+
+
+@pytest.mark.parametrize("completed", [-1, 2, 2**31 - 1])
+def test_an_order_that_was_not_given_cannot_be_completed(completed: int) -> None:
+    allowance = Allowance()
+    allowance.note_order(order(1, 10))
+    with pytest.raises(InvalidRequest, match="completed_order"):
+        allowance.take_message(completed)
+
+
+def test_a_draft_that_holds_nothing_again_and_again_is_refused() -> None:
+    allowance = Allowance()
+    allowance.note_order(order(1, 10))
+    for _ in range(10):
+        for _ in range(4):
+            allowance.take_missing(0)
+        allowance.take_frame(frame(3, 1))  # it does hold the text, after all
+    for _ in range(4):
+        allowance.take_missing(0)
+    with pytest.raises(InvalidRequest, match="again and again"):
+        allowance.take_missing(0)
