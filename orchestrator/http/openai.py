@@ -93,6 +93,7 @@ class ChatBody(OpenAIFields):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | Literal["content"] | None = None
     functions: list[Any] | None = None
     function_call: Any = None
     modalities: list[Any] | None = None
@@ -203,8 +204,23 @@ def read_template(body: ChatBody) -> messages.ApplyTemplateRequest:
         messages_json=json.dumps(body.messages),
         tools_json=json.dumps(body.tools) if offered_tools(body) else "",
         variables_json=json.dumps(body.chat_template_kwargs) if body.chat_template_kwargs else "",
-        add_generation_prompt=body.add_generation_prompt is not False,
+        add_generation_prompt=_adds_generation_prompt(body),
     )
+
+
+def _adds_generation_prompt(body: ChatBody) -> bool:
+    """Say whether the assistant's turn is opened at the end; a message it continues follows."""
+    opens, continues = body.add_generation_prompt, body.continue_final_message
+    is_last = bool(body.messages) and body.messages[-1].get("role") == "assistant"
+    if continues and opens:
+        raise InvalidRequest("continue_final_message", "does not go with add_generation_prompt")
+    if continues and not is_last:
+        raise InvalidRequest("continue_final_message", "needs a last message of the assistant")
+    if continues is False and opens is not False and is_last:
+        raise InvalidRequest(
+            "continue_final_message", "a last message of the assistant is always continued"
+        )
+    return bool(continues) or opens is not False
 
 
 def offered_tools(body: ChatBody) -> bool:

@@ -314,6 +314,35 @@ async def test_openai_asks_for_json(client: openai.AsyncOpenAI, fake: FakeOrches
     assert json.loads(fake.requests[-1].json_schema) == {"type": "object"}
 
 
+SAID: Any = [*CHAT, {"role": "assistant", "content": "Hel"}]
+
+
+@pytest.mark.fault(
+    "text",
+    "A chat that was to be continued as vLLM's clients ask for it",
+    before="`continue_final_message` was ignored: the last message was closed.",
+    now="The text goes on from the last message, and what contradicts that is refused by name.",
+)
+async def test_openai_continues_a_message_as_vllm_does(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator
+):
+    for continues in (True, "content"):
+        wish = {"add_generation_prompt": False, "continue_final_message": continues}
+        await client.chat.completions.create(model="any", messages=SAID, extra_body=wish)
+        assert fake.templates[-1].add_generation_prompt
+    for chat, refused_wish in (
+        (CHAT, {"continue_final_message": True}),
+        (SAID, {"continue_final_message": True, "add_generation_prompt": True}),
+        (SAID, {"continue_final_message": False}),
+        (SAID, {"continue_final_message": "reasoning_content"}),
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.chat.completions.create(
+                model="any", messages=chat, extra_body=refused_wish
+            )
+        assert refused.value.param == "continue_final_message"
+
+
 SCHEMA: Any = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
