@@ -20,6 +20,7 @@ from tests.support.fake_orchestrator import MODEL, FakeOrchestrator, ids_of
 from tests.support.gateway import serving
 
 KEY = "a key of sixteen characters"
+VERCEL = Path(__file__).with_name("vercel")
 CHAT: Any = [{"role": "user", "content": "Hi"}]
 TOOL: Any = {
     "type": "function",
@@ -637,6 +638,17 @@ asyncio.run(main())
     assert json.loads(await _run(script, url, KEY)) == [fake.text, ["Köln"]]
 
 
+@pytest.mark.skipif(
+    not (VERCEL / "node_modules").is_dir(), reason="scripts/vercel has not installed the SDK"
+)
+async def test_the_vercel_sdk_chats_and_calls_a_tool(url: str, fake: FakeOrchestrator):
+    called = '\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
+    fake.texts = [fake.text, fake.text, called]
+    said = await _run_program("node", str(VERCEL / "chat.mjs"), url, KEY)
+    calls = [["weather", {"city": "Köln"}]]
+    assert json.loads(said) == [fake.text, fake.text, calls, "tool-calls"]
+
+
 async def test_langchain_chats(url: str, fake: FakeOrchestrator):
     script = """
 import json, sys
@@ -666,8 +678,12 @@ async def test_the_llm_tool_chats(url: str, fake: FakeOrchestrator, tmp_path: Pa
 
 async def _run(script: str, *words: str, **environment: str) -> str:
     """Run a client in a process of its own: its warnings and globals are its own affair."""
+    return await _run_program(sys.executable, "-c", script, *words, **environment)
+
+
+async def _run_program(*command: str, **environment: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", script, *words),
+        *command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", **environment},
