@@ -22,8 +22,15 @@ _LIMITS = [
     ("grpc.max_send_message_length", MESSAGE_BYTES),
 ]
 
+_PING_SECONDS, _PONG_SECONDS = 10, 5
+
 SERVER_OPTIONS = [
     *_LIMITS,
+    # A machine that is gone closes nothing: its streams end within 15 s, idle ones too.
+    ("grpc.keepalive_time_ms", 1000 * _PING_SECONDS),
+    ("grpc.keepalive_timeout_ms", 1000 * _PONG_SECONDS),
+    ("grpc.http2.ping_timeout_ms", 1000 * _PONG_SECONDS),
+    ("grpc.http2.max_pings_without_data", 0),
     # Two servers on one port would share its calls silently.
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
@@ -35,6 +42,8 @@ _CLIENT_OPTIONS = [
     # Without pings a link that goes down is never noticed.
     ("grpc.keepalive_time_ms", 3000),
     ("grpc.keepalive_timeout_ms", 2000),
+    # A ping that follows data has a limit of its own, of a minute.
+    ("grpc.http2.ping_timeout_ms", 2000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # A restarted peer is dialled again soon.
