@@ -64,7 +64,7 @@ class Planner:
         speculation = self._speculation(request.speculative, rule, drafts=beam_count == 1)
         whole = await self._prompt(request, hosted, deadline)
         capacity = hosted.model.context_token_count
-        prompt = _fit(whole, capacity - PROMPT_RESERVE, request.overflow)
+        prompt = _fit(whole, capacity, request.overflow)
         room = _ENDLESS if request.overflow.shift else capacity - len(prompt)
         limit, reason = _read_limit(request, room)
         return Plan(
@@ -303,7 +303,7 @@ class Planner:
         byte_count = sum(len(text.encode()) for text in texts)
         least = least_token_count(byte_count, hosted.vocabulary.longest)
         if most is not None and least > most:
-            raise PromptTooLong(least, most, at_least=True)
+            raise PromptTooLong(least, most, hosted.model.context_token_count, at_least=True)
         request = target_service_pb2.TokenizeRequest(
             texts=texts,
             add_special=add_special,
@@ -349,16 +349,17 @@ def _candidate_count(detail: messages.RoundDetail) -> int:
     return _CANDIDATES if detail == messages.ROUND_DETAIL_CANDIDATES else 0
 
 
-def _fit(prompt: list[int], most: int, overflow: messages.ContextOverflow) -> list[int]:
+def _fit(prompt: list[int], capacity: int, overflow: messages.ContextOverflow) -> list[int]:
     """Return the prompt, or what is left of it when its middle is dropped. Raises PromptTooLong.
 
     Whole blocks of half the room are dropped, so that a prompt that grows
     stays the same for a while, and with it the cache.
     """
+    most = capacity - PROMPT_RESERVE
     if len(prompt) <= most:
         return prompt
     if not overflow.truncate_prompt:
-        raise PromptTooLong(len(prompt), most)
+        raise PromptTooLong(len(prompt), most, capacity)
     keep = min(_keep_count(len(prompt), overflow), most - 2)
     block = (most - keep) // 2
     erased = -(-(len(prompt) - most) // block) * block

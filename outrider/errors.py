@@ -58,14 +58,16 @@ class InvalidRequest(OutriderError):
 
 
 class PromptTooLong(InvalidRequest):
-    """The prompt leaves no room in the context.
+    """The prompt of `token_count` tokens leaves no room in the context: it may have `maximum`.
 
     `at_least` says that it was refused before it was tokenized: the count is a lower bound.
     """
 
     reason = "PROMPT_TOO_LONG"
 
-    def __init__(self, token_count: int, maximum: int, at_least: bool = False) -> None:
+    def __init__(
+        self, token_count: int, maximum: int, context: int, at_least: bool = False
+    ) -> None:
         bound = "at least " if at_least else ""
         OutriderError.__init__(
             self,
@@ -73,6 +75,7 @@ class PromptTooLong(InvalidRequest):
             field="prompt",
             promptTokenCount=token_count,
             maximumTokenCount=maximum,
+            contextTokenCount=context,
         )
         self.field = "prompt"
 

@@ -110,22 +110,26 @@ def openai_body(failure: Failure) -> dict[str, Any]:
             "type": _type(failure),
             "param": failure.field,
             "code": "invalid_api_key" if failure.status == 401 else code,
+            **_excess(failure),
         }
     }
 
 
 def llama_body(failure: Failure) -> dict[str, Any]:
     """Return the error as llama-server's clients read it."""
-    error: dict[str, Any] = {
-        "code": failure.status,
-        "message": failure.message,
-        "type": _type(failure),
+    excess = _excess(failure)
+    message = failure.message
+    if excess:
+        # The words by which llama-server's clients know it.
+        message += ": it exceeds the available context size"
+    return {
+        "error": {
+            "code": failure.status,
+            "message": message,
+            "type": _type(failure),
+            **excess,
+        }
     }
-    if failure.reason == "PROMPT_TOO_LONG" and failure.metadata:
-        error["type"] = "exceed_context_size_error"
-        error["n_prompt_tokens"] = int(failure.metadata["promptTokenCount"])
-        error["n_ctx"] = int(failure.metadata["maximumTokenCount"])
-    return {"error": error}
 
 
 def anthropic_body(failure: Failure) -> dict[str, Any]:
@@ -136,6 +140,17 @@ def anthropic_body(failure: Failure) -> dict[str, Any]:
         message = message.format_map(failure.metadata)
     kind = _ANTHROPIC_TYPES.get(failure.status, "api_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def _excess(failure: Failure) -> dict[str, Any]:
+    """Return what llama-server says besides of a prompt that is too long, on whatever route."""
+    if failure.reason != "PROMPT_TOO_LONG" or not failure.metadata:
+        return {}
+    return {
+        "type": "exceed_context_size_error",
+        "n_prompt_tokens": int(failure.metadata["promptTokenCount"]),
+        "n_ctx": int(failure.metadata["contextTokenCount"]),
+    }
 
 
 def _type(failure: Failure) -> str:

@@ -203,7 +203,11 @@ async def test_errors_have_the_form_that_the_client_reads(
     client: anthropic.AsyncAnthropic, fake: FakeOrchestrator
 ):
     for error, kind, message in (
-        (PromptTooLong(900, 508), anthropic.BadRequestError, "prompt is too long: 900 tokens >"),
+        (
+            PromptTooLong(900, 508, 512),
+            anthropic.BadRequestError,
+            "prompt is too long: 900 tokens >",
+        ),
         (EngineBusy("full", retry_seconds=2), anthropic.RateLimitError, "full"),
     ):
         fake.error = error

@@ -475,7 +475,7 @@ async def test_openai_raises_its_own_errors(
     with pytest.raises(openai.BadRequestError) as refused:
         await chat(extra_body={"functions": [TOOL["function"]]})
     assert refused.value.param == "functions"
-    fake.error = PromptTooLong(900, 508)
+    fake.error = PromptTooLong(900, 508, 512)
     with pytest.raises(openai.BadRequestError) as too_long:
         await chat()
     assert too_long.value.code == "context_length_exceeded"
@@ -590,7 +590,7 @@ answer = router.completion("small", messages=[{"role": "user", "content": "Hi"}]
 print(json.dumps(answer.choices[0].message.content))
 """
     small = FakeOrchestrator()
-    small.error = PromptTooLong(900, 508)
+    small.error = PromptTooLong(900, 508, 512)
     async with serving(small, api_key=KEY) as small_url:
         assert json.loads(await _run(script, f"{small_url}/v1", url, KEY)) == fake.text
 

@@ -309,15 +309,16 @@ def test_an_invalid_value_is_named() -> None:
 
 
 def test_an_error_has_the_code_of_its_reason_and_all_its_metadata() -> None:
-    assert error_of(raising(PromptTooLong(900, 512))) == {
+    assert error_of(raising(PromptTooLong(900, 508, 512))) == {
         "code": -32005,
-        "message": "prompt too long (900 tokens, max 512)",
+        "message": "prompt too long (900 tokens, max 508)",
         "data": {
             "reason": "PROMPT_TOO_LONG",
             "metadata": {
                 "field": "prompt",
                 "promptTokenCount": "900",
-                "maximumTokenCount": "512",
+                "maximumTokenCount": "508",
+                "contextTokenCount": "512",
             },
         },
     }
