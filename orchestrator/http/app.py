@@ -25,6 +25,7 @@ from orchestrator.http.middleware import (
     AnyContentType,
     ApiKey,
     BodyLimit,
+    HeadAsGet,
     InternalErrors,
     KnownHost,
 )
@@ -74,6 +75,7 @@ def create_app(
     _add_errors(app)
     app.add_middleware(InternalErrors, answer=lambda path, error: _dialect(path).error(error))
     app.add_middleware(AnyContentType)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(
         BodyLimit, most=config.body_bytes, seconds=config.body_seconds, refusal=_refuse
     )

@@ -54,6 +54,19 @@ class InternalErrors:
             await self._answer(scope["path"], error)(scope, receive, send)
 
 
+class HeadAsGet:
+    """Answers HEAD as GET; the server keeps the body to itself."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve as an ASGI application."""
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)
+
+
 class AnyContentType:
     """Takes every body for JSON, as llama-server does: `curl -d` calls it a form.
 

@@ -292,6 +292,21 @@ async def test_an_unknown_path_is_told_in_the_shape_of_its_api():
 # --- who is let in ---
 
 
+@pytest.mark.fault(
+    "text",
+    "`HEAD`, by which load balancers and clients ask whether a route is there",
+    before="405, also where GET answers.",
+    now="The status and the headers of GET, without the body.",
+)
+async def test_head_is_answered_as_get_is_without_the_body():
+    async with serving() as url, httpx.AsyncClient() as client:
+        for path in ("/", "/health", "/v1/models", "/props", "/metrics"):
+            whole, head = await client.get(url + path), await client.head(url + path)
+            assert (head.status_code, head.content) == (200, b""), path
+            assert head.headers["content-type"] == whole.headers["content-type"]
+        assert (await client.head(f"{url}/completion")).status_code == 405
+
+
 async def test_with_a_key_only_the_health_and_the_page_are_open():
     async with serving(api_key=KEY) as url:
         for path in ("/health", "/v1/health", "/"):
