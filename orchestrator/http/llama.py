@@ -24,6 +24,7 @@ from orchestrator.http.options import (
     Body,
     Int32,
     Prompt,
+    PromptField,
     StreamedFields,
     check_choice_count,
     generate_request,
@@ -56,7 +57,9 @@ _SETTINGS = (  # under one name here and in SamplingParameters
 class CompletionFields(StreamedFields):
     """The body of /completion."""
 
-    prompt: str | list[Int32 | str | list[Int32 | str]]
+    prompt: PromptField
+    max_completion_tokens: Int32 | None = None
+    max_tokens: Int32 | None = None
     n_cmpl: Int32 | None = None
     n: Int32 | None = None
     return_tokens: bool | None = None
@@ -90,8 +93,8 @@ class TemplateBody(ChatBody):
 class EmbeddingFields(Body):
     """The body of /embedding; `input` is another name for `content`."""
 
-    content: str | list[Int32 | str | list[Int32]] | None = None
-    input: str | list[Int32 | str | list[Int32]] | None = None
+    content: PromptField | None = None
+    input: PromptField | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +133,12 @@ def read_completion(fields: CompletionFields) -> Wish:
     )
     prompts = read_prompts(fields.prompt)
     count = check_choice_count(fields.n if fields.n_cmpl is None else fields.n_cmpl, len(prompts))
+    limit = (
+        fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
+    )
     requests, progress = [], StreamProgress.of(fields)
     for prompt in prompts:
-        request = generate_request(fields, token_limit=-1)
+        request = generate_request(fields, token_limit=-1 if limit is None else limit)
         request.completion_count = count
         if fields.report:
             request.round_detail = messages.ROUND_DETAIL_TOKENS
@@ -144,10 +150,11 @@ def read_completion(fields: CompletionFields) -> Wish:
 
 def read_embedding(fields: EmbeddingFields) -> list[Prompt]:
     """Return the texts to embed. Raises InvalidRequest."""
-    content = fields.input if fields.content is None else fields.content
+    name = "input" if fields.content is None else "content"
+    content = getattr(fields, name)
     if content is None or content == []:
         raise InvalidRequest("content", "is missing")
-    return read_prompts(content)
+    return read_prompts(content, name)
 
 
 # --- answers ---

@@ -17,6 +17,7 @@ from orchestrator.http.options import (
     Int32,
     Int64,
     Prompt,
+    PromptField,
     StreamedFields,
     ask_for_logprobs,
     check_choice_count,
@@ -74,7 +75,7 @@ class OpenAIFields(StreamedFields, GuidedFields):
 class CompletionBody(OpenAIFields):
     """The body of /v1/completions."""
 
-    prompt: str | list[Int32 | str | list[Int32 | str]]
+    prompt: PromptField
     echo: bool | None = None
     logprobs: Int32 | bool | None = None
     best_of: Int32 | None = None
@@ -105,7 +106,7 @@ class EmbeddingBody(Body):
     """The body of /v1/embeddings."""
 
     model: str | None = None
-    input: str | list[Int32 | str | list[Int32]]
+    input: PromptField
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Int64 | None = None
 
@@ -251,7 +252,7 @@ def read_forced_calls(body: ChatBody, call_format: CallFormat | None) -> ForcedC
 def read_embedding(body: EmbeddingBody) -> list[Prompt]:
     """Return the texts to embed. Raises InvalidRequest."""
     refuse(body, dimensions=())
-    inputs = read_prompts(body.input)
+    inputs = read_prompts(body.input, "input")
     if not 1 <= len(inputs) <= MOST_INPUTS:
         raise InvalidRequest("input", f"must be 1 to {MOST_INPUTS} texts, not {len(inputs)}")
     return inputs

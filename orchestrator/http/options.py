@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -115,6 +115,17 @@ def _check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise ValueError("holds half of a surrogate pair") from None
+
+
+class PromptObject(Body):
+    """A prompt in llama-server's object."""
+
+    prompt_string: Prompt
+    multimodal_data: list[Any] | None = None
+
+
+PromptField = str | PromptObject | list[Int32 | str | PromptObject | list[Int32 | str]]
+"""One prompt or several, as bodies spell them; see `read_prompts`."""
 
 
 class SpeculativeFields(Body):
@@ -254,18 +265,28 @@ def prompt_parts(prompt: Prompt) -> messages.PromptParts:
     )
 
 
-def read_prompts(prompt: str | Sequence[Any]) -> list[Prompt]:
+def read_prompts(prompt: PromptField, name: str = "prompt") -> list[Prompt]:
     """Return one prompt or several, as llama-server and OpenAI tell them apart.
 
-    Texts alone are several prompts; ids, also between texts, are one.
+    Texts alone are several prompts; ids, also between texts, are one. Raises InvalidRequest for
+    the field `name`.
     """
-    if isinstance(prompt, str):
-        return [prompt]
-    if any(isinstance(part, int) for part in prompt):
-        if any(isinstance(part, list) for part in prompt):
-            raise InvalidRequest("prompt", "mixes token ids with lists of them")
-        return [list(prompt)]
-    return list(prompt)
+    if not isinstance(prompt, list):
+        return [_read_prompt(prompt, name)]
+    if not any(isinstance(part, int) for part in prompt):
+        return [_read_prompt(part, name) for part in prompt]
+    one = [part for part in prompt if isinstance(part, int | str)]
+    if len(one) < len(prompt):
+        raise InvalidRequest(name, "mixes token ids with whole prompts")
+    return [one]
+
+
+def _read_prompt(prompt: Any, name: str) -> Prompt:
+    if not isinstance(prompt, PromptObject):
+        return cast(Prompt, prompt)
+    if prompt.multimodal_data:
+        raise InvalidRequest(name, "has multimodal_data, which is not supported")
+    return prompt.prompt_string
 
 
 def check_choice_count(count: int | None, prompt_count: int) -> int:
@@ -298,6 +319,8 @@ def sampling_parameters(fields: GenerationFields) -> common.SamplingParameters:
     """Return the parameters that are given; the rest stays unset."""
     known: dict[str, Any] = {name: getattr(fields, name) for name in _SAMPLING}
     known["penalize_newline"] = fields.penalize_nl
+    if fields.temperature is not None:
+        known["temperature"] = max(0.0, fields.temperature)  # a negative one is greedy, as 0 is
     if fields.top_k is not None:
         known["top_k"] = max(0, fields.top_k)  # a negative one keeps every token, as 0 does
     sampling = common.SamplingParameters(

@@ -184,11 +184,67 @@ def test_biases_come_as_a_map_or_as_a_list(biases: Any, expected: list[common.Lo
         ([1, 2], [[1, 2]]),
         ([1, "a"], [[1, "a"]]),
         ([[1], [2, "b"], "c"], [[1], [2, "b"], "c"]),
+        ({"prompt_string": "a"}, ["a"]),
+        (["a", {"prompt_string": "b"}, {"prompt_string": [1, "c"]}], ["a", "b", [1, "c"]]),
         ([], []),
     ],
 )
+@pytest.mark.fault(
+    "text",
+    '`prompt` as llama-server\'s object, `{"prompt_string": ...}`, alone or in a list',
+    before="It was refused.",
+    now="It is the text or the list in it.",
+)
 def test_prompts_are_told_apart(prompt: Any, prompts: list[Any]):
-    assert read_prompts(prompt) == prompts
+    fields = llama.CompletionFields.model_validate({"prompt": prompt})
+    assert read_prompts(fields.prompt) == prompts
+    if prompts:
+        content = llama.EmbeddingFields.model_validate({"content": prompt})
+        assert llama.read_embedding(content) == prompts
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [[1, [2]], [1, {"prompt_string": "a"}], {"prompt_string": "a", "multimodal_data": ["aGk="]}],
+)
+def test_what_is_no_prompt_is_refused_under_the_name_it_was_sent_by(prompt: Any):
+    with pytest.raises(InvalidRequest) as refused:
+        llama.read_embedding(llama.EmbeddingFields.model_validate({"input": prompt}))
+    assert refused.value.field == "input"
+
+
+@pytest.mark.fault(
+    "text",
+    "`max_tokens` or `max_completion_tokens` at `/completion`",
+    before="It was ignored, and the text went on to its end.",
+    now="It is the limit, unless there is `n_predict`, as in llama-server.",
+)
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [
+        ({}, -1),
+        ({"max_tokens": 3}, 3),
+        ({"max_tokens": 0}, 0),
+        ({"max_completion_tokens": 4, "max_tokens": 3}, 4),
+        ({"n_predict": 5, "max_completion_tokens": 4, "max_tokens": 3}, 5),
+    ],
+)
+def test_the_token_limit_of_a_native_completion_has_three_names(limits: Any, limit: int):
+    fields = llama.CompletionFields.model_validate({"prompt": "a", **limits})
+    [request] = llama.read_completion(fields).requests
+    assert request.token_limit == limit
+
+
+@pytest.mark.fault(
+    "text",
+    "`temperature` below 0, by which clients of llama-server ask for greedy decoding",
+    before="It was refused.",
+    now="It is greedy.",
+)
+def test_a_temperature_below_zero_is_greedy():
+    fields = GenerationFields.model_validate({"temperature": -1})
+    sampling = generate_request(fields, token_limit=1).sampling
+    assert sampling.HasField("temperature") and sampling.temperature == 0
 
 
 @pytest.mark.parametrize("text", ["\ud800", ["a", "\udc00"], {"\ud800": 1}])
