@@ -50,7 +50,9 @@ class ChatTemplate:
 
     `is_fallback`: the model has none, and CHATML stands in. `takes_tools`: tools
     may be given. `takes_system`: the template knows a system message; otherwise a
-    first one is put before the user's message.
+    first one is put before the user's message. `takes_calls`, `takes_parallel_calls`: it shows
+    the calls of earlier messages, one of a message or all. `takes_objects`: it wants their
+    arguments as objects and not as JSON text.
 
     Raises InvalidRequest for `chat_template` when it does not compile.
     """
@@ -59,12 +61,18 @@ class ChatTemplate:
         self.is_fallback = not source
         self.source = source or CHATML
         self._template = Template(self.source)
+        self.bos_token, self.eos_token = bos_token, eos_token
         self._constants = {"bos_token": bos_token, "eos_token": eos_token, "documents": None}
         self.takes_system = self._shows_probe([_SYSTEM, _USER])
         self.takes_tools = self._shows_probe([_USER], tools=[_TOOL])
         as_object, as_text = {_PROBE: "x"}, json.dumps({_PROBE: "x"})
-        self._takes_objects = self._shows_probe([_USER, _call(as_object)])
-        self._takes_objects |= not self._shows_probe([_USER, _call(as_text)])
+        shows_object = self._shows_probe([_USER, _calls(_call("x", as_object))])
+        shows_text = self._shows_probe([_USER, _calls(_call("x", as_text))])
+        self.takes_objects = shows_object or not shows_text
+        arguments: object = {"x": "x"} if self.takes_objects else json.dumps({"x": "x"})
+        named, other = _call(_PROBE, arguments), _call("x", arguments)
+        self.takes_calls = self._shows_probe([_USER, _calls(named)])
+        self.takes_parallel_calls = self._shows_probe([_USER, _calls(other, named)])
 
     def render(
         self,
@@ -151,14 +159,18 @@ class ChatTemplate:
             arguments = None
         if not isinstance(arguments, dict):
             raise InvalidRequest(f"{field}.function.arguments", "must be a JSON object")
-        form = arguments if self._takes_objects else text or "{}"
+        form = arguments if self.takes_objects else text or "{}"
         return {**call, "function": {**function, "arguments": form}}
 
 
-def _call(arguments: object) -> dict[str, Any]:
-    """Return a message that calls a function; Mistral's templates want ids of nine characters."""
-    call = {"type": "function", "function": {"name": "x", "arguments": arguments}}
-    return {"role": "assistant", "content": "", "tool_calls": [{"id": "123456789", **call}]}
+def _call(name: str, arguments: object) -> dict[str, Any]:
+    """Return a call of a function; Mistral's templates want ids of nine characters."""
+    function = {"name": name, "arguments": arguments}
+    return {"id": "123456789", "type": "function", "function": function}
+
+
+def _calls(*calls: object) -> dict[str, Any]:
+    return {"role": "assistant", "content": "", "tool_calls": list(calls)}
 
 
 def _read_object(field: str, value: object) -> dict[str, Any]:

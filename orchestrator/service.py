@@ -166,13 +166,17 @@ class Orchestrator:
 
     async def detokenize(self, request: messages.DetokenizeRequest) -> messages.DetokenizeResponse:
         """Return the text of tokens."""
-        texts = (await self.model(request.model)).vocabulary.texts
+        vocabulary = (await self.model(request.model)).vocabulary
+        texts, names = vocabulary.texts, vocabulary.names
         count = len(request.token_ids)
         if count > MAX_DETOKENIZED:
             raise InvalidRequest("token_ids", f"{count}, at most {MAX_DETOKENIZED}")
         ids = wire.read_ids("token_ids", request.token_ids, len(texts))
-        text = b"".join(texts[token_id] for token_id in ids).decode("utf-8", "replace")
-        return messages.DetokenizeResponse(text=text)
+        if request.show_special:
+            text = b"".join(texts[token_id] or names[token_id] for token_id in ids)
+        else:
+            text = b"".join(texts[token_id] for token_id in ids)
+        return messages.DetokenizeResponse(text=text.decode("utf-8", "replace"))
 
     async def apply_template(
         self, request: messages.ApplyTemplateRequest
@@ -212,8 +216,16 @@ class Orchestrator:
 
     def call_format(self) -> CallFormat | None:
         """Return how the model writes calls, by the template in use; None if that is unknown."""
-        assert self.pair.target.hosted is not None
-        return detect_format(self._chat_template(self.pair.target.hosted).source)
+        template = self.chat_template()
+        return detect_format(template.source) if template else None
+
+    def chat_template(self) -> ChatTemplate | None:
+        """Return the template in use; None before there was a target.
+
+        Raises InvalidRequest for one that does not compile.
+        """
+        hosted = self.pair.target.hosted
+        return self._chat_template(hosted) if hosted else None
 
     async def embed(self, request: messages.EmbedRequest) -> messages.EmbedResponse:
         """Return embeddings, each of length 1."""
@@ -233,7 +245,8 @@ class Orchestrator:
             embedding = await target.call("Embed", asked, deadline)
             values = np.array(embedding.values, np.float64)
             norm = float(np.linalg.norm(values)) or 1.0
-            response.embeddings.add(values=(values / norm).tolist(), token_count=len(ids))
+            unit = (values / norm).tolist()
+            response.embeddings.add(values=unit, token_count=len(ids), norm=norm)
         return response
 
     def status(self) -> messages.GetStatusResponse:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from google.protobuf.json_format import MessageToDict
 from starlette.responses import JSONResponse, Response
 
+from orchestrator.chat import ChatTemplate
 from orchestrator.completions import InFlight, Observer, Responses
 from orchestrator.http import anthropic, errors, llama, openai, openai_answers, responses
 from orchestrator.http.completion import Gathering
@@ -69,6 +70,9 @@ class Orchestrator(Protocol):
 
     def call_format(self) -> CallFormat | None:
         """Return how the model writes calls, once there was a chat to render; None if unknown."""
+
+    def chat_template(self) -> ChatTemplate | None:
+        """Return the template in use; None before there was a target. Raises InvalidRequest."""
 
     async def embed(self, request: messages.EmbedRequest) -> messages.EmbedResponse:
         """Return embeddings."""
@@ -206,6 +210,7 @@ class Gateway:
         if not model.model_name:
             return []
         meta = {
+            "vocab_type": model.vocabulary.type,
             "n_vocab": model.vocabulary.token_count,
             "n_ctx": model.context_token_count,
             "n_params": model.parameter_count,
@@ -345,7 +350,10 @@ class Gateway:
 
     async def detokenize(self, body: llama.DetokenizeBody) -> Response:
         """Answer /detokenize."""
-        return JSONResponse({"content": await self._text(body.tokens)})
+        response = await self._orchestrator.detokenize(
+            messages.DetokenizeRequest(token_ids=body.tokens, show_special=True)
+        )
+        return JSONResponse({"content": response.text})
 
     async def apply_template(self, body: llama.TemplateBody) -> Response:
         """Answer /apply-template."""
@@ -355,12 +363,16 @@ class Gateway:
     async def embed_natively(self, fields: llama.EmbeddingFields) -> Response:
         """Answer /embedding."""
         found = await self._embed(llama.read_embedding(fields))
-        return JSONResponse(llama.embeddings(found.embeddings))
+        return JSONResponse(llama.embeddings(found.embeddings, fields))
 
     def properties(self) -> dict[str, Any]:
         """Return the answer of /props."""
+        try:
+            template = self._orchestrator.chat_template()
+        except InvalidRequest:  # it does not compile: chats are refused, and this is not
+            template = None
         slots = self._config.slots
-        return llama.properties(self._model(), self._version, endpoint_slots=slots)
+        return llama.properties(self._model(), template, self._version, endpoint_slots=slots)
 
     def slots(self) -> list[dict[str, Any]]:
         """Return the answer of /slots."""

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from google.protobuf.json_format import MessageToDict
 from pydantic import Field
 
+from orchestrator.chat import ChatTemplate
 from orchestrator.http.completion import (
     Addition,
     CommittedToken,
@@ -95,6 +97,7 @@ class EmbeddingFields(Body):
 
     content: PromptField | None = None
     input: PromptField | None = None
+    embd_normalize: Int32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,8 @@ def read_embedding(fields: EmbeddingFields) -> list[Prompt]:
     content = getattr(fields, name)
     if content is None or content == []:
         raise InvalidRequest("content", "is missing")
+    if fields.embd_normalize is not None and fields.embd_normalize < -1:
+        raise InvalidRequest("embd_normalize", f"must be at least -1, not {fields.embd_normalize}")
     return read_prompts(content, name)
 
 
@@ -425,11 +430,31 @@ def _piece(text: bytes) -> str | list[int]:
         return list(text)
 
 
-def embeddings(found: Sequence[messages.Embedding]) -> list[dict[str, Any]]:
+def embeddings(
+    found: Sequence[messages.Embedding], fields: EmbeddingFields
+) -> list[dict[str, Any]]:
     """Return the answer of /embedding."""
+    kind = 2 if fields.embd_normalize is None else fields.embd_normalize
     return [
-        {"index": i, "embedding": [list(embedding.values)]} for i, embedding in enumerate(found)
+        {"index": i, "embedding": [_scaled(embedding, kind)]} for i, embedding in enumerate(found)
     ]
+
+
+def _scaled(embedding: messages.Embedding, kind: int) -> list[float]:
+    """Return an embedding as `embd_normalize` wants it.
+
+    -1 is the model's own length, 0 makes the largest value 32760, and any other p the p-norm 1.
+    """
+    sizes = np.abs(np.array(embedding.values, np.float64))
+    if kind == 2 or not sizes.any():
+        return list(embedding.values)
+    if kind == -1:
+        factor = embedding.norm
+    elif kind == 0:
+        factor = 32760 / sizes.max()
+    else:  # the largest value is taken out, so that no power leaves the range of a float
+        factor = 1 / (sizes.max() * ((sizes / sizes.max()) ** kind).sum() ** (1 / kind))
+    return [value * float(factor) for value in embedding.values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,9 +466,13 @@ class RunningGeneration:
 
 
 def properties(
-    model: common.GetModelResponse, version: str, *, endpoint_slots: bool
+    model: common.GetModelResponse,
+    template: ChatTemplate | None,
+    version: str,
+    *,
+    endpoint_slots: bool,
 ) -> dict[str, Any]:
-    """Return the answer of /props."""
+    """Return the answer of /props; the `template` is the one in use, if it is any good."""
     return {
         "default_generation_settings": {
             "params": {
@@ -466,10 +495,24 @@ def properties(
         "endpoint_slots": endpoint_slots,
         "endpoint_props": False,
         "endpoint_metrics": True,
-        "chat_template": model.chat_template,
-        "chat_template_caps": {},
+        "chat_template": template.source if template else model.chat_template,
+        "chat_template_caps": _capabilities(template) if template else {},
+        "bos_token": template.bos_token if template else "",
+        "eos_token": template.eos_token if template else "",
         "build_info": f"outrider-{version}",
         "is_sleeping": False,
+    }
+
+
+def _capabilities(template: ChatTemplate) -> dict[str, bool]:
+    return {
+        "supports_string_content": True,
+        "supports_typed_content": False,  # parts become one text before the template sees them
+        "supports_system_role": template.takes_system,
+        "supports_tools": template.takes_tools,
+        "supports_tool_calls": template.takes_calls,
+        "supports_parallel_tool_calls": template.takes_parallel_calls,
+        "supports_object_arguments": template.takes_objects,
     }
 
 

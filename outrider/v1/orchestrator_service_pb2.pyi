@@ -524,12 +524,14 @@ class TokenizeTextResponse(_message.Message):
     def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
 
 class DetokenizeRequest(_message.Message):
-    __slots__ = ("token_ids", "model")
+    __slots__ = ("token_ids", "model", "show_special")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    SHOW_SPECIAL_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     model: _common_pb2.ModelReference
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
+    show_special: bool
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ..., show_special: bool = ...) -> None: ...
 
 class DetokenizeResponse(_message.Message):
     __slots__ = ("text",)
@@ -574,12 +576,14 @@ class EmbedResponse(_message.Message):
     def __init__(self, embeddings: _Optional[_Iterable[_Union[Embedding, _Mapping]]] = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ...) -> None: ...
 
 class Embedding(_message.Message):
-    __slots__ = ("values", "token_count")
+    __slots__ = ("values", "token_count", "norm")
     VALUES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    NORM_FIELD_NUMBER: _ClassVar[int]
     values: _containers.RepeatedScalarFieldContainer[float]
     token_count: int
-    def __init__(self, values: _Optional[_Iterable[float]] = ..., token_count: _Optional[int] = ...) -> None: ...
+    norm: float
+    def __init__(self, values: _Optional[_Iterable[float]] = ..., token_count: _Optional[int] = ..., norm: _Optional[float] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

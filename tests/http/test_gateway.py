@@ -451,6 +451,33 @@ async def test_slots_are_shown_only_where_that_is_said():
     assert not any(slot["is_processing"] for slot in idle)
 
 
+@pytest.mark.fault(
+    "text",
+    "what `/props` says of the chat template",
+    before="No `bos_token`, `eos_token` or capabilities, and not the template of --chat-template.",
+    now="They are those of the template in use.",
+)
+async def test_properties_describe_the_template_in_use():
+    loop = "{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}"
+    async with serving(FakeOrchestrator(template=loop)) as url:
+        properties = (await get(f"{url}/props")).json()
+    assert (properties["bos_token"], properties["eos_token"]) == ("<s>", "</s>")
+    assert properties["chat_template"] == loop
+    assert properties["chat_template_caps"] == {
+        "supports_string_content": True,
+        "supports_typed_content": False,
+        "supports_system_role": True,
+        "supports_tools": False,
+        "supports_tool_calls": False,
+        "supports_parallel_tool_calls": False,
+        "supports_object_arguments": True,
+    }
+    async with serving(FakeOrchestrator(template="{% nonsense %}")) as url:
+        properties = (await get(f"{url}/props")).json()
+    assert properties["chat_template"] == "{% nonsense %}"
+    assert properties["chat_template_caps"] == {}
+
+
 async def test_properties_describe_the_target():
     fake = FakeOrchestrator(template="{{ messages }}")
     async with serving(fake) as url:
@@ -460,6 +487,12 @@ async def test_properties_describe_the_target():
     assert (properties["total_slots"], properties["chat_template"]) == (4, "{{ messages }}")
 
 
+@pytest.mark.fault(
+    "text",
+    "control tokens at `/detokenize`",
+    before="They were left out, so that a prompt sent as ids and read back had lost its marks.",
+    now="They show as their names, as in llama-server.",
+)
 async def test_text_becomes_tokens_and_tokens_text():
     async with serving() as url:
         ids = (await post(f"{url}/tokenize", {"content": "á", "add_special": True})).json()
@@ -469,7 +502,7 @@ async def test_text_becomes_tokens_and_tokens_text():
         prompt = (await post(f"{url}/apply-template", chat)).json()
     assert ids == {"tokens": [1, 198, 164]}
     assert [each["piece"] for each in pieces["tokens"]] == ["a", [195], [161]]
-    assert text == {"content": "á"}
+    assert text == {"content": "<s>á"}
     assert prompt == {"prompt": "user: a\n"}
 
 

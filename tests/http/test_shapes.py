@@ -321,3 +321,39 @@ def test_what_only_looked_like_a_stop_sequence_comes_at_the_end():
     completion.add(delta([1, 2], [b"ab", b"S"], "ab"))
     end = messages.GenerationFinished(reason=messages.FINISH_REASON_TOKEN_LIMIT)
     assert [token.token_id for token in completion.finish(end).tokens] == [2]
+
+
+@pytest.mark.fault(
+    "text",
+    "`embd_normalize` at `/embedding`",
+    before="It was ignored: every vector had length 1.",
+    now="It decides the length, as in llama-server.",
+)
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (None, [0.6, -0.8]),
+        (2, [0.6, -0.8]),
+        (-1, [3.0, -4.0]),
+        (0, [24570.0, -32760.0]),
+        (1, [3 / 7, -4 / 7]),
+        (2**31 - 1, [0.75, -1.0]),
+    ],
+)
+def test_an_embedding_has_the_length_that_is_asked_for(kind: int | None, values: list[float]):
+    fields = llama.EmbeddingFields.model_validate({"content": "a", "embd_normalize": kind})
+    found = [messages.Embedding(values=[0.6, -0.8], norm=5.0)]
+    [answer] = llama.embeddings(found, fields)
+    assert answer["embedding"] == [pytest.approx(values, rel=1e-6)]
+
+
+def test_an_embedding_has_no_negative_norm():
+    with pytest.raises(InvalidRequest, match="embd_normalize: must be at least -1, not -2"):
+        llama.read_embedding(llama.EmbeddingFields(content="a", embd_normalize=-2))
+
+
+def test_an_embedding_of_nothing_but_zeros_stays_one():
+    for kind in (-1, 0, 1):
+        fields = llama.EmbeddingFields(content="a", embd_normalize=kind)
+        [answer] = llama.embeddings([messages.Embedding(values=[0, 0], norm=1.0)], fields)
+        assert answer["embedding"] == [[0, 0]]

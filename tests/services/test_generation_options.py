@@ -305,10 +305,13 @@ async def test_other_calls(trio: Trio) -> None:
     )
     assert tokens.tokens[0].token_id == BOS
     assert b"".join(token.text for token in tokens.tokens) == b"the rain"
-    text = await stub.Detokenize(
-        messages.DetokenizeRequest(token_ids=[token.token_id for token in tokens.tokens])
-    )
+    text_ids = [token.token_id for token in tokens.tokens[1:]]
+    text = await stub.Detokenize(messages.DetokenizeRequest(token_ids=[BOS, *text_ids]))
     assert text.text == "the rain"
+    marked = await stub.Detokenize(
+        messages.DetokenizeRequest(token_ids=[BOS, *text_ids], show_special=True)
+    )
+    assert marked.text.endswith("the rain") and len(marked.text) > len("the rain")
     with pytest.raises(grpc.aio.AioRpcError, match="token id 64 is outside"):
         await stub.Detokenize(messages.DetokenizeRequest(token_ids=[64]))
     asked = messages.EmbedRequest()
@@ -318,6 +321,7 @@ async def test_other_calls(trio: Trio) -> None:
     one, same, other = [list(each.values) for each in embedded.embeddings]
     assert one == same != other
     assert sum(value * value for value in one) == pytest.approx(1.0, abs=1e-5)
+    assert all(each.norm > 0 for each in embedded.embeddings)
 
 
 async def test_a_disconnect_amid_several_completions_frees_everything(trio: Trio) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
+from orchestrator.chat import ChatTemplate
 from orchestrator.completions import InFlight, Observer
 from orchestrator.tool_calls import CallFormat, detect_format
 from outrider.errors import InvalidRequest
@@ -20,6 +21,7 @@ _FIRST_BYTE = 3
 VOCABULARY = _FIRST_BYTE + 256
 """BOS, EOS, one token that is never used, and a token for every byte."""
 
+_NAMES = {BOS: b"<s>", EOS: b"</s>"}
 _DRAFT_LENGTH = 3
 _ORIGINS = (
     messages.TOKEN_ORIGIN_DRAFTED,
@@ -169,7 +171,8 @@ class FakeOrchestrator:
         """Return the bytes as text."""
         for token_id in request.token_ids:
             _check_id(token_id)
-        text = b"".join(map(text_of, request.token_ids))
+        special = _NAMES if request.show_special else {}
+        text = b"".join(special.get(each) or text_of(each) for each in request.token_ids)
         return messages.DetokenizeResponse(text=text.decode("utf-8", "replace"))
 
     async def apply_template(
@@ -188,13 +191,17 @@ class FakeOrchestrator:
         """Return what the template says."""
         return detect_format(self.template)
 
+    def chat_template(self) -> ChatTemplate:
+        """Return the template."""
+        return ChatTemplate(self.template, bos_token="<s>", eos_token="</s>")
+
     async def embed(self, request: messages.EmbedRequest) -> messages.EmbedResponse:
         """Return a vector of length 1 that depends on the text's length."""
         embeddings = []
         for each in request.inputs:
             count = sum(len(ids_of(part.text)) or 1 for part in each.parts)
             values = [0.6, 0.8] if count % 2 else [0.8, -0.6]
-            embeddings.append(messages.Embedding(values=values, token_count=count))
+            embeddings.append(messages.Embedding(values=values, token_count=count, norm=5.0))
         model = common.ModelReference(name=MODEL)
         return messages.EmbedResponse(embeddings=embeddings, model=model)
 
