@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.engine.model import Chunk, Model
+from outrider.engine.model import MAX_MULTIPLE, Chunk, Model
 
 ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 HISTORY = 272
@@ -17,7 +17,7 @@ HISTORY = 272
 TAIL = 16
 """Tokens whose rows are compared."""
 
-PADDINGS = (1, 2, 4)
+PADDINGS = (1, 2, MAX_MULTIPLE)
 """Multiples to try. One row is tried only in builds that have no kernels of its own for it:
 rounding hides those in most places."""
 

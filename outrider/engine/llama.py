@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from outrider.engine.gguf_file import check_gguf
 from outrider.engine.identity import FilesDigest, identity_of
 from outrider.engine.model import (
+    MAX_MULTIPLE,
     MAX_PADDED,
     MAX_ROWS_OUT,
     Chunk,
@@ -127,7 +128,7 @@ class LlamaModel:
                 asked = _asked_context(config, trained, checked.position_count)
                 self._cells = _cells(asked)
                 self._positions = min(self._cells, checked.position_count or self._cells)
-                self._capacity = min(asked, self._positions - (config.pad_multiple - 1))
+                self._capacity = min(asked, self._positions - (MAX_MULTIPLE - 1))
                 settings = self._capacity, config.cache_type_k, config.cache_type_v
                 self._identity = identity_of(files.digest(), settings)
                 self._ctx = self._new_context()

@@ -27,6 +27,9 @@ MAX_ROWS_OUT = 128
 MAX_PADDED = 16
 """Rows that a chunk may be padded to beyond what kernels ask for."""
 
+MAX_MULTIPLE = 4
+"""The largest `pad_multiple`: a session has room for a full one behind its last token."""
+
 
 class Numerics(Enum):
     """Whether the bits of a row depend on how its token was batched."""

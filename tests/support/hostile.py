@@ -130,11 +130,11 @@ class HostileDraft(DraftServicer):
         """Answer every order with a few messages, most of which look like frames."""
         async for request in requests:
             for _ in range(messages.random.choice((0, 1, 1, 2, 5))):
-                await context.write(self._response(messages, request))
+                await context.write(self._strange(messages, request))
             if messages.random.random() < 0.05:
                 return
 
-    def _response(self, messages: RandomMessages, request: Any) -> draft.DraftResponse:
+    def _strange(self, messages: RandomMessages, request: Any) -> draft.DraftResponse:
         response: draft.DraftResponse = messages.message(draft.DraftResponse)
         order = request.order
         if messages.random.random() < 0.7:  # near enough to an answer to be looked at
@@ -150,7 +150,7 @@ class HostileDraft(DraftServicer):
     async def _flood(self, messages: RandomMessages, requests: Any, context: Any) -> None:
         """Send frames without end."""
         first = await _first_order(requests)
-        response = self._response(messages, first) if first else draft.DraftResponse()
+        response = self._strange(messages, first) if first else draft.DraftResponse()
         if messages.random.random() < 0.5:
             response.frame.token_ids.extend([5] * 500_000)
         while True:
