@@ -298,6 +298,8 @@ def _add_errors(app: FastAPI) -> None:
 def _failure_of(error: RequestValidationError) -> Failure:
     """Return what is wrong with a body; never its values, which are text of users."""
     first = error.errors()[0]
-    place = [str(part) for part in first["loc"] if part != "body"]
-    field = place[0] if place else None
-    return Failure(400, ": ".join([*place[:1], first["msg"]]), field, "INVALID_REQUEST")
+    place = [part for part in first["loc"] if part != "body"]
+    # Of what is no JSON the place is a number, the offset of a character.
+    field = place[0] if place and isinstance(place[0], str) else None
+    message = first["msg"] if field is None else f"{field}: {first['msg']}"
+    return Failure(400, message, field, "INVALID_REQUEST")

@@ -259,14 +259,14 @@ def _final(wish: Wish, gathering: Gathering, index: int, *, streamed: bool) -> d
 
 
 def _selected(shape: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
-    """Return the members at the paths; one of a nested object under its own name."""
+    """Return the members at the paths, each under its path."""
     found: dict[str, Any] = {}
     for path in paths:
         value: Any = shape
         for name in path.split("/"):
             value = value.get(name, _ABSENT) if isinstance(value, dict) else _ABSENT
         if value is not _ABSENT:
-            found[path.rpartition("/")[2]] = value
+            found[path] = value
     return found
 
 

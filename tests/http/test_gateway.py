@@ -266,6 +266,12 @@ async def test_a_body_is_json_whatever_it_is_called_unless_a_web_page_sends_it(
         assert from_page.status_code == 400
 
 
+@pytest.mark.fault(
+    "text",
+    "a body that is no JSON",
+    before="The offset of a character was the `param` of the error.",
+    now="`param` is null: no field is at fault.",
+)
 async def test_a_body_that_is_no_json_is_refused():
     async with serving() as url:
         for content in (b"{", b"\xff", b"[" * 100_000, b'{"prompt": NaN}'):
@@ -276,7 +282,9 @@ async def test_a_body_that_is_no_json_is_refused():
                 headers={"Content-Type": "application/json"},
             )
             assert response.status_code == 400, content[:10]
-            assert response.json()["error"]["type"] == "invalid_request_error"
+            told = response.json()["error"]
+            assert told["type"] == "invalid_request_error"
+            assert told["param"] == ("prompt" if b"NaN" in content else None)
 
 
 async def test_an_unknown_path_is_told_in_the_shape_of_its_api():
@@ -476,6 +484,20 @@ async def test_properties_describe_the_template_in_use():
         properties = (await get(f"{url}/props")).json()
     assert properties["chat_template"] == "{% nonsense %}"
     assert properties["chat_template_caps"] == {}
+
+
+@pytest.mark.fault(
+    "text",
+    "`response_fields` with a path into an object",
+    before="The value came under its last name, where clients of llama-server do not look.",
+    now="It comes under the path.",
+)
+async def test_response_fields_come_under_their_paths():
+    paths = ["content", "generation_settings/n_predict", "no/such", "content/deeper"]
+    async with serving() as url:
+        body = {"prompt": "a", "n_predict": 4, "response_fields": paths}
+        answer = (await post(f"{url}/completion", body)).json()
+    assert answer == {"content": "Hell", "generation_settings/n_predict": 4}
 
 
 async def test_properties_describe_the_target():
