@@ -196,7 +196,7 @@ def _add_llama(app: FastAPI, gateway: Gateway, config: HttpConfig) -> None:
     async def slots() -> Response:
         """Tell what is under way, where that is allowed."""
         if not config.slots:
-            raise HTTPException(404, "/slots is off; start the orchestrator with --http-slots")
+            raise HTTPException(501, "/slots is off; start the orchestrator with --http-slots")
         return JSONResponse(gateway.slots())
 
     @app.get("/health", tags=["llama-server"], responses={503: {"description": "Not ready."}})

@@ -442,10 +442,17 @@ async def test_health_says_whether_the_target_is_ready():
     assert loading.json() == {"error": told}
 
 
+@pytest.mark.fault(
+    "text",
+    "`/slots` where it is off",
+    before="404, as if the server knew no such route.",
+    now="501 and `not_supported_error`, as in llama-server.",
+)
 async def test_slots_are_shown_only_where_that_is_said():
     fake = FakeOrchestrator()
     async with serving(fake) as url:
-        assert (await get(f"{url}/slots")).status_code == 404
+        off = await get(f"{url}/slots")
+    assert (off.status_code, off.json()["error"]["type"]) == (501, "not_supported_error")
     fake.stalls_after = 1
     async with serving(fake, slots=True) as url:
         asking = asyncio.create_task(post(f"{url}/completion", {"prompt": "a"}))
