@@ -33,6 +33,9 @@ from outrider.rpc.model_service import (
 from outrider.v1 import draft_service_pb2 as messages
 from outrider.v1 import draft_service_pb2_grpc as stubs
 
+_MOST_UNREAD = 256
+"""Frames of one stream that may wait to be read; no more orders are read until they went."""
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -88,6 +91,8 @@ class _DraftStream:
         self._size = vocabulary_size
         self._ticket: Ticket | None = None
         self._outbox: asyncio.Queue[messages.DraftResponse | BaseException] = asyncio.Queue()
+        self._has_room = asyncio.Event()  # whether few enough answers wait to be written
+        self._has_room.set()
         self._loop = asyncio.get_running_loop()
 
     async def read(self, requests: AsyncIterator[messages.DraftRequest]) -> None:
@@ -98,6 +103,7 @@ class _DraftStream:
             order = wire.read_order(request.order, self._size + VOCABULARY_SLACK)
             if order.stop_below and self._opening.rule is Rule.REJECTION:
                 raise InvalidRequest("stop_below_confidence", "does not go with rejection")
+            await self._has_room.wait()
             if order.number > self._owner.last:
                 self._start(order)
 
@@ -144,7 +150,12 @@ class _DraftStream:
     def _post(self, item: messages.DraftResponse | BaseException | None) -> None:
         """Hand something over from the engine's thread."""
         if item is not None:
-            self._loop.call_soon_threadsafe(self._outbox.put_nowait, item)
+            self._loop.call_soon_threadsafe(self._put, item)
+
+    def _put(self, item: messages.DraftResponse | BaseException) -> None:
+        self._outbox.put_nowait(item)
+        if self._outbox.qsize() >= _MOST_UNREAD:
+            self._has_room.clear()
 
     async def answer(self, context: Context) -> None:
         """Write what the engine's thread hands over."""
@@ -153,6 +164,8 @@ class _DraftStream:
             if isinstance(item, BaseException):
                 raise item
             await context.write(item)
+            if self._outbox.qsize() < _MOST_UNREAD:
+                self._has_room.set()
 
     def close(self) -> None:
         """Stop what is under way."""

@@ -17,6 +17,7 @@ OutriderError
 + ServiceStopped        the operator: the message has the service's own last words
 + DeadlinePassed        the caller: allow more time
 + Draining              the caller: try another replica
++ ReaderStalled         the caller: read what was asked for
 + DecodeFailed          a bug in the engine, or a broken model
 """
 
@@ -131,6 +132,16 @@ class EngineBusy(OutriderError):
     def __init__(self, message: str, retry_seconds: float) -> None:
         super().__init__(message, retrySeconds=retry_seconds)
         self.retry_seconds = retry_seconds
+
+
+class ReaderStalled(OutriderError):
+    """A stream's reader took nothing for `seconds`, so the stream ended."""
+
+    reason = "READER_STALLED"
+    status = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"nothing of the stream was read for {seconds:g} s", seconds=seconds)
 
 
 class RoundSuperseded(OutriderError):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import logging
 import os
 import platform
+import queue
 import secrets
 import sys
+import threading
 import time
 from importlib import metadata
 
@@ -29,11 +33,59 @@ class _JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
+_MOST_LINES = 4096
+_LAST_SECONDS = 2.0
+
+
+class BackgroundLines(logging.Handler):
+    """Writes lines to a file descriptor from a thread of its own: whoever logs never waits.
+
+    When nobody reads the other end, `_lines` fills up; what comes then is dropped and counted in
+    `_dropped`, and the next line that is written says how many those were.
+    """
+
+    def __init__(self, descriptor: int, most_lines: int = _MOST_LINES) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._lines: queue.Queue[bytes | None] = queue.Queue(most_lines)
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._write, name="logs", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a line."""
+        try:
+            line = self.format(record).encode(errors="replace") + b"\n"
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._dropped += 1
+
+    def finish(self, seconds: float = _LAST_SECONDS) -> None:
+        """Wait until everything is written, but no longer than so."""
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(None)
+            self._thread.join(seconds)
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            dropped, self._dropped = self._dropped, 0
+            if dropped:
+                line += (
+                    b'{"level": "warning", "message": "log lines dropped", "count": %d}\n' % dropped
+                )
+            try:
+                while line:
+                    line = line[os.write(self._descriptor, line) :]
+            except OSError:
+                return  # nobody will ever read the rest
+
+
 def start_logging(level: int = logging.INFO) -> None:
     """Log to stderr from now on."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = BackgroundLines(sys.stderr.fileno())
     handler.setFormatter(_JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    atexit.register(handler.finish)
 
 
 def event(where: str, message: str, **fields: object) -> None:

@@ -40,6 +40,9 @@ from outrider.v1 import target_service_pb2_grpc as stubs
 from target_service.beams import BeamSearch
 from target_service.verifier import Verifier, score
 
+_MOST_UNANSWERED = 16
+"""Rounds of one stream that may wait, or whose answers may; no more are read until they went."""
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _SCORES_PER_MESSAGE = 64  # with 128 alternatives each, some 20 ms of a reader's time
@@ -256,6 +259,7 @@ class _VerifyStream:
         self._verifier = verifier
         self._told_cached = False
         self._waiting: deque[_Waiting] = deque()
+        self._room = asyncio.Semaphore(_MOST_UNANSWERED)  # of `_waiting`
         self._arrived = asyncio.Event()
 
     async def read(self, requests: AsyncIterator[messages.VerifyRequest]) -> None:
@@ -263,6 +267,7 @@ class _VerifyStream:
         async for request in requests:
             if request.WhichOneof("request") != "round":
                 raise InvalidRequest("request", "the stream is open already")
+            await self._room.acquire()
             self._receive(request.round)
 
     def _receive(self, message: messages.VerifyRound) -> None:
@@ -310,6 +315,7 @@ class _VerifyStream:
             for message in reply:
                 await context.write(message)
             self._waiting.popleft()
+            self._room.release()
             if reply[0].HasField("rows") and not waiting.reply:
                 self._servicer.keep_reply(self._opening, waiting.asked, reply)
 

@@ -27,6 +27,7 @@ class HttpConfig:
     allow_init: bool = False  # whether callers of /rpc may have any file here opened as a model
     body_bytes: int = 4 * 1024 * 1024  # of a request, at most
     body_seconds: float = 60.0  # for all of a body to come; 4 MiB need 0.6 Mbit/s
+    stall_seconds: float = 30.0  # a client that takes nothing for so long is cut off
     ping_seconds: float = 10.0  # a silent stream gets a comment so often
     metrics_names: tuple[str, ...] = ()  # of other servers, beside our own
 

@@ -42,7 +42,7 @@ class HttpServer:
                 lifespan="off",
                 ws="none",
                 server_header=False,
-                http=Connection,
+                http=type("Connection", (Connection,), {"stall_seconds": config.stall_seconds}),
                 h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 ssl_certfile=config.tls_cert,
                 ssl_keyfile=config.tls_key,

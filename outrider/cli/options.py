@@ -115,6 +115,10 @@ class ServerOptions:
     grace: Annotated[
         float, typer.Option(metavar="SECONDS", help="After SIGTERM, time for what is under way.")
     ] = 5.0
+    stall_timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="End a stream of which nothing is read so long."),
+    ] = 30.0
     reflection: Annotated[bool, typer.Option("--reflection", help="Serve gRPC reflection.")] = False
     stop_on_stdin_end: Annotated[
         bool, typer.Option("--stop-on-stdin-end", hidden=True, help="Stop with the parent.")
@@ -129,6 +133,7 @@ class ServerOptions:
             security=self._security(),
             reflection=self.reflection,
             grace_seconds=self.grace,
+            stall_seconds=self.stall_timeout,
             stop_on_stdin_end=self.stop_on_stdin_end,
         )
 
@@ -208,6 +213,7 @@ class HttpOptions:
             slots=self.http_slots,
             allow_init=self.allow_init,
             body_bytes=self.http_body_limit,
+            stall_seconds=server.stall_timeout,
             metrics_names=_split(self.metrics_names),
         )
 

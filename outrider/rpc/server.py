@@ -19,6 +19,7 @@ from outrider.errors import InvalidConfig
 from outrider.rpc.channel import SERVER_OPTIONS, Address, read_listen
 from outrider.rpc.errors import ErrorInterceptor
 from outrider.rpc.security import OPEN, ServerSecurity, TokenInterceptor, server_credentials
+from outrider.rpc.stall import StallInterceptor
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -35,6 +36,7 @@ class ServerConfig:
     security: ServerSecurity = OPEN
     reflection: bool = False
     grace_seconds: float = 5.0  # open streams get this long after SIGTERM
+    stall_seconds: float = 30.0  # a stream of which nothing is read for so long ends
     stop_on_stdin_end: bool = False  # so that no child outlives the command that started it
 
 
@@ -49,7 +51,10 @@ class Server:
         self._credentials = server_credentials(config.security)
         self._names = ("", service_name)
         self._health = health.aio.HealthServicer()
-        interceptors: list[grpc.aio.ServerInterceptor] = [ErrorInterceptor()]
+        interceptors: list[grpc.aio.ServerInterceptor] = [
+            StallInterceptor(config.stall_seconds),
+            ErrorInterceptor(),
+        ]
         if config.security.token_file is not None:
             interceptors.insert(0, TokenInterceptor(config.security.token_file))
         self.grpc = grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)

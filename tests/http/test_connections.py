@@ -170,20 +170,18 @@ async def unread_stream(url: str) -> socket.socket:
     before="their generation and its sequence were held for 600 seconds",
     now="a client that takes nothing for 30 seconds is cut off, and its generation ends",
 )
-async def test_a_client_that_stops_reading_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Connection, "stall_seconds", 0.3)
+async def test_a_client_that_stops_reading_is_cut_off() -> None:
     fake = FakeOrchestrator("a" * 30_000)
-    async with serving(fake) as url, asyncio.timeout(PATIENCE):
+    async with serving(fake, stall_seconds=0.3) as url, asyncio.timeout(PATIENCE):
         with await unread_stream(url):
             await fake.idle.wait()
         assert fake.closed_count == 1
 
 
-async def test_a_client_that_reads_slowly_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Connection, "stall_seconds", 0.3)
+async def test_a_client_that_reads_slowly_is_not_cut_off() -> None:
     fake = FakeOrchestrator("a" * 6_000)
     loop = asyncio.get_running_loop()
-    async with serving(fake) as url, asyncio.timeout(PATIENCE):
+    async with serving(fake, stall_seconds=0.3) as url, asyncio.timeout(PATIENCE):
         with await unread_stream(url) as client:
             tail = b""
             while chunk := await loop.sock_recv(client, 32_768):

@@ -53,6 +53,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "tls_key": Path("--key.pem"),
         "tls_client_ca": Path("ca.pem"),
         "grace": 0.25,
+        "stall_timeout": 7.5,
         "reflection": True,
         "stop_on_stdin_end": True,
     },

@@ -1,0 +1,85 @@
+"""Ends streams whose readers take nothing any more, so that what works for them is free again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from outrider.errors import ReaderStalled
+
+_ABORT_SECONDS = 1.0
+
+
+class StallInterceptor(grpc.aio.ServerInterceptor):
+    """Gives every message of a stream so many seconds until its reader has made room for it.
+
+    gRPC itself waits as long as the call lasts. It has to be the outermost interceptor.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler: Any = await continuation(handler_call_details)
+        if handler is None or not handler_call_details.method.startswith("/outrider."):
+            return handler
+        if not handler.response_streaming:
+            return handler
+        make = grpc.unary_stream_rpc_method_handler
+        method = self._unary_stream(handler.unary_stream)
+        if handler.request_streaming:
+            make = grpc.stream_stream_rpc_method_handler
+            method = self._stream_stream(handler.stream_stream)
+        return make(method, handler.request_deserializer, handler.response_serializer)
+
+    def _unary_stream(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(request: Any, context: Any) -> None:
+            bounded = _Bounded(context, self._seconds)
+            try:
+                async with aclosing(method(request, context)) as responses:
+                    async for response in responses:
+                        await bounded.write(response)
+            except ReaderStalled as stalled:
+                await _give_up(context, stalled)
+
+        return call
+
+    def _stream_stream(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(requests: Any, context: Any) -> None:
+            await method(requests, _Bounded(context, self._seconds))
+
+        return call
+
+
+class _Bounded:
+    """A context whose `write` raises ReaderStalled after so many seconds."""
+
+    def __init__(self, context: Any, seconds: float) -> None:
+        self._context = context
+        self._seconds = seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def write(self, message: Any) -> None:
+        """Write a message."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._context.write(message)
+        except TimeoutError:
+            raise ReaderStalled(self._seconds) from None
+
+
+async def _give_up(context: Any, stalled: ReaderStalled) -> None:
+    """End the call; who does not read may not even take its status."""
+    code = getattr(grpc.StatusCode, stalled.status)
+    async with asyncio.timeout(_ABORT_SECONDS):
+        await context.abort(code, str(stalled))
