@@ -168,7 +168,8 @@ class Plan:
     end_token_ids: frozenset[int]
     target_context: int
     limit_reason: Finish = Finish.TOKEN_LIMIT  # what reaching the token limit means
-    token_texts: Sequence[bytes] = ()  # by id; with them no character is left unfinished
+    token_texts: Sequence[bytes] = ()  # by id
+    finishes_character: bool = False  # with some tokens beyond the limit; needs `token_texts`
     control_names: Mapping[int, str] = field(default_factory=dict)  # those to report, by id
     mirostat_mu: float | None = None  # to begin with; None is mirostat's own start
     beam_count: int = 1  # more: the target searches the text, and nothing is drafted
@@ -553,10 +554,12 @@ class Generation:
         return opening.prompt_count + opening.token_limit - length
 
     def _is_long_enough(self) -> bool:
-        """Whether the limit is reached and no character is left unfinished there."""
+        """Whether the limit is reached, and no character is to be finished there."""
         left = self._remaining()
         if left > 0:
             return False
+        if not self.plan.finishes_character:
+            return True
         texts, room = self.plan.token_texts, self.plan.target_context - len(self.committed)
         if not texts or not left > -_FINISHING_TOKENS or room <= 0:
             return True

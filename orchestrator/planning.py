@@ -95,6 +95,7 @@ class Planner:
             target_context=capacity,
             limit_reason=reason,
             token_texts=hosted.vocabulary.texts,
+            finishes_character=request.finish_character,
             control_names=_read_control_names(request, hosted.vocabulary.control_ids),
             beam_count=beam_count,
             whole_count=len(whole),

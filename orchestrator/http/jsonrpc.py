@@ -47,6 +47,7 @@ CODES = {
     "NOT_FOUND": -32014,
     "SERVICE_STOPPED": -32015,
     "MODEL_CHANGED": -32016,
+    "READER_STALLED": -32017,
 }
 """The code of each reason in outrider.errors. Clients rely on them: add, never change."""
 

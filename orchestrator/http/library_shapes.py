@@ -89,6 +89,7 @@ def read_asked(body: Mapping[str, Any], vocabulary_size: int) -> Asked:
     request.overflow.truncate_prompt = request.overflow.shift = True
     request.overflow.keep_token_count = fields.n_keep or 0
     request.parse_special = False
+    request.finish_character = True  # as the library did
     _set_prompt(request, fields.prompt)
     if fields.n_probs:
         request.logprobs.top_count = fields.n_probs

@@ -181,6 +181,7 @@ class GenerationFields(Body):
     stop: str | list[str] | None = None
     stop_token_ids: list[Int32] | None = None
     ignore_eos: bool | None = None
+    finish_character: bool | None = None
     n_predict: Int32 | None = None
     n_probs: Int32 | None = None
     n_beams: Int32 | None = None
@@ -216,6 +217,7 @@ def generate_request(fields: GenerationFields, *, token_limit: int) -> messages.
         stop_token_ids=fields.stop_token_ids or (),
         speculative=_speculative(fields),
         ignore_eos=bool(fields.ignore_eos),
+        finish_character=bool(fields.finish_character),
         json_schema="" if fields.json_schema is None else json.dumps(fields.json_schema),
         parse_special=True,
         overflow=_overflow(fields),

@@ -54,6 +54,7 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
         round_detail=_DETAILS[options.detail],
         json_schema=options.json_schema,
         ignore_eos=options.ignore_eos,
+        finish_character=options.finish_character,
         logprobs=wire.write_logprob_options(options.logprobs),
         stop_token_ids=options.stop_token_ids,
         completion_count=options.completion_count,

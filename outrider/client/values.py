@@ -41,6 +41,7 @@ class GenerateOptions:
     sampling: SamplingParameters = field(default_factory=SamplingParameters)
     logit_bias: tuple[tuple[int | str, float], ...] = ()  # by id or by text; -inf: never
     ignore_eos: bool = False
+    finish_character: bool = False  # with up to 3 tokens beyond the limit
     json_schema: str = ""
     logprobs: LogprobOptions | None = None
     seed: int | None = None

@@ -63,6 +63,25 @@ async def test_what_the_target_holds_is_counted(trio: Trio) -> None:
     assert second.token_ids == written_alone(target(), request(prompt_tokens=turn, token_limit=4))
 
 
+@pytest.mark.fault(
+    "text",
+    "a token limit that leaves a character unfinished",
+    before="up to 3 tokens more than `max_tokens` were written, whatever the API promises",
+    now="the limit is one; `finish_character` asks for the rest of the character",
+)
+async def test_the_limit_is_exceeded_only_to_finish_a_character_that_shall_be(trio: Trio) -> None:
+    exceeded = 0
+    for seed in range(12):
+        asked = request("a text", seed=seed, token_limit=8)
+        alone = written_alone(target(), asked)
+        assert (await generate(trio.orchestrator, asked)).token_ids == alone and len(alone) <= 8
+        asked.finish_character = True
+        finished = (await generate(trio.orchestrator, asked)).token_ids
+        assert finished[: len(alone)] == alone and len(finished) <= 8 + 3
+        exceeded += len(finished) > 8
+    assert exceeded, "no text of the twelve ended inside a character"
+
+
 async def test_a_stop_id_ends_the_text_and_is_not_shown(trio: Trio) -> None:
     asked = request(seed=11, token_limit=40)
     whole = await generate(trio.orchestrator, asked)

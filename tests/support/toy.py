@@ -338,10 +338,11 @@ def generate_alone(
     parameters: SamplingParameters,
     seed: int,
     choice: int = 0,
+    finishes_character: bool = False,
 ) -> list[int]:
     """Return what the model writes in its sequence 0 with no draft: what every rule must write.
 
-    An end token is the last one. A character is finished at the limit. At a
+    An end token is the last one. A character may be finished at the limit. At a
     temperature above 0 the noise is the `shared-noise` rule's, keyed by the
     absolute position.
     """
@@ -353,7 +354,7 @@ def generate_alone(
     texts = model.token_texts()
 
     def goes_on() -> bool:
-        if len(written) < token_count or not written:
+        if len(written) < token_count or not written or not finishes_character:
             return len(written) < token_count
         tail = b"".join(texts[token_id] for token_id in written[-4:])
         return len(written) < token_count + 3 and ends_inside_character(tail)
