@@ -186,7 +186,7 @@ def test_loading_goes_on_when_the_caller_hangs_up(host: Host, files: Files):
     body = json.dumps(asked).encode()
     address, _, port = host.url.removeprefix("http://").rpartition(":")
     with socket.create_connection((address, int(port))) as caller:
-        head = f"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /rpc HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         caller.sendall(head.encode() + body)
         host.command.wait_for_services("target")
     until(lambda: host.is_ready("other"))
