@@ -413,7 +413,7 @@ async def test_under_rejection_a_token_that_is_no_draw_from_its_row_is_no_draft(
     "hang",
     "A draft answers at random: any field, any value, floods, silence",
     before="generations hung, failed or blocked all others",
-    now="ten minutes of it change no text, miss no deadline, and fill or block no process",
+    now="ten minutes of it change no text, miss no deadline and fill no process",
 )
 async def test_nothing_that_a_draft_sends_changes_a_text_or_misses_a_deadline() -> None:
     class Mistaken(HostileDraft):
