@@ -59,6 +59,8 @@ class BackgroundLines(logging.Handler):
             self._lines.put_nowait(line)
         except queue.Full:
             self._dropped += 1
+        except Exception:
+            self.handleError(record)  # a line that cannot be written is no reason to end its work
 
     def finish(self, seconds: float = _LAST_SECONDS) -> None:
         """Wait until everything is written, but no longer than so."""

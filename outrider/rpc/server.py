@@ -30,7 +30,7 @@ LIVENESS = "liveness"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Where to listen, to whom, and how to stop."""
+    """Where to listen, to whom, and how to stop. Raises InvalidConfig."""
 
     listen: str = "127.0.0.1:0"
     security: ServerSecurity = OPEN
@@ -38,6 +38,11 @@ class ServerConfig:
     grace_seconds: float = 5.0  # open streams get this long after SIGTERM
     stall_seconds: float = 30.0  # a stream of which nothing is read for so long ends
     stop_on_stdin_end: bool = False  # so that no child outlives the command that started it
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.stall_seconds <= 1e6:
+            wrong = f"must be in (0, 1000000] seconds, not {self.stall_seconds:g}"
+            raise InvalidConfig("stall-timeout", wrong)
 
 
 class Server:

@@ -17,7 +17,8 @@ _ABORT_SECONDS = 1.0
 class StallInterceptor(grpc.aio.ServerInterceptor):
     """Gives every message of a stream so many seconds until its reader has made room for it.
 
-    gRPC itself waits as long as the call lasts. It has to be the outermost interceptor.
+    gRPC itself waits as long as the call lasts. It stands outside the interceptor of errors, which
+    then answers a stream of messages both ways.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -21,6 +21,7 @@ from outrider.cli.options import (
     spread,
 )
 from outrider.cli.pair import BESIDE_THE_TARGET
+from outrider.errors import InvalidConfig
 from outrider.rpc.run_model import ModelConfig
 from outrider.rpc.security import ClientSecurity, ServerSecurity
 
@@ -253,3 +254,9 @@ def test_client_options_become_what_a_channel_needs():
     assert ClientOptions().security() == ClientSecurity()
     shown = ClientOptions(**OTHER[ClientOptions])
     assert shown.security() == ClientSecurity(**OTHER[ClientOptions])
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_stall_timeout_that_would_end_every_stream_or_none_is_refused(seconds: float) -> None:
+    with pytest.raises(InvalidConfig, match="stall-timeout"):
+        ServerOptions(stall_timeout=seconds).config("127.0.0.1:0")

@@ -33,6 +33,20 @@ def test_every_line_is_written_in_order() -> None:
     os.close(reader)
 
 
+def test_a_line_that_cannot_be_formatted_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    reader, writer = os.pipe()
+    handler = BackgroundLines(writer)
+    odd = record("%d")
+    odd.args = ("no number",)
+    handler.emit(odd)
+    handler.emit(record("the next"))
+    handler.finish()
+    os.close(writer)
+    assert read_all(reader) == "the next\n"
+    os.close(reader)
+    assert "Logging error" in capsys.readouterr().err
+
+
 @pytest.mark.fault(
     "hang",
     "whoever reads the log of a service hangs",
