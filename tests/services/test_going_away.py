@@ -55,6 +55,13 @@ class Front:
         answer = await self.http.get(path)
         return answer.status_code, answer.json()
 
+    async def status(self) -> messages.GetStatusResponse:
+        """Return the orchestrator's own view."""
+        response: messages.GetStatusResponse = await self.stub.GetStatus(
+            messages.GetStatusRequest(), timeout=PATIENCE
+        )
+        return response
+
     async def health(self, service: str = "") -> str:
         """Return what gRPC health says."""
         return await check(self.process.address, timeout=PATIENCE, service=service)
@@ -140,11 +147,16 @@ async def test_http_grpc_and_jobs_drain_together() -> None:
             return await front.said() == READY
 
         await eventually(is_ready)
-        gate = Gate(service.model)
-        in_flight = asyncio.create_task(front.http.post("/completion", json=body))
+        gate = Gate(service.model, passes=1)  # a job is submitted once its prompt is read
         submission = messages.SubmitGenerationRequest(request=job_request)
         job = await front.stub.SubmitGeneration(submission, timeout=PATIENCE)
         await gate.reached()
+        in_flight = asyncio.create_task(front.http.post("/completion", json=body))
+
+        async def both_are_in_flight() -> bool:
+            return (await front.status()).active_generation_count == 2
+
+        await eventually(both_are_in_flight)
         os.kill(front.process.pid, signal.SIGTERM)
 
         async def drains() -> bool:
@@ -161,7 +173,7 @@ async def test_http_grpc_and_jobs_drain_together() -> None:
         info = read_error_info(caught.value.trailing_metadata())
         assert info is not None and info.reason == "DRAINING"
         assert await front.get("/livez") == (200, {"status": "ok"})
-        status = await front.stub.GetStatus(messages.GetStatusRequest(), timeout=PATIENCE)
+        status = await front.status()
         assert status.draining and status.active_generation_count == 2
 
         await gate.open()

@@ -294,9 +294,10 @@ async def three_services(
 
 
 class Gate:
-    """Holds up a model's decodes while it is shut."""
+    """Holds up a model's decodes while it is shut, after the first `passes` of them."""
 
-    def __init__(self, model: ToyModel, shut: bool = True) -> None:
+    def __init__(self, model: ToyModel, shut: bool = True, passes: int = 0) -> None:
+        self._passes = passes
         self._way = threading.Event()
         self._held_up = threading.Event()
         if not shut:
@@ -304,6 +305,9 @@ class Gate:
         model.before_decode = self._pass
 
     def _pass(self, chunks: Sequence[Chunk]) -> None:
+        if self._passes > 0:
+            self._passes -= 1
+            return
         self._held_up.set()
         assert self._way.wait(PATIENCE), "nobody opened the gate"
 
