@@ -20,7 +20,7 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.wire import check_model
-from tests.support.hostile import HostileDraft, Vitals
+from tests.support.hostile import Vitals, hostile_process
 from tests.support.services import (
     DRAFT,
     TARGET,
@@ -58,13 +58,22 @@ async def beside(
 ) -> AsyncIterator[OrchestratorProcess]:
     """Run an orchestrator whose draft has this servicer."""
     draft_process = ModelProcess(role_of(servicer), partial(toy, seed=2, like=1, eos_bias=NEVER))
+    async with (
+        running(draft_process),
+        over(draft_process.address, make_target, **options) as orchestrator,
+    ):
+        yield orchestrator
+
+
+@asynccontextmanager
+async def over(
+    draft_address: str, make_target: Callable[[], ToyModel] = target, **options: Any
+) -> AsyncIterator[OrchestratorProcess]:
+    """Run an orchestrator and a target beside a draft that runs already."""
     chosen = {"speculation": Speculation(), "draft_seconds": 0.5, **options}
     async with (
         running(ModelProcess(TARGET, make_target, pace=PACE)) as service,
-        running(draft_process),
-        running(
-            OrchestratorProcess(service.address, draft_process.address, **chosen)
-        ) as orchestrator,
+        running(OrchestratorProcess(service.address, draft_address, **chosen)) as orchestrator,
     ):
         await eventually(lambda: orchestrator.pair.target.ready)
         yield orchestrator
@@ -416,12 +425,12 @@ async def test_under_rejection_a_token_that_is_no_draw_from_its_row_is_no_draft(
     now="ten minutes of it change no text, miss no deadline and fill no process",
 )
 async def test_nothing_that_a_draft_sends_changes_a_text_or_misses_a_deadline() -> None:
-    class Mistaken(HostileDraft):
-        describes_itself = False
-
-    HostileDraft.seed = 1000
-    for servicer in (HostileDraft, Mistaken):
-        async with beside(servicer, request_seconds=30.0) as orchestrator, Vitals() as vitals:
+    for honest in (True, False):
+        async with (
+            hostile_process(seed=1000, describes_itself=honest) as draft_address,
+            over(draft_address, request_seconds=30.0) as orchestrator,
+            Vitals() as vitals,
+        ):
             end, number = time.monotonic() + RANDOM_SECONDS / 2, 0
             while time.monotonic() < end:
                 number += 1
@@ -430,7 +439,8 @@ async def test_nothing_that_a_draft_sends_changes_a_text_or_misses_a_deadline() 
                 )
                 completion = Completion()
                 await generate(orchestrator, asked, into=completion, timeout=30.0)
-                assert completion.token_ids == written_alone(target(), asked), f"text {number}"
+                alone = await asyncio.to_thread(written_alone, target(), asked)
+                assert completion.token_ids == alone, f"text {number}"
                 orchestrator.pair._paused_until = 0.0  # nobody is left alone here
             assert orchestrator.pair.target.ready
             await orchestrator.status()

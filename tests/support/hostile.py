@@ -1,8 +1,8 @@
 """Messages and behaviour of a peer that keeps to nothing but the encoding, drawn from the protocol.
 
 `RandomMessages` walks the descriptor of a message and fills every field with what is usual, at a
-limit, or absurd. `HostileDraft` is a draft service that answers with such messages. `Vitals`
-watches what they must not do to this process.
+limit, or absurd. `HostileDraft` is a draft service that answers with such messages, and
+`hostile_process` runs it apart from this process. `Vitals` watches what it must not do to this one.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -19,7 +23,10 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from draft_service.servicer import DraftServicer
 from outrider.v1 import draft_service_pb2 as draft
+from tests.support.services import DRAFT, ModelProcess, Role, running, toy
+from tests.support.toy import NEVER
 
+_ROOT = Path(__file__).resolve().parent.parent.parent
 _INTEGERS = (0, 1, 2, 3, 7, 16, 63, 64, 65, 255, 256, 1000, 2**20, 2**31 - 1, -1, -2, -(2**31))
 _FLOATS = (0.0, 1.0, -1.0, 0.5, 1e-30, 1e30, math.nan, math.inf, -math.inf)
 _LENGTHS = (0, 1, 1, 1, 2, 3, 8, 64, 65, 300)
@@ -175,6 +182,44 @@ async def _first_order(requests: AsyncIterator[Any]) -> Any:
     return None
 
 
+def _mistaken_at_times() -> type[HostileDraft]:
+    class Mistaken(HostileDraft):
+        describes_itself = False
+
+    return Mistaken
+
+
+async def _serve(seed: int, is_honest: bool) -> None:
+    """Print an address and serve a hostile draft there until stdin ends."""
+    HostileDraft.seed = seed
+    servicer = HostileDraft if is_honest else _mistaken_at_times()
+    make = partial(servicer, alias="", support=64, tail=0.0)
+    role = Role("Draft", make, DRAFT.register, DRAFT.stub)
+    async with running(ModelProcess(role, partial(toy, seed=2, like=1, eos_bias=NEVER))) as process:
+        print(process.address, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+@asynccontextmanager
+async def hostile_process(seed: int, describes_itself: bool) -> AsyncIterator[str]:
+    """Run a hostile draft in a process of its own and yield its address.
+
+    Its work is then not taken for that of this process's event loop.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.support.hostile", str(seed), str(int(describes_itself))),
+        cwd=_ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        yield (await process.stdout.readline()).decode().strip()
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
 class Vitals:
     """How much this process grew, and for how long its event loop was not free, at most.
 
@@ -208,3 +253,7 @@ class Vitals:
             await asyncio.sleep(0.02)
             blocked = min(time.monotonic() - begin - 0.02, time.thread_time() - worked)
             self.longest_block = max(self.longest_block, blocked)
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(int(sys.argv[1]), bool(int(sys.argv[2]))))
