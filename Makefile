@@ -34,7 +34,7 @@ same-model: setup ## let a model draft for itself: every guess is right, and not
 	    --temperature 0 --prompt "$${PROMPT:-def read_config(path):}"
 
 draft-comparison: setup ## a table of draft lengths
-	@$(BIN)/python -m bench.draft_lengths $(PAIR) $(COUNT) --prompt "$${PROMPT:-def read_config(path):}"
+	@$(BIN)/python -m benchmarks.draft_lengths $(PAIR) $(COUNT) --prompt "$${PROMPT:-def read_config(path):}"
 
 temperature-demo: setup ## the same prompt from greedy to creative; watch the acceptance rate
 	@for temperature in 0 0.3 0.7 1.0; do \
@@ -73,19 +73,19 @@ bench: setup ## what drafts gain here, against the target alone; MODEL= DRAFT= B
 	@$(BIN)/outrider bench $(PAIR) $(BENCH)
 
 bench-overhead: setup ## what a round costs beyond the two models
-	$(BIN)/python -m bench.overhead
+	$(BIN)/python -m benchmarks.overhead
 
 bench-sessions: setup ## throughput over concurrent sessions
-	$(BIN)/python -m bench.sessions
+	$(BIN)/python -m benchmarks.sessions
 
 bench-memory: setup ## what the processes hold with 32 open generations
-	$(BIN)/python -m bench.memory
+	$(BIN)/python -m benchmarks.memory
 
 bench-gateway: setup ## time to the first token over gRPC and over HTTP
-	$(BIN)/python -m bench.first_token
+	$(BIN)/python -m benchmarks.first_token
 
 bench-grammar: setup ## tokens/s under a JSON schema, drafts on and off; ORCHESTRATOR=HOST:PORT
-	$(BIN)/python -m bench.grammar $(if $(ORCHESTRATOR),--orchestrator '$(ORCHESTRATOR)')
+	$(BIN)/python -m benchmarks.grammar $(if $(ORCHESTRATOR),--orchestrator '$(ORCHESTRATOR)')
 
 compose-test: setup ## build the image and try deploy/compose.yaml with a real Docker
 	@scripts/compose-test

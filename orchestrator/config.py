@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.http.config import HttpConfig
 from outrider.errors import InvalidConfig
 from outrider.rpc.channel import read_address
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
@@ -26,7 +25,6 @@ class OrchestratorConfig:
     speculation: Speculation = DEFAULT  # unless the request says otherwise
     draft_seconds: float = 1.0  # wait for an order this long, then go on plainly
     request_seconds: float = 600.0  # a generation's deadline when the client sets none
-    http: HttpConfig | None = None  # no gateway without it
     generations: int = 64  # at the same time; more get RESOURCE_EXHAUSTED
     chat_template: str = ""  # jinja2, in place of the target's own
     jobs: int = 256  # running, or over with results kept

@@ -79,8 +79,14 @@ class Launcher:
     the configured ones are only left, and come back to.
     """
 
-    def __init__(self, orchestrator: Orchestrator, make_configured: Callable[[], Pair]) -> None:
+    def __init__(
+        self,
+        orchestrator: Orchestrator,
+        make_configured: Callable[[], Pair],
+        command: Sequence[str],
+    ) -> None:
         self._orchestrator = orchestrator
+        self._command = command  # runs any service, without the role
         self._make_configured = make_configured
         self._configured = orchestrator.pair  # as it was last seen
         self._now = _InUse(orchestrator.pair)
@@ -165,13 +171,29 @@ class Launcher:
         words = ["--embeddings", *wish.options]
         if wish.alias:
             words.append(f"--alias={wish.alias}")
-        children = [await _start_child(stack, "target", wish.model, words)]
+        children = [await self._start_child(stack, "target", wish.model, words)]
         if wish.draft_model:
             words = [*_BESIDE_THE_TARGET, *wish.options]
-            children.append(await _start_child(stack, "draft", wish.draft_model, words))
+            children.append(await self._start_child(stack, "draft", wish.draft_model, words))
         seconds = self._orchestrator.config.request_seconds
         pair = await watch(_ready_pair(children, stack, seconds), children)
         return _InUse(pair, wish)
+
+    async def _start_child(
+        self, stack: AsyncExitStack, role: str, model: str, words: Sequence[str]
+    ) -> Child:
+        """Start a service; if it ends before it is stopped, say so in the log."""
+        child = await Child.start(
+            self._command, role, ANY_PORT, (f"--model={model}", *words), _tell
+        )
+        stack.push_async_callback(child.stop)
+
+        async def log_end() -> None:
+            logs.warning("outrider.orchestrator", "service ended", detail=str(await child.end()))
+
+        task = asyncio.create_task(log_end())
+        stack.callback(task.cancel)
+        return child
 
     async def close(self) -> None:
         """Stop everything that was started here."""
@@ -198,19 +220,6 @@ def _watched(pair: Pair, stack: AsyncExitStack) -> Pair:
     stack.push_async_callback(pair.stop)
     pair.start()
     return pair
-
-
-async def _start_child(stack: AsyncExitStack, role: str, model: str, words: Sequence[str]) -> Child:
-    """Start a service; if it ends before it is stopped, say so in the log."""
-    child = await Child.start(role, ANY_PORT, (f"--model={model}", *words), _tell)
-    stack.push_async_callback(child.stop)
-
-    async def log_end() -> None:
-        logs.warning("outrider.orchestrator", "service ended", detail=str(await child.end()))
-
-    task = asyncio.create_task(log_end())
-    stack.callback(task.cancel)
-    return child
 
 
 def _tell(role: str, line: str) -> None:

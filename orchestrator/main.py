@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from orchestrator.config import OrchestratorConfig
 from orchestrator.launch import Launcher
@@ -16,19 +17,35 @@ from outrider import logs
 from outrider.rpc.server import Server
 from outrider.v1.orchestrator_service_pb2_grpc import add_OrchestratorServiceServicer_to_server
 
-if TYPE_CHECKING:
-    from orchestrator.http.server import HttpServer
+
+class Gateway(Protocol):
+    """Serves HTTP in front of an orchestrator, in its event loop."""
+
+    address: str
+
+    async def stop(self, seconds: float) -> None:
+        """Listen no more, and let what is in flight finish for so long."""
 
 
-async def run(config: OrchestratorConfig) -> None:
-    """Serve until SIGTERM; peers may come and go."""
+StartGateway = Callable[[Orchestrator, Launcher], Awaitable[Gateway]]
+
+
+async def run(
+    config: OrchestratorConfig,
+    command: Sequence[str],
+    start_gateway: StartGateway | None = None,
+) -> None:
+    """Serve until SIGTERM; peers may come and go.
+
+    `command` runs any service, without the role: `init` starts models by it. Raises InvalidConfig.
+    """
     pair = make_pair(config)
     server = Server(config.server, "outrider.v1.OrchestratorService")
     orchestrator = Orchestrator(config, pair)
     add_OrchestratorServiceServicer_to_server(OrchestratorServicer(orchestrator), server.grpc)
     await server.start()
-    launcher = Launcher(orchestrator, partial(make_pair, config))
-    gateway = await _start_gateway(config, orchestrator, launcher)
+    launcher = Launcher(orchestrator, partial(make_pair, config), command)
+    gateway = await start_gateway(orchestrator, launcher) if start_gateway else None
     logs.starting("outrider.orchestrator")
     server.watch_for_stop()
     print(f"outrider orchestrator listening on {server.address}", flush=True)
@@ -61,20 +78,6 @@ async def _follow_readiness(orchestrator: Orchestrator, server: Server) -> None:
         orchestrator.readiness_changed.clear()
         await server.set_serving(orchestrator.ready)
         await orchestrator.readiness_changed.wait()
-
-
-async def _start_gateway(
-    config: OrchestratorConfig, orchestrator: Orchestrator, launcher: Launcher
-) -> HttpServer | None:
-    """Serve HTTP if that is wanted. Raises InvalidConfig."""
-    if config.http is None:
-        return None
-    from orchestrator.http.server import HttpServer
-
-    allowed = launcher if config.http.allow_init else None
-    gateway = HttpServer(config.http, orchestrator, allowed)
-    await gateway.start()
-    return gateway
 
 
 def make_pair(config: OrchestratorConfig) -> Pair:

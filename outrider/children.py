@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -43,16 +42,15 @@ class Child:
         self._reader = asyncio.create_task(self._read_errors())
 
     @classmethod
-    async def start(cls, role: str, listen: str, options: Sequence[str], tell: Tell) -> Child:
-        """Start a service."""
-        # -P: a file in the working directory must not stand for a module of ours.
-        command = (sys.executable, "-P", "-m", "outrider.cli", role, *options)
+    async def start(
+        cls, command: Sequence[str], role: str, listen: str, options: Sequence[str], tell: Tell
+    ) -> Child:
+        """Start a service; `command` is what runs any role, without the role."""
         # What the environment says was said to this process; the child is told by flags alone.
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("OUTRIDER_")}
         process = await asyncio.create_subprocess_exec(
-            *command,
-            "--listen",
-            listen,
+            *(*command, role, *options),
+            *("--listen", listen),
             "--stop-on-stdin-end",
             f"--grace={_GRACE_SECONDS}",
             stdin=PIPE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from outrider.cli.probe import try_decode
 from outrider.errors import OutriderError
+from outrider_cli.doctor.probe import try_decode
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outrider.cli.pair import BUNDLED_DRAFT, BUNDLED_TARGET
+from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
 from tests.support.commands import service, status, until
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bench.shaper import why_not
-from outrider.cli.pair import BUNDLED_DRAFT, BUNDLED_TARGET
+from outrider_cli.bench.shaper import why_not
+from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
 from tests.support.commands import Command, Result
 
 SMALL = (

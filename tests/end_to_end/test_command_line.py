@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outrider.cli.pair import BUNDLED_TARGET
+from outrider_cli.services.pair import BUNDLED_TARGET
 from tests.support.commands import GREEDY, LOCAL, Command, outrider_json, service, status, until
 from tests.support.thorough import THOROUGH
 from tests.support.tiny_gguf import write_model

@@ -49,7 +49,7 @@ def run(*arguments: str, prefix: tuple[str, ...] = (), **variables: str) -> tupl
     """Return exit code and output of a run; nothing may be on standard error."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(OMP)}
     done = subprocess.run(
-        [*prefix, sys.executable, "-m", "outrider.cli", "doctor", *arguments],
+        [*prefix, sys.executable, "-m", "outrider_cli", "doctor", *arguments],
         capture_output=True,
         env={**kept, "PYTHONPATH": str(ROOT), **variables},
         timeout=100,

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bench.bad_drafts import write_junk
-from bench.generations import make_generation
+from benchmarks.generations import make_generation
+from models.bad_drafts import write_junk
 from orchestrator.driver import Driver
 from orchestrator.peers import Pair, Peer
 from outrider.engine.llama import LlamaConfig, LlamaModel

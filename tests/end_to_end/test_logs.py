@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outrider.cli.pair import BUNDLED_DRAFT, BUNDLED_TARGET
+from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
 from tests.support.commands import Command, service, status, until
 
 CANARY = "canary_in_the_prompt"

@@ -13,17 +13,17 @@ from contextlib import aclosing
 import pytest
 import pytest_asyncio
 
-from bench.shaper import Link, Shape, why_not
-from outrider.bench.far import start_far, write_token
-from outrider.cli.completion import wait_for_pair
-from outrider.cli.local import Hosted, LocalPlan, local_services
-from outrider.cli.options import ModelOptions
-from outrider.cli.screen import Progress
 from outrider.client import Delta, Finished, GenerateOptions, OutriderClient
 from outrider.engine.llama import LlamaConfig, LlamaModel
 from outrider.rpc.security import ClientSecurity
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider.speculation import Policy
+from outrider_cli.bench.remote_draft import start_far, write_token
+from outrider_cli.bench.shaper import Link, Shape, why_not
+from outrider_cli.generate.run import wait_for_pair
+from outrider_cli.options import ModelOptions
+from outrider_cli.screen import Progress
+from outrider_cli.services.local import Hosted, LocalPlan, local_services
 from tests.support.processes import DRAFT, TARGET
 from tests.support.prompts import held_out_prompts
 from tests.support.thorough import THOROUGH

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.cli import run
+from outrider_cli import run
 from tests.support.certificates import write_certificates
 from tests.support.commands import (
     GREEDY,

@@ -12,7 +12,7 @@ import pytest
 from tests.support.commands import environment
 from tests.support.tiny_gguf import write_model
 
-COMMAND = "from outrider.cli import main; main()"
+COMMAND = "from outrider_cli import main; main()"
 
 NO_MEMORY_TO_LOAD = f"""
 import target_service.main

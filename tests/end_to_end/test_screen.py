@@ -9,8 +9,8 @@ import sys
 import pytest
 import typer
 
-from outrider.cli import settings
-from outrider.cli.app import app
+from outrider_cli import settings
+from outrider_cli.app import app
 from tests.support.commands import GREEDY, PROMPT, Command, environment, on_a_terminal
 
 HELP_SECONDS = 0.5
@@ -69,7 +69,7 @@ def test_help_fits_a_terminal_and_comes_at_once(words: list[str]):
 
 def help_of(words: list[str]) -> tuple[str, float]:
     """Return the help of a command, and the processor's time that it took."""
-    return run_python("-m", "outrider.cli", *words, "--help")
+    return run_python("-m", "outrider_cli", *words, "--help")
 
 
 def run_python(*words: str) -> tuple[str, float]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from outrider.cli.pair import BUNDLED_TARGET
+from outrider_cli.services.pair import BUNDLED_TARGET
 from tests.support.certificates import write_certificates
 from tests.support.commands import GREEDY, Command, outrider_json, service, status, until
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from gguf import GGUFReader, GGUFValueType, GGUFWriter, TokenType, quants
 
-from bench import synthetic
-from bench.agreement import Position, acceptance, agreement, longest_repeat, write_texts
-from bench.synthetic import SHAPES, Acceptance, Agreement, Pair
+from models import synthetic
+from models.agreement import Position, acceptance, agreement, longest_repeat, write_texts
+from models.synthetic import SHAPES, Acceptance, Agreement, Pair
 from outrider import handshake
 from outrider.engine.llama import LlamaConfig, LlamaModel
 from outrider.engine.model import Chunk

@@ -20,6 +20,7 @@ from orchestrator.peers import Pair, Peer, State
 from orchestrator.rounds import RoundTimes
 from outrider.errors import DeadlinePassed, PeerUnavailable
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider_cli import COMMAND
 from tests.support.services import (
     PATIENCE,
     TARGET,
@@ -217,7 +218,9 @@ async def test_an_init_that_comes_to_nothing_changes_nothing(
         await process.until_ready()
         orchestrator, configured = process.orchestrator, process.pair.target.model
         assert configured is not None
-        launcher = Launcher(orchestrator, lambda: Pair(Peer("target", "127.0.0.1:9"), None))
+        launcher = Launcher(
+            orchestrator, lambda: Pair(Peer("target", "127.0.0.1:9"), None), COMMAND
+        )
         loading = launcher.begin(Wish(model=str(path), options=("--threads=1",)))
         assert loading is not None and await loading is None
         in_use = orchestrator.pair
@@ -234,7 +237,7 @@ async def test_an_init_that_comes_to_nothing_changes_nothing(
 async def test_models_that_take_too_long_are_given_up(tmp_path: Path) -> None:
     path = write_model(tmp_path / "tiny.gguf", shape=Shape(layers=1))
     async with running(OrchestratorProcess("127.0.0.1:9", request_seconds=0.05)) as process:
-        launcher = Launcher(process.orchestrator, lambda: process.pair)
+        launcher = Launcher(process.orchestrator, lambda: process.pair, COMMAND)
         loading = launcher.begin(Wish(model=str(path)))
         assert loading is not None and isinstance(await loading, DeadlinePassed)
         assert not launcher.is_loading and process.orchestrator.pair is process.pair
@@ -248,7 +251,7 @@ async def test_nothing_is_loaded_while_the_configured_services_load() -> None:
     target.model = model
     async with running(OrchestratorProcess(target.address)) as process:
         await eventually(lambda: process.pair.target.state is State.LOADING)
-        launcher = Launcher(process.orchestrator, lambda: process.pair)
+        launcher = Launcher(process.orchestrator, lambda: process.pair, COMMAND)
         with pytest.raises(PeerUnavailable, match="is loading its model"):
             launcher.begin(Wish(model="x.gguf"))
         await target.load()

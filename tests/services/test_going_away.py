@@ -14,13 +14,13 @@ import grpc
 import httpx
 import pytest
 
-from outrider.cli import run as run_command
 from outrider.rpc.channel import open_channel
 from outrider.rpc.errors import read_error_info
 from outrider.rpc.health import check
 from outrider.rpc.server import LIVENESS
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
+from outrider_cli import run as run_command
 from tests.support.processes import ServiceProcess, free_port
 from tests.support.services import (
     PATIENCE,

@@ -25,7 +25,6 @@ from orchestrator.main import make_pair
 from orchestrator.peers import Pair, State
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import OrchestratorServicer
-from outrider.cli import run as run_command
 from outrider.client import CallFailed, Delta, GenerateOptions, OutriderClient, PeerState, Rollback
 from outrider.engine.host import EngineHost
 from outrider.errors import DeadlinePassed, InvalidConfig, PeerUnavailable, Unauthenticated
@@ -38,6 +37,7 @@ from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy
 from outrider.v1 import draft_service_pb2, orchestrator_service_pb2, target_service_pb2
 from outrider.v1.orchestrator_service_pb2_grpc import add_OrchestratorServiceServicer_to_server
+from outrider_cli import run as run_command
 from tests.support.services import (
     DRAFT,
     OPTIONS,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.shaper import Link, Shape, why_not
+from outrider_cli.bench.shaper import Link, Shape, why_not
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
@@ -58,7 +58,7 @@ while True:
 
 HOLDER = """
 import time
-from bench.shaper import Link, Shape
+from outrider_cli.bench.shaper import Link, Shape
 
 with Link(Shape(delay_ms=5.0)) as link:
     print(link.namespace, flush=True)
@@ -253,7 +253,7 @@ def test_a_link_whose_process_was_killed_says_so_and_leaves_nothing() -> None:
 def test_the_command_runs_a_command_at_the_far_end() -> None:
     asked = ["--delay-ms", "1", "--", "sh", "-c", "ip -4 -brief address; exit 3"]
     run = subprocess.run(
-        [sys.executable, "-m", "bench.shaper", *asked],
+        [sys.executable, "-m", "outrider_cli.bench.shaper", *asked],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -56,7 +56,7 @@ class Command:
         # The first terminal that the leader of a session opens is where its signals come from.
         on_it = ("sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', terminal) if terminal else ()
         self.process = subprocess.Popen(
-            [*on_it, sys.executable, "-m", "outrider.cli", *arguments],
+            [*on_it, sys.executable, "-m", "outrider_cli", *arguments],
             start_new_session=bool(terminal),
             stdin=subprocess.PIPE,
             stdout=stdout,
@@ -72,7 +72,7 @@ class Command:
             try:
                 if process.pid != self.process.pid and process.environ().get(_MARK) == self.mark:
                     words = process.cmdline()
-                    role = words[words.index("outrider.cli") + 1]
+                    role = words[words.index("outrider_cli") + 1]
                     found[role] = process
             except (psutil.Error, ValueError):
                 continue

@@ -38,7 +38,7 @@ class ServiceProcess:
 
     def __init__(self, role: str, *options: str) -> None:
         self.address = f"127.0.0.1:{free_port()}"
-        self._command = [sys.executable, "-m", "outrider.cli", role, *options]
+        self._command = [sys.executable, "-m", "outrider_cli", role, *options]
         self._command += ["--listen", self.address]
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFReader
 
-from bench.bad_drafts import run_with_stalls, write_junk
+from models.bad_drafts import run_with_stalls, write_junk
 
 DRAFT = Path(__file__).parents[2] / "models" / "stdlib-draft-q8_0.gguf"
 
@@ -44,7 +44,7 @@ def test_junk_has_the_same_weights_in_other_places(tmp_path: Path) -> None:
 
 def test_only_the_draft_among_the_children_is_stopped_and_goes_on_afterwards() -> None:
     # The words of a draft's command line; another child has others.
-    for words, stopped in ((["outrider.cli", "draft"], True), (["outrider.cli", "target"], False)):
+    for words, stopped in ((["outrider_cli", "draft"], True), (["outrider_cli", "target"], False)):
         command = [sys.executable, "-c", PARENT, "-c", SLEEPER, *words]
         status = run_with_stalls(command, every=0.8, stall=1.9)
         assert (status >= 18) is stopped

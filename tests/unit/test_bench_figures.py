@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from outrider.bench.figures import (
+from outrider_cli.bench.figures import (
     Estimate,
     best_peer,
     median_of,
@@ -18,8 +18,8 @@ from outrider.bench.figures import (
     summarize,
     summarize_block,
 )
-from outrider.bench.records import Block, Trial, Turn
-from outrider.bench.variants import NAMED, Variant, length_variants, peer_variants
+from outrider_cli.bench.records import Block, Trial, Turn
+from outrider_cli.bench.variants import NAMED, Variant, length_variants, peer_variants
 
 ALONE, SERIAL = NAMED["alone"], NAMED["serial"]
 

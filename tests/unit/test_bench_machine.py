@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.bench.machine import CpuClock, Machine, OthersClock, cpu_seconds, describe_machine
+from outrider_cli.bench.machine import CpuClock, Machine, OthersClock, cpu_seconds, describe_machine
 
 QUIET = Machine(cpu="a CPU", core_count=2, system="Linux")
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outrider.bench.peer import (
+from outrider.errors import InvalidConfig, PeerUnavailable
+from outrider.sampling import GREEDY, SamplingParameters
+from outrider_cli.bench.llama_server import (
     PeerPlan,
     check_binary,
     command_line,
@@ -15,8 +17,6 @@ from outrider.bench.peer import (
     read_trial,
     request_body,
 )
-from outrider.errors import InvalidConfig, PeerUnavailable
-from outrider.sampling import GREEDY, SamplingParameters
 
 PLAN = PeerPlan(
     binary=Path("bin/llama-server"),

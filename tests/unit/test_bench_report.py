@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from outrider.bench.document import document
-from outrider.bench.figures import Estimate, Summary
-from outrider.bench.machine import Machine
-from outrider.bench.plots import check_matplotlib, draw, make_plots
-from outrider.bench.records import Block, Trial, Turn
-from outrider.bench.report import Measured, beware_lines, early_lines, pair_lines, run_lines
-from outrider.bench.run import PairResult
-from outrider.bench.settings import Settings
-from outrider.bench.variants import length_variants, named_variants
 from outrider.client import Model
 from outrider.errors import InvalidConfig
 from outrider.sampling import GREEDY, SamplingParameters
+from outrider_cli.bench.document import document
+from outrider_cli.bench.figures import Estimate, Summary
+from outrider_cli.bench.machine import Machine
+from outrider_cli.bench.plots import check_matplotlib, draw, make_plots
+from outrider_cli.bench.records import Block, Trial, Turn
+from outrider_cli.bench.report import Measured, beware_lines, early_lines, pair_lines, run_lines
+from outrider_cli.bench.run import PairResult
+from outrider_cli.bench.settings import Settings
+from outrider_cli.bench.variants import length_variants, named_variants
 
 MACHINE = Machine(
     cpu="a CPU",

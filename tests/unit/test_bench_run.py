@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from outrider.bench.records import Trial
-from outrider.bench.run import ProcessIds
-from outrider.bench.settings import Settings
-from outrider.bench.turns import Bench, make_trial
-from outrider.bench.variants import Variant, named_variants
 from outrider.client import EngineSeconds, Finished, FinishReason
 from outrider.sampling import GREEDY, SamplingParameters
+from outrider_cli.bench.interleave import Bench, make_trial
+from outrider_cli.bench.records import Trial
+from outrider_cli.bench.run import ProcessIds
+from outrider_cli.bench.settings import Settings
+from outrider_cli.bench.variants import Variant, named_variants
 from tests.unit.test_cli_render import STATISTICS
 
 SETTINGS = Settings(

@@ -6,12 +6,12 @@ from itertools import islice
 
 import pytest
 
-from outrider.bench.prompts import ordinary_tokens, random_prompts, text_prompts
-from outrider.bench.variants import length_variants, named_variants, peer_variants
 from outrider.client import GenerateOptions
 from outrider.errors import InvalidRequest
 from outrider.messages import Rule
 from outrider.speculation import Policy
+from outrider_cli.bench.prompts import ordinary_tokens, random_prompts, text_prompts
+from outrider_cli.bench.variants import length_variants, named_variants, peer_variants
 
 # --- variants ---
 

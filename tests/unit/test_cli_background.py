@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outrider.cli.background import Background
+from outrider_cli.chat.background import Background
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.cli import run
+from outrider_cli import run
 
 GROUPS = ("Sampling", "Speculation", "Target", "Draft", "Connection")
 

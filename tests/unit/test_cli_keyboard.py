@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from outrider.cli.keyboard import Keyboard, open_keyboard
-from outrider.cli.talk import NotDone
+from outrider_cli.chat.line_input import Keyboard, open_keyboard
+from outrider_cli.chat.state import NotDone
 
 
 def piped(monkeypatch: pytest.MonkeyPatch, text: bytes) -> Keyboard:

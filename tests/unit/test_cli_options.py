@@ -9,9 +9,12 @@ from typing import Annotated, Any
 import pytest
 import typer
 
-from outrider.cli import settings
-from outrider.cli.app import app
-from outrider.cli.options import (
+from outrider.errors import InvalidConfig
+from outrider.rpc.run_model import ModelConfig
+from outrider.rpc.security import ClientSecurity, ServerSecurity
+from outrider_cli import settings
+from outrider_cli.app import app
+from outrider_cli.options import (
     ClientOptions,
     HttpOptions,
     ModelOptions,
@@ -20,10 +23,7 @@ from outrider.cli.options import (
     arguments,
     spread,
 )
-from outrider.cli.pair import BESIDE_THE_TARGET
-from outrider.errors import InvalidConfig
-from outrider.rpc.run_model import ModelConfig
-from outrider.rpc.security import ClientSecurity, ServerSecurity
+from outrider_cli.services.pair import BESIDE_THE_TARGET
 
 Group = ModelOptions | ServerOptions | HttpOptions | ClientOptions
 

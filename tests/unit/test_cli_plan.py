@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from outrider.cli.plan import WIDTH, plan_lines, read_costs
 from outrider.client import ControllerView
 from outrider.errors import InvalidRequest
+from outrider_cli.plan import WIDTH, plan_lines, read_costs
 
 FAR = ControllerView(
     decode_costs=((1, 0.030), (64, 0.055)),

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import outrider
-from outrider.cli import run
+from outrider_cli import run
 from tests.support.commands import environment
 
 NOT_A_COMMAND_LINE = [
@@ -79,7 +79,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]):
 
 
 def test_help_imports_neither_grpc_nor_numpy():
-    code = "import sys; from outrider.cli.app import app; print({'grpc', 'numpy'} & {*sys.modules})"
+    code = "import sys; from outrider_cli.app import app; print({'grpc', 'numpy'} & {*sys.modules})"
     command = [sys.executable, "-c", code]
     assert subprocess.check_output(command, env=environment()) == b"set()\n"
 
@@ -87,7 +87,7 @@ def test_help_imports_neither_grpc_nor_numpy():
 def test_a_status_where_nothing_runs_suggests_what_to_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("outrider.cli.status.ORCHESTRATOR_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setattr("outrider_cli.status.ORCHESTRATOR_ADDRESS", "127.0.0.1:1")
     assert run(["status", "--orchestrator", "127.0.0.1:1"]) == 1
     told = capsys.readouterr().err
     assert told == "outrider: no orchestrator answers at 127.0.0.1:1; `outrider up` starts one\n"

@@ -7,21 +7,6 @@ from dataclasses import fields, replace
 
 import pytest
 
-from outrider.cli.render import (
-    STYLES,
-    Line,
-    Speedup,
-    Transcript,
-    Words,
-    cut_lines,
-    json_object,
-    statistics_lines,
-    status_lines,
-    visible,
-    waiting_line,
-    wrapped,
-)
-from outrider.cli.talk import COMMANDS, Talk, Tell
 from outrider.client import (
     Delta,
     EngineSeconds,
@@ -38,6 +23,21 @@ from outrider.client import (
     Status,
 )
 from outrider.messages import Rule
+from outrider_cli.chat.state import COMMANDS, Talk, Tell
+from outrider_cli.render import (
+    STYLES,
+    Line,
+    Speedup,
+    Transcript,
+    Words,
+    cut_lines,
+    json_object,
+    statistics_lines,
+    status_lines,
+    visible,
+    waiting_line,
+    wrapped,
+)
 
 STATISTICS = Statistics(
     prompt_token_count=9,

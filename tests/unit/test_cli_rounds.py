@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.cli.rounds import round_lines
 from outrider.client import Candidate, DraftEnd, Position, Report, Token
+from outrider_cli.generate.verbose import round_lines
 
 THE, KEY, MAIN = Token(284, b"The"), Token(1108, b" key"), Token(2191, b" main")
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import typer
 
-from outrider.cli import run, settings
-from outrider.cli.app import app
+from outrider_cli import run, settings
+from outrider_cli.app import app
 
 COMMANDS = [name for name in settings.commands(typer.main.get_command(app)) if " " not in name]
 

@@ -6,7 +6,10 @@ import json
 
 import pytest
 
-from outrider.cli.talk import (
+from outrider.client import GenerateOptions
+from outrider.errors import InvalidRequest
+from outrider.speculation import Policy
+from outrider_cli.chat.state import (
     COMMANDS,
     Ask,
     Load,
@@ -20,9 +23,6 @@ from outrider.cli.talk import (
     read_messages,
     write_messages,
 )
-from outrider.client import GenerateOptions
-from outrider.errors import InvalidRequest
-from outrider.speculation import Policy
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from outrider.diagnosis import (
+from outrider_cli.doctor.checks import (
     MEASURABLE_BYTES,
     Certificate,
     End,

@@ -19,7 +19,7 @@ PURE = (
     "outrider.noise",
     "outrider.sampling",
     "outrider.messages",
-    "outrider.diagnosis",
+    "outrider_cli.doctor.checks",
     "outrider.grammar.rules",
     "outrider.grammar.gbnf",
     "outrider.grammar.matcher",
@@ -115,7 +115,7 @@ RULES = {
         [("orchestrator.driver", "import time, draft_service")],
     ),
     "only the command imports services": Rule(
-        lambda module: within("outrider")(module) and outside("outrider.cli")(module),
+        lambda module: within("outrider")(module) and outside("outrider_cli")(module),
         within(*SERVICES),
         [("outrider.client", "from orchestrator import text")],
     ),
@@ -209,7 +209,7 @@ def test_what_is_allowed_is_not_found():
         ("outrider.engine.cache", "from .schedule import x\nfrom outrider import noise"),
         ("outrider.engine.llama", "import llama_cpp as ll\nimport os"),
         ("outrider.wire", "from outrider.v1 import common_pb2\nfrom outrider import errors"),
-        ("outrider.cli.up", "from orchestrator import servicer\nimport draft_service"),
+        ("outrider_cli.services.up", "from orchestrator import servicer\nimport draft_service"),
         ("draft_service.servicer", "import grpc\nfrom outrider.engine import host"),
     ]
     assert [v for pair in allowed for rule in RULES.values() for v in violations(rule, *pair)] == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.shaper import Lane, Shape
+from outrider_cli.bench.shaper import Lane, Shape
 
 MS = 1_000_000
 CERTAIN = 0.5

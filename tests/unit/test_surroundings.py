@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from outrider.cli.surroundings import available_memory, ca_expiry, own_expiry
-from outrider.diagnosis import Memory
+from outrider_cli.doctor.checks import Memory
+from outrider_cli.doctor.machine import available_memory, ca_expiry, own_expiry
 
 DAY = 86400.0
 

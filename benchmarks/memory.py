@@ -1,0 +1,80 @@
+"""The orchestrator's memory with 32 open generations, and what each model service holds."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+
+import psutil  # type: ignore[import-untyped]
+
+from benchmarks.generations import PROMPTS
+from benchmarks.processes import DRAFT, TARGET, model_service, process_with_pid
+from outrider.client import Delta, GenerateOptions, OutriderClient, Status
+
+GENERATIONS = 32
+CONTEXT = 512
+
+
+async def main() -> None:
+    """Measure and print."""
+    sessions = ("--sessions", str(GENERATIONS), "--ctx", str(CONTEXT))
+    async with AsyncExitStack() as stack:
+        addresses, pids = [], []
+        for arguments in (
+            model_service("target", TARGET, *sessions),
+            model_service("draft", DRAFT, "--threads", "1", *sessions),
+        ):
+            address, pid = await stack.enter_async_context(process_with_pid(*arguments))
+            addresses.append(address)
+            pids.append(pid)
+        peers = ("--target", addresses[0], "--draft", addresses[1])
+        address, pid = await stack.enter_async_context(
+            process_with_pid("outrider_cli", "orchestrator", *peers, *_LOCAL)
+        )
+        client = await stack.enter_async_context(OutriderClient(address))
+        await _wait_until_speculating(client)
+        print(f"orchestrator, idle                 {_megabytes(pid):6.1f} MB")
+        readers = await _open_generations(client)
+        print(f"orchestrator, {GENERATIONS} generations open  {_megabytes(pid):6.1f} MB")
+        for role, model, model_pid in (("target", TARGET, pids[0]), ("draft", DRAFT, pids[1])):
+            size = model.stat().st_size / 1e6
+            print(f"{role:6} of {size:5.1f} MB                 {_megabytes(model_pid):6.1f} MB")
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+
+
+_LOCAL = ("--listen", "127.0.0.1:0", "--stop-on-stdin-end")
+
+
+async def _wait_until_speculating(client: OutriderClient) -> Status:
+    status = await client.status()
+    if not status.speculating:
+        await asyncio.sleep(0.1)
+        return await _wait_until_speculating(client)
+    return status
+
+
+async def _open_generations(client: OutriderClient) -> list[asyncio.Task[None]]:
+    """Return when every generation has begun to give text; all of them stay open."""
+    options = GenerateOptions(token_limit=-1)
+    begun = [asyncio.Event() for _ in range(GENERATIONS)]
+
+    async def read(number: int) -> None:
+        async for event in client.generate(PROMPTS[number % len(PROMPTS)], options):
+            if isinstance(event, Delta):
+                begun[number].set()
+
+    readers = [asyncio.create_task(read(number)) for number in range(GENERATIONS)]
+    with suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), 120)
+    assert all(event.is_set() for event in begun), "not every generation began"
+    return readers
+
+
+def _megabytes(pid: int) -> float:
+    return float(psutil.Process(pid).memory_info().rss / 1e6)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

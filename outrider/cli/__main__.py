@@ -1,6 +1,0 @@
-"""Runs the command as `python -m outrider.cli`."""
-
-from outrider.cli import main
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,64 @@
+"""The `outrider` command. Whatever a user can get wrong is one line on stderr, never a traceback.
+
+Exit codes: 0 done, 1 refused or failed, 2 not a valid command line, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+# -P: a file in the working directory must not stand for a module of ours.
+COMMAND = (sys.executable, "-P", "-m", "outrider_cli")
+"""Runs this command in a process of its own; the role and its options follow."""
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit code."""
+    # gRPC would log a refused port in its own words before we do in ours.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    import typer
+
+    from outrider.errors import OutriderError
+    from outrider_cli.app import app
+
+    try:
+        return int(app(arguments, prog_name="outrider", standalone_mode=False) or 0)
+    except typer.TyperException as error:
+        return _complain(error.format_message() + _set_by(error), error.exit_code)
+    except OutriderError as error:
+        return _complain(str(error), 1)
+    except MemoryError as error:
+        return _complain(f"out of memory: {error}".removesuffix(": "), 1)
+    except (KeyboardInterrupt, typer.Abort):
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Python would complain once more when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _set_by(error: Any) -> str:
+    """Return where a refused value was set, when that was not on the command line."""
+    from outrider_cli.settings import origin
+
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    if context is None or parameter is None:
+        return ""
+    found = origin(context, parameter)
+    return "" if found in ("flag", "default") else f" (set by {found})"
+
+
+def _complain(message: str, code: int) -> int:
+    if message:
+        print(f"outrider: {' '.join(message.split())}", file=sys.stderr)
+    return code

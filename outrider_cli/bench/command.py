@@ -1,0 +1,340 @@
+"""The command that measures what speculating yields on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outrider_cli.generate.command import DRAFT_SESSION, ONE_SESSION
+from outrider_cli.options import ModelOptions, Prefix, spread
+from outrider_cli.services.pair import (
+    DraftModel,
+    TargetModel,
+    choose_draft,
+    choose_target,
+    host_draft,
+)
+
+if TYPE_CHECKING:
+    from outrider_cli.bench.machine import Machine
+    from outrider_cli.bench.report import Measured
+    from outrider_cli.bench.run import PairResult
+    from outrider_cli.bench.settings import Settings
+    from outrider_cli.services.local import Hosted
+
+_PAGE = 120  # columns, where there is no terminal
+_SAMPLING, _WORK, _PEER, _OUTPUT = "Sampling", "What to run", "Peer", "Output"
+_NUMBERS = "N,N,..."
+
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pair",
+        metavar="GGUF:GGUF",
+        help="A target and its draft, in place of --model and --draft-model. Repeatable.",
+    ),
+]
+Variants = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,NAME,...",
+        help="Of alone, serial, ahead, measured, classic, match and rejection.",
+        show_default="all; greedy: no rules",
+        rich_help_panel=_WORK,
+    ),
+]
+DraftLengths = Annotated[
+    str,
+    typer.Option(
+        metavar=_NUMBERS, help="Draft lengths to compare; empty: none.", rich_help_panel=_WORK
+    ),
+]
+Users = Annotated[
+    str,
+    typer.Option(
+        metavar=_NUMBERS,
+        help="Generations at once. The draft lengths run with the first number only.",
+        rich_help_panel=_WORK,
+    ),
+]
+RoundTrips = Annotated[
+    str,
+    typer.Option(
+        metavar="MS,MS,...",
+        help="Also with a draft so far away; needs root and a checkout.",
+        show_default="none",
+        rich_help_panel=_WORK,
+    ),
+]
+Repetitions = Annotated[
+    int,
+    typer.Option(
+        "--prompts", help="Repetitions: prompts per variant and user.", rich_help_panel=_WORK
+    ),
+]
+Tokens = Annotated[int, typer.Option(help="Tokens to generate.", rich_help_panel=_WORK)]
+PromptTokens = Annotated[int, typer.Option(help="Tokens of a prompt.", rich_help_panel=_WORK)]
+PromptFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A text to take the prompts from.",
+        show_default="random tokens",
+        rich_help_panel=_WORK,
+    ),
+]
+Temperature = Annotated[float, typer.Option(help="0: greedy.", rich_help_panel=_SAMPLING)]
+TopK = Annotated[int, typer.Option(help="0: off.", rich_help_panel=_SAMPLING)]
+TopP = Annotated[float, typer.Option(help="1: off.", rich_help_panel=_SAMPLING)]
+MinP = Annotated[float, typer.Option(help="0: off.", rich_help_panel=_SAMPLING)]
+Seed = Annotated[int, typer.Option(help="Of prompts, orders and texts.", rich_help_panel=_SAMPLING)]
+Peer = Annotated[
+    str | None,
+    typer.Option(
+        metavar="llama-server=PATH",
+        help="Run this program on the same models in turn with ours.",
+        rich_help_panel=_PEER,
+    ),
+]
+PeerDraftLengths = Annotated[
+    str,
+    typer.Option(
+        metavar=_NUMBERS, help="One process each, and one without a draft.", rich_help_panel=_PEER
+    ),
+]
+PeerOptions = Annotated[
+    str,
+    typer.Option(
+        metavar="TEXT",
+        help="More options of it, such as '--flash-attn off'.",
+        rich_help_panel=_PEER,
+    ),
+]
+Json = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write everything there.", rich_help_panel=_OUTPUT),
+]
+Plots = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Draw PNG files there; needs matplotlib.", rich_help_panel=_OUTPUT
+    ),
+]
+
+
+@spread
+def bench(
+    model: TargetModel = None,
+    draft_model: DraftModel = None,
+    pair: Pairs = None,
+    variants: Variants = "",
+    draft_lengths: DraftLengths = "1,2,3,4,6,8",
+    users: Users = "1",
+    round_trips: RoundTrips = "",
+    prompts: Repetitions = 10,
+    tokens: Tokens = 256,
+    prompt_tokens: PromptTokens = 64,
+    prompt_file: PromptFile = None,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 40,
+    top_p: TopP = 0.95,
+    min_p: MinP = 0.05,
+    seed: Seed = 1,
+    peer: Peer = None,
+    peer_draft_lengths: PeerDraftLengths = "2,3,4,7",
+    peer_options: PeerOptions = "",
+    json_file: Json = None,
+    plots: Plots = None,
+    engine: Annotated[ModelOptions, Prefix(panel="Target")] = ONE_SESSION,
+    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = DRAFT_SESSION,
+) -> None:
+    """Measure what drafts gain on this machine, against the target alone.
+
+    The variants run interleaved, each time in another order and each on a prompt of its own.
+
+    So a slow minute hits all of them alike. Leave the machine alone meanwhile.
+    """
+    from outrider.errors import InvalidConfig, InvalidRequest
+    from outrider.sampling import SamplingParameters
+    from outrider_cli.bench.llama_server import check_binary
+    from outrider_cli.bench.plots import check_matplotlib
+    from outrider_cli.bench.settings import Settings
+    from outrider_cli.bench.shaper import why_not
+    from outrider_cli.bench.variants import length_variants, named_variants
+
+    if pair and (model or draft_model):
+        raise typer.BadParameter("--pair excludes --model and --draft-model")
+    least = {"prompts": (prompts, 1), "tokens": (tokens, 2), "prompt_tokens": (prompt_tokens, 2)}
+    for name, (value, bound) in least.items():
+        if value < bound:
+            raise InvalidRequest(name, f"must be at least {bound}, not {value}")
+    sampling = SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    names = [name.strip() for name in variants.split(",") if name.strip()]
+    settings = Settings(
+        variants=tuple(named_variants(names, sampling.greedy)),
+        lengths=tuple(length_variants(read_numbers("draft_lengths", draft_lengths, 1))),
+        users=tuple(read_numbers("users", users, 1)) or (1,),
+        round_trips_ms=tuple(read_numbers("round_trips", round_trips, 0)),
+        repetitions=prompts,
+        token_limit=tokens,
+        prompt_tokens=prompt_tokens,
+        prompt_file=prompt_file,
+        sampling=sampling,
+        seed=seed,
+        peer=check_binary(peer) if peer else None,
+        peer_lengths=tuple(read_numbers("peer_draft_lengths", peer_draft_lengths, 1)),
+        peer_options=_split(peer_options),
+    )
+    if prompt_file is not None and not prompt_file.is_file():
+        raise InvalidConfig("prompt-file", f"there is no file {prompt_file}")
+    if json_file is not None and not json_file.parent.is_dir():
+        raise InvalidConfig("json", f"there is no folder {json_file.parent}")
+    if plots is not None:
+        check_matplotlib()
+    notes = []
+    if settings.round_trips_ms and (reason := why_not()):
+        notes.append(f"round trips were not measured: {reason}")
+        settings = replace(settings, round_trips_ms=())
+    hosted = list(_hosted(_read_pairs(pair, model, draft_model), settings, engine, draft_engine))
+    _run(settings, hosted, notes, json_file, plots)
+
+
+def read_numbers(name: str, text: str, least: int) -> list[int]:
+    """Return the numbers of `1,2,3`, each once. Raises InvalidRequest."""
+    from outrider.errors import InvalidRequest
+
+    try:
+        numbers = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise InvalidRequest(name, f"is not numbers such as 1,2,3: {text}") from None
+    if any(number < least for number in numbers):
+        raise InvalidRequest(name, f"must be at least {least}, not {min(numbers)}")
+    return list(dict.fromkeys(numbers))
+
+
+def _split(text: str) -> tuple[str, ...]:
+    """Return words as a shell would read them. Raises InvalidRequest for an open quotation."""
+    from outrider.errors import InvalidRequest
+
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise InvalidRequest("peer_options", f"{error}: {text}") from None
+
+
+def _read_pairs(
+    given: list[str] | None, model: Path | None, draft_model: Path | None
+) -> Iterator[tuple[Path, Path]]:
+    """Yield target and draft of every pair. Raises InvalidConfig for files that are not there."""
+    if not given:
+        yield choose_target(model), choose_draft(model, draft_model)
+    for text in given or ():
+        target, colon, draft = text.partition(":")
+        if not colon or not draft:
+            raise typer.BadParameter(f"--pair takes TARGET.gguf:DRAFT.gguf, not {text}")
+        yield choose_target(Path(target)), choose_draft(Path(target), Path(draft))
+
+
+def _hosted(
+    pairs: Iterable[tuple[Path, Path]],
+    settings: Settings,
+    engine: ModelOptions,
+    draft_engine: ModelOptions,
+) -> Iterator[tuple[Hosted, Hosted]]:
+    """Yield what to start for every pair, with a session per user."""
+    from outrider_cli.services.local import Hosted
+
+    most = max(settings.users)
+    target_options = replace(engine, sessions=max(engine.sessions, most))
+    draft_options = replace(draft_engine, sessions=max(draft_engine.sessions, most))
+    for target, draft in pairs:
+        yield Hosted(target, target_options), host_draft(draft, draft_options, engine)
+
+
+def _run(
+    settings: Settings,
+    pairs: Sequence[tuple[Hosted, Hosted]],
+    notes: list[str],
+    json_file: Path | None,
+    plots: Path | None,
+) -> None:
+    """Measure all pairs, and report what was measured even if something ends it."""
+    from outrider_cli.bench.machine import OthersClock, describe_machine, load_average
+    from outrider_cli.bench.run import PairResult, run_pair
+    from outrider_cli.screen import Progress
+
+    before, others, progress = load_average(), OthersClock(), Progress()
+    results: list[PairResult] = []
+    complete = False
+    try:
+        for target, draft in pairs:
+            results.append(PairResult(target=target.model, draft=draft.model))
+            asyncio.run(run_pair(settings, target, draft, results[-1], progress))
+        complete = True
+    finally:
+        progress.clear()
+        if not complete:
+            notes.append("the run did not end; these are the figures until then")
+        machine = replace(
+            describe_machine(),
+            load_before=before,
+            load_after=load_average(),
+            others_share=others.share(),
+        )
+        measured = [result for result in results if any(b.turns for b in result.blocks)]
+        if measured:
+            _report(settings, machine, measured, notes, json_file, plots)
+
+
+def _report(
+    settings: Settings,
+    machine: Machine,
+    results: Sequence[PairResult],
+    notes: Sequence[str],
+    json_file: Path | None,
+    plots: Path | None,
+) -> None:
+    """Print the tables, and write what else is wanted."""
+    from outrider_cli.bench import report
+    from outrider_cli.bench.document import document
+    from outrider_cli.bench.plots import draw, make_plots
+
+    width = shutil.get_terminal_size((_PAGE, 24)).columns
+    pairs = [(result, _measured(settings, result)) for result in results]
+    lines = report.run_lines(settings, machine)
+    for result, blocks in pairs:
+        lines += ["", *report.pair_lines(result, blocks, settings.token_limit, width)]
+    lines += ["", *report.LEGEND, *report.beware_lines(machine, notes)]
+    for line in lines:
+        print(line)
+    if json_file is not None:
+        told = document(sys.argv, machine, settings, pairs, notes)
+        json_file.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    if plots is not None:
+        for result, blocks in pairs:
+            names = (result.target.stem, result.draft.stem)
+            prefix = "".join(f"{name}-" for name in names) if len(pairs) > 1 else ""
+            draw(make_plots(blocks), ", ".join(names), plots, prefix)
+
+
+def _measured(settings: Settings, result: PairResult) -> list[Measured]:
+    """Return the figures of every block that has any."""
+    from outrider_cli.bench.figures import summarize_block
+    from outrider_cli.bench.report import Measured
+    from outrider_cli.bench.variants import NAMED, peer_variants
+
+    known = (*NAMED.values(), *settings.lengths, *peer_variants(settings.peer_lengths))
+    return [
+        Measured(block, summarize_block(known, block, settings.token_limit))
+        for block in result.blocks
+        if block.turns
+    ]

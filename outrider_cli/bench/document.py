@@ -1,0 +1,78 @@
+"""Everything about a benchmark as one object for json.dumps, every trial included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from outrider_cli.bench.machine import Machine
+from outrider_cli.bench.report import Measured
+from outrider_cli.bench.run import PairResult
+from outrider_cli.bench.settings import Settings
+
+
+def document(
+    command: Sequence[str],
+    machine: Machine,
+    settings: Settings,
+    pairs: Sequence[tuple[PairResult, Sequence[Measured]]],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """Return the whole benchmark. Times are in seconds; an estimate has value, low and high."""
+    return {
+        "command": list(command),
+        "machine": {**asdict(machine), "warnings": machine.warnings()},
+        "settings": _settings_object(settings),
+        "notes": list(notes),
+        "pairs": [_pair_object(result, blocks) for result, blocks in pairs],
+    }
+
+
+def _settings_object(settings: Settings) -> dict[str, Any]:
+    return {
+        "variants": {
+            variant.name: {key: _plain(value) for key, value in variant.changes.items()}
+            for variant in (*settings.variants, *settings.lengths)
+        },
+        "users": list(settings.users),
+        "round_trips_ms": list(settings.round_trips_ms),
+        "repetitions": settings.repetitions,
+        "token_limit": settings.token_limit,
+        "prompt_tokens": settings.prompt_tokens,
+        "prompt_file": _plain(settings.prompt_file),
+        "sampling": {name: _plain(value) for name, value in asdict(settings.sampling).items()},
+        "seed": settings.seed,
+        "peer": _plain(settings.peer),
+        "peer_lengths": list(settings.peer_lengths),
+        "peer_options": list(settings.peer_options),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold: the value of an enum, the text of a path."""
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    value = getattr(value, "value", value)
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def _pair_object(result: PairResult, blocks: Sequence[Measured]) -> dict[str, Any]:
+    return {
+        "target": str(result.target),
+        "draft": str(result.draft),
+        "models": {role: asdict(model) for role, model in result.models.items()},
+        "blocks": [
+            {
+                "user_count": each.block.user_count,
+                "round_trip_ms": each.block.round_trip_ms,
+                "variants": [asdict(summary) for summary in each.summaries],
+                "turns": [_turn_object(asdict(turn)) for turn in each.block.turns],
+            }
+            for each in blocks
+        ],
+    }
+
+
+def _turn_object(turn: Mapping[str, Any]) -> dict[str, Any]:
+    return {**turn, "trials": list(turn["trials"])}

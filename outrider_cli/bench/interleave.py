@@ -1,0 +1,164 @@
+"""Lets whatever generates take turns, and notes down what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol
+
+from outrider.client import Delta, EngineSeconds, Finished, GenerateOptions, OutriderClient
+from outrider.sampling import SamplingParameters
+from outrider_cli.bench.machine import CpuClock
+from outrider_cli.bench.records import Trial, Turn
+from outrider_cli.bench.settings import Settings
+from outrider_cli.bench.variants import Variant
+
+_WARM_UP_TOKENS = 64
+_ATTEMPTS = 4
+_SETTLE_SECONDS = 0.1
+"""What a generation leaves behind, such as a draft that ran ahead, ends meanwhile."""
+
+
+class Contender(Protocol):
+    """Something that generates."""
+
+    @property
+    def variant(self) -> Variant:
+        """The way in which it does."""
+        ...
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """The processes that compute for it, by name."""
+        ...
+
+    async def generate(
+        self,
+        prompt: Sequence[int],
+        token_limit: int,
+        sampling: SamplingParameters,
+        seed: int,
+        begun: Callable[[], None],
+    ) -> Trial:
+        """Generate once; `begun` is called at the first token."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outrider:
+    """One variant of our own services."""
+
+    variant: Variant
+    client: OutriderClient
+    pids: Mapping[str, int]
+
+    async def generate(
+        self,
+        prompt: Sequence[int],
+        token_limit: int,
+        sampling: SamplingParameters,
+        seed: int,
+        begun: Callable[[], None],
+    ) -> Trial:
+        """Generate once. Raises CallFailed."""
+        asked = GenerateOptions(token_limit=token_limit, sampling=sampling, seed=seed)
+        options = replace(asked, **self.variant.changes)
+        begin, deltas, finished = time.perf_counter(), list[tuple[float, int]](), None
+        async with aclosing(self.client.generate(prompt, options)) as events:
+            async for event in events:
+                if isinstance(event, Delta) and event.token_ids:
+                    if not deltas:
+                        begun()
+                    deltas.append((time.perf_counter() - begin, len(event.token_ids)))
+                elif isinstance(event, Finished):
+                    finished = event
+        assert finished is not None
+        return make_trial(begin, deltas, finished)
+
+
+def make_trial(begin: float, deltas: Sequence[tuple[float, int]], finished: Finished) -> Trial:
+    """Return what a generation of ours says."""
+    told = finished.statistics
+    return Trial(
+        begin=begin,
+        deltas=tuple(deltas),
+        finish=finished.reason.value,
+        round_count=max(0, told.round_count - 1),
+        drafted_count=told.drafted_token_count,
+        accepted_count=told.accepted_token_count,
+        drafted_by_position=told.drafted_by_position,
+        accepted_by_position=told.accepted_by_position,
+        target_seconds=_after_prompt(told.target_time),
+        draft_seconds=_after_prompt(told.draft_time),
+        wire_bytes=told.wire_byte_count,
+        told=asdict(told),
+    )
+
+
+def _after_prompt(spent: EngineSeconds) -> float:
+    return max(0.0, spent.decode_seconds - spent.prompt_seconds)
+
+
+@dataclass(slots=True)
+class Bench:
+    """Lets contenders take turns under one set of settings, each generation on a new prompt."""
+
+    settings: Settings
+    prompts: Iterator[list[int]]
+    say: Callable[[str], None]
+    seed: int  # of the next generation
+
+    async def warm_up(self, contenders: Sequence[Contender], users: int) -> None:
+        """Let every contender generate once, uncounted."""
+        limit = min(self.settings.token_limit, _WARM_UP_TOKENS)
+        for contender in contenders:
+            self.say(f"warming up {contender.variant.name}")
+            await self._attempt(contender, users, limit)
+
+    async def take_turns(
+        self, contenders: Sequence[Contender], users: int, repetition: int, where: str
+    ) -> list[Turn]:
+        """Let all contenders take one turn, in an order that the seed draws."""
+        order = list(contenders)
+        random.Random(f"{self.settings.seed} {where} {repetition}").shuffle(order)
+        turns = []
+        for contender in order:
+            count = f"repetition {repetition + 1} of {self.settings.repetitions}"
+            self.say(f"{where}, {count}: {contender.variant.name}")
+            turns.append(await self._turn(contender, users, repetition))
+        return turns
+
+    async def _turn(self, contender: Contender, users: int, repetition: int) -> Turn:
+        """Take a turn; again on other prompts if a text ends early, though not forever."""
+        limit = self.settings.token_limit
+        for attempt in range(_ATTEMPTS):
+            trials, cpu = await self._attempt(contender, users, limit)
+            turn = Turn(
+                variant=contender.variant.name,
+                repetition=repetition,
+                trials=tuple(trials),
+                cpu_seconds=cpu,
+                discarded_count=attempt,
+            )
+            if not turn.count_short(limit):
+                break
+        return turn
+
+    async def _attempt(
+        self, contender: Contender, users: int, limit: int
+    ) -> tuple[list[Trial], dict[str, float]]:
+        await asyncio.sleep(_SETTLE_SECONDS)
+        prompts = [next(self.prompts) for _ in range(users)]
+        clock, sampling = CpuClock(contender.pids), self.settings.sampling
+        trials = await asyncio.gather(
+            *(
+                contender.generate(prompt, limit, sampling, seed, clock.start)
+                for seed, prompt in enumerate(prompts, self.seed)
+            )
+        )
+        self.seed += users
+        return trials, clock.stop()

@@ -1,0 +1,88 @@
+"""Puts a draft at the far end of a shaped link."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import statistics
+import time
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from outrider.children import Child, Tell
+from outrider_cli import COMMAND
+from outrider_cli.bench.shaper import Link, Shape
+from outrider_cli.options import arguments
+from outrider_cli.services.local import Hosted
+
+_LINE_BYTES = 1 << 20
+_PINGS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FarDraft:
+    """A draft service at the other end of a link, and the token that it demands."""
+
+    address: str
+    token_file: Path
+    child: Child
+    link: Link
+
+    async def reshape(self, round_trip_ms: float) -> None:
+        """Give the link another round trip, in milliseconds."""
+        self.link.reshape(Shape(delay_ms=round_trip_ms / 2.0))
+
+    async def round_trip(self) -> float:
+        """Measure a round trip, in seconds: connecting takes exactly one."""
+        host, _, port = self.address.rpartition(":")
+        times = []
+        for _ in range(_PINGS):
+            begin = time.perf_counter()
+            _, writer = await asyncio.open_connection(host, int(port))
+            times.append(time.perf_counter() - begin)
+            writer.close()
+            await writer.wait_closed()
+        return statistics.median(times)
+
+
+@asynccontextmanager
+async def far_draft(hosted: Hosted, tell: Tell) -> AsyncIterator[FarDraft]:
+    """Give a draft service behind a link without delay; both are gone at the end."""
+    with TemporaryDirectory() as folder, Link(Shape()) as link:
+        token_file = write_token(Path(folder, "token"))
+        child = await start_far(link, "draft", hosted, token_file, tell)
+        try:
+            yield FarDraft(await child.address(), token_file, child, link)
+        finally:
+            await child.stop()
+
+
+def write_token(path: Path) -> Path:
+    """Write a new token that only this user can read."""
+    path.touch(0o600)
+    path.write_text(secrets.token_hex(16))
+    return path
+
+
+async def start_far(link: Link, role: str, hosted: Hosted, token_file: Path, tell: Tell) -> Child:
+    """Start a model service at the far end of a link."""
+    command = (
+        *(*COMMAND, role, "--stop-on-stdin-end"),
+        *("--listen", f"{link.far_address}:0", "--allow-remote", "--token-file", str(token_file)),
+        *(f"--model={hosted.model}", *arguments(hosted.options)),
+    )
+    process = await asyncio.create_subprocess_exec(
+        *link.inside(command),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        env={k: v for k, v in os.environ.items() if not k.startswith("OUTRIDER_")},
+        limit=_LINE_BYTES,
+        start_new_session=True,
+    )
+    return Child(role, process, tell)

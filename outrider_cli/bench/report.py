@@ -1,0 +1,314 @@
+"""What a benchmark prints, as lines: tables, with intervals where the width has room for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from outrider_cli.bench.figures import Estimate, Summary, best_peer, paired, rate_ratio
+from outrider_cli.bench.records import Block
+from outrider_cli.bench.variants import ALONE, PEER
+
+if TYPE_CHECKING:
+    from outrider_cli.bench.machine import Machine
+    from outrider_cli.bench.run import PairResult
+    from outrider_cli.bench.settings import Settings
+
+_NOTHING = "-"
+_GAP = "  "
+_MOST_POSITIONS = 10
+_PROCESSES = ("all", "target", "draft", "orchestrator")
+"""A peer is one process, so that only `all` is known of it."""
+
+
+LEGEND = (
+    "Medians over the repetitions, with 95 % intervals in brackets (bootstrap).",
+    "times alone  over the tokens/s of the target alone in the same repetition",
+    "formula      what the papers predict for serial drafts of that length",
+    "of ceiling   over the tokens/s if decoding, by target and draft, were all",
+    "gap          between tokens; those of one round come at once, with gaps of 0",
+    "CPU          of the processes from the first token on, in steps of 10 ms",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A block and the figures of its variants."""
+
+    block: Block
+    summaries: Sequence[Summary]
+
+    def of(self, variant: str) -> Summary | None:
+        """Return the figures of a variant, if it ran."""
+        return next((each for each in self.summaries if each.variant == variant), None)
+
+
+def run_lines(settings: Settings, machine: Machine) -> list[str]:
+    """Return what was run, and on what."""
+    law = settings.sampling
+    sampling = (
+        "greedy"
+        if law.greedy
+        else f"temperature {law.temperature:g}, top-k {law.top_k}, "
+        f"top-p {law.top_p:g}, min-p {law.min_p:g}"
+    )
+    repetitions = f"{settings.repetitions} repetition{'' if settings.repetitions == 1 else 's'}"
+    return [
+        f"run      {repetitions}, {settings.token_limit} tokens after "
+        f"{settings.prompt_tokens} of prompt, {sampling}, seed {settings.seed}",
+        f"machine  {machine.cpu}, {machine.core_count} cores, {_busyness(machine)}",
+    ]
+
+
+def _busyness(machine: Machine) -> str:
+    loads = (machine.load_before, machine.load_after)
+    before, after = (_NOTHING if load is None else f"{load:.2f}" for load in loads)
+    share = machine.others_share
+    others = "" if share is None else f", others took {100 * share:.0f} %"
+    return f"load {before} before and {after} after{others}"
+
+
+def pair_lines(
+    result: PairResult, blocks: Sequence[Measured], token_limit: int, width: int
+) -> list[str]:
+    """Return what a pair is, and all its tables."""
+    here = [each for each in blocks if each.block.round_trip_ms is None]
+    far = [each for each in blocks if each.block.round_trip_ms is not None]
+    lines = [_model_line(role, result) for role in ("target", "draft")]
+    if here:
+        lines += _block_lines(here[0], width)
+    if len(here) > 1:
+        lines += ["", "users at once: tokens/s of all together, and times alone at the same load"]
+        lines += users_table(here, width)
+        for measured in here[1:]:
+            lines += _peer_lines(measured, width)
+    if far:
+        lines += ["", "round trip to the draft: tokens/s, and times alone"]
+        lines += distance_table(far, width)
+    return lines + early_lines(blocks, token_limit)
+
+
+def _model_line(role: str, result: PairResult) -> str:
+    model = result.models[role]
+    threads = f"{model.thread_count} thread{'' if model.thread_count == 1 else 's'}"
+    return f"{role:<7}  {model.name}, {model.weight_byte_count / 1e6:.0f} MB, {threads}"
+
+
+def _block_lines(measured: Measured, width: int) -> list[str]:
+    summaries = measured.summaries
+    lines = ["", "speed", *speed_table(summaries, width)]
+    if any(_is_swept(each) for each in summaries):
+        lines += ["", "draft lengths", *length_table(summaries, width)]
+    lines += _peer_lines(measured, width)
+    lines += ["", "latency, ms", *latency_table(summaries, width)]
+    lines += ["", "drafts", *draft_table(summaries, width)]
+    if any(each.acceptance_by_position for each in summaries):
+        lines += ["", "accepted by position in the draft, %", *position_table(summaries)]
+    if any(each.cpu_seconds_per_token for each in summaries):
+        lines += ["", "CPU, ms a token", *cpu_table(summaries, width)]
+    return lines
+
+
+def _peer_lines(measured: Measured, width: int) -> list[str]:
+    """Return our variants over the peer's best, where one ran."""
+    best = best_peer(measured.summaries)
+    if best is None:
+        return []
+    users = measured.block.user_count
+    among = "" if users == 1 else f", {users} users"
+    ours = [each for each in measured.summaries if not each.variant.startswith(PEER)]
+    against = measured.block.of(best.variant)
+    rows = [
+        (each.variant, [rate_ratio(paired(measured.block.of(each.variant), against))])
+        for each in ours
+    ]
+    title = f"tokens/s over those of {best.variant}, the best of its settings{among}"
+    return ["", title, *_fitted(("variant", "times"), rows, (_number(2),), width)]
+
+
+# --- the tables ---
+
+Shown = Callable[[float], str]
+"""Writes a figure."""
+
+Row = tuple[str, Sequence[Estimate | None]]
+"""A label and its figures."""
+
+
+def _number(digits: int, scale: float = 1.0) -> Shown:
+    return lambda value: f"{scale * value:.{digits}f}"
+
+
+def speed_table(summaries: Iterable[Summary], width: int) -> list[str]:
+    """Return how fast the variants are, by measure and by theory."""
+    rows = [(s.variant, (s.token_rate, s.ratio, s.formula, s.of_ceiling)) for s in summaries]
+    titles = ("variant", "tokens/s", "times alone", "formula", "of ceiling")
+    return _fitted(titles, rows, (_number(1), *[_number(2)] * 3), width)
+
+
+def length_table(summaries: Iterable[Summary], width: int) -> list[str]:
+    """Return what each draft length yields."""
+    rows = [
+        (str(s.length), (s.acceptance, s.tokens_per_round, s.token_rate, s.ratio))
+        for s in summaries
+        if s.variant == ALONE or _is_swept(s)
+    ]
+    titles = ("draft length", "acceptance", "tokens/round", "tokens/s", "times alone")
+    return _fitted(titles, rows, (_number(3), _number(2), _number(1), _number(2)), width)
+
+
+def _is_swept(summary: Summary) -> bool:
+    return summary.variant == f"n={summary.length}"
+
+
+def latency_table(summaries: Iterable[Summary], width: int) -> list[str]:
+    """Return when tokens come."""
+    rows = [(s.variant, (s.first_token_seconds, *s.gap_seconds)) for s in summaries]
+    titles = ("variant", "first token", "gap p50", "p95", "p99")
+    return _fitted(titles, rows, [_number(1, 1e3)] * 4, width)
+
+
+def draft_table(summaries: Iterable[Summary], width: int) -> list[str]:
+    """Return what the drafts were good for."""
+    rows = [
+        (s.variant, (s.acceptance, s.tokens_per_round, s.wire_bytes_per_token)) for s in summaries
+    ]
+    titles = ("variant", "acceptance", "tokens/round", "bytes/token")
+    return _fitted(titles, rows, (_number(3), _number(2), _number(0)), width)
+
+
+def position_table(summaries: Iterable[Summary]) -> list[str]:
+    """Return how often a draft token was accepted, by its place in the draft."""
+    drafted = [each for each in summaries if each.acceptance_by_position]
+    most = min(_MOST_POSITIONS, max(len(each.acceptance_by_position) for each in drafted))
+    rows = [
+        [each.variant, *(_cell(one, _number(0, 100.0)) for one in each.acceptance_by_position)]
+        for each in drafted
+    ]
+    padded = [[*row, *[""] * most][: most + 1] for row in rows]
+    return _table(["variant", *(str(i + 1) for i in range(most))], padded)
+
+
+def cpu_table(summaries: Sequence[Summary], width: int) -> list[str]:
+    """Return what the processes took, all together and each, and the target against itself."""
+    known = {name for each in summaries for name in each.cpu_seconds_per_token}
+    used = [name for name in _PROCESSES if name in known]
+    rows = [
+        (s.variant, [*(s.cpu_seconds_per_token.get(name) for name in used), s.target_cpu_ratio])
+        for s in summaries
+    ]
+    shown = [*[_number(1, 1e3)] * len(used), _number(2)]
+    return _fitted(("variant", *used, "target ratio"), rows, shown, width)
+
+
+def users_table(blocks: Sequence[Measured], width: int) -> list[str]:
+    """Return a row per variant of the last block, and a column per number of users."""
+    names = [each.variant for each in blocks[-1].summaries]
+    return _widest(
+        ["users", *(str(each.block.user_count) for each in blocks)],
+        lambda count: [
+            [name, *(_rate_and_ratio(each.of(name), i < count) for i, each in enumerate(blocks))]
+            for name in names
+        ],
+        width,
+    )
+
+
+def distance_table(blocks: Sequence[Measured], width: int) -> list[str]:
+    """Return a row per round trip: asked for, measured, and each variant."""
+    names = [each.variant for each in blocks[0].summaries]
+    return _widest(
+        ["ms", "measured", *names],
+        lambda count: [
+            [f"{each.block.round_trip_ms:g}", _round_trip(each.block)]
+            + [_rate_and_ratio(each.of(name), i < count) for i, name in enumerate(names)]
+            for each in blocks
+        ],
+        width,
+    )
+
+
+def _round_trip(block: Block) -> str:
+    known = sorted(t.round_trip_seconds for t in block.turns if t.round_trip_seconds is not None)
+    return f"{1e3 * known[len(known) // 2]:.1f}" if known else _NOTHING
+
+
+def _rate_and_ratio(summary: Summary | None, interval: bool) -> str:
+    if summary is None:
+        return _NOTHING
+    rate = _cell(summary.token_rate, _number(1))
+    return f"{rate} {_cell(summary.ratio, _number(2), interval)}"
+
+
+# --- what to beware of ---
+
+
+def early_lines(blocks: Iterable[Measured], token_limit: int) -> list[str]:
+    """Return a line if texts ended by themselves although others were tried."""
+    summaries = [each for measured in blocks for each in measured.summaries]
+    short = sum(each.short_count for each in summaries)
+    discarded = sum(each.discarded_count for each in summaries)
+    lines = [""] if short or discarded else []
+    if discarded:
+        times = "1 turn was" if discarded == 1 else f"{discarded} turns were"
+        lines.append(f"note: {times} taken again since a text ended early")
+    if short:
+        texts = "1 text" if short == 1 else f"{short} texts"
+        lines.append(f"warning: {texts} ended before {token_limit} tokens")
+    return lines
+
+
+def beware_lines(machine: Machine, notes: Sequence[str]) -> list[str]:
+    """Return what else a reader should know."""
+    found = [f"note: {note}" for note in notes]
+    return found + [f"warning: {warning}; measure again" for warning in machine.warnings()]
+
+
+# --- cells ---
+
+
+def _fitted(
+    titles: Sequence[str], rows: Sequence[Row], shown: Sequence[Shown], width: int
+) -> list[str]:
+    """Return a table of figures."""
+    return _widest(
+        titles,
+        lambda count: [
+            [label, *(_cell(figure, shown[i], i < count) for i, figure in enumerate(figures))]
+            for label, figures in rows
+        ],
+        width,
+    )
+
+
+def _widest(
+    titles: Sequence[str], rows: Callable[[int], Sequence[Sequence[str]]], width: int
+) -> list[str]:
+    """Return a table with the intervals of as many figures, from the left, as fit."""
+    for count in range(len(titles), 0, -1):
+        lines = _table(titles, rows(count))
+        if max(map(len, lines)) <= width:
+            return lines
+    return _table(titles, rows(0))
+
+
+def _cell(estimate: Estimate | None, shown: Shown, interval: bool = False) -> str:
+    if estimate is None:
+        return _NOTHING
+    value, low, high = map(shown, (estimate.value, estimate.low, estimate.high))
+    has_interval = interval and estimate.low < estimate.high
+    return f"{value} [{low}, {high}]" if has_interval else value
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return aligned lines: the first column to the left, all others to the right."""
+    everything = [titles, *rows]
+    widths = [max(len(row[i]) for row in everything) for i in range(len(titles))]
+    return [
+        _GAP.join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in everything
+    ]

@@ -1,0 +1,208 @@
+"""Runs the benchmark of a pair: starts its services and whatever is compared, block by block."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from outrider.client import GenerateOptions, Model, OutriderClient, Started, Status
+from outrider.errors import InvalidRequest
+from outrider.rpc.security import ClientSecurity
+from outrider_cli.bench.interleave import Bench, Contender, Outrider
+from outrider_cli.bench.llama_server import LlamaServer, PeerPlan, running_peers
+from outrider_cli.bench.prompts import ordinary_tokens, random_prompts, text_prompts
+from outrider_cli.bench.records import Block, Turn
+from outrider_cli.bench.remote_draft import FarDraft, far_draft
+from outrider_cli.bench.settings import Settings
+from outrider_cli.bench.variants import DISTANT, NAMED
+from outrider_cli.generate.run import wait_for_pair
+from outrider_cli.screen import Progress
+from outrider_cli.services.local import Hosted, LocalPlan, local_services
+
+_TEXT_CHARACTERS = 200_000
+_PATIENT = ("--request-timeout", "1000000")  # whoever waits can press Ctrl-C
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairResult:
+    """What was measured of one pair. Grows while it runs."""
+
+    target: Path
+    draft: Path
+    models: dict[str, Model] = field(default_factory=dict)
+    blocks: list[Block] = field(default_factory=list)
+
+
+async def run_pair(
+    settings: Settings, target: Hosted, draft: Hosted, result: PairResult, progress: Progress
+) -> None:
+    """Measure a pair, block by block; what is done stays in `result`, however this ends."""
+    await _run_here(settings, target, draft, result, progress)
+    if settings.round_trips_ms:
+        await _run_far(settings, target, draft, result, progress)
+
+
+async def _run_here(
+    settings: Settings, target: Hosted, draft: Hosted, result: PairResult, progress: Progress
+) -> None:
+    """Measure all variants and users with the three services on this machine."""
+    pids = ProcessIds()
+    plan = LocalPlan(target=target, draft=draft, orchestrator=_PATIENT)
+    async with (
+        local_services(plan, pids.tell) as services,
+        OutriderClient(await services.start()) as client,
+    ):
+        status = await services.watch(wait_for_pair(client, progress))
+        result.models.update(_models(status))
+        prompts = await services.watch(make_prompts(settings, target.model, client, result))
+        bench = Bench(settings, prompts, progress.say, settings.seed)
+        for index, users in enumerate(settings.users):
+            swept = (*settings.variants, *(settings.lengths if index == 0 else ()))
+            ours = [Outrider(variant, client, pids.known) for variant in swept]
+            peer_plan = _plan_peer(settings, target.model, draft.model, users, result)
+            async with running_peers(peer_plan, progress.say) as peers:
+                await services.watch(_run_block(bench, ours, peers, users, result))
+
+
+async def _run_block(
+    bench: Bench,
+    ours: Sequence[Contender],
+    peers: Sequence[LlamaServer],
+    users: int,
+    result: PairResult,
+) -> None:
+    contenders: list[Contender] = [*ours, *peers]
+    turns: list[Turn] = []
+    await bench.warm_up(contenders, users)
+    result.blocks.append(Block(user_count=users, turns=turns))
+    where = f"{users} user{'' if users == 1 else 's'}"
+    for repetition in range(bench.settings.repetitions):
+        turns += await bench.take_turns(contenders, users, repetition, where)
+
+
+def _plan_peer(
+    settings: Settings, target: Path, draft: Path, users: int, result: PairResult
+) -> PeerPlan | None:
+    if settings.peer is None:
+        return None
+    model = result.models["target"]
+    return PeerPlan(
+        binary=settings.peer,
+        target=target,
+        draft=draft,
+        threads=model.thread_count,
+        context=model.context_token_count,
+        users=users,
+        lengths=settings.peer_lengths,
+        options=settings.peer_options,
+    )
+
+
+async def _run_far(
+    settings: Settings, target: Hosted, draft: Hosted, result: PairResult, progress: Progress
+) -> None:
+    """Measure what is worth it at every round trip, with the draft behind a link."""
+    pids = ProcessIds()
+    progress.say("starting the services, with the draft far away")
+    async with far_draft(draft, pids.tell) as far:
+        shown = ClientSecurity(token_file=far.token_file)
+        token = ("--token-file", str(far.token_file))
+        plan = LocalPlan(target=target, draft=far.address, orchestrator=(*_PATIENT, *token))
+        async with (
+            local_services(plan, pids.tell) as services,
+            OutriderClient(await services.start(), shown) as client,
+        ):
+            await services.watch(wait_for_pair(client, progress))
+            prompts = await services.watch(make_prompts(settings, target.model, client, result))
+            bench = Bench(settings, prompts, progress.say, settings.seed)
+            ours = [Outrider(NAMED[name], client, pids.known) for name in DISTANT]
+            await services.watch(_run_distances(bench, ours, far, result))
+
+
+async def _run_distances(
+    bench: Bench, ours: Sequence[Outrider], far: FarDraft, result: PairResult
+) -> None:
+    """Let the round trips take turns too.
+
+    After each change of the link one uncounted generation per variant tells
+    the controller: no real link changes between two requests.
+    """
+    turns: dict[float, list[Turn]] = {ms: [] for ms in bench.settings.round_trips_ms}
+    result.blocks.extend(
+        Block(user_count=1, turns=own, round_trip_ms=ms) for ms, own in turns.items()
+    )
+    for repetition in range(bench.settings.repetitions):
+        order = list(turns)
+        random.Random(f"{bench.settings.seed} far {repetition}").shuffle(order)
+        for ms in order:
+            await far.reshape(ms)
+            measured = await far.round_trip()
+            await bench.warm_up(ours, 1)
+            for turn in await bench.take_turns(ours, 1, repetition, f"{ms:g} ms away"):
+                turns[ms].append(replace(turn, round_trip_seconds=measured))
+            if far.child.ended:
+                raise await far.child.end()
+
+
+def _models(status: Status) -> dict[str, Model]:
+    return {peer.role: peer.model for peer in status.peers if peer.model is not None}
+
+
+class ProcessIds:
+    """Learns the process of every service from the first line of its log."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+
+    def tell(self, role: str, line: str) -> None:
+        """Take a line of a service's log."""
+        if role not in self.known and line.startswith("{"):
+            with suppress(ValueError, KeyError):
+                self.known[role] = int(json.loads(line)["pid"])
+
+
+# --- prompts ---
+
+
+async def make_prompts(
+    settings: Settings, target: Path, client: OutriderClient, result: PairResult
+) -> Iterator[list[int]]:
+    """Return new prompts without end, or as many as the file has.
+
+    Raises InvalidRequest when a prompt and its text do not fit the context.
+    """
+    from outrider.engine.llama import read_vocabulary
+
+    context = result.models["target"].context_token_count
+    if settings.prompt_tokens + settings.token_limit > context:
+        wanted = f"{settings.prompt_tokens} + {settings.token_limit}"
+        raise InvalidRequest("tokens", f"{wanted} do not fit a context of {context}; see --ctx")
+    vocabulary = read_vocabulary(target)
+    kind = vocabulary.description
+    head = [kind.bos] if kind.adds_bos and kind.bos is not None else []
+    if settings.prompt_file is None:
+        special = {kind.bos, kind.eos, kind.eot, *kind.end_token_ids}
+        known = ordinary_tokens(vocabulary.names, special)
+        return random_prompts(known, settings.prompt_tokens, head, settings.seed)
+    text = settings.prompt_file.read_text(encoding="utf-8", errors="replace")
+    token_ids = await tokenize(client, text[:_TEXT_CHARACTERS], head, context)
+    return text_prompts(token_ids, settings.prompt_tokens, head, settings.seed)
+
+
+async def tokenize(
+    client: OutriderClient, text: str, head: Sequence[int], context: int
+) -> list[int]:
+    """Return the token ids of a text as the orchestrator reads it, in parts that fit a context."""
+    token_ids: list[int] = []
+    size = max(1, context // 8)  # a character is at most four tokens
+    for begin in range(0, len(text), size):
+        options = GenerateOptions(token_limit=0)
+        async with aclosing(client.generate(text[begin : begin + size], options)) as events:
+            async for event in events:
+                if isinstance(event, Started):
+                    token_ids += event.prompt_token_ids[len(head) :]
+    return token_ids

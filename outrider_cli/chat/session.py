@@ -1,0 +1,349 @@
+"""Carries out a chat: reads lines, asks for answers, shows them as they come."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from outrider.client import CallFailed, Event, FinishReason, OutriderClient, Status
+from outrider.errors import InvalidRequest
+from outrider.rpc.security import ANONYMOUS, ClientSecurity
+from outrider_cli.chat.background import Background
+from outrider_cli.chat.line_input import Keyboard, open_keyboard
+from outrider_cli.chat.state import (
+    COMMANDS,
+    Act,
+    Ask,
+    Load,
+    NotDone,
+    Quit,
+    Save,
+    ShowStatistics,
+    Talk,
+    Tell,
+    read_messages,
+    write_messages,
+)
+from outrider_cli.generate.run import wait_for_pair, wait_for_target
+from outrider_cli.render import (
+    Speedup,
+    Transcript,
+    Words,
+    cut_lines,
+    statistics_lines,
+    visible,
+    wrapped,
+)
+from outrider_cli.screen import Progress, note, open_screen, show_lines
+from outrider_cli.services.local import LocalPlan, LocalServices, local_services
+
+_CHATML_MARKS = ("<|im_start|>", "<|im_end|>")
+_WHOLE = (FinishReason.END_OF_TEXT, FinishReason.STOP_SEQUENCE)
+
+Show = Callable[[Event], None]
+
+
+def chat_locally(talk: Talk, plan: LocalPlan, history: Path | None) -> bool:
+    """Chat with services of our own, which are gone when this returns; whether all went well."""
+    return _chat(talk, Partner(plan=plan), history)
+
+
+def chat_remotely(talk: Talk, address: str, security: ClientSecurity, history: Path | None) -> bool:
+    """Chat with an orchestrator that is running; whether all went well."""
+    return _chat(talk, Partner(address=address, security=security), history)
+
+
+def _chat(talk: Talk, partner: Partner, history: Path | None) -> bool:
+    keyboard = open_keyboard([f"/{name}" for name in COMMANDS], history)
+    with Background() as background:
+        try:
+            status = background.run(partner.meet(talk.options.enabled))
+            dialogue = Dialogue(talk, partner, background, keyboard)
+            dialogue.open(status)
+            while dialogue.is_open:
+                dialogue.step()
+            return dialogue.went_well
+        finally:
+            background.run(partner.leave())
+            keyboard.close()
+
+
+class Partner:
+    """The other side: an orchestrator, perhaps one of our own with its services.
+
+    Every method belongs to the background loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: LocalPlan | None = None,
+        address: str = "",
+        security: ClientSecurity = ANONYMOUS,
+    ) -> None:
+        self._plan = plan
+        self._address = address
+        self._security = security
+        self._services: LocalServices | None = None
+        self._client: OutriderClient | None = None
+        self._stack = AsyncExitStack()
+        self._has_lost_draft = False
+
+    async def meet(self, speculates: bool) -> Status:
+        """Return the status once there can be answers. Raises like `generate` does."""
+        progress = Progress()
+        try:
+            if self._plan is None:
+                return await self._meet_remotely(progress, speculates)
+            return await self._meet_locally(self._plan, progress)
+        finally:
+            progress.clear()
+
+    async def _meet_locally(self, plan: LocalPlan, progress: Progress) -> Status:
+        self._services = await self._stack.enter_async_context(local_services(plan))
+        progress.say("starting the services")
+        self._address = await self._services.start()
+        status = await self._services.watch(wait_for_pair(await self._connect(), progress))
+        progress.clear()
+        if plan.is_its_own_draft:
+            note("no --draft-model: the target drafts for itself, as a demonstration")
+        return status
+
+    async def _meet_remotely(self, progress: Progress, speculates: bool) -> Status:
+        status = await wait_for_target(await self._connect(), progress)
+        progress.clear()
+        if speculates and not status.speculating:
+            note(f"without drafts: {status.reason}")
+        return status
+
+    async def _connect(self) -> OutriderClient:
+        client = OutriderClient(self._address, self._security)
+        self._client = await self._stack.enter_async_context(client)
+        return client
+
+    async def leave(self) -> None:
+        """Close the channel and stop services of our own."""
+        await self._stack.aclose()
+
+    async def status(self) -> Status:
+        """Return how the orchestrator is now. Raises CallFailed."""
+        assert self._client is not None
+        return await self._client.status()
+
+    async def stands_in(self, status: Status) -> bool:
+        """Whether ChatML stands in for a template that the model does not have."""
+        assert self._client is not None
+        target = status.peer("target")
+        if target is None or target.model is None or target.model.has_chat_template:
+            return False
+        # The operator may have given a template of another kind.
+        prompt = await self._client.apply_template([{"role": "user", "content": "x"}])
+        return all(mark in prompt for mark in _CHATML_MARKS)
+
+    async def answer(self, talk: Talk, question: str, show: Show) -> None:
+        """Show the events of an answer. Raises CallFailed and ServiceStopped."""
+        if self._services is None:
+            await self._generate(talk, question, show)
+            return
+        await self._services.watch_without_draft(self._generate(talk, question, show))
+        draft = self._services.draft
+        if draft is not None and draft.ended and not self._has_lost_draft:
+            self._has_lost_draft = True
+            note("the draft ended; answers go on without it")
+
+    async def _generate(self, talk: Talk, question: str, show: Show) -> None:
+        assert self._client is not None
+        while True:
+            prompt = await self._client.apply_template(talk.chat(question))
+            try:
+                async with aclosing(self._client.generate(prompt, talk.options)) as events:
+                    async for event in events:
+                        show(event)
+                return
+            except CallFailed as error:
+                forgotten = talk.forget() if error.reason == "PROMPT_TOO_LONG" else 0
+                if not forgotten:
+                    raise
+                note(forgotten_line(forgotten))
+
+
+class Dialogue:
+    """Reads a line, does what it wants, and says what came of it."""
+
+    def __init__(
+        self, talk: Talk, partner: Partner, background: Background, keyboard: Keyboard
+    ) -> None:
+        self._talk = talk
+        self._partner = partner
+        self._background = background
+        self._keyboard = keyboard
+        self._screen = open_screen()
+        self._last: Transcript | None = None
+        self._status: Status | None = None
+        self.is_open = True
+        self.went_well = True
+
+    def open(self, status: Status) -> None:
+        """Say once who answers."""
+        self._status = status
+        if self._background.run(self._partner.stands_in(status)):
+            note("the model has no chat template; ChatML stands in, which it may never have seen")
+            stops = tuple(dict.fromkeys((*self._talk.options.stop_sequences, *_CHATML_MARKS)))
+            self._talk.options = replace(self._talk.options, stop_sequences=stops)
+        if self._keyboard.is_interactive:
+            say(f"{_names(status)}; /help lists the commands")
+
+    def step(self) -> None:
+        """Read one text and do what it wants. Raises ServiceStopped, which is the end."""
+        drafted = self._talk.options.enabled
+        try:
+            line = self._keyboard.read()
+            act = Quit() if line is None else self._talk.take(line)
+            if act is not None:
+                self._do(act)
+            if self._talk.options.enabled and not drafted:
+                self._look_for_draft()
+        except (NotDone, CallFailed, InvalidRequest) as error:
+            self.went_well &= self._keyboard.is_interactive
+            say(f"outrider: {error}")
+
+    def _do(self, act: Act) -> None:
+        match act:
+            case Ask(question):
+                self._ask(question)
+            case Tell(lines):
+                for line in lines:
+                    say(line)
+            case Save(path, overwrites):
+                messages = self._talk.all_messages()
+                _write(path, write_messages(messages), overwrites)
+                say(f"{len(messages)} messages are in {path}")
+            case Load(path):
+                messages = read_messages(_read(path))
+                self._talk.replace_messages(messages)
+                say(f"{len(messages)} messages from {path}")
+            case ShowStatistics():
+                self._show_statistics()
+            case Quit():
+                self.is_open = False
+
+    def _look_for_draft(self) -> None:
+        status = self._background.run(self._partner.status())
+        if not status.speculating:
+            note(f"without drafts: {status.reason}")
+
+    # --- an answer ---
+
+    def _ask(self, question: str) -> None:
+        try:
+            self._hear(question)
+        except KeyboardInterrupt:
+            say("(cut)")
+            if not self._keyboard.is_interactive:
+                raise
+
+    def _hear(self, question: str) -> None:
+        """Show an answer as it comes, and keep as much of it as came."""
+        transcript = Transcript()
+
+        def show(event: Event) -> None:
+            transcript.add(event)
+            self._show(event)
+
+        try:
+            self._background.run(self._partner.answer(self._talk, question, show))
+        finally:
+            self._keep(question, transcript)
+        self._say_end(transcript)
+
+    def _show(self, event: Event) -> None:
+        for words in Transcript.words(event):
+            self._screen.show(words if self._talk.is_coloured else Words(words.text))
+
+    def _keep(self, question: str, transcript: Transcript) -> None:
+        """Put what came into the history, and the cursor below it."""
+        finished, text = transcript.finished, transcript.text
+        if transcript.started is not None:
+            self._last = transcript
+        if text and not text.endswith("\n"):
+            self._screen.show(Words("\n"))
+        if finished is None and not text:
+            self._talk.add_failure(question)
+        else:
+            is_cut = finished is None or finished.reason not in _WHOLE
+            self._talk.add_answer(question, text, is_cut)
+
+    def _say_end(self, transcript: Transcript) -> None:
+        """Say how an answer ended, where that cannot be seen."""
+        assert transcript.finished is not None
+        reason = transcript.finished.reason
+        if reason not in _WHOLE:
+            say(f"(cut: {reason.value})")
+        elif not transcript.text:
+            say("(the answer is empty)")
+        if reason is FinishReason.CONTEXT_FULL:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Forget old turns, so that /retry has more room than this answer had."""
+        if self._talk.turn_count > 1:
+            note(forgotten_line(self._talk.forget()))
+
+    def _show_statistics(self) -> None:
+        last = self._last
+        if last is None or self._status is None:
+            raise NotDone("nothing has been answered yet")
+        if last.finished is None:
+            show_lines(self._screen, cut_lines(last))
+            return
+        with suppress(CallFailed):  # a draft may have come since
+            self._status = self._background.run(self._partner.status())
+        lines = statistics_lines(last, self._status, Speedup.of(last, None))
+        show_lines(self._screen, lines)
+
+
+def say(text: str) -> None:
+    """Print a line that is no answer, on standard error; on a terminal no word is broken."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
+    print(*wrapped(visible(text), width, "  "), sep="\n", file=sys.stderr, flush=True)
+
+
+def forgotten_line(count: int) -> str:
+    """Return what to tell when turns are left out."""
+    turns = "turn is" if count == 1 else f"{count} turns are"
+    return f"the context is full: the oldest {turns} kept, but not sent any more"
+
+
+def _names(status: Status) -> str:
+    named = {peer.role: peer.model.name for peer in status.peers if peer.model is not None}
+    target = named.get("target", "the target")
+    return f"{target}, drafted by {named['draft']}" if "draft" in named else f"{target} alone"
+
+
+def _write(path: str, text: str, overwrites: bool) -> None:
+    """Write a file, over an old one only if that is wanted. Raises NotDone."""
+    try:
+        with open(Path(path).expanduser(), "w" if overwrites else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise NotDone(f"there is a file {path}; /save! {path} writes over it") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise NotDone(f"cannot write {path}: {_why(error)}") from None
+
+
+def _read(path: str) -> str:
+    """Return a file's text. Raises NotDone."""
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise NotDone(f"{path} is not UTF-8 text") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise NotDone(f"cannot read {path}: {_why(error)}") from None
+
+
+def _why(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

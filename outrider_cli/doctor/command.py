@@ -1,0 +1,560 @@
+"""The command that looks for what would go wrong, and says how to mend it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outrider_cli.options import ClientOptions, ModelOptions, Prefix, spread
+from outrider_cli.services.commands import DRAFT_ADDRESS, ORCHESTRATOR_ADDRESS, TARGET_ADDRESS
+from outrider_cli.services.pair import BESIDE_THE_TARGET, BUNDLED_DRAFT, BUNDLED_TARGET
+from outrider_cli.services.pair import DraftModel as DraftModelOption
+from outrider_cli.services.pair import TargetModel as TargetModelOption
+
+if TYPE_CHECKING:
+    from outrider.rpc.run_model import ModelConfig
+    from outrider.rpc.security import ClientSecurity
+    from outrider_cli.doctor.checks import End, Finding, Library, ModelFile, Port, Trial
+    from outrider_cli.render import Line
+
+_TRIAL_SECONDS = 120.0  # a cold file of 2 GB, and some thousand tokens
+_VISIT_SECONDS = 60.0
+_SMALL_BYTES = 100 * 10**6  # one thread decodes it at once, and gets in nobody's way
+_LISTENS = {
+    "orchestrator": ORCHESTRATOR_ADDRESS,
+    "target": TARGET_ADDRESS,
+    "draft": DRAFT_ADDRESS,
+}
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+_STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
+_INDENT = " " * 18
+
+Peer = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Visit this one.", rich_help_panel="Peers"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """A model that this machine shall host."""
+
+    role: str
+    path: Path
+    options: ModelOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Visited:
+    """What the trial found out, beside its end."""
+
+    trial: Trial | None = None
+    told: dict[str, Any] = field(default_factory=dict)
+
+
+@spread
+def doctor(
+    model: TargetModelOption = None,
+    draft_model: DraftModelOption = None,
+    orchestrator: Peer = None,
+    target: Peer = None,
+    draft: Peer = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Look at this port, not the three default ones."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
+    engine: Annotated[ModelOptions, Prefix(panel="Target")] = ModelOptions(),
+    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = BESIDE_THE_TARGET,
+    connection: Annotated[ClientOptions, Prefix(panel="Connection")] = ClientOptions(),
+) -> None:
+    """Look for what would go wrong, here and at running services, and say how to mend it.
+
+    With an address, only the models that are given are looked at. Exit code 0: no problem.
+    """
+    from outrider_cli.doctor.checks import all_well
+
+    addresses = {"orchestrator": orchestrator, "target": target, "draft": draft}
+    peers = {role: address for role, address in addresses.items() if address}
+    hosted = _hosted(model, draft_model, engine, draft_engine, not peers)
+    findings = _look(hosted, peers, listen, connection)
+    if as_json:
+        print(json.dumps({"findings": _objects(findings), "ok": all_well(findings)}))
+    else:
+        _show(findings)
+    if not all_well(findings):
+        raise typer.Exit(1)
+
+
+def _hosted(
+    model: Path | None,
+    draft_model: Path | None,
+    engine: ModelOptions,
+    draft_engine: ModelOptions,
+    whole_pair: bool,
+) -> list[Hosted]:
+    """Return the models to host: a pair of what is given and what is bundled, or what is given."""
+    target, draft = model, draft_model
+    if whole_pair:
+        bundled = BUNDLED_TARGET if BUNDLED_TARGET.is_file() else None
+        target, draft = model or bundled, draft_model or model or (bundled and BUNDLED_DRAFT)
+    draft_engine = replace(draft_engine, context=draft_engine.context or engine.context)
+    both = (("target", target, engine), ("draft", draft, draft_engine))
+    return [Hosted(role, path, options) for role, path, options in both if path]
+
+
+def _look(
+    hosted: Sequence[Hosted], peers: dict[str, str], listen: str | None, connection: ClientOptions
+) -> list[Finding]:
+    """Return the findings of all checks, in the order of what depends on what."""
+    from outrider_cli.doctor.checks import judge_versions
+    from outrider_cli.screen import Progress
+
+    hosts = bool(hosted) or not peers
+    security = connection.security()
+    findings = [judge_versions(_versions())]
+    progress = Progress()
+    try:
+        if hosts:
+            progress.say("trying llama.cpp")
+            findings += _look_here(hosted)
+        progress.say("looking at the ports and the peers")
+        findings += asyncio.run(_look_around(hosts, peers, listen, security))
+    finally:
+        progress.clear()
+    return findings
+
+
+# --- llama.cpp and the models ---
+
+
+def _look_here(hosted: Sequence[Hosted]) -> list[Finding]:
+    """Return what is found about this machine as a host of models."""
+    from outrider_cli.doctor import checks
+    from outrider_cli.doctor.machine import available_memory
+
+    configs = {one.role: one.options.config(one.path) for one in hosted}
+    library = _library(hosted)
+    files = [_file(one) for one in hosted]
+    tried = _try_llama(library, hosted, files, configs)
+    files = [_with_context(one, file, tried) for one, file in zip(hosted, files, strict=True)]
+    offloads = tried.trial is not None and tried.trial.offloads
+    return [
+        *checks.judge_build(library, tried.trial),
+        *checks.judge_models(files, available_memory(), offloads),
+        *_pair(files, tried),
+        *_numerics(files, tried),
+        *_sharing(hosted, tried),
+    ]
+
+
+def _library(hosted: Sequence[Hosted]) -> Library:
+    from outrider_cli.doctor.checks import Library
+    from outrider_cli.doctor.machine import has_gpu_device
+    from outrider_cli.services.pair import BUNDLED
+
+    return Library(
+        version=_version("llama-cpp-python"),
+        pinned=_pinned_version(),
+        is_checkout=(BUNDLED.parent / "scripts" / "setup").is_file(),
+        machine=platform.machine(),
+        has_gpu_device=has_gpu_device(),
+        gpu_layers=max((one.options.n_gpu_layers for one in hosted), default=-1),
+    )
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _pinned_version() -> str:
+    """Return the version that the extra `llama` asks for."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        wanted = requires("outrider") or []
+    except PackageNotFoundError:
+        return ""
+    words = [one.partition(";")[0].strip() for one in wanted]
+    pins = [one.partition("==")[2] for one in words if one.startswith("llama-cpp-python==")]
+    return pins[0] if pins else ""
+
+
+def _versions() -> dict[str, str]:
+    import outrider
+
+    return {
+        "Python": platform.python_version(),
+        "outrider": outrider.__version__,
+        "grpcio": _version("grpcio"),
+        "llama-cpp-python": _version("llama-cpp-python"),
+        platform.system(): f"{platform.release()} {platform.machine()}",
+    }
+
+
+def _file(one: Hosted) -> ModelFile:
+    """Return what can be said of a model's file without llama.cpp."""
+    from outrider.engine.gguf_file import check_gguf
+    from outrider.errors import OutriderError
+    from outrider_cli.doctor.checks import ModelFile
+
+    name = one.path.name
+    try:
+        if not one.path.exists():
+            return ModelFile(role=one.role, name=name, error=f"there is no file {one.path}")
+        check_gguf(one.path)
+        return ModelFile(role=one.role, name=name, size=one.path.stat().st_size)
+    except OutriderError as error:
+        return ModelFile(role=one.role, name=name, error=str(error).removeprefix("model: "))
+    except OSError as error:
+        return ModelFile(role=one.role, name=name, error=f"cannot read {one.path}: {error}")
+
+
+def _with_context(one: Hosted, file: ModelFile, tried: Visited) -> ModelFile:
+    """Return the file with what llama.cpp said of it."""
+    told = tried.told.get(one.role, {})
+    if told.get("error"):
+        return replace(file, error=told["error"].removeprefix("model: "))
+    trained = told.get("trained_context", 0)
+    return replace(file, context=(one.options.context or min(trained, 4096)) if trained else 0)
+
+
+def _try_llama(
+    library: Library,
+    hosted: Sequence[Hosted],
+    files: Sequence[ModelFile],
+    configs: dict[str, ModelConfig],
+) -> Visited:
+    """Let a process of its own try llama.cpp, which may well die of it."""
+    from outrider_cli.doctor.checks import Step, Trial
+
+    if not library.version:
+        return Visited()
+    sizes = {file.role: file.size for file in files if not file.error}
+    sound = [one for one in hosted if one.role in sizes]
+    order = {
+        "vocabularies": {one.role: str(one.path) for one in sound},
+        "trials": _trials(sizes, configs),
+    }
+    code, lines, last_words = _run_probe(json.dumps(order))
+    told: dict[str, Any] = {}
+    for line in lines:
+        told |= line
+    end, detail = _end(code, told.get("failure", ""), last_words)
+    trial = Trial(
+        step=Step[told.get("step", "IMPORT")],
+        end=end,
+        model=told.get("model", ""),
+        detail=detail,
+        seconds=_TRIAL_SECONDS,
+        system_info=told.get("system_info", ""),
+        offloads=told.get("offloads", False),
+    )
+    return Visited(trial, told)
+
+
+def _end(code: int | None, failure: str, last_words: str) -> tuple[End, str]:
+    """Return how the trial ended, with the signal or the error."""
+    from outrider_cli.doctor.checks import End
+
+    if code is None:
+        return End.TIMEOUT, ""
+    if code < 0:
+        return End.SIGNAL, _signal_name(-code)
+    return (End.ERROR, failure or last_words) if code or failure else (End.DONE, "")
+
+
+def _trials(sizes: dict[str, int], configs: dict[str, ModelConfig]) -> list[dict[str, Any]]:
+    """Return the models to decode with, of which the first that can be read is taken."""
+    from outrider_cli.doctor.checks import MEASURABLE_BYTES
+
+    small = [role for role, size in sizes.items() if size < MEASURABLE_BYTES]
+    trials: list[dict[str, Any]] = [
+        {"role": role, "values": _trial_values(configs[role], sizes[role])} for role in small
+    ]
+    if BUNDLED_DRAFT.is_file():
+        trials.append({"role": "", "values": {"model": str(BUNDLED_DRAFT), "threads": 1}})
+    return trials
+
+
+def _trial_values(config: ModelConfig, size: int) -> dict[str, Any]:
+    """Return the configuration of a trial as JSON knows it."""
+    from outrider.threads import available_threads
+
+    most = 1 if size < _SMALL_BYTES else config.threads or available_threads()
+    values = {**asdict(config), "threads": min(most, available_threads()), "threads_batch": 0}
+    return {**values, "model": str(config.model)}
+
+
+def _run_probe(order: str) -> tuple[int | None, list[dict[str, Any]], str]:
+    """Return the exit code (None: too slow), the lines that were told, the last words."""
+    command = (sys.executable, "-P", "-m", "outrider_cli.doctor.probe")
+    # Waiting is judged elsewhere; here it would only make the trial slow.
+    left_out = ("OUTRIDER_", "OMP_", "GOMP_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    code: int | None = None
+    try:
+        out, err = process.communicate(order.encode(), timeout=_TRIAL_SECONDS)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    errors = err.decode(errors="replace").strip().splitlines()
+    return code, list(_objects_in(out)), errors[-1] if errors else f"exit code {code}"
+
+
+def _objects_in(out: bytes) -> list[dict[str, Any]]:
+    """Return the JSON objects of a process's lines; a build may print more than ours."""
+    found = []
+    for line in out.splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _pair(files: Sequence[ModelFile], tried: Visited) -> list[Finding]:
+    from outrider_cli.doctor.checks import Pairing, judge_pair
+
+    if len(files) != 2 or "pair" not in tried.told:
+        return []
+    return judge_pair(Pairing(**tried.told["pair"]), *files)
+
+
+def _numerics(files: Sequence[ModelFile], tried: Visited) -> list[Finding]:
+    from outrider_cli.doctor.checks import judge_numerics
+
+    targets = [file for file in files if file.role == "target" and not file.error]
+    if not targets or tried.trial is None:
+        return []
+    return [judge_numerics(tried.told.get("profile", ""), targets[0].size)]
+
+
+def _sharing(hosted: Sequence[Hosted], tried: Visited) -> list[Finding]:
+    from outrider.threads import available_threads
+    from outrider_cli.doctor.checks import Threads, judge_openmp, judge_threads
+
+    wishes = [
+        Threads(one.role, max(one.options.threads, one.options.threads_batch)) for one in hosted
+    ]
+    affinity = len(os.sched_getaffinity(0))
+    system_info = tried.trial.system_info if tried.trial else ""
+    uses_openmp = not system_info or "OPENMP = 1" in system_info
+    return [
+        *judge_threads(wishes, affinity, available_threads()),
+        *judge_openmp(os.environ, len(hosted), uses_openmp),
+    ]
+
+
+# --- ports, secrets and peers ---
+
+
+async def _look_around(
+    hosts: bool, peers: dict[str, str], listen: str | None, security: ClientSecurity
+) -> list[Finding]:
+    from outrider_cli.doctor import checks
+
+    places = {"": listen} if listen else _LISTENS if hosts else {}
+    findings = [
+        checks.judge_port(await _port(role, address, security)) for role, address in places.items()
+    ]
+    findings += _secrets(security)
+    for role, address in peers.items():
+        findings += await _visit(role, address, security)
+    if "target" in peers and "draft" in peers:
+        findings += await _compare(peers["target"], peers["draft"], security)
+    return findings
+
+
+async def _port(role: str, address: str, security: ClientSecurity) -> Port:
+    """Return whether a service could listen there, by trying."""
+    from outrider.errors import InvalidConfig
+    from outrider.rpc.channel import read_listen
+    from outrider_cli.doctor.checks import Port, PortState
+    from outrider_cli.doctor.peers import whose_port
+
+    try:
+        place = read_listen(address)
+        if _can_listen(place.host.strip("[]"), place.port):
+            return Port(role, address, PortState.FREE)
+    except (InvalidConfig, OSError) as error:
+        detail = error.strerror if isinstance(error, OSError) else str(error)
+        return Port(role, address, PortState.UNUSABLE, detail or str(error))
+    reached = f"{_EVERYWHERE.get(place.host, place.host)}:{place.port}"
+    owner = await whose_port(reached, security)
+    return Port(role, address, PortState.OURS if owner else PortState.TAKEN, owner or "")
+
+
+def _can_listen(host: str, port: int) -> bool:
+    """Return whether the port is free. Raises OSError for an address that is not here."""
+    import errno
+
+    for family, kind, protocol, _, place in socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    ):
+        with socket.socket(family, kind, protocol) as tried:
+            # As gRPC does: ports of connections that ended just now are free.
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(place)
+                tried.listen()
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    return False
+                raise
+    return True
+
+
+def _secrets(security: ClientSecurity) -> list[Finding]:
+    """Return what is found about the files of the connection's options."""
+    from outrider.errors import InvalidConfig
+    from outrider.rpc.security import call_metadata, channel_credentials
+    from outrider_cli.doctor import checks, machine
+    from outrider_cli.doctor.checks import Certificate
+
+    findings = []
+    if security.token_file is not None:
+        path, error = security.token_file, ""
+        try:
+            call_metadata(security)
+        except InvalidConfig as refused:
+            error = str(refused)
+        mode = 0 if error else path.stat().st_mode
+        findings.append(checks.judge_token(checks.TokenFile(str(path), error, mode)))
+    if security.tls_ca is None:
+        return findings
+    try:
+        channel_credentials(security)
+    except InvalidConfig as refused:
+        refusal = Certificate("--tls-ca", str(security.tls_ca), error=str(refused))
+        return [*findings, *checks.judge_certificate(refusal)]
+    ends = machine.ca_expiry(security.tls_ca)
+    certificates = [Certificate("--tls-ca", str(security.tls_ca), "", ends)]
+    if security.tls_cert is not None and security.tls_key is not None:
+        ends = machine.own_expiry(security.tls_cert, security.tls_key)
+        certificates.append(Certificate("--tls-cert", str(security.tls_cert), "", ends))
+    return [*findings, *(f for one in certificates for f in checks.judge_certificate(one))]
+
+
+async def _visit(role: str, address: str, security: ClientSecurity) -> list[Finding]:
+    import outrider
+    from outrider_cli.doctor.checks import Failure, Peer, judge_peer
+    from outrider_cli.doctor.peers import visit
+
+    try:
+        async with asyncio.timeout(_VISIT_SECONDS):
+            found = await visit(role, address, security)
+    except TimeoutError:
+        detail = f"the visit took more than {_VISIT_SECONDS:.0f} s"
+        found = Peer(role=role, address=address, failure=Failure.TIMEOUT, detail=detail)
+    return judge_peer(found, outrider.__version__)
+
+
+async def _compare(target: str, draft: str, security: ClientSecurity) -> list[Finding]:
+    from outrider_cli.doctor.checks import judge_pairing
+    from outrider_cli.doctor.peers import compare
+
+    try:
+        async with asyncio.timeout(_VISIT_SECONDS):
+            pairing = await compare(target, draft, security)
+    except TimeoutError:
+        return []  # of which the visits have said enough
+    return [] if pairing is None else [judge_pairing(pairing)]
+
+
+# --- what is shown ---
+
+
+def _objects(findings: Sequence[Finding]) -> list[dict[str, str]]:
+    return [{**asdict(finding), "level": finding.level.value} for finding in findings]
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    from outrider_cli.screen import open_screen, show_lines
+
+    # Only a terminal has an edge; a pipe gets one line per finding.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    show_lines(open_screen(), finding_lines(findings, width))
+
+
+def finding_lines(findings: Sequence[Finding], width: int | None) -> list[Line]:
+    """Return the findings, each with its remedy below it, and the verdict."""
+    from outrider_cli.doctor.checks import Level
+    from outrider_cli.render import Words, wrapped
+
+    lines: list[Line] = []
+    for finding in findings:
+        name = finding.level.value
+        mark = name.upper() if finding.level is Level.PROBLEM else name
+        first, *others = wrapped(finding.message, _room(width))
+        lines.append([Words(f"{mark:<8}", _STYLES[name]), Words(f"{finding.check:<10}{first}")])
+        lines += [[Words(_INDENT + other)] for other in others]
+        lines += [[Words(_INDENT + line, "cyan")] for line in _remedy(finding.remedy, width)]
+    return [*lines, [Words(verdict(findings))]]
+
+
+def _remedy(text: str, width: int | None) -> list[str]:
+    from outrider_cli.render import wrapped
+
+    return wrapped(f"-> {text}", _room(width), "   ") if text else []
+
+
+def _room(width: int | None) -> int | None:
+    return None if width is None else width - len(_INDENT)
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Return the last line."""
+    from outrider_cli.doctor.checks import Level
+
+    problems = sum(finding.level is Level.PROBLEM for finding in findings)
+    notes = sum(finding.level is Level.NOTE for finding in findings)
+    if not problems and not notes:
+        return "everything is well"
+    counts = [
+        f"{count} {noun}{'' if count == 1 else 's'}"
+        for count, noun in ((problems, "problem"), (notes, "note"))
+        if count
+    ]
+    return ", ".join(counts) + ("" if problems else ": nothing is in the way")

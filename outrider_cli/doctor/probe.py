@@ -1,0 +1,146 @@
+"""The process that `doctor` sends ahead, because a bad build of llama.cpp takes its process along.
+
+It reads what to try as JSON from standard input and writes one JSON object per
+line: before each step, and for what was found. After a death the last line
+says in which step it happened.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outrider import handshake
+from outrider.engine.calibrate import exact_padding, history
+from outrider.engine.model import Chunk, Model, Numerics
+from outrider.errors import DecodeFailed, OutriderError, VocabularyMismatch
+from outrider.rpc.model_service import describe_vocabulary
+from outrider.rpc.run_model import ModelConfig, load_llama
+from outrider.v1 import common_pb2 as common
+from outrider_cli.doctor.checks import Step
+
+SEVERAL = 32
+"""Tokens at once: the kernels that break are those for several rows."""
+
+_CONTEXT = 512  # past the 256 cells where careless batching shows, and cheap
+
+
+def main() -> None:
+    """Try what standard input says."""
+    order = json.load(sys.stdin)
+    try:
+        _tell_library()
+        pair = {role: _read(role, Path(path)) for role, path in order["vocabularies"].items()}
+        if len(pair) == 2 and all(pair.values()):
+            _tell_pair(pair["target"], pair["draft"])
+        # A model that cannot be read says nothing about the build.
+        trials = [trial for trial in order["trials"] if pair.get(trial["role"], ()) is not None]
+        if trials:
+            _try(**trials[0])
+        _begin(Step.DONE)
+    except (OutriderError, ImportError, OSError, RuntimeError) as error:
+        _tell(failure=str(error))
+
+
+def try_decode(path: Path) -> None:
+    """Decode with the model at `path`. Raises OutriderError; a bad build dies by a signal."""
+    model = _load(ModelConfig(model=path))
+    decode_several(model)
+    decode_one(model)
+    model.close()
+
+
+def decode_several(model: Model) -> None:
+    """Decode several tokens at once. Raises DecodeFailed."""
+    _decode(model, history(model, SEVERAL))
+
+
+def decode_one(model: Model) -> None:
+    """Decode one token, not padded to several. Raises DecodeFailed."""
+    padding, model.pad_multiple = model.pad_multiple, 1
+    _decode(model, history(model, 1))
+    model.pad_multiple = padding
+
+
+def _decode(model: Model, token_ids: Sequence[int]) -> None:
+    model.truncate(0, 0)
+    rows = model.decode([Chunk(0, 0, token_ids, len(token_ids))])[0]
+    if not all(np.isfinite(row).all() for row in rows):
+        raise DecodeFailed("the logits are not numbers")
+    model.truncate(0, 0)
+
+
+def _load(config: ModelConfig) -> Model:
+    """Load a model in the way that a service would, with little room for texts."""
+    context = min(config.context or _CONTEXT, _CONTEXT)
+    light = replace(config, context=context, sessions=2, mlock=False, nice=0)
+    return load_llama(light)()
+
+
+# --- the steps ---
+
+
+def _tell_library() -> None:
+    _begin(Step.IMPORT)
+    from outrider.engine import llama
+
+    _tell(system_info=llama.system_info(), offloads=llama.offloads())
+
+
+def _read(role: str, path: Path) -> tuple[common.Vocabulary, list[bytes]] | None:
+    """Return a file's vocabulary and the names of its tokens, or tell why there is none."""
+    from outrider.engine.llama import read_vocabulary
+
+    _begin(Step.READ)
+    try:
+        found = read_vocabulary(path)
+    except OutriderError as error:
+        _tell(**{role: {"error": str(error)}})
+        return None
+    _tell(**{role: {"trained_context": found.trained_context}})
+    digest = handshake.digest(found.names)
+    return describe_vocabulary(found.description, digest), found.names
+
+
+def _tell_pair(target: Any, draft: Any) -> None:
+    """Compare two vocabularies exactly as the orchestrator does."""
+    try:
+        if handshake.check_vocabularies(target[0], draft[0]):
+            handshake.check_names(target[1], draft[1])
+    except VocabularyMismatch as error:
+        _tell(pair={"mismatch": str(error), "rule": error.metadata["rule"]})
+    else:
+        _tell(pair={})
+
+
+def _try(role: str, values: dict[str, Any]) -> None:
+    path = Path(values["model"])
+    _tell(step=Step.LOAD.name, model=path.name)
+    model = _load(ModelConfig(**{**values, "model": path}))
+    _begin(Step.SEVERAL)
+    decode_several(model)
+    _begin(Step.ONE)
+    decode_one(model)
+    if role == "target":
+        _begin(Step.NUMERICS)
+        profile = Numerics.EXACT if exact_padding(model) else Numerics.LAW
+        _tell(profile=profile.value)
+    model.close()
+
+
+def _begin(step: Step) -> None:
+    _tell(step=step.name)
+
+
+def _tell(**found: Any) -> None:
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""The command that generates text: its options, and what they mean."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import typer
+
+from outrider_cli.help import ShortHelp
+from outrider_cli.options import (
+    ClientOptions,
+    DraftingOptions,
+    ModelOptions,
+    Prefix,
+    SamplingOptions,
+    spread,
+)
+from outrider_cli.services.pair import (
+    BESIDE_THE_TARGET,
+    DraftModel,
+    TargetModel,
+    choose_draft,
+    choose_target,
+    plan_pair,
+    refuse_models,
+)
+
+DEFAULT_PROMPT = "def read_config(path):"
+
+ONE_SESSION = ModelOptions(sessions=1)
+DRAFT_SESSION = replace(BESIDE_THE_TARGET, sessions=1)
+
+_SAMPLING, _SPECULATION = "Sampling", "Speculation"
+
+Prompt = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt",
+        "-p",
+        help="The text to continue. Else standard input, less one final newline, if piped.",
+        show_default="some Python",
+    ),
+]
+Count = Annotated[
+    int,
+    typer.Option(
+        "--n-predict",
+        "-n",
+        help="Tokens to generate at most; -1: until the text ends or the context is full.",
+    ),
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT", help="End before this text. Repeatable.", rich_help_panel=_SAMPLING
+    ),
+]
+Verbose = Annotated[
+    int,
+    typer.Option(
+        "--verbose",
+        "-v",
+        count=True,
+        metavar="",
+        help="Tell what every round did; -vv: and the candidates of both models.",
+    ),
+]
+Compare = Annotated[
+    bool,
+    typer.Option(
+        "--compare",
+        help="Generate once more without drafts, and measure the speed-up.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Orchestrator = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Ask this one; start nothing here."),
+]
+NoDraft = Annotated[bool, typer.Option("--no-draft", help="Use the target alone.")]
+Seed = Annotated[int, typer.Option(help="-1: a random one.")]
+Acceptance = Annotated[
+    Literal["match", "shared-noise", "rejection"] | None,
+    typer.Option(
+        metavar="RULE",
+        help="How drafts are judged: match, shared-noise or rejection, which trusts the draft to"
+        " send its own probabilities. All keep the target's distribution.",
+        show_default="match if greedy, else shared-noise",
+        rich_help_panel=_SPECULATION,
+    ),
+]
+Rows = Annotated[
+    Literal["sampled", "distributions", "logits"] | None,
+    typer.Option(
+        metavar="FORM",
+        help="What the target answers: sampled, distributions or logits.",
+        show_default="what the rule needs",
+        rich_help_panel=_SPECULATION,
+    ),
+]
+Rollback = Annotated[
+    Literal["span", "rpc"] | None,
+    typer.Option(
+        metavar="MODE",
+        help="How the models learn of a rejection: by the next span, or by an rpc.",
+        show_default="span",
+        rich_help_panel=_SPECULATION,
+    ),
+]
+
+
+@spread
+def generate(
+    command_line: typer.Context,
+    prompt: Prompt = None,
+    n_predict: Count = 100,
+    model: TargetModel = None,
+    draft_model: DraftModel = None,
+    no_draft: NoDraft = False,
+    orchestrator: Orchestrator = None,
+    stop: Stop = None,
+    seed: Seed = -1,
+    sampling: Annotated[
+        SamplingOptions, Prefix(panel=_SAMPLING, common=("temperature",))
+    ] = SamplingOptions(),
+    compare: Compare = False,
+    verbose: Verbose = 0,
+    as_json: Json = False,
+    drafting: Annotated[DraftingOptions, Prefix(panel=_SPECULATION)] = DraftingOptions(),
+    acceptance: Acceptance = None,
+    rows: Rows = None,
+    rollback: Rollback = None,
+    engine: Annotated[ModelOptions, Prefix(panel="Target")] = ONE_SESSION,
+    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = DRAFT_SESSION,
+    connection: Annotated[ClientOptions, Prefix(panel="Connection")] = ClientOptions(),
+    short_help: ShortHelp = False,
+) -> None:
+    """Generate text: exactly the target's, sooner.
+
+    Without --orchestrator, the three services are started for this one text and stopped after it.
+
+    outrider generate --prompt 'def main():' --temperature 0
+
+    outrider generate --model large.gguf --draft-model small.gguf --verbose
+
+    outrider generate --orchestrator 127.0.0.1:50060 < prompt.txt
+    """
+    from outrider import client, messages
+    from outrider_cli.generate import run
+
+    if no_draft and (draft_model or compare):
+        raise typer.BadParameter("--no-draft excludes --draft-model and --compare")
+    options = client.GenerateOptions(
+        token_limit=n_predict,
+        **sampling.request(),
+        seed=None if seed == -1 else seed,
+        stop_sequences=tuple(stop or ()),
+        enabled=not no_draft,
+        **drafting.known(),
+        acceptance=messages.Rule(acceptance) if acceptance else None,
+        rows=messages.Form(rows) if rows else None,
+        rollback=client.Rollback(rollback) if rollback else None,
+        detail=client.Detail(min(verbose, 2)),
+    )
+    text = read_prompt(prompt)
+    client.write_request(text, options)  # refuses before anything is started
+    order = run.Order(text, options, run.make_reader(text, as_json, verbose), compare)
+    if orchestrator:
+        refuse_models(command_line)
+        asyncio.run(run.run_remotely(order, orchestrator, connection.security()))
+        return
+    own = None if no_draft else choose_draft(model, draft_model)
+    plan = plan_pair(choose_target(model), own, engine, draft_engine)
+    asyncio.run(run.run_locally(order, plan))
+
+
+def read_prompt(given: str | None) -> str:
+    """Return the prompt given, else what is piped in, else a default."""
+    from outrider.errors import InvalidRequest
+
+    if given is not None:
+        return given
+    if sys.stdin is None or sys.stdin.isatty():
+        return DEFAULT_PROMPT
+    try:
+        piped = sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest("prompt", "standard input is not UTF-8 text") from None
+    return piped.removesuffix("\n") or DEFAULT_PROMPT

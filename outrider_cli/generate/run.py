@@ -1,0 +1,212 @@
+"""Carries out one generation: readies the models, reads the events, shows them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from outrider.client import (
+    Delta,
+    Detail,
+    Event,
+    GenerateOptions,
+    OutriderClient,
+    PeerState,
+    Started,
+    Status,
+)
+from outrider.errors import VocabularyMismatch
+from outrider.rpc.security import ClientSecurity
+from outrider_cli.generate.verbose import round_lines
+from outrider_cli.render import (
+    FAINT,
+    Speedup,
+    Transcript,
+    Words,
+    json_object,
+    statistics_lines,
+    waiting_line,
+)
+from outrider_cli.screen import Progress, Screen, note, open_screen, show_lines
+from outrider_cli.services.local import LocalPlan, LocalServices, local_services
+
+_POLL_SECONDS = 0.02
+_LONG_PROMPT = 2000  # characters from which on the prompt is worth a line of progress
+
+
+class Reader(Protocol):
+    """Does something with the events of a generation."""
+
+    def read(self, event: Event) -> None:
+        """Something happened."""
+
+    def end(self, transcript: Transcript, status: Status, speedup: Speedup) -> None:
+        """Everything was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to generate, who reads it, and whether to do it once more without drafts."""
+
+    prompt: str
+    options: GenerateOptions
+    reader: Reader
+    compare: bool = False
+
+
+def make_reader(prompt: str, as_json: bool, verbose: int) -> Reader:
+    """Return what shows the events in the way that the options ask for."""
+    if as_json:
+        return JsonReader()
+    screen = open_screen()
+    return RoundReader(screen, prompt) if verbose else TextReader(screen, prompt)
+
+
+class TextReader:
+    """Shows the text as it comes, then the statistics."""
+
+    def __init__(self, screen: Screen, prompt: str) -> None:
+        self._screen = screen
+        self._prompt = prompt
+
+    def read(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._screen.show(Words(self._prompt, FAINT))
+        for words in Transcript.words(event):
+            self._screen.show(words)
+
+    def end(self, transcript: Transcript, status: Status, speedup: Speedup) -> None:
+        self._screen.show(Words("\n\n"))
+        show_lines(self._screen, statistics_lines(transcript, status, speedup))
+
+
+class RoundReader(TextReader):
+    """Shows what every round did, then the text and the statistics."""
+
+    def __init__(self, screen: Screen, prompt: str) -> None:
+        super().__init__(screen, prompt)
+        self._events: list[Event] = []
+
+    def read(self, event: Event) -> None:
+        self._events.append(event)
+        if isinstance(event, Delta) and event.report is not None:
+            for line in round_lines(event.report):
+                self._screen.show(Words(f"{line}\n"))
+
+    def end(self, transcript: Transcript, status: Status, speedup: Speedup) -> None:
+        self._screen.show(Words("\n"))
+        for event in self._events:
+            super().read(event)
+        super().end(transcript, status, speedup)
+
+
+class JsonReader:
+    """Prints one JSON object at the end."""
+
+    def read(self, event: Event) -> None:
+        pass
+
+    def end(self, transcript: Transcript, status: Status, speedup: Speedup) -> None:
+        print(json.dumps(json_object(transcript, status, speedup)), flush=True)
+
+
+async def run_locally(order: Order, plan: LocalPlan) -> None:
+    """Generate with services of our own, which are gone when this returns."""
+    progress = Progress()
+    try:
+        async with local_services(plan) as services:
+            progress.say("starting the services")
+            await _use(services, order, plan, progress)
+            if services.draft is not None and services.draft.ended:
+                note("the draft ended early; the rest was generated without it")
+    finally:
+        progress.clear()
+
+
+async def _use(services: LocalServices, order: Order, plan: LocalPlan, progress: Progress) -> None:
+    async with OutriderClient(await services.start()) as client:
+        status = await services.watch(wait_for_pair(client, progress))
+        progress.clear()
+        if plan.is_its_own_draft:
+            note("no --draft-model: the target drafts for itself, as a demonstration")
+        await services.watch_without_draft(_carry_out(client, order, status, progress))
+
+
+async def run_remotely(order: Order, address: str, security: ClientSecurity) -> None:
+    """Generate with an orchestrator that is running."""
+    progress = Progress()
+    try:
+        async with OutriderClient(address, security) as client:
+            status = await wait_for_target(client, progress)
+            progress.clear()
+            if order.options.enabled and not status.speculating:
+                note(f"without drafts: {status.reason}")
+            await _carry_out(client, order, status, progress)
+    finally:
+        progress.clear()
+
+
+async def _carry_out(
+    client: OutriderClient, order: Order, status: Status, progress: Progress
+) -> None:
+    if len(order.prompt) >= _LONG_PROMPT:
+        progress.say("reading the prompt")
+    transcript = Transcript()
+    async with aclosing(client.generate(order.prompt, order.options)) as events:
+        async for event in events:
+            # It is read once the first token is there.
+            if not isinstance(event, Started):
+                progress.clear()
+            transcript.add(event)
+            order.reader.read(event)
+    plain = None
+    if order.compare:
+        progress.say("once more without drafts")
+        plain = await _without_drafts(client, order, transcript)
+        progress.clear()
+    order.reader.end(transcript, status, Speedup.of(transcript, plain))
+
+
+async def _without_drafts(
+    client: OutriderClient, order: Order, transcript: Transcript
+) -> Transcript:
+    """Generate the same once more with the target alone."""
+    assert transcript.started is not None
+    options = replace(
+        order.options, enabled=False, seed=transcript.started.seed, detail=Detail.NOTHING
+    )
+    plain = Transcript()
+    async with aclosing(client.generate(order.prompt, options)) as events:
+        async for event in events:
+            plain.add(event)
+    return plain
+
+
+async def wait_for_pair(client: OutriderClient, progress: Progress) -> Status:
+    """Return once every model is ready. Raises VocabularyMismatch when they do not fit."""
+    while True:
+        status = await client.status()
+        for peer in status.peers:
+            if peer.state is PeerState.REFUSED:
+                raise VocabularyMismatch(f"{peer.role} refused: {peer.detail}")
+        if all(peer.state is PeerState.READY for peer in status.peers):
+            return status
+        progress.say("loading the models")
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def wait_for_target(client: OutriderClient, progress: Progress) -> Status:
+    """Return once the target is ready; the draft may come later, or never."""
+    told = ""
+    while True:
+        status = await client.status()
+        target = status.peer("target")
+        if target is None or target.state is PeerState.READY:
+            return status
+        if waiting_line(status) != told:
+            told = waiting_line(status)
+            progress.say(told)
+        await asyncio.sleep(_POLL_SECONDS)

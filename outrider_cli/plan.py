@@ -1,0 +1,197 @@
+"""The command that says what to expect of two machines before anything is moved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outrider_cli.options import ClientOptions, Prefix, spread
+
+if TYPE_CHECKING:
+    from orchestrator.forecast import Conditions, Forecast
+    from outrider.client import ControllerView
+
+_MEASURED = "Measured figures"
+WIDTH = 80
+ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+@spread
+def plan(
+    orchestrator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Take what this one has measured for everything not given here.",
+            rich_help_panel=_MEASURED,
+        ),
+    ] = None,
+    target_ms: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MS | ROWS:MS,...",
+            help="A decode of the target, by its rows: 66, or 1:66,4:55,8:100.",
+        ),
+    ] = None,
+    draft_ms: Annotated[float | None, typer.Option(help="The draft's time for one token.")] = None,
+    acceptance: Annotated[
+        float | None,
+        typer.Option(
+            help="Of a draft token when those before it were accepted, which is more than accepted "
+            "over drafted; without it, a row for each of several."
+        ),
+    ] = None,
+    round_trip_ms: Annotated[float | None, typer.Option(help="To the draft and back.")] = None,
+    overhead_ms: Annotated[
+        float | None, typer.Option(help="Of a round, beside the decode: the way to the target.")
+    ] = None,
+    slowdown: Annotated[
+        float | None,
+        typer.Option(help="A decode beside a busy draft over one without; 1: own machines."),
+    ] = None,
+    takes_turns: Annotated[
+        bool | None,
+        typer.Option(
+            "--takes-turns/--own-cores", help="Both on the same cores: they never run at once."
+        ),
+    ] = None,
+    n_max: Annotated[int, typer.Option(help="Draft tokens of a round at most.")] = 16,
+    connection: Annotated[ClientOptions, Prefix(panel="Connection")] = ClientOptions(),
+) -> None:
+    """Forecast what speculating yields with given models, machines and links.
+
+    The formulas are the ones that decide while a generation runs.
+    """
+    from dataclasses import replace
+
+    from outrider.client import ControllerView
+    from outrider.errors import InvalidRequest
+
+    measured = ControllerView(
+        round_overhead_seconds=0.0015, draft_latency_seconds=0.0005, slowdown=1.0
+    )
+    if orchestrator:
+        measured = asyncio.run(_ask(orchestrator, connection))
+    elif target_ms is None or draft_ms is None:
+        raise InvalidRequest("plan", "needs --target-ms and --draft-ms, or --orchestrator")
+    if target_ms is not None:
+        measured = replace(measured, decode_costs=tuple(read_costs(target_ms)))
+    given: dict[str, Any] = {}
+    for name, value, scale in (
+        ("draft_token_seconds", draft_ms, 1e-3),
+        ("draft_latency_seconds", round_trip_ms, 1e-3),
+        ("round_overhead_seconds", overhead_ms, 1e-3),
+        ("slowdown", slowdown, 1.0),
+    ):
+        if value is not None:
+            if not value >= 0.0:
+                raise InvalidRequest(name, f"must be at least 0, not {value:g}")
+            given[name] = value * scale
+    if takes_turns is not None:
+        given["takes_turns"] = takes_turns
+    measured = replace(measured, **given)
+    if acceptance is not None and not 0.0 <= acceptance <= 1.0:
+        raise InvalidRequest("acceptance", f"must be in [0, 1], not {acceptance:g}")
+    if not 1 <= n_max <= 64:
+        raise InvalidRequest("n_max", f"must be in [1, 64], not {n_max}")
+    rows = ACCEPTANCES if acceptance is None else (acceptance,)
+    from outrider_cli.render import wrapped
+
+    for line in plan_lines(measured, rows, n_max):
+        print(*wrapped(line, WIDTH, " " * 14), sep="\n")
+
+
+async def _ask(address: str, connection: ClientOptions) -> ControllerView:
+    """Return what an orchestrator has measured."""
+    from outrider.client import OutriderClient
+    from outrider.errors import InvalidRequest
+
+    async with OutriderClient(address, connection.security()) as client:
+        status = await client.status()
+    if not status.controller.decode_costs or not status.controller.draft_token_seconds:
+        raise InvalidRequest("orchestrator", f"{address} has no pair yet: {status.reason}")
+    return status.controller
+
+
+def read_costs(text: str) -> Iterator[tuple[int, float]]:
+    """Yield (rows, seconds) of `66` or `1:66,4:55`. Raises InvalidRequest."""
+    from outrider.errors import InvalidRequest
+
+    before = 0
+    for part in text.split(","):
+        rows, colon, milliseconds = part.partition(":")
+        try:
+            count, cost = (int(rows), float(milliseconds)) if colon else (1, float(rows))
+        except ValueError:
+            raise InvalidRequest("target_ms", f"is not MS or ROWS:MS,...: {text}") from None
+        if count <= before or not cost > 0.0:
+            raise InvalidRequest("target_ms", "needs rising rows and times above 0")
+        before = count
+        yield count, cost / 1e3
+    if before == 1:
+        # One figure says what one row costs. Up to eight more are often free.
+        yield 8, cost / 1e3
+        yield 16, 2.0 * cost / 1e3
+
+
+def conditions_of(measured: ControllerView, acceptance: float) -> Conditions:
+    """Return what a forecast rests on."""
+    from orchestrator.forecast import Conditions
+    from outrider.costs import CostTable
+
+    return Conditions(
+        acceptance=min(acceptance, 0.99),
+        decode_seconds=CostTable(measured.decode_costs).seconds,
+        overhead=measured.round_overhead_seconds,
+        latency=measured.draft_latency_seconds,
+        token_time=measured.draft_token_seconds,
+        slowdown=measured.slowdown or 1.0,
+    )
+
+
+def _cell(forecast: Forecast | None, alone: float) -> str:
+    if forecast is None:
+        return f"{'-':^15}"
+    rate = f"{forecast.rate:.1f}" if forecast.rate < 1000.0 else f"{forecast.rate:.0f}"
+    return f"{rate:>5} {forecast.rate / alone:5.2f}x {forecast.length:<2}"
+
+
+def plan_lines(measured: ControllerView, acceptances: Sequence[float], n_max: int) -> Iterator[str]:
+    """Yield the table of modes, the break-even round trips and the advice."""
+    from orchestrator.forecast import Mode, break_even, forecasts
+
+    costs = " ".join(f"{rows}:{1e3 * seconds:.1f}" for rows, seconds in measured.decode_costs)
+    yield f"target        {costs} ms by rows"
+    yield (
+        f"draft         {1e3 * measured.draft_token_seconds:.1f} ms a token, "
+        f"{1e3 * measured.draft_latency_seconds:.1f} ms away"
+        + (", on the target's own cores" if measured.takes_turns else "")
+    )
+    run_ahead = False if measured.takes_turns else None
+    yield ""
+    yield "accept  plain   serial           run ahead        never wait      best"
+    advice = []
+    for acceptance in acceptances:
+        conditions = conditions_of(measured, acceptance)
+        found = {each.mode: each for each in forecasts(conditions, n_max, run_ahead)}
+        alone = found[Mode.PLAIN].rate
+        best = max(found.values(), key=lambda each: each.rate)
+        cells = [
+            _cell(found.get(mode), alone) for mode in (Mode.SERIAL, Mode.WAITING, Mode.RESTLESS)
+        ]
+        name = best.mode.value if best.rate > 1.01 * alone else "plain"
+        yield f"{acceptance:<6.2f} {alone:6.1f}   " + "  ".join(cells) + f" {name}"
+        advice.append((acceptance, best.rate / alone, name, conditions))
+    yield ""
+    yield "tokens/s, times the target alone, the draft length after a rejection"
+    yield ""
+    for acceptance, ratio, name, conditions in advice:
+        away = break_even(conditions, n_max, Mode.SERIAL)
+        reach = "at any distance" if away is None else f"up to {1e3 * away:.0f} ms away"
+        if name == "plain":
+            yield f"at {acceptance:.2f}: do not speculate; waiting for drafts pays {reach}"
+        else:
+            yield f"at {acceptance:.2f}: {ratio:.2f}x by {name}; waiting for drafts pays {reach}"

@@ -1,0 +1,95 @@
+"""Where the command prints: coloured on a terminal, plain text anywhere else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from outrider_cli.render import Line, Words, visible
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+
+class Screen(Protocol):
+    """Takes words as they come."""
+
+    def show(self, words: Words) -> None:
+        """Print words at once."""
+
+
+def open_screen() -> Screen:
+    """Return a screen on standard output."""
+    return _Colors() if _takes_codes(sys.stdout) else _Plain(sys.stdout)
+
+
+def _takes_codes(stream: TextIO) -> bool:
+    """Whether escape codes are welcome there."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not plain
+
+
+def show_lines(screen: Screen, lines: Iterable[Line]) -> None:
+    """Print lines, each with its end."""
+    for line in lines:
+        for words in [*line, Words("\n")]:
+            screen.show(words)
+
+
+class _Plain:
+    """Prints the text alone; to a file or a pipe exactly as it is."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._encoding = stream.encoding or "utf-8"
+        self._is_terminal = stream.isatty()
+
+    def show(self, words: Words) -> None:
+        text = visible(words.text) if self._is_terminal else words.text
+        self._stream.write(text.encode(self._encoding, "replace").decode(self._encoding))
+        self._stream.flush()
+
+
+class _Colors:
+    """Prints with styles."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(highlight=False)
+
+    def show(self, words: Words) -> None:
+        self._console.out(visible(words.text), style=words.style or None, end="")
+
+
+class Progress:
+    """One line on standard error about what is waited for. Shown on terminals only."""
+
+    def __init__(self) -> None:
+        self._status: Status | None = None
+
+    def say(self, text: str) -> None:
+        """Show this text in place of the last one."""
+        if not _takes_codes(sys.stderr):
+            return
+        from rich.console import Console
+        from rich.status import Status
+        from rich.text import Text
+
+        if self._status is None:
+            self._status = Status("", console=Console(stderr=True))
+            self._status.start()
+        self._status.update(Text(text))
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def note(text: str) -> None:
+    """Print one line that is good to know on standard error."""
+    print(f"note: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,171 @@
+"""The commands that run one service each, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outrider_cli import COMMAND
+from outrider_cli.options import (
+    DraftingOptions,
+    HttpOptions,
+    ModelOptions,
+    Prefix,
+    ServerOptions,
+    spread,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.http.config import HttpConfig
+    from orchestrator.http.server import HttpServer
+    from orchestrator.launch import Launcher
+    from orchestrator.main import StartGateway
+    from orchestrator.service import Orchestrator
+
+TARGET_ADDRESS = "127.0.0.1:50062"
+DRAFT_ADDRESS = "127.0.0.1:50061"
+ORCHESTRATOR_ADDRESS = "127.0.0.1:50060"
+
+Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any.")]
+ModelPath = Annotated[Path, typer.Option("--model", "-m", metavar="GGUF", help="The model's file.")]
+
+
+@spread
+def target(
+    model: ModelPath,
+    listen: Listen = TARGET_ADDRESS,
+    engine: ModelOptions = ModelOptions(),
+    server: ServerOptions = ServerOptions(),
+) -> None:
+    """Run a target service: the model whose text is wanted."""
+    from target_service.config import TargetConfig
+    from target_service.main import run
+
+    _serve(run(TargetConfig(server=server.config(listen), model=engine.config(model))))
+
+
+@spread
+def draft(
+    model: ModelPath,
+    listen: Listen = DRAFT_ADDRESS,
+    engine: ModelOptions = ModelOptions(),
+    server: ServerOptions = ServerOptions(),
+) -> None:
+    """Run a draft service: a small model that guesses ahead."""
+    from draft_service.config import DraftConfig
+    from draft_service.main import run
+
+    _serve(run(DraftConfig(server=server.config(listen), model=engine.config(model))))
+
+
+@spread
+def orchestrator(
+    listen: Listen = ORCHESTRATOR_ADDRESS,
+    target: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The target service.")
+    ] = TARGET_ADDRESS,
+    draft: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The draft service.")
+    ] = DRAFT_ADDRESS,
+    no_draft: Annotated[bool, typer.Option("--no-draft", help="Use the target alone.")] = False,
+    draft_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Wait this long for a draft, then go on.")
+    ] = 1.0,
+    request_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")
+    ] = 600.0,
+    chat_template_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A jinja2 template for chats; else the target's own."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Jobs that run or are kept, at most.")] = 256,
+    job_keep: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Keep a job's results so long.")
+    ] = 600.0,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PEM",
+            help="Reach target and draft by TLS, except where the address is plain://HOST:PORT.",
+        ),
+    ] = None,
+    drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
+    http: Annotated[HttpOptions, Prefix(panel="HTTP")] = HttpOptions(),
+    server: ServerOptions = ServerOptions(),
+) -> None:
+    """Run an orchestrator: joins the two, serves the clients.
+
+    It shows its own token and certificate to the target and the draft.
+    """
+    from orchestrator.config import OrchestratorConfig
+    from orchestrator.main import run
+    from outrider.rpc.security import ClientSecurity
+    from outrider.speculation import Speculation
+
+    config = OrchestratorConfig(
+        server=server.config(listen),
+        peer_security=ClientSecurity(
+            token_file=server.token_file,
+            tls_ca=tls_ca,
+            # Without TLS to the peers, the certificate is for the clients alone.
+            tls_cert=server.tls_cert if tls_ca else None,
+            tls_key=server.tls_key if tls_ca else None,
+        ),
+        target=target,
+        draft="" if no_draft else draft,
+        speculation=Speculation(**drafting.known()),
+        draft_seconds=draft_timeout,
+        request_seconds=request_timeout,
+        chat_template=_read_template(chat_template_file),
+        jobs=jobs,
+        job_seconds=job_keep,
+    )
+    _serve(run(config, COMMAND, _gateway(http.config(server))))
+
+
+def _gateway(config: HttpConfig | None) -> StartGateway | None:
+    """Return what starts the gateway, if one is wanted."""
+    if config is None:
+        return None
+    from orchestrator.http.server import HttpServer
+
+    async def start(orchestrator: Orchestrator, launcher: Launcher) -> HttpServer:
+        server = HttpServer(config, orchestrator, launcher if config.allow_init else None)
+        await server.start()
+        return server
+
+    return start
+
+
+def _read_template(path: Path | None) -> str:
+    """Return a template's text; empty without a file. Raises InvalidConfig."""
+    from orchestrator.chat import ChatTemplate
+    from outrider.errors import InvalidConfig, InvalidRequest
+
+    if path is None:
+        return ""
+    try:
+        text = path.read_text(encoding="utf-8")
+        ChatTemplate(text)
+    except (OSError, UnicodeDecodeError, InvalidRequest) as error:
+        raise InvalidConfig("chat_template_file", f"{path}: {error}") from None
+    return text
+
+
+def _serve(service: Coroutine[Any, Any, None]) -> None:
+    """Run a service to its end, with logs on stderr."""
+    from outrider import logs
+    from outrider.errors import InvalidConfig
+
+    logs.start_logging()
+    try:
+        asyncio.run(service)
+    except ModuleNotFoundError as error:
+        if error.name != "llama_cpp":
+            raise
+        message = "hosting one needs llama.cpp: pip install 'outrider[llama]'"
+        raise InvalidConfig("model", message) from None

@@ -1,0 +1,123 @@
+"""Starts the three services as children of this process, and leaves none of them behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from outrider.children import ANY_PORT, Child, Tell, watch
+from outrider_cli import COMMAND
+from outrider_cli.options import ModelOptions, arguments
+
+T = TypeVar("T")
+
+_PLAIN = "plain://"  # never TLS between processes of one machine
+
+
+def _ignore(role: str, line: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """A model to host here."""
+
+    model: Path
+    options: ModelOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalPlan:
+    """What to start: each model here, or reached at its address; no draft for the target alone."""
+
+    target: Hosted | str
+    draft: Hosted | str | None
+    listen: str = ANY_PORT  # of the orchestrator
+    orchestrator: tuple[str, ...] = ()  # more of its options
+
+    @property
+    def is_its_own_draft(self) -> bool:
+        """Whether one model plays both parts, as a demonstration."""
+        both = (self.target, self.draft)
+        hosted = [one.model for one in both if isinstance(one, Hosted)]
+        return len(hosted) == 2 and hosted[0] == hosted[1]
+
+
+class LocalServices:
+    """Target, draft and orchestrator; the models on ports of the system's choice."""
+
+    def __init__(self, plan: LocalPlan, tell: Tell = _ignore) -> None:
+        self._plan = plan
+        self._tell = tell
+        self.target: Child | None = None
+        self.draft: Child | None = None
+        self.orchestrator: Child | None = None
+        self._draft_address = ""
+
+    async def start(self) -> str:
+        """Return the orchestrator's address; the models may still be loading."""
+        plan = self._plan
+        if isinstance(plan.target, Hosted):
+            self.target = await self._start_model("target", plan.target)
+        if isinstance(plan.draft, Hosted):
+            self.draft = await self._start_model("draft", plan.draft)
+        target, draft = await asyncio.gather(
+            _address(self.target, plan.target), _address(self.draft, plan.draft)
+        )
+        self._draft_address = draft.removeprefix(_PLAIN)
+        peers = ("--target", target, *(("--draft", draft) if draft else ("--no-draft",)))
+        words = (*peers, *plan.orchestrator)
+        self.orchestrator = await Child.start(
+            COMMAND, "orchestrator", plan.listen, words, self._tell
+        )
+        return await self.watch(self.orchestrator.address())
+
+    async def http_address(self) -> str:
+        """Return where the orchestrator serves HTTP, which it was told to do."""
+        assert self.orchestrator is not None
+        return await self.watch(self.orchestrator.address())
+
+    async def _start_model(self, role: str, hosted: Hosted, listen: str = ANY_PORT) -> Child:
+        words = (f"--model={hosted.model}", *arguments(hosted.options))
+        return await Child.start(COMMAND, role, listen, words, self._tell)
+
+    async def restart_draft(self) -> None:
+        """Start the draft again where it was."""
+        assert isinstance(self._plan.draft, Hosted)
+        self.draft = await self._start_model("draft", self._plan.draft, self._draft_address)
+
+    async def watch(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of `work`; raise ServiceStopped as soon as any service ends."""
+        return await watch(work, self._children())
+
+    async def watch_without_draft(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `watch`, for work that goes on without the draft."""
+        return await watch(work, [c for c in self._children() if c is not self.draft])
+
+    async def stop(self) -> None:
+        """Stop all services."""
+        await asyncio.gather(*(child.stop() for child in self._children()))
+
+    def _children(self) -> list[Child]:
+        return [c for c in (self.target, self.draft, self.orchestrator) if c is not None]
+
+
+@asynccontextmanager
+async def local_services(plan: LocalPlan, tell: Tell = _ignore) -> AsyncIterator[LocalServices]:
+    """Give services that are stopped at the end, however it comes; `tell` gets their log lines."""
+    services = LocalServices(plan, tell)
+    try:
+        yield services
+    finally:
+        await services.stop()
+
+
+async def _address(child: Child | None, place: Hosted | str | None) -> str:
+    """Return where a peer is, for the orchestrator; empty when there is none."""
+    if child is not None:
+        return _PLAIN + await child.address()
+    return place if isinstance(place, str) else ""

@@ -1,0 +1,87 @@
+"""Which two models the commands of one machine use, and how they share it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import outrider
+from outrider_cli import settings
+from outrider_cli.options import ModelOptions, flags
+
+if TYPE_CHECKING:
+    from outrider_cli.services.local import Hosted, LocalPlan
+
+BUNDLED = Path(outrider.__file__).parents[1] / "models"
+BUNDLED_TARGET = BUNDLED / "stdlib-target-q8_0.gguf"
+BUNDLED_DRAFT = BUNDLED / "stdlib-draft-q8_0.gguf"
+
+# All threads: the two take turns. Only what is neither of them goes before the draft.
+BESIDE_THE_TARGET = ModelOptions(nice=19)
+
+_ENGINE_FLAGS = {word + flag for flag in flags(ModelOptions) for word in ("", "draft-")}
+
+TargetModel = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="GGUF",
+        help="The target. Without --draft-model it drafts for itself.",
+        show_default="the bundled pair",
+    ),
+]
+DraftModel = Annotated[Path | None, typer.Option(metavar="GGUF", help="The draft.")]
+
+
+def choose_target(model: Path | None) -> Path:
+    """Return the target's file: the one given, or the bundled one."""
+    return _check_file("model", model or BUNDLED_TARGET)
+
+
+def choose_draft(model: Path | None, draft_model: Path | None) -> Path:
+    """Return the draft's file: a target of the user's own is its own draft."""
+    if draft_model is None and model is not None:
+        return _check_file("model", model)
+    return _check_file("draft-model", draft_model or BUNDLED_DRAFT)
+
+
+def host_draft(model: Path, options: ModelOptions, of_target: ModelOptions) -> Hosted:
+    """Return the draft to host; it takes the target's context unless it has its own."""
+    from outrider_cli.services.local import Hosted
+
+    return Hosted(model, replace(options, context=options.context or of_target.context))
+
+
+def plan_pair(
+    target: Path, draft: Path | None, engine: ModelOptions, draft_engine: ModelOptions
+) -> LocalPlan:
+    """Return what to start for one user of a pair; no draft for the target alone."""
+    from outrider_cli.services.local import Hosted, LocalPlan
+
+    return LocalPlan(
+        target=Hosted(target, engine),
+        draft=host_draft(draft, draft_engine, engine) if draft else None,
+        # One user at a terminal: Ctrl-C is the deadline.
+        orchestrator=("--request-timeout", "1000000"),
+    )
+
+
+def refuse_models(command_line: typer.Context) -> None:
+    """Raise BadParameter for options of models beside --orchestrator, which has its own."""
+    ours = settings.typed(command_line) & {"model", "draft-model", *_ENGINE_FLAGS}
+    if ours:
+        raise typer.BadParameter(f"--orchestrator excludes --{min(ours)}")
+
+
+def _check_file(option: str, path: Path) -> Path:
+    """Return the path, or refuse it before anything is started."""
+    from outrider.errors import InvalidConfig
+
+    if not path.is_file():
+        hint = ": this install has no bundled models" if BUNDLED in path.parents else ""
+        raise InvalidConfig(option, f"there is no file {path}{hint}")
+    return path

@@ -1,0 +1,146 @@
+"""The command that runs the three services on this machine until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outrider_cli.options import (
+    ClientOptions,
+    DraftingOptions,
+    HttpOptions,
+    ModelOptions,
+    Prefix,
+    ServerOptions,
+    arguments,
+    spread,
+)
+from outrider_cli.services.commands import ORCHESTRATOR_ADDRESS, Listen
+from outrider_cli.services.pair import (
+    BESIDE_THE_TARGET,
+    DraftModel,
+    TargetModel,
+    choose_draft,
+    choose_target,
+    host_draft,
+)
+
+if TYPE_CHECKING:
+    from outrider_cli.services.local import LocalPlan, LocalServices
+
+_RESTART_SECONDS = 1.0
+
+
+@spread
+def up(
+    model: TargetModel = None,
+    draft_model: DraftModel = None,
+    no_draft: Annotated[bool, typer.Option("--no-draft", help="Use the target alone.")] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A target on another machine, in place of --model."),
+    ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A draft on another machine, not --draft-model."),
+    ] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(metavar="PEM", help="Reach other machines by TLS; trust this.")
+    ] = None,
+    listen: Listen = ORCHESTRATOR_ADDRESS,
+    drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
+    http: Annotated[HttpOptions, Prefix(panel="HTTP")] = HttpOptions(),
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = (
+        False
+    ),
+    engine: Annotated[ModelOptions, Prefix(panel="Target")] = ModelOptions(),
+    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = BESIDE_THE_TARGET,
+    server: Annotated[ServerOptions, Prefix(panel="Orchestrator")] = ServerOptions(),
+) -> None:
+    """Run target, draft and orchestrator here until Ctrl-C.
+
+    The target gets the threads, the draft what it leaves. A draft that dies is started again.
+    """
+    from outrider_cli.services.local import Hosted, LocalPlan
+
+    if target and model:
+        raise typer.BadParameter("--target and --model exclude each other")
+    if sum(map(bool, (draft, draft_model, no_draft))) > 1:
+        raise typer.BadParameter("--draft, --draft-model and --no-draft exclude each other")
+    own = None if no_draft or draft else choose_draft(model, draft_model)
+    drafting.known()  # refuses before anything is started
+    http.config(server)
+    words = [*arguments(drafting), *arguments(http), *arguments(server)]
+    if tls_ca:
+        words.append(f"--tls-ca={tls_ca}")
+    plan = LocalPlan(
+        target=target or Hosted(choose_target(model), engine),
+        draft=draft or (host_draft(own, draft_engine, engine) if own else None),
+        listen=listen,
+        orchestrator=tuple(words),
+    )
+    asyncio.run(_stay_up(plan, _client_of(server), verbose, bool(http.http)))
+
+
+def _client_of(server: ServerOptions) -> ClientOptions:
+    """Return what the orchestrator wants to be shown; its own certificate will do for ours."""
+    demanded = server.tls_client_ca is not None
+    return ClientOptions(
+        token_file=server.token_file,
+        tls_ca=server.tls_cert,
+        tls_cert=server.tls_cert if demanded else None,
+        tls_key=server.tls_key if demanded else None,
+    )
+
+
+async def _stay_up(
+    plan: LocalPlan, client: ClientOptions, verbose: bool, serves_http: bool
+) -> None:
+    from outrider_cli.services.local import local_services
+
+    async with local_services(plan, _show_log if verbose else lambda role, line: None) as services:
+        address = await services.start()
+        if serves_http:
+            print(f"http: {await services.http_address()}", flush=True)
+        await services.watch_without_draft(_serve(services, address, client))
+
+
+async def _serve(services: LocalServices, address: str, options: ClientOptions) -> None:
+    """Say when everything is ready; then bring the draft back whenever it dies."""
+    from outrider.client import CallFailed, OutriderClient
+    from outrider_cli.generate.run import wait_for_pair
+    from outrider_cli.render import status_lines
+    from outrider_cli.screen import Progress, note, open_screen, show_lines
+
+    # Where it listens on every address, this one is ours.
+    address = address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:")
+    progress = Progress()
+    try:
+        async with OutriderClient(address, options.security()) as asked:
+            # A draft that cannot even load is a mistake; later on it may come and go.
+            status = await services.watch(wait_for_pair(asked, progress))
+        show_lines(open_screen(), status_lines(address, status))
+    except CallFailed as error:
+        # A certificate for another name, say. Whoever is meant to call it, can.
+        note(f"it runs, but cannot be asked from here: {error}")
+    finally:
+        progress.clear()
+    command = ("outrider", "generate", f"--orchestrator={address}", *arguments(options))
+    print(f"try: {shlex.join(command)}", flush=True)
+    while True:
+        if services.draft is None:
+            await asyncio.Event().wait()
+        assert services.draft is not None
+        stopped = await services.draft.end()
+        note(f"{stopped}; starting it again")
+        await asyncio.sleep(_RESTART_SECONDS)
+        await services.restart_draft()
+
+
+def _show_log(role: str, line: str) -> None:
+    print(f"{role}: {line}", file=sys.stderr, flush=True)
