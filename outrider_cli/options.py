@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 import typer
 
 if TYPE_CHECKING:
-    from orchestrator.http.config import HttpConfig
+    from gateway.config import HttpConfig
     from outrider.rpc.run_model import ModelConfig
     from outrider.rpc.security import ClientSecurity, ServerSecurity
     from outrider.rpc.server import ServerConfig
@@ -191,7 +191,7 @@ class HttpOptions:
 
     def config(self, server: ServerOptions) -> HttpConfig | None:
         """Return the configuration of the gateway, None without one. Raises InvalidConfig."""
-        from orchestrator.http.config import HttpConfig
+        from gateway.config import HttpConfig
         from outrider.rpc.security import read_token
 
         if not self.http:

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 def description() -> str:
     """Return the OpenAPI description as text."""
-    from orchestrator.http.app import describe
+    from gateway.app import describe
 
     return json.dumps(describe(), indent=1, sort_keys=True) + "\n"
 

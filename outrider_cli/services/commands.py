@@ -20,8 +20,8 @@ from outrider_cli.options import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.http.config import HttpConfig
-    from orchestrator.http.server import HttpServer
+    from gateway.config import HttpConfig
+    from gateway.server import HttpServer
     from orchestrator.launch import Launcher
     from orchestrator.main import StartGateway
     from orchestrator.service import Orchestrator
@@ -131,7 +131,7 @@ def _gateway(config: HttpConfig | None) -> StartGateway | None:
     """Return what starts the gateway, if one is wanted."""
     if config is None:
         return None
-    from orchestrator.http.server import HttpServer
+    from gateway.server import HttpServer
 
     async def start(orchestrator: Orchestrator, launcher: Launcher) -> HttpServer:
         server = HttpServer(config, orchestrator, launcher if config.allow_init else None)

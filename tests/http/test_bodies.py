@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.http.bodies import LARGE_BYTES, parse
+from gateway.bodies import LARGE_BYTES, parse
 from tests.support.gateway import serving
 
 VALUES: list[Any] = [

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, suppress
 import httpx
 import pytest
 
-from orchestrator.http.config import HttpConfig
-from orchestrator.http.connections import Connection
-from orchestrator.http.middleware import is_known_host
+from gateway.config import HttpConfig
+from gateway.connections import Connection
+from gateway.middleware import is_known_host
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.gateway import serving
 

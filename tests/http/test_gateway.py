@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.http.config import HttpConfig
-from orchestrator.http.server import HttpServer, _listen
+from gateway.config import HttpConfig
+from gateway.server import HttpServer, _listen
 from outrider.errors import (
     DeadlinePassed,
     DecodeFailed,

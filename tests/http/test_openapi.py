@@ -13,8 +13,8 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.http.app import create_app, describe
-from orchestrator.http.config import HttpConfig
+from gateway.app import create_app, describe
+from gateway.config import HttpConfig
 from tests.support.fake_orchestrator import FakeOrchestrator
 
 FILE = Path(__file__).parents[2] / "docs" / "openapi.json"

@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from orchestrator.http import llama, openai, openai_answers
-from orchestrator.http.completion import Completion
-from orchestrator.http.counts import acceptance_histogram, acceptance_metrics, timings
-from orchestrator.http.options import GenerationFields, generate_request, read_prompts
-from orchestrator.http.streams import event
+from gateway import llama_server
+from gateway.gathering import Completion
+from gateway.openai import answers, requests
+from gateway.options import GenerationFields, generate_request, read_prompts
+from gateway.streams import event
+from gateway.usage import acceptance_histogram, acceptance_metrics, timings
 from outrider.errors import InvalidRequest
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.fake_orchestrator import FakeOrchestrator
 
 GOLDEN = Path(__file__).with_name("golden")
-HEAD = openai_answers.Head("id-1", 1700000000, "fp_1")
+HEAD = answers.Head("id-1", 1700000000, "fp_1")
 COMPLETIONS: dict[str, dict[str, Any]] = {
     "completion": {"prompt": "ab"},
     "completion_usage": {"prompt": "ab", "stream_options": {"include_usage": True}},
@@ -64,40 +65,40 @@ def check(name: str, chunks: list[bytes]) -> None:
 
 @pytest.mark.parametrize("name", COMPLETIONS)
 async def test_a_stream_of_completions_is_as_written_down(name: str):
-    wish = openai.read_completion(openai.CompletionBody(**COMPLETIONS[name]))
-    shape = openai_answers.TextShape(wish.requests[0].HasField("logprobs"))
-    chunks = openai_answers.Chunks(HEAD, shape, wish)
+    wish = requests.read_completion(requests.CompletionBody(**COMPLETIONS[name]))
+    shape = answers.TextShape(wish.requests[0].HasField("logprobs"))
+    chunks = answers.Chunks(HEAD, shape, wish)
     responses = await responses_to(wish.requests[0])
     check(name, [event(chunk) for each in responses for chunk in chunks.add(0, each)])
 
 
 @pytest.mark.parametrize("name", CHATS)
 async def test_a_stream_of_a_chat_is_as_written_down(name: str):
-    body = openai.ChatBody(messages=[{"role": "user", "content": "a"}], **CHATS[name])
-    wish = openai.read_chat(body, [1, 100], None)
-    shape = openai_answers.ChatShape(wish.requests[0].HasField("logprobs"), "1")
-    chunks = openai_answers.Chunks(HEAD, shape, wish)
+    body = requests.ChatBody(messages=[{"role": "user", "content": "a"}], **CHATS[name])
+    wish = requests.read_chat(body, [1, 100], None)
+    shape = answers.ChatShape(wish.requests[0].HasField("logprobs"), "1")
+    chunks = answers.Chunks(HEAD, shape, wish)
     responses = await responses_to(wish.requests[0])
     check(name, [event(chunk) for each in responses for chunk in chunks.add(0, each)])
 
 
 @pytest.mark.parametrize("name", NATIVE)
 async def test_a_stream_of_llama_server_is_as_written_down(name: str):
-    wish = llama.read_completion(llama.CompletionFields(**NATIVE[name], stream=True))
-    events = llama.Events(wish)
+    wish = llama_server.read_completion(llama_server.CompletionFields(**NATIVE[name], stream=True))
+    events = llama_server.Events(wish)
     responses = await responses_to(wish.requests[0])
     check(name, [event(one) for each in responses for one in events.add(0, each, 0.5)])
 
 
 @pytest.mark.parametrize("name", NATIVE)
 async def test_what_is_streamed_is_what_is_answered_at_once(name: str):
-    wish = llama.read_completion(llama.CompletionFields(**NATIVE[name]))
-    gathering, events = wish.gathering(), llama.Events(wish)
+    wish = llama_server.read_completion(llama_server.CompletionFields(**NATIVE[name]))
+    gathering, events = wish.gathering(), llama_server.Events(wish)
     pieces = []
     for response in await responses_to(wish.requests[0]):
         gathering.add(0, response)
         pieces += list(events.add(0, response, 0.0))
-    answer = llama.answer(wish, gathering)
+    answer = llama_server.answer(wish, gathering)
     assert isinstance(answer, dict)
     assert answer["content"] == "".join(piece["content"] for piece in pieces)
     told = [one for piece in pieces for one in piece.get("completion_probabilities", [])]
@@ -196,11 +197,11 @@ def test_biases_come_as_a_map_or_as_a_list(biases: Any, expected: list[common.Lo
     now="It is the text or the list in it.",
 )
 def test_prompts_are_told_apart(prompt: Any, prompts: list[Any]):
-    fields = llama.CompletionFields.model_validate({"prompt": prompt})
+    fields = llama_server.CompletionFields.model_validate({"prompt": prompt})
     assert read_prompts(fields.prompt) == prompts
     if prompts:
-        content = llama.EmbeddingFields.model_validate({"content": prompt})
-        assert llama.read_embedding(content) == prompts
+        content = llama_server.EmbeddingFields.model_validate({"content": prompt})
+        assert llama_server.read_embedding(content) == prompts
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ def test_prompts_are_told_apart(prompt: Any, prompts: list[Any]):
 )
 def test_what_is_no_prompt_is_refused_under_the_name_it_was_sent_by(prompt: Any):
     with pytest.raises(InvalidRequest) as refused:
-        llama.read_embedding(llama.EmbeddingFields.model_validate({"input": prompt}))
+        llama_server.read_embedding(llama_server.EmbeddingFields.model_validate({"input": prompt}))
     assert refused.value.field == "input"
 
 
@@ -230,8 +231,8 @@ def test_what_is_no_prompt_is_refused_under_the_name_it_was_sent_by(prompt: Any)
     ],
 )
 def test_the_token_limit_of_a_native_completion_has_three_names(limits: Any, limit: int):
-    fields = llama.CompletionFields.model_validate({"prompt": "a", **limits})
-    [request] = llama.read_completion(fields).requests
+    fields = llama_server.CompletionFields.model_validate({"prompt": "a", **limits})
+    [request] = llama_server.read_completion(fields).requests
     assert request.token_limit == limit
 
 
@@ -341,19 +342,19 @@ def test_what_only_looked_like_a_stop_sequence_comes_at_the_end():
     ],
 )
 def test_an_embedding_has_the_length_that_is_asked_for(kind: int | None, values: list[float]):
-    fields = llama.EmbeddingFields.model_validate({"content": "a", "embd_normalize": kind})
+    fields = llama_server.EmbeddingFields.model_validate({"content": "a", "embd_normalize": kind})
     found = [messages.Embedding(values=[0.6, -0.8], norm=5.0)]
-    [answer] = llama.embeddings(found, fields)
+    [answer] = llama_server.embeddings(found, fields)
     assert answer["embedding"] == [pytest.approx(values, rel=1e-6)]
 
 
 def test_an_embedding_has_no_negative_norm():
     with pytest.raises(InvalidRequest, match="embd_normalize: must be at least -1, not -2"):
-        llama.read_embedding(llama.EmbeddingFields(content="a", embd_normalize=-2))
+        llama_server.read_embedding(llama_server.EmbeddingFields(content="a", embd_normalize=-2))
 
 
 def test_an_embedding_of_nothing_but_zeros_stays_one():
     for kind in (-1, 0, 1):
-        fields = llama.EmbeddingFields(content="a", embd_normalize=kind)
-        [answer] = llama.embeddings([messages.Embedding(values=[0, 0], norm=1.0)], fields)
+        fields = llama_server.EmbeddingFields(content="a", embd_normalize=kind)
+        [answer] = llama_server.embeddings([messages.Embedding(values=[0, 0], norm=1.0)], fields)
         assert answer["embedding"] == [[0, 0]]

@@ -14,8 +14,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from orchestrator.http.config import HttpConfig
-from orchestrator.http.server import HttpServer
+from gateway.config import HttpConfig
+from gateway.server import HttpServer
 from outrider.engine.llama import LlamaConfig, LlamaModel
 from tests.support.sampling_table import LETTERS
 from tests.support.services import (

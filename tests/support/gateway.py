@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from orchestrator.http.config import HttpConfig
-from orchestrator.http.server import HttpServer
+from gateway.config import HttpConfig
+from gateway.server import HttpServer
 from tests.support.fake_orchestrator import FakeOrchestrator
 
 JSON = dict[str, Any]

@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from orchestrator.http.page import INDEX, PARTS, headers
+from gateway.page import INDEX, PARTS, headers
 from tests.support.browser import until
 from tests.support.processes import free_port
 

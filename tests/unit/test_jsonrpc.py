@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.http.jsonrpc import (
+from gateway.jsonrpc.protocol import (
     CODES,
     MAX_BATCH,
     MAX_DEPTH,

@@ -43,7 +43,7 @@ PURE = (
     "orchestrator.forced_calls",
     "orchestrator.forecast",
     "orchestrator.generation",
-    "orchestrator.http.jsonrpc",
+    "gateway.jsonrpc.protocol",
     "orchestrator.line",
     "orchestrator.rounds",
     "orchestrator.sandbox",
@@ -52,10 +52,10 @@ PURE = (
 )
 PURE_OVER_PROTOBUF = ("outrider.wire", "outrider.handshake", "orchestrator.salts")
 HTTP_SHAPES = (
-    *(f"orchestrator.http.{name}" for name in ("options", "errors", "counts", "completion")),
-    *(f"orchestrator.http.{name}" for name in ("openai", "responses", "llama", "library_shapes")),
+    *(f"gateway.{name}" for name in ("options", "errors", "counts", "completion")),
+    *(f"gateway.{name}" for name in ("openai", "responses", "llama", "library_shapes")),
     *(
-        f"orchestrator.http.{name}"
+        f"gateway.{name}"
         for name in ("progress", "openai_answers", "calls", "anthropic", "structured")
     ),
 )
@@ -152,9 +152,9 @@ RULES = {
         within(*HTTP_SHAPES),
         lambda name: impure(name) and outside(*HTTP_SHAPES, *SHAPES_MAY_TAKE)(name),
         [
-            ("orchestrator.http.openai", "from orchestrator.http.streams import event"),
-            ("orchestrator.http.llama", "import time"),
-            ("orchestrator.http.counts", "from fastapi import Request"),
+            ("gateway.openai.requests", "from gateway.streams import event"),
+            ("gateway.llama_server", "import time"),
+            ("gateway.usage", "from fastapi import Request"),
         ],
     ),
     "wire knows protobuf and values": Rule(

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from orchestrator.http.page import INDEX, PARTS, headers
+from gateway.page import INDEX, PARTS, headers
 
 HTML = PARTS[INDEX].decode()
 SCRIPTS = {name: text.decode() for name, text in PARTS.items() if name.endswith(".js")}

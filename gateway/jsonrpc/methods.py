@@ -11,8 +11,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.http.jsonrpc import Method, one_object
-from orchestrator.http.library_shapes import (
+from gateway.jsonrpc.protocol import Method, one_object
+from gateway.jsonrpc.shapes import (
     Asked,
     Progress,
     failed,

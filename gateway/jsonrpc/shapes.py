@@ -14,10 +14,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.http.completion import ORIGINS, CommittedToken, Completion
-from orchestrator.http.counts import timings
-from orchestrator.http.llama import sampling_settings
-from orchestrator.http.options import GenerationFields, Int32, SpeculativeFields, generate_request
+from gateway.gathering import ORIGINS, CommittedToken, Completion
+from gateway.llama_server import sampling_settings
+from gateway.options import GenerationFields, Int32, SpeculativeFields, generate_request
+from gateway.usage import timings
 from outrider.errors import InvalidRequest, OutriderError
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages

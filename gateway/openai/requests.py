@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from orchestrator.forced_calls import FREE, ForcedCalls, Tool, force_calls, forced_tools
-from orchestrator.http.completion import Gathering
-from orchestrator.http.options import (
+from gateway.gathering import Gathering
+from gateway.options import (
     Body,
     GenerationFields,
     Int32,
@@ -26,8 +25,9 @@ from orchestrator.http.options import (
     refuse,
     set_prompt,
 )
-from orchestrator.http.progress import StreamProgress
-from orchestrator.http.structured import GuidedFields, constrain, constrains
+from gateway.progress import StreamProgress
+from gateway.structured import GuidedFields, constrain, constrains
+from orchestrator.forced_calls import FREE, ForcedCalls, Tool, force_calls, forced_tools
 from orchestrator.tool_calls import CallFormat, mark_names
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages

@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import Field
 
-from orchestrator.http.completion import Completion, Gathering
-from orchestrator.http.counts import acceptance_metrics, timings, usage
-from orchestrator.http.openai import ResponseFormat, SchemaFormat, schema_of
-from orchestrator.http.openai_answers import finish_reason
-from orchestrator.http.options import Body, GenerationFields, Int32, generate_request, refuse
+from gateway.gathering import Completion, Gathering
+from gateway.openai.answers import finish_reason
+from gateway.openai.requests import ResponseFormat, SchemaFormat, schema_of
+from gateway.options import Body, GenerationFields, Int32, generate_request, refuse
+from gateway.usage import acceptance_metrics, timings, usage
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from orchestrator.http.app import create_app
-from orchestrator.http.config import HttpConfig
-from orchestrator.http.connections import MAX_HEAD_BYTES, Connection
-from orchestrator.http.library import Library
+from gateway.app import create_app
+from gateway.config import HttpConfig
+from gateway.connections import MAX_HEAD_BYTES, Connection
+from gateway.jsonrpc.methods import Library
 from orchestrator.launch import Launcher
 from orchestrator.service import Orchestrator
 from outrider import logs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.http.counts import milliseconds, timings
-from orchestrator.http.options import StreamedFields
+from gateway.options import StreamedFields
+from gateway.usage import milliseconds, timings
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 

@@ -17,15 +17,16 @@ from typing import Any, Protocol
 from google.protobuf.json_format import MessageToDict
 from starlette.responses import JSONResponse, Response
 
+from gateway import anthropic, errors, llama_server
+from gateway.config import HttpConfig
+from gateway.gathering import Gathering
+from gateway.metrics import Metrics
+from gateway.openai import answers, requests, responses
+from gateway.options import GenerationFields, Prompt, name_in, prompt_parts
+from gateway.progress import StreamProgress
+from gateway.streams import DONE, EventStream, event, numbered
 from orchestrator.chat import ChatTemplate
 from orchestrator.completions import InFlight, Observer, Responses
-from orchestrator.http import anthropic, errors, llama, openai, openai_answers, responses
-from orchestrator.http.completion import Gathering
-from orchestrator.http.config import HttpConfig
-from orchestrator.http.metrics import Metrics
-from orchestrator.http.options import GenerationFields, Prompt, name_in, prompt_parts
-from orchestrator.http.progress import StreamProgress
-from orchestrator.http.streams import DONE, EventStream, event, numbered
 from orchestrator.salts import separate
 from orchestrator.tool_calls import CallFormat
 from outrider.errors import Draining, InvalidRequest, OutriderError
@@ -130,10 +131,10 @@ class Gateway:
 
     # --- OpenAI ---
 
-    async def complete(self, body: openai.CompletionBody) -> Response:
+    async def complete(self, body: requests.CompletionBody) -> Response:
         """Answer /v1/completions."""
-        wish = openai.read_completion(body)
-        shape = openai_answers.TextShape(wish.requests[0].HasField("logprobs"), wish.choice_count)
+        wish = requests.read_completion(body)
+        shape = answers.TextShape(wish.requests[0].HasField("logprobs"), wish.choice_count)
 
         async def prepare(number: int, prompt: messages.GenerationStarted) -> None:
             if wish.echoes:
@@ -141,10 +142,10 @@ class Gateway:
 
         return await self._openai(wish, shape, "cmpl", prepare)
 
-    async def chat(self, body: openai.ChatBody) -> Response:
+    async def chat(self, body: requests.ChatBody) -> Response:
         """Answer /v1/chat/completions."""
         wish = await self._read_chat(body)
-        shape = openai_answers.ChatShape(
+        shape = answers.ChatShape(
             wish.requests[0].HasField("logprobs"),
             secrets.token_hex(6),
             wish.call_format,
@@ -152,18 +153,18 @@ class Gateway:
         )
         return await self._openai(wish, shape, "chatcmpl", _nothing)
 
-    async def count_chat(self, body: openai.ChatBody) -> Response:
+    async def count_chat(self, body: requests.ChatBody) -> Response:
         """Answer /v1/chat/completions/input_tokens."""
         count = _prompt_token_count(await self._read_chat(body))
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
-    async def _read_chat(self, body: openai.ChatBody) -> openai.Wish:
+    async def _read_chat(self, body: requests.ChatBody) -> requests.Wish:
         """Return what a chat asks for, rendered and tokenized."""
-        rendered = await self._orchestrator.apply_template(openai.read_template(body))
+        rendered = await self._orchestrator.apply_template(requests.read_template(body))
         call_format = self._orchestrator.call_format()
-        forced = await asyncio.to_thread(openai.read_forced_calls, body, call_format)
+        forced = await asyncio.to_thread(requests.read_forced_calls, body, call_format)
         prompt = await self._chat_ids(rendered.prompt + forced.opening, rendered.model)
-        wish = openai.read_chat(body, prompt, call_format, forced)
+        wish = requests.read_chat(body, prompt, call_format, forced)
         for each in wish.requests:
             each.model.CopyFrom(rendered.model)
         return wish
@@ -197,11 +198,11 @@ class Gateway:
                 for each in events.add(response):
                     yield event(each, each["type"])
 
-    async def embed(self, body: openai.EmbeddingBody) -> Response:
+    async def embed(self, body: requests.EmbeddingBody) -> Response:
         """Answer /v1/embeddings."""
-        found = await self._embed(openai.read_embedding(body))
+        found = await self._embed(requests.read_embedding(body))
         return JSONResponse(
-            openai_answers.embeddings(found.model.name, found.embeddings, body.encoding_format)
+            answers.embeddings(found.model.name, found.embeddings, body.encoding_format)
         )
 
     def models(self) -> list[dict[str, Any]]:
@@ -216,16 +217,16 @@ class Gateway:
             "n_params": model.parameter_count,
             "size": model.weight_byte_count,
         }
-        return [openai_answers.model_card(model.model_name, self._created, meta)]
+        return [answers.model_card(model.model_name, self._created, meta)]
 
     async def _openai(
         self,
-        wish: openai.Wish,
-        shape: openai_answers.Shape,
+        wish: requests.Wish,
+        shape: answers.Shape,
         prefix: str,
         prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
     ) -> Response:
-        head = openai_answers.Head(
+        head = answers.Head(
             f"{prefix}-{secrets.token_hex(12)}",
             int(time.time()),
             self._fingerprint(),
@@ -234,16 +235,16 @@ class Gateway:
             return self._stream(self._chunks(wish, shape, head, prepare), OPENAI)
         gathering = wish.gathering()
         await self._gather(wish.requests, wish.fields, gathering, prepare)
-        return JSONResponse(openai_answers.answer(head, shape, gathering))
+        return JSONResponse(answers.answer(head, shape, gathering))
 
     async def _chunks(
         self,
-        wish: openai.Wish,
-        shape: openai_answers.Shape,
-        head: openai_answers.Head,
+        wish: requests.Wish,
+        shape: answers.Shape,
+        head: answers.Head,
         prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
     ) -> AsyncGenerator[bytes]:
-        chunks = openai_answers.Chunks(head, shape, wish)
+        chunks = answers.Chunks(head, shape, wish)
         async with aclosing(self._generate(wish.requests, wish.fields, wish.progress)) as stream:
             async for number, response in stream:
                 if response.WhichOneof("event") == "started":
@@ -254,7 +255,7 @@ class Gateway:
 
     async def _echo(
         self, request: messages.GenerateRequest, prompt: messages.GenerationStarted
-    ) -> openai_answers.Echo:
+    ) -> answers.Echo:
         model = write_reference(writer_of(prompt))
         ids = list(prompt.prompt_token_ids)
         text = request.prompt_text
@@ -263,7 +264,7 @@ class Gateway:
         texts = None
         if request.prompt_logprobs:
             texts = [(await self._text([token_id], model)).encode() for token_id in ids]
-        return openai_answers.echo_of(prompt, text, texts)
+        return answers.echo_of(prompt, text, texts)
 
     async def _text(self, ids: Sequence[int], model: common.ModelReference | None = None) -> str:
         response = await self._orchestrator.detokenize(
@@ -309,7 +310,7 @@ class Gateway:
         wish = await self._read_chat(anthropic.read_count(body))
         return JSONResponse({"input_tokens": _prompt_token_count(wish)})
 
-    async def _message_events(self, message_id: str, wish: openai.Wish) -> AsyncGenerator[bytes]:
+    async def _message_events(self, message_id: str, wish: requests.Wish) -> AsyncGenerator[bytes]:
         events = anthropic.Events(message_id, wish)
         async with aclosing(self._generate(wish.requests, wish.fields)) as stream:
             async for _, response in stream:
@@ -318,17 +319,17 @@ class Gateway:
 
     # --- llama-server ---
 
-    async def complete_natively(self, fields: llama.CompletionFields) -> Response:
+    async def complete_natively(self, fields: llama_server.CompletionFields) -> Response:
         """Answer /completion."""
-        wish = llama.read_completion(fields)
+        wish = llama_server.read_completion(fields)
         if wish.streams:
             return self._stream(self._native_events(wish), LLAMA)
         gathering = wish.gathering()
         await self._gather(wish.requests, wish.fields, gathering, _nothing)
-        return JSONResponse(llama.answer(wish, gathering))
+        return JSONResponse(llama_server.answer(wish, gathering))
 
-    async def _native_events(self, wish: llama.Wish) -> AsyncGenerator[bytes]:
-        events = llama.Events(wish)
+    async def _native_events(self, wish: llama_server.Wish) -> AsyncGenerator[bytes]:
+        events = llama_server.Events(wish)
         last = time.perf_counter()
         async with aclosing(self._generate(wish.requests, wish.fields, wish.progress)) as stream:
             async for number, response in stream:
@@ -337,7 +338,7 @@ class Gateway:
                     yield event(each)
                 last = now
 
-    async def tokenize(self, body: llama.TokenizeBody) -> Response:
+    async def tokenize(self, body: llama_server.TokenizeBody) -> Response:
         """Answer /tokenize."""
         response = await self._orchestrator.tokenize(
             messages.TokenizeTextRequest(
@@ -346,24 +347,24 @@ class Gateway:
                 parse_special=body.parse_special is not False,
             )
         )
-        return JSONResponse(llama.token_list(response, bool(body.with_pieces)))
+        return JSONResponse(llama_server.token_list(response, bool(body.with_pieces)))
 
-    async def detokenize(self, body: llama.DetokenizeBody) -> Response:
+    async def detokenize(self, body: llama_server.DetokenizeBody) -> Response:
         """Answer /detokenize."""
         response = await self._orchestrator.detokenize(
             messages.DetokenizeRequest(token_ids=body.tokens, show_special=True)
         )
         return JSONResponse({"content": response.text})
 
-    async def apply_template(self, body: llama.TemplateBody) -> Response:
+    async def apply_template(self, body: llama_server.TemplateBody) -> Response:
         """Answer /apply-template."""
-        rendered = await self._orchestrator.apply_template(openai.read_template(body))
+        rendered = await self._orchestrator.apply_template(requests.read_template(body))
         return JSONResponse({"prompt": rendered.prompt})
 
-    async def embed_natively(self, fields: llama.EmbeddingFields) -> Response:
+    async def embed_natively(self, fields: llama_server.EmbeddingFields) -> Response:
         """Answer /embedding."""
-        found = await self._embed(llama.read_embedding(fields))
-        return JSONResponse(llama.embeddings(found.embeddings, fields))
+        found = await self._embed(llama_server.read_embedding(fields))
+        return JSONResponse(llama_server.embeddings(found.embeddings, fields))
 
     def properties(self) -> dict[str, Any]:
         """Return the answer of /props."""
@@ -372,15 +373,15 @@ class Gateway:
         except InvalidRequest:  # it does not compile: chats are refused, and this is not
             template = None
         slots = self._config.slots
-        return llama.properties(self._model(), template, self._version, endpoint_slots=slots)
+        return llama_server.properties(self._model(), template, self._version, endpoint_slots=slots)
 
     def slots(self) -> list[dict[str, Any]]:
         """Return the answer of /slots."""
         in_flight = [
-            llama.RunningGeneration(each.speculates, each.token_count)
+            llama_server.RunningGeneration(each.speculates, each.token_count)
             for each in self._orchestrator.in_flight()
         ]
-        return llama.slots(self._model(), in_flight)
+        return llama_server.slots(self._model(), in_flight)
 
     # --- state ---
 
@@ -473,5 +474,5 @@ async def _nothing(number: int, prompt: messages.GenerationStarted) -> None:
     """Prepare nothing for the answer to a prompt."""
 
 
-def _prompt_token_count(wish: openai.Wish) -> int:
+def _prompt_token_count(wish: requests.Wish) -> int:
     return sum(len(each.prompt_tokens.token_ids) for each in wish.requests)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.http.completion import Addition
+from gateway.gathering import Addition
 from orchestrator.tool_calls import (
     ArgumentsPart,
     CallFormat,

@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from orchestrator.http import page
-from orchestrator.http.errors import Failure
+from gateway import page
+from gateway.errors import Failure
 
 Refusal = Callable[[str, Failure], Response]
 """Makes the answer to a refused request of a path."""

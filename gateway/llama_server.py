@@ -12,17 +12,15 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict
 from pydantic import Field
 
-from orchestrator.chat import ChatTemplate
-from orchestrator.http.completion import (
+from gateway.gathering import (
     Addition,
     CommittedToken,
     Gathering,
     committed_tokens,
 )
-from orchestrator.http.counts import timings
-from orchestrator.http.openai import ChatBody
-from orchestrator.http.openai_answers import finite
-from orchestrator.http.options import (
+from gateway.openai.answers import finite
+from gateway.openai.requests import ChatBody
+from gateway.options import (
     Body,
     Int32,
     Prompt,
@@ -34,7 +32,9 @@ from orchestrator.http.options import (
     refuse,
     set_prompt,
 )
-from orchestrator.http.progress import StreamProgress
+from gateway.progress import StreamProgress
+from gateway.usage import timings
+from orchestrator.chat import ChatTemplate
 from outrider.errors import InvalidRequest
 from outrider.sampling import SamplingParameters, Stage
 from outrider.v1 import common_pb2 as common

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from orchestrator.http.calls import CallStream, Shown
-from orchestrator.http.completion import Completion, Gathering
-from orchestrator.http.counts import acceptance_metrics, timings, usage
-from orchestrator.http.openai import ChatBody, ResponseFormat, SchemaFormat, Wish
-from orchestrator.http.options import Body, GenerationFields, Int32, refuse
+from gateway.calls import CallStream, Shown
+from gateway.gathering import Completion, Gathering
+from gateway.openai.requests import ChatBody, ResponseFormat, SchemaFormat, Wish
+from gateway.options import Body, GenerationFields, Int32, refuse
+from gateway.usage import acceptance_metrics, timings, usage
 from orchestrator.tool_calls import ArgumentsPart, Mark, ToolCall, parse
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages

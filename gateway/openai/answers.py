@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from orchestrator.http.calls import CallStream, Shown
-from orchestrator.http.completion import Addition, CommittedToken, Completion, Gathering
-from orchestrator.http.counts import acceptance_metrics, timings, usage
-from orchestrator.http.openai import Wish
+from gateway.calls import CallStream, Shown
+from gateway.gathering import Addition, CommittedToken, Completion, Gathering
+from gateway.openai.requests import Wish
+from gateway.usage import acceptance_metrics, timings, usage
 from orchestrator.tool_calls import ArgumentsPart, CallFormat, Mark, ToolCall, parse
 from outrider.v1 import orchestrator_service_pb2 as messages
 

@@ -13,15 +13,15 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
 import outrider
-from orchestrator.http import anthropic, llama, openai, page, responses
-from orchestrator.http.bodies import JsonRoute
-from orchestrator.http.config import HttpConfig
-from orchestrator.http.errors import Failure
-from orchestrator.http.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway, Orchestrator
-from orchestrator.http.jsonrpc import answer
-from orchestrator.http.library import Caller, Library
-from orchestrator.http.metrics import CONTENT_TYPE, Metrics
-from orchestrator.http.middleware import (
+from gateway import anthropic, llama_server, page
+from gateway.bodies import JsonRoute
+from gateway.config import HttpConfig
+from gateway.errors import Failure
+from gateway.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway, Orchestrator
+from gateway.jsonrpc.methods import Caller, Library
+from gateway.jsonrpc.protocol import answer
+from gateway.metrics import CONTENT_TYPE, Metrics
+from gateway.middleware import (
     AnyContentType,
     ApiKey,
     BodyLimit,
@@ -29,7 +29,8 @@ from orchestrator.http.middleware import (
     InternalErrors,
     KnownHost,
 )
-from orchestrator.http.streams import ClientGone, until_gone
+from gateway.openai import requests, responses
+from gateway.streams import ClientGone, until_gone
 from outrider import logs
 from outrider.errors import Draining, OutriderError
 
@@ -119,24 +120,24 @@ def _add_openai(app: FastAPI, gateway: Gateway) -> None:
         raise HTTPException(404, f"there is no model {model!r}")
 
     @app.post("/v1/completions", tags=["OpenAI"], responses=_ERRORS)
-    async def completions(body: openai.CompletionBody, request: Request) -> Response:
+    async def completions(body: requests.CompletionBody, request: Request) -> Response:
         """Continue prompts."""
         return await _unless_gone(request, gateway.complete(body))
 
     @app.post("/v1/chat/completions", tags=["OpenAI"], responses=_ERRORS)
     @app.post("/chat/completions", include_in_schema=False)
-    async def chat(body: openai.ChatBody, request: Request) -> Response:
+    async def chat(body: requests.ChatBody, request: Request) -> Response:
         """Answer a chat."""
         return await _unless_gone(request, gateway.chat(body))
 
     @app.post("/v1/chat/completions/input_tokens", tags=["OpenAI"], responses=_ERRORS)
     @app.post("/chat/completions/input_tokens", include_in_schema=False)
-    async def count_chat(body: openai.ChatBody, request: Request) -> Response:
+    async def count_chat(body: requests.ChatBody, request: Request) -> Response:
         """Count the tokens of a chat's prompt."""
         return await _unless_gone(request, gateway.count_chat(body))
 
     @app.post("/v1/embeddings", tags=["OpenAI"], responses=_ERRORS)
-    async def embeddings(body: openai.EmbeddingBody, request: Request) -> Response:
+    async def embeddings(body: requests.EmbeddingBody, request: Request) -> Response:
         """Embed texts."""
         return await _unless_gone(request, gateway.embed(body))
 
@@ -162,28 +163,28 @@ def _add_anthropic(app: FastAPI, gateway: Gateway) -> None:
 def _add_llama(app: FastAPI, gateway: Gateway, config: HttpConfig) -> None:
     @app.post("/completion", tags=["llama-server"], responses=_ERRORS)
     @app.post("/completions", include_in_schema=False)
-    async def completion(body: llama.CompletionFields, request: Request) -> Response:
+    async def completion(body: llama_server.CompletionFields, request: Request) -> Response:
         """Continue prompts."""
         return await _unless_gone(request, gateway.complete_natively(body))
 
     @app.post("/tokenize", tags=["llama-server"], responses=_ERRORS)
-    async def tokenize(body: llama.TokenizeBody, request: Request) -> Response:
+    async def tokenize(body: llama_server.TokenizeBody, request: Request) -> Response:
         """Turn text into token ids."""
         return await _unless_gone(request, gateway.tokenize(body))
 
     @app.post("/detokenize", tags=["llama-server"], responses=_ERRORS)
-    async def detokenize(body: llama.DetokenizeBody, request: Request) -> Response:
+    async def detokenize(body: llama_server.DetokenizeBody, request: Request) -> Response:
         """Turn token ids into text."""
         return await _unless_gone(request, gateway.detokenize(body))
 
     @app.post("/apply-template", tags=["llama-server"], responses=_ERRORS)
-    async def apply_template(body: llama.TemplateBody, request: Request) -> Response:
+    async def apply_template(body: llama_server.TemplateBody, request: Request) -> Response:
         """Render a chat as the prompt that the model sees."""
         return await _unless_gone(request, gateway.apply_template(body))
 
     @app.post("/embedding", tags=["llama-server"], responses=_ERRORS)
     @app.post("/embeddings", include_in_schema=False)
-    async def embedding(body: llama.EmbeddingFields, request: Request) -> Response:
+    async def embedding(body: llama_server.EmbeddingFields, request: Request) -> Response:
         """Embed texts."""
         return await _unless_gone(request, gateway.embed_natively(body))
 
