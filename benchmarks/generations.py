@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 import time
 
-from orchestrator.control import control
+from orchestrator.core.controller import control
+from orchestrator.core.generation import Generation, Plan
 from orchestrator.driver import Driver
-from orchestrator.generation import Generation, Plan
 from orchestrator.peers import Pair
 from outrider.messages import Form, Opening, Rule
 from outrider.sampling import SamplingParameters

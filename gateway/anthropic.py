@@ -13,7 +13,7 @@ from gateway.gathering import Completion, Gathering
 from gateway.openai.requests import ChatBody, ResponseFormat, SchemaFormat, Wish
 from gateway.options import Body, GenerationFields, Int32, refuse
 from gateway.usage import acceptance_metrics, timings, usage
-from orchestrator.tool_calls import ArgumentsPart, Mark, ToolCall, parse
+from orchestrator.chat.tool_calls import ArgumentsPart, Mark, ToolCall, parse
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages
 

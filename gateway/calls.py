@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.gathering import Addition
-from orchestrator.tool_calls import (
+from orchestrator.chat.tool_calls import (
     ArgumentsPart,
     CallFormat,
     CallStart,

@@ -25,10 +25,10 @@ from gateway.openai import answers, requests, responses
 from gateway.options import GenerationFields, Prompt, name_in, prompt_parts
 from gateway.progress import StreamProgress
 from gateway.streams import DONE, EventStream, event, numbered
-from orchestrator.chat import ChatTemplate
+from orchestrator.chat.template import ChatTemplate
+from orchestrator.chat.tool_calls import CallFormat
 from orchestrator.completions import InFlight, Observer, Responses
 from orchestrator.salts import separate
-from orchestrator.tool_calls import CallFormat
 from outrider.errors import Draining, InvalidRequest, OutriderError
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages

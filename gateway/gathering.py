@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.tool_calls import Mark, text_of
+from orchestrator.chat.tool_calls import Mark, text_of
 from outrider import wire
 from outrider.v1 import orchestrator_service_pb2 as messages
 

@@ -34,7 +34,7 @@ from gateway.options import (
 )
 from gateway.progress import StreamProgress
 from gateway.usage import timings
-from orchestrator.chat import ChatTemplate
+from orchestrator.chat.template import ChatTemplate
 from outrider.errors import InvalidRequest
 from outrider.sampling import SamplingParameters, Stage
 from outrider.v1 import common_pb2 as common

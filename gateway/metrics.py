@@ -14,7 +14,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 import outrider
-from orchestrator.rounds import BOUNDS, Durations, RoundTimes
+from orchestrator.core.round_times import BOUNDS, Durations, RoundTimes
 from outrider.errors import OutriderError
 from outrider.v1 import orchestrator_service_pb2 as messages
 

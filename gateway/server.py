@@ -14,7 +14,7 @@ from gateway.app import create_app
 from gateway.config import HttpConfig
 from gateway.connections import MAX_HEAD_BYTES, Connection
 from gateway.jsonrpc.methods import Library
-from orchestrator.launch import Launcher
+from orchestrator.init_models import Launcher
 from orchestrator.service import Orchestrator
 from outrider import logs
 from outrider.errors import InvalidConfig

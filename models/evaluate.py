@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.corpus import LIBRARY, is_held_out, sources
-from orchestrator import acceptance
+from orchestrator.core import acceptance
 from outrider.distribution import Distribution
 from outrider.engine.llama import LlamaConfig, LlamaModel
 from outrider.engine.model import Chunk

@@ -10,16 +10,16 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from orchestrator import responses
+from orchestrator import reporting
 from orchestrator.admission import Pace
-from orchestrator.beams import BeamDriver
+from orchestrator.beam_driver import BeamDriver
 from orchestrator.config import OrchestratorConfig
+from orchestrator.core.generation import Counts, End, Finish, Generation, Plan
+from orchestrator.core.round_times import RoundTimes
+from orchestrator.core.text import TextAssembler
 from orchestrator.driver import Driver, Timings
-from orchestrator.generation import Counts, End, Finish, Generation, Plan
 from orchestrator.peers import Pair
-from orchestrator.planning import Planner, read_count, read_stops
-from orchestrator.rounds import RoundTimes
-from orchestrator.text import TextAssembler
+from orchestrator.planner import Planner, read_count, read_stops
 from outrider import logs
 from outrider.errors import EngineBusy
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -91,13 +91,13 @@ class Completions:
                 in_flight = stack.enter_context(self._active(request))
             request_ = _Request(request, deadline, begin)
             plan = await self.planner.plan(request, deadline)
-            started = responses.started(plan)
+            started = reporting.started(plan)
             if counts_cached:
                 started.cached_token_count = await self.planner.cached_count(plan, deadline)
             if request.prompt_logprobs:
                 async for scores in self.planner.score(plan, deadline):
                     texts = plan.token_texts
-                    logprobs = [responses.logprob_of(each, texts) for each in scores]
+                    logprobs = [reporting.logprob_of(each, texts) for each in scores]
                     started.prompt_logprobs.extend(logprobs)
             yield messages.GenerateResponse(started=started)
             if turn is not None:
@@ -168,11 +168,11 @@ class Completions:
             plan = following
         rest = text.finish(last)
         if rest:
-            delta = messages.GenerationDelta(pieces=responses.pieces_of(rest))
+            delta = messages.GenerationDelta(pieces=reporting.pieces_of(rest))
             if request.wants_statistics:
                 delta.statistics.CopyFrom(taken.statistics(generation))
             yield _response(plan, delta=delta)
-        finished = responses.finished(generation, taken.statistics(generation))
+        finished = reporting.finished(generation, taken.statistics(generation))
         finished.stop_sequence = text.stopped_by
         _log(generation, finished.statistics)
         for observer in self._observers:
@@ -209,7 +209,7 @@ class _Taken:
 
     def statistics(self, part: Generation) -> messages.GenerationStatistics:
         """Return what the completion took up to a part that is counted."""
-        return responses.statistics(part, self.counts, self.timings, self.byte_count)
+        return reporting.statistics(part, self.counts, self.timings, self.byte_count)
 
 
 class _Request:
@@ -241,12 +241,12 @@ async def _deltas(
         async for event in events:
             if isinstance(event, End):
                 break
-            delta = responses.delta_of(event, plan, text)
+            delta = reporting.delta_of(event, plan, text)
             length += len(delta.token_ids)
             if text.stopped_by and generation.finished is not Finish.STOP_SEQUENCE:
                 generation.stop(length)
             if wants_report and event.report is not None:
-                delta.report.CopyFrom(responses.report_of(event.report, plan.token_texts))
+                delta.report.CopyFrom(reporting.report_of(event.report, plan.token_texts))
             yield delta
 
 

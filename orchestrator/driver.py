@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from orchestrator.acceptance import drew_as_keyed
-from orchestrator.allowance import Allowance
-from orchestrator.control import Spent, plain_share
-from orchestrator.generation import (
+from orchestrator.core.acceptance import drew_as_keyed
+from orchestrator.core.allowance import Allowance
+from orchestrator.core.controller import Spent, plain_share
+from orchestrator.core.generation import (
     Action,
     Commit,
     End,
@@ -22,9 +22,9 @@ from orchestrator.generation import (
     SendRound,
     Wake,
 )
+from orchestrator.core.round_times import RoundTimes
 from orchestrator.link import Backoff, Link
 from orchestrator.peers import Pair, Stream, StreamLost
-from orchestrator.rounds import RoundTimes
 from outrider import wire
 from outrider.errors import (
     DeadlinePassed,

@@ -11,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 
 from orchestrator.admission import Pace, next_turn
 from orchestrator.completions import Responses, Turn
-from orchestrator.responses import in_pages, leading
+from orchestrator.reporting import in_pages, leading
 from outrider import logs
 from outrider.errors import EngineBusy, InvalidRequest, NotFound, OutriderError
 from outrider.v1 import orchestrator_service_pb2 as messages

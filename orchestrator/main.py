@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from orchestrator.config import OrchestratorConfig
-from orchestrator.launch import Launcher
+from orchestrator.init_models import Launcher
 from orchestrator.peers import Pair, Peer
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import OrchestratorServicer

@@ -13,7 +13,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
-from orchestrator.control import Experience, Mean
+from orchestrator.core.controller import Experience, Mean
 from outrider import handshake, logs, wire
 from outrider.costs import CostTable
 from outrider.errors import (

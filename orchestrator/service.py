@@ -13,14 +13,14 @@ import numpy as np
 
 import outrider
 from orchestrator.admission import job_share
-from orchestrator.chat import ChatTemplate
+from orchestrator.chat.template import ChatTemplate
+from orchestrator.chat.tool_calls import CallFormat, detect_format
 from orchestrator.completions import Completions, InFlight, Observer, Responses, Turn
 from orchestrator.config import OrchestratorConfig
-from orchestrator.control import control
+from orchestrator.core.controller import control
 from orchestrator.jobs import Jobs
 from orchestrator.peers import Hosted, Pair, Peer, State
-from orchestrator.responses import duration, view
-from orchestrator.tool_calls import CallFormat, detect_format
+from orchestrator.reporting import duration, view
 from outrider import wire
 from outrider.errors import Draining, InvalidRequest
 from outrider.messages import Rule

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from orchestrator.responses import in_pages
+from orchestrator.reporting import in_pages
 from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
 from outrider.v1 import orchestrator_service_pb2 as messages

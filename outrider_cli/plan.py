@@ -11,7 +11,7 @@ import typer
 from outrider_cli.options import ClientOptions, Prefix, spread
 
 if TYPE_CHECKING:
-    from orchestrator.forecast import Conditions, Forecast
+    from orchestrator.core.forecast import Conditions, Forecast
     from outrider.client import ControllerView
 
 _MEASURED = "Measured figures"
@@ -139,7 +139,7 @@ def read_costs(text: str) -> Iterator[tuple[int, float]]:
 
 def conditions_of(measured: ControllerView, acceptance: float) -> Conditions:
     """Return what a forecast rests on."""
-    from orchestrator.forecast import Conditions
+    from orchestrator.core.forecast import Conditions
     from outrider.costs import CostTable
 
     return Conditions(
@@ -161,7 +161,7 @@ def _cell(forecast: Forecast | None, alone: float) -> str:
 
 def plan_lines(measured: ControllerView, acceptances: Sequence[float], n_max: int) -> Iterator[str]:
     """Yield the table of modes, the break-even round trips and the advice."""
-    from orchestrator.forecast import Mode, break_even, forecasts
+    from orchestrator.core.forecast import Mode, break_even, forecasts
 
     costs = " ".join(f"{rows}:{1e3 * seconds:.1f}" for rows, seconds in measured.decode_costs)
     yield f"target        {costs} ms by rows"

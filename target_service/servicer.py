@@ -37,7 +37,7 @@ from outrider.texts import check_count, longest_token, most_bytes
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import target_service_pb2 as messages
 from outrider.v1 import target_service_pb2_grpc as stubs
-from target_service.beams import BeamSearch
+from target_service.beam_search import BeamSearch
 from target_service.verifier import Verifier, score
 
 _MOST_UNANSWERED = 16

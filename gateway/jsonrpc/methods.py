@@ -21,7 +21,7 @@ from gateway.jsonrpc.shapes import (
     read_asked,
     read_command_line,
 )
-from orchestrator.launch import Launcher, model_name, read_wish
+from orchestrator.init_models import Launcher, model_name, read_wish
 from orchestrator.peers import State
 from orchestrator.salts import separate
 from orchestrator.service import Orchestrator

@@ -12,7 +12,7 @@ from gateway.calls import CallStream, Shown
 from gateway.gathering import Addition, CommittedToken, Completion, Gathering
 from gateway.openai.requests import Wish
 from gateway.usage import acceptance_metrics, timings, usage
-from orchestrator.tool_calls import ArgumentsPart, CallFormat, Mark, ToolCall, parse
+from orchestrator.chat.tool_calls import ArgumentsPart, CallFormat, Mark, ToolCall, parse
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 LEAST_LOGPROB = -9999.0

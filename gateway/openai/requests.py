@@ -27,8 +27,8 @@ from gateway.options import (
 )
 from gateway.progress import StreamProgress
 from gateway.structured import GuidedFields, constrain, constrains
-from orchestrator.forced_calls import FREE, ForcedCalls, Tool, force_calls, forced_tools
-from orchestrator.tool_calls import CallFormat, mark_names
+from orchestrator.chat.required_calls import FREE, ForcedCalls, Tool, force_calls, forced_tools
+from orchestrator.chat.tool_calls import CallFormat, mark_names
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages
 

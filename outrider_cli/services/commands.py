@@ -22,7 +22,7 @@ from outrider_cli.options import (
 if TYPE_CHECKING:
     from gateway.config import HttpConfig
     from gateway.server import HttpServer
-    from orchestrator.launch import Launcher
+    from orchestrator.init_models import Launcher
     from orchestrator.main import StartGateway
     from orchestrator.service import Orchestrator
 
@@ -143,7 +143,7 @@ def _gateway(config: HttpConfig | None) -> StartGateway | None:
 
 def _read_template(path: Path | None) -> str:
     """Return a template's text; empty without a file. Raises InvalidConfig."""
-    from orchestrator.chat import ChatTemplate
+    from orchestrator.chat.template import ChatTemplate
     from outrider.errors import InvalidConfig, InvalidRequest
 
     if path is None:

@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 from scipy import stats
 
-from orchestrator.acceptance import DraftToken, Uniform, Verdict, rejection
+from orchestrator.core.acceptance import DraftToken, Uniform, Verdict, rejection
 from outrider.distribution import Distribution, residual
 from outrider.noise import Purpose
 

@@ -13,11 +13,11 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from orchestrator import launch
+from orchestrator import init_models
 from orchestrator.completions import Responses
-from orchestrator.launch import Launcher, Wish
+from orchestrator.core.round_times import RoundTimes
+from orchestrator.init_models import Launcher, Wish
 from orchestrator.peers import Pair, Peer, State
-from orchestrator.rounds import RoundTimes
 from outrider.errors import DeadlinePassed, PeerUnavailable
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider_cli import COMMAND
@@ -209,7 +209,7 @@ async def test_a_generation_that_has_lost_its_target_is_told(switch: Switch) -> 
 async def test_an_init_that_comes_to_nothing_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_RETURN_SECONDS", 0.1)
+    monkeypatch.setattr(init_models, "_RETURN_SECONDS", 0.1)
     path = write_model(tmp_path / "tiny.gguf", shape=Shape(layers=1))
     async with (
         running(ModelProcess(TARGET, old)) as target,

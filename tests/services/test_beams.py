@@ -14,7 +14,7 @@ import pytest_asyncio
 from outrider.engine.model import Chunk
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
-from target_service.beams import Beam, Next, agreed_count, grow
+from target_service.beam_search import Beam, Next, agreed_count, grow
 from tests.support.services import (
     PATIENCE,
     Interruption,

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from orchestrator.jobs import Jobs
-from orchestrator.responses import PAGE_BYTES
+from orchestrator.reporting import PAGE_BYTES
 from outrider.errors import DecodeFailed
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.services import (

@@ -12,7 +12,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from orchestrator.tool_calls import CallFormat
+from orchestrator.chat.tool_calls import CallFormat
 from outrider.engine.llama import LlamaConfig, LlamaModel
 from tests.support.gateway import serving
 from tests.support.schemas import is_valid

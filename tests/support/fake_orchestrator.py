@@ -9,9 +9,9 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from orchestrator.chat import ChatTemplate
+from orchestrator.chat.template import ChatTemplate
+from orchestrator.chat.tool_calls import CallFormat, detect_format
 from orchestrator.completions import InFlight, Observer
-from orchestrator.tool_calls import CallFormat, detect_format
 from outrider.errors import InvalidRequest
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages

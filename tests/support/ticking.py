@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.control import UNTOLD, Spent
-from orchestrator.generation import Action, Generation, Plan, Wake
+from orchestrator.core.controller import UNTOLD, Spent
+from orchestrator.core.generation import Action, Generation, Plan, Wake
 from outrider.messages import Frame, Rows
 
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.text import ends_inside_character
+from orchestrator.core.text import ends_inside_character
 from outrider import noise, sampling
 from outrider.distribution import Distribution
 from outrider.engine.model import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from orchestrator.acceptance import DraftToken, Uniform, Verdict, match, rejection
+from orchestrator.core.acceptance import DraftToken, Uniform, Verdict, match, rejection
 from outrider.distribution import Distribution, certain
 from outrider.noise import Purpose
 

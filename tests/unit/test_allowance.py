@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.allowance import Allowance
+from orchestrator.core.allowance import Allowance
 from outrider.errors import InvalidRequest
 from outrider.messages import Frame, Order, Span
 

@@ -12,7 +12,7 @@ from jinja2 import Template
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from orchestrator.chat import CHATML, ChatTemplate
+from orchestrator.chat.template import CHATML, ChatTemplate
 from outrider.errors import InvalidRequest
 
 TEMPLATES = Path(__file__).parents[1] / "support" / "templates"

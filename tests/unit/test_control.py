@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator.control import (
+from orchestrator.core.controller import (
     UNTOLD,
     Acceptance,
     Control,
@@ -17,7 +17,7 @@ from orchestrator.control import (
     control,
     plain_share,
 )
-from orchestrator.forecast import Mode
+from orchestrator.core.forecast import Mode
 from outrider.costs import CostTable
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.forced_calls import ForcedCalls, force_calls, forced_tools
-from orchestrator.tool_calls import CallFormat, Mark, ToolCall, mark_names, opening_of, parse
+from orchestrator.chat.required_calls import ForcedCalls, force_calls, forced_tools
+from orchestrator.chat.tool_calls import CallFormat, Mark, ToolCall, mark_names, opening_of, parse
 from outrider.errors import InvalidRequest
 from outrider.grammar.gbnf import read_grammar
 from outrider.grammar.matcher import Matcher

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.forecast import Conditions, Mode, expected_tokens, forecasts, plain, serial
-from orchestrator.simulation import Models, Simulation, known_experience
+from orchestrator.core.forecast import Conditions, Mode, expected_tokens, forecasts, plain, serial
 from outrider.costs import CostTable
 from outrider.speculation import Policy, Speculation
+from tests.support.simulation import Models, Simulation, known_experience
 
 GPU = CostTable([(1, 0.0300), (64, 0.0300 + 0.0004 * 63)])
 CPU = CostTable([(4, 0.055), (8, 0.100), (16, 0.200), (32, 0.400)])

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from draft_service.line import Line
-from orchestrator.control import Experience, control
-from orchestrator.generation import (
+from draft_service.drafter import Line
+from orchestrator.core.controller import Experience, control
+from orchestrator.core.generation import (
     Commit,
     Counts,
     DraftState,

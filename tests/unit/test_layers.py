@@ -32,32 +32,29 @@ PURE = (
     "outrider.engine.follow",
     "outrider.engine.model",
     "outrider.engine.schedule",
-    "orchestrator.acceptance",
-    "orchestrator.allowance",
+    "orchestrator.core.acceptance",
+    "orchestrator.core.allowance",
     "orchestrator.admission",
-    "orchestrator.chat",
+    "orchestrator.chat.template",
     "outrider.costs",
     "outrider.speculation",
     "outrider.texts",
-    "orchestrator.control",
-    "orchestrator.forced_calls",
-    "orchestrator.forecast",
-    "orchestrator.generation",
+    "orchestrator.core.controller",
+    "orchestrator.chat.required_calls",
+    "orchestrator.core.forecast",
+    "orchestrator.core.generation",
     "gateway.jsonrpc.protocol",
-    "orchestrator.line",
-    "orchestrator.rounds",
-    "orchestrator.sandbox",
-    "orchestrator.text",
-    "orchestrator.tool_calls",
+    "orchestrator.core.draft_line",
+    "orchestrator.core.round_times",
+    "orchestrator.chat.sandbox",
+    "orchestrator.core.text",
+    "orchestrator.chat.tool_calls",
 )
 PURE_OVER_PROTOBUF = ("outrider.wire", "outrider.handshake", "orchestrator.salts")
 HTTP_SHAPES = (
-    *(f"gateway.{name}" for name in ("options", "errors", "counts", "completion")),
-    *(f"gateway.{name}" for name in ("openai", "responses", "llama", "library_shapes")),
-    *(
-        f"gateway.{name}"
-        for name in ("progress", "openai_answers", "calls", "anthropic", "structured")
-    ),
+    *(f"gateway.{name}" for name in ("anthropic", "calls", "errors", "gathering", "llama_server")),
+    *(f"gateway.{name}" for name in ("openai", "options", "progress", "structured", "usage")),
+    "gateway.jsonrpc.shapes",
 )
 HARMLESS = (  # what a pure module may take from outside: no clock, no I/O, no randomness
     *("__future__", "abc", "bisect", "codecs", "collections", "dataclasses", "enum", "fractions"),
@@ -102,12 +99,12 @@ RULES = {
     "a service stands alone: draft": Rule(
         within("draft_service"),
         within("target_service", "orchestrator"),
-        [("draft_service.line", "from target_service.verifier import Verifier")],
+        [("draft_service.drafter", "from target_service.verifier import Verifier")],
     ),
     "a service stands alone: target": Rule(
         within("target_service"),
         within("draft_service", "orchestrator"),
-        [("target_service.verifier", "import orchestrator.acceptance as rules")],
+        [("target_service.verifier", "import orchestrator.core.acceptance as rules")],
     ),
     "a service stands alone: orchestrator": Rule(
         within("orchestrator"),
@@ -144,8 +141,8 @@ RULES = {
         [
             ("outrider.engine.cache", "from . import host"),
             ("outrider.noise", "from time import perf_counter"),
-            ("orchestrator.control", "from numpy import random"),
-            ("orchestrator.generation", "from outrider.v1 import common_pb2"),
+            ("orchestrator.core.controller", "from numpy import random"),
+            ("orchestrator.core.generation", "from outrider.v1 import common_pb2"),
         ],
     ),
     "the shapes of HTTP know messages and values": Rule(
@@ -225,4 +222,4 @@ def test_every_module_that_calls_itself_pure_is_held_to_it():
 
 
 def test_the_sources_were_found():
-    assert {"outrider.noise", "orchestrator.acceptance"} <= SOURCES.keys()
+    assert {"outrider.noise", "orchestrator.core.acceptance"} <= SOURCES.keys()

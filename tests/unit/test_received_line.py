@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.line import ReceivedLine
+from orchestrator.core.draft_line import ReceivedLine
 from outrider.messages import Frame
 
 

@@ -7,9 +7,9 @@ import statistics
 
 import pytest
 
-from orchestrator.simulation import Faults, Models, Result, Simulation, alone, known_experience
 from outrider.costs import CostTable
 from outrider.speculation import Policy, Speculation
+from tests.support.simulation import Faults, Models, Result, Simulation, alone, known_experience
 from tests.support.thorough import THOROUGH
 
 GPU = CostTable([(1, 0.0300), (64, 0.0300 + 0.0004 * 63)])

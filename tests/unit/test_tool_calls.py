@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.tool_calls import (
+from orchestrator.chat.tool_calls import (
     ArgumentsPart,
     CallFormat,
     CallStart,

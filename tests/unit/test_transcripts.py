@@ -31,8 +31,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator.control import Experience, control
-from orchestrator.generation import (
+from orchestrator.core.controller import Experience, control
+from orchestrator.core.generation import (
     Action,
     Commit,
     End,

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.control import Experience, Mean, Spent, control
-from orchestrator.generation import (
+from orchestrator.core.controller import Experience, Mean, Spent, control
+from orchestrator.core.generation import (
     Commit,
     Counts,
     End,

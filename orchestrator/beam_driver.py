@@ -6,8 +6,8 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from orchestrator.core.generation import Commit, End, Generation, SendRound
 from orchestrator.driver import Timings
-from orchestrator.generation import Commit, End, Generation, SendRound
 from orchestrator.peers import Pair
 from outrider import wire
 from outrider.errors import DeadlinePassed, DecodeFailed, InvalidRequest, PeerUnavailable

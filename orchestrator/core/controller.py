@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.forecast import Conditions, Forecast, Mode, forecasts
+from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts
 from outrider.costs import CostTable
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation

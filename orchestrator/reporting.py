@@ -9,9 +9,8 @@ from itertools import accumulate, takewhile
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from orchestrator.control import Control
-from orchestrator.driver import EngineSeconds, Timings
-from orchestrator.generation import (
+from orchestrator.core.controller import Control
+from orchestrator.core.generation import (
     Commit,
     Counts,
     DraftEnd,
@@ -22,7 +21,8 @@ from orchestrator.generation import (
     Report,
     TokenLogprob,
 )
-from orchestrator.text import Piece, TextAssembler
+from orchestrator.core.text import Piece, TextAssembler
+from orchestrator.driver import EngineSeconds, Timings
 from outrider import wire
 from outrider.messages import Candidates
 from outrider.v1 import common_pb2 as common

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.sandbox import Template
+from orchestrator.chat.sandbox import Template
 from outrider.errors import InvalidRequest
 
 CHATML = """\

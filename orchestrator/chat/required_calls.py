@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.tool_calls import CallFormat, opening_of
+from orchestrator.chat.tool_calls import CallFormat, opening_of
 from outrider.errors import InvalidRequest
 from outrider.grammar.gbnf import check_grammar
 from outrider.grammar.schema import rules_of_schema, written

@@ -21,11 +21,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from orchestrator import acceptance
-from orchestrator.acceptance import DraftToken, Verdict
-from orchestrator.control import UNTOLD, Control, Outcome, Spent
-from orchestrator.line import Compared, ReceivedLine
-from orchestrator.text import ends_inside_character
+from orchestrator.core import acceptance
+from orchestrator.core.acceptance import DraftToken, Verdict
+from orchestrator.core.controller import UNTOLD, Control, Outcome, Spent
+from orchestrator.core.draft_line import Compared, ReceivedLine
+from orchestrator.core.text import ends_inside_character
 from outrider.distribution import Distribution
 from outrider.messages import (
     MAX_DRAFT,

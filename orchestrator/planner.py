@@ -10,8 +10,8 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from orchestrator.config import OrchestratorConfig
-from orchestrator.control import CLASSIC_RATIO, control
-from orchestrator.generation import Finish, Generation, Plan, TokenLogprob
+from orchestrator.core.controller import CLASSIC_RATIO, control
+from orchestrator.core.generation import Finish, Generation, Plan, TokenLogprob
 from orchestrator.peers import Hosted, Pair
 from orchestrator.salts import digest
 from outrider import wire

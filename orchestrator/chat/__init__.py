@@ -1,0 +1,1 @@
+"""Chats: templates and their sandbox, tool calls written and required."""
