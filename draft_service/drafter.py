@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from outrider.distribution import Distribution, most_probable, quantised, softmax
-from outrider.engine.follow import Follower
+from outrider.engine.sampler_state import Follower
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Model, Row
 from outrider.errors import InvalidRequest

@@ -10,7 +10,7 @@ from draft_service.config import DraftConfig
 from draft_service.servicer import DraftServicer
 from outrider.engine.host import EngineHost, HostOptions
 from outrider.engine.model import Model
-from outrider.rpc.run_model import find_turns, load_llama, run_model_service
+from outrider.model_service.run import find_turns, load_llama, run_model_service
 from outrider.v1.draft_service_pb2_grpc import add_DraftServiceServicer_to_server
 
 

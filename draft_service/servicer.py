@@ -23,7 +23,7 @@ from outrider.errors import (
     RoundSuperseded,
 )
 from outrider.messages import VOCABULARY_SLACK, Frame, Opening, Order, Rule, Span
-from outrider.rpc.model_service import (
+from outrider.model_service.servicer import (
     ModelService,
     Ownership,
     first_opening,

@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.peers import Pair, Peer, State
 from orchestrator.service import Orchestrator
 from outrider import logs
-from outrider.children import ANY_PORT, Child, watch
+from outrider.processes import ANY_PORT, Child, watch
 from outrider.errors import (
     DeadlinePassed,
     EngineBusy,

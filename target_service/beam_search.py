@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from outrider.distribution import Distribution, logprobs, softmax
-from outrider.engine.follow import Follower
+from outrider.engine.sampler_state import Follower
 from outrider.engine.host import EngineHost
 from outrider.engine.job import Lease, Spent, Step, Ticket
 from outrider.engine.model import Model, Row, Sampler

@@ -8,7 +8,7 @@ from functools import partial
 
 from outrider.engine.host import EngineHost, HostOptions
 from outrider.engine.model import Model
-from outrider.rpc.run_model import find_turns, load_llama, run_model_service
+from outrider.model_service.run import find_turns, load_llama, run_model_service
 from outrider.v1.target_service_pb2_grpc import add_TargetServiceServicer_to_server
 from target_service.config import TargetConfig
 from target_service.servicer import TargetServicer

@@ -25,7 +25,7 @@ from outrider.errors import (
 from outrider.grammar.schema import grammar_of_schema
 from outrider.messages import MAX_BEAMS, Opening, Round, Rows, contradicts
 from outrider.rpc.channel import MESSAGE_BYTES
-from outrider.rpc.model_service import (
+from outrider.model_service.servicer import (
     ModelService,
     Ownership,
     first_opening,

@@ -7,7 +7,7 @@ from itertools import takewhile
 from operator import eq
 
 from outrider.distribution import Distribution, logprobs, most_probable, softmax
-from outrider.engine.follow import Follower
+from outrider.engine.sampler_state import Follower
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Model, Row, Sampler
 from outrider.errors import RoundSuperseded

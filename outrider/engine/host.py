@@ -36,7 +36,7 @@ from outrider.engine.schedule import (
     wait_until,
     widths,
 )
-from outrider.engine.turns import Turns, Unshared
+from outrider.engine.core_lock import Turns, Unshared
 from outrider.errors import (
     ContextExhausted,
     DecodeFailed,

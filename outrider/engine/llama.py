@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.engine.gguf_file import check_gguf
+from outrider.engine.gguf_check import check_gguf
 from outrider.engine.identity import FilesDigest, identity_of
 from outrider.engine.model import (
     MAX_MULTIPLE,

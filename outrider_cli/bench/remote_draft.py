@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from outrider.children import Child, Tell
+from outrider.processes import Child, Tell
 from outrider_cli import COMMAND
 from outrider_cli.bench.shaper import Link, Shape
 from outrider_cli.options import arguments

@@ -25,7 +25,7 @@ from outrider_cli.services.pair import DraftModel as DraftModelOption
 from outrider_cli.services.pair import TargetModel as TargetModelOption
 
 if TYPE_CHECKING:
-    from outrider.rpc.run_model import ModelConfig
+    from outrider.model_service.run import ModelConfig
     from outrider.rpc.security import ClientSecurity
     from outrider_cli.doctor.checks import End, Finding, Library, ModelFile, Port, Trial
     from outrider_cli.render import Line
@@ -214,7 +214,7 @@ def _versions() -> dict[str, str]:
 
 def _file(one: Hosted) -> ModelFile:
     """Return what can be said of a model's file without llama.cpp."""
-    from outrider.engine.gguf_file import check_gguf
+    from outrider.engine.gguf_check import check_gguf
     from outrider.errors import OutriderError
     from outrider_cli.doctor.checks import ModelFile
 

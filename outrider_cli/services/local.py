@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from outrider.children import ANY_PORT, Child, Tell, watch
+from outrider.processes import ANY_PORT, Child, Tell, watch
 from outrider_cli import COMMAND
 from outrider_cli.options import ModelOptions, arguments
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFWriter
 
-from outrider.engine.gguf_file import check_gguf
+from outrider.engine.gguf_check import check_gguf
 from outrider.engine.llama import LlamaConfig, LlamaModel
 from outrider.engine.model import Chunk
 from outrider.errors import DecodeFailed, InvalidConfig

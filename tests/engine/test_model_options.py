@@ -15,7 +15,7 @@ from outrider.engine.calibrate import exact_padding
 from outrider.engine.llama import LlamaModel
 from outrider.engine.model import Chunk
 from outrider.errors import InvalidConfig
-from outrider.rpc.run_model import (
+from outrider.model_service.run import (
     CACHE_TYPES,
     LEAST_BATCH,
     LoadingLog,
@@ -140,7 +140,7 @@ def test_weights_that_cannot_be_locked_are_refused(path: Path) -> None:
     program = f"""
 import resource
 from pathlib import Path
-from outrider.rpc.run_model import ModelConfig, load_llama
+from outrider.model_service.run import ModelConfig, load_llama
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
 try:
     load_llama(ModelConfig(model=Path({str(path)!r}), mlock=True))()
@@ -214,7 +214,7 @@ def test_a_numa_strategy_is_told_once(path: Path, strategy: str) -> None:
     program = f"""
 from pathlib import Path
 from outrider.engine.model import Chunk
-from outrider.rpc.run_model import ModelConfig, load_llama
+from outrider.model_service.run import ModelConfig, load_llama
 for _ in range(2):
     model = load_llama(ModelConfig(model=Path({str(path)!r}), threads=1, numa={strategy!r}))()
     print(len(model.decode([Chunk(0, 0, [5], 1)])))

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.turns import SharedCores, Turns, Unshared, shared_cores
+from outrider.engine.core_lock import SharedCores, Turns, Unshared, shared_cores
 
 CORES = 4
 
 NEIGHBOUR = """
 import os, sys
 from pathlib import Path
-from outrider.engine.turns import SharedCores
+from outrider.engine.core_lock import SharedCores
 file = os.open(Path(sys.argv[1], "cores"), os.O_RDWR | os.O_CREAT)
 turns = SharedCores(file, int(sys.argv[2]), int(sys.argv[3]))
 for line in sys.stdin:

@@ -21,7 +21,7 @@ from orchestrator.servicer import OrchestratorServicer
 from outrider.engine.host import EngineHost, HostOptions
 from outrider.engine.model import Chunk
 from outrider.rpc.channel import open_channel
-from outrider.rpc.model_service import ModelService
+from outrider.model_service.servicer import ModelService
 from outrider.rpc.server import Server, ServerConfig
 from outrider.speculation import Policy, Speculation
 from outrider.v1 import common_pb2 as common

@@ -29,7 +29,7 @@ PURE = (
     "outrider.grammar.schema_reader",
     "outrider.grammar.schema",
     "outrider.engine.cache",
-    "outrider.engine.follow",
+    "outrider.engine.sampler_state",
     "outrider.engine.model",
     "outrider.engine.schedule",
     "orchestrator.core.acceptance",

@@ -14,12 +14,12 @@ from typing import Any
 import grpc
 
 from outrider import logs
-from outrider.engine.gguf_file import check_gguf
+from outrider.engine.gguf_check import check_gguf
 from outrider.engine.host import EngineHost, Loaded
 from outrider.engine.model import Model
-from outrider.engine.turns import Turns, Unshared, shared_cores
+from outrider.engine.core_lock import Turns, Unshared, shared_cores
 from outrider.errors import InvalidConfig
-from outrider.rpc.model_service import ModelService
+from outrider.model_service.servicer import ModelService
 from outrider.rpc.server import Server, ServerConfig
 from outrider.threads import available_threads
 
