@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 
 from outrider.distribution import Distribution, most_probable, quantised, softmax
-from outrider.engine.sampler_state import Follower
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Model, Row
+from outrider.engine.sampler_state import Follower
 from outrider.errors import InvalidRequest
 from outrider.messages import Candidates, Frame, Opening, Order, Rule, Span, check_room, compose
 from outrider.noise import Purpose, uniform

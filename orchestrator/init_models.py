@@ -14,7 +14,6 @@ from typing import Any
 from orchestrator.peers import Pair, Peer, State
 from orchestrator.service import Orchestrator
 from outrider import logs
-from outrider.processes import ANY_PORT, Child, watch
 from outrider.errors import (
     DeadlinePassed,
     EngineBusy,
@@ -22,6 +21,7 @@ from outrider.errors import (
     OutriderError,
     PeerUnavailable,
 )
+from outrider.processes import ANY_PORT, Child, watch
 
 MAX_TEXT = 4096
 """Characters of a path or a name, at most."""

@@ -25,7 +25,7 @@ import typer
 
 if TYPE_CHECKING:
     from gateway.config import HttpConfig
-    from outrider.model_service.run import ModelConfig
+    from outrider.model_service.config import ModelConfig
     from outrider.rpc.security import ClientSecurity, ServerSecurity
     from outrider.rpc.server import ServerConfig
 
@@ -86,7 +86,7 @@ class ModelOptions:
 
     def config(self, model: Path) -> ModelConfig:
         """Return the configuration of a service. Raises InvalidConfig."""
-        from outrider.model_service.run import ModelConfig
+        from outrider.model_service.config import ModelConfig
 
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return ModelConfig(model=model, mmap=not values.pop("no_mmap"), **values)

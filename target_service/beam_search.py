@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from outrider.distribution import Distribution, logprobs, softmax
-from outrider.engine.sampler_state import Follower
 from outrider.engine.host import EngineHost
 from outrider.engine.job import Lease, Spent, Step, Ticket
 from outrider.engine.model import Model, Row, Sampler
+from outrider.engine.sampler_state import Follower
 from outrider.errors import ContextExhausted, EngineBusy, InvalidRequest, RoundSuperseded
 from outrider.messages import Logprobs, Opening, check_room
 from outrider.wire import SESSION_ID_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outrider.model_service.run import ModelConfig
+from outrider.model_service.config import ModelConfig
 from outrider.rpc.server import ServerConfig
 
 

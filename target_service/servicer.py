@@ -24,7 +24,6 @@ from outrider.errors import (
 )
 from outrider.grammar.schema import grammar_of_schema
 from outrider.messages import MAX_BEAMS, Opening, Round, Rows, contradicts
-from outrider.rpc.channel import MESSAGE_BYTES
 from outrider.model_service.servicer import (
     ModelService,
     Ownership,
@@ -32,6 +31,7 @@ from outrider.model_service.servicer import (
     run_stream,
     write_spent,
 )
+from outrider.rpc.channel import MESSAGE_BYTES
 from outrider.sampling import SamplingParameters
 from outrider.texts import check_count, longest_token, most_bytes
 from outrider.v1 import common_pb2 as common

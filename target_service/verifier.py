@@ -7,9 +7,9 @@ from itertools import takewhile
 from operator import eq
 
 from outrider.distribution import Distribution, logprobs, most_probable, softmax
-from outrider.engine.sampler_state import Follower
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Model, Row, Sampler
+from outrider.engine.sampler_state import Follower
 from outrider.errors import RoundSuperseded
 from outrider.messages import Candidates, Form, Logprobs, Opening, Round, Rows, check_room, compose
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from outrider.costs import CostTable
 from outrider.engine.cache import Session, SessionCache
 from outrider.engine.calibrate import decode_costs, exact_padding
+from outrider.engine.core_lock import Turns, Unshared
 from outrider.engine.job import Job, Lease, Ticket
 from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Model, NoRoom, Numerics, Row
 from outrider.engine.schedule import (
@@ -36,7 +37,6 @@ from outrider.engine.schedule import (
     wait_until,
     widths,
 )
-from outrider.engine.core_lock import Turns, Unshared
 from outrider.errors import (
     ContextExhausted,
     DecodeFailed,

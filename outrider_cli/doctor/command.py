@@ -25,7 +25,7 @@ from outrider_cli.services.pair import DraftModel as DraftModelOption
 from outrider_cli.services.pair import TargetModel as TargetModelOption
 
 if TYPE_CHECKING:
-    from outrider.model_service.run import ModelConfig
+    from outrider.model_service.config import ModelConfig
     from outrider.rpc.security import ClientSecurity
     from outrider_cli.doctor.checks import End, Finding, Library, ModelFile, Port, Trial
     from outrider_cli.render import Line

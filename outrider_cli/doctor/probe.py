@@ -20,8 +20,9 @@ from outrider import handshake
 from outrider.engine.calibrate import exact_padding, history
 from outrider.engine.model import Chunk, Model, Numerics
 from outrider.errors import DecodeFailed, OutriderError, VocabularyMismatch
+from outrider.model_service.config import ModelConfig
+from outrider.model_service.run import load_llama
 from outrider.model_service.servicer import describe_vocabulary
-from outrider.model_service.run import ModelConfig, load_llama
 from outrider.v1 import common_pb2 as common
 from outrider_cli.doctor.checks import Step
 

@@ -15,14 +15,8 @@ from outrider.engine.calibrate import exact_padding
 from outrider.engine.llama import LlamaModel
 from outrider.engine.model import Chunk
 from outrider.errors import InvalidConfig
-from outrider.model_service.run import (
-    CACHE_TYPES,
-    LEAST_BATCH,
-    LoadingLog,
-    ModelConfig,
-    load_llama,
-    read_tensor_split,
-)
+from outrider.model_service.config import CACHE_TYPES, LEAST_BATCH, ModelConfig, read_tensor_split
+from outrider.model_service.run import LoadingLog, load_llama
 from tests.support.tiny_gguf import Shape, write_model
 
 import llama_cpp as ll  # isort: skip  (outrider.engine.llama sets its environment first)
@@ -140,7 +134,8 @@ def test_weights_that_cannot_be_locked_are_refused(path: Path) -> None:
     program = f"""
 import resource
 from pathlib import Path
-from outrider.model_service.run import ModelConfig, load_llama
+from outrider.model_service.config import ModelConfig
+from outrider.model_service.run import load_llama
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
 try:
     load_llama(ModelConfig(model=Path({str(path)!r}), mlock=True))()
@@ -214,7 +209,8 @@ def test_a_numa_strategy_is_told_once(path: Path, strategy: str) -> None:
     program = f"""
 from pathlib import Path
 from outrider.engine.model import Chunk
-from outrider.model_service.run import ModelConfig, load_llama
+from outrider.model_service.config import ModelConfig
+from outrider.model_service.run import load_llama
 for _ in range(2):
     model = load_llama(ModelConfig(model=Path({str(path)!r}), threads=1, numa={strategy!r}))()
     print(len(model.decode([Chunk(0, 0, [5], 1)])))

@@ -20,8 +20,8 @@ from orchestrator.service import Orchestrator
 from orchestrator.servicer import OrchestratorServicer
 from outrider.engine.host import EngineHost, HostOptions
 from outrider.engine.model import Chunk
-from outrider.rpc.channel import open_channel
 from outrider.model_service.servicer import ModelService
+from outrider.rpc.channel import open_channel
 from outrider.rpc.server import Server, ServerConfig
 from outrider.speculation import Policy, Speculation
 from outrider.v1 import common_pb2 as common

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from outrider.errors import InvalidConfig
-from outrider.model_service.run import ModelConfig
+from outrider.model_service.config import ModelConfig
 from outrider.rpc.security import ClientSecurity, ServerSecurity
 from outrider_cli import settings
 from outrider_cli.app import app

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from orchestrator.chat import sandbox
 from orchestrator.chat.sandbox import MAX_SOURCE, MAX_WORK, STEP, Template
-from orchestrator.chat.template import sandbox
 from outrider.errors import InvalidRequest
 
 LOOP = "{% for i in range(100000) %}"
