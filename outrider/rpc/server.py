@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -122,6 +123,7 @@ class Server:
         on meanwhile: it has to refuse new work by itself. What it leaves of the grace is
         for the calls that are left; new ones are refused.
         """
+        keep_collections_short()
         await self.stop_requested.wait()
         await self.set_serving(False)
         grace = self._config.grace_seconds
@@ -132,6 +134,18 @@ class Server:
         await self.grpc.stop(max(0.0, end - time.monotonic()))
         await stop()
         logs.event("outrider.rpc", "stopped")
+
+
+def keep_collections_short() -> None:
+    """Spare the garbage collector what is alive by now, and let it look at the rest often.
+
+    A collection holds every thread. Of an orchestrator's 86,000 objects it took 70 ms, and .34 s
+    where garbage of 175,000 more had come together, in the middle of somebody's text.
+    """
+    gc.collect()
+    gc.freeze()
+    youngest, middle, _ = gc.get_threshold()
+    gc.set_threshold(youngest, middle, 3)
 
 
 def _check_reach(address: Address, security: ServerSecurity) -> None:

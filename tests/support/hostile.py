@@ -22,6 +22,7 @@ import psutil
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from draft_service.servicer import DraftServicer
+from outrider.rpc.server import keep_collections_short
 from outrider.v1 import draft_service_pb2 as draft
 from tests.support.services import DRAFT, ModelProcess, Role, running, toy
 from tests.support.toy import NEVER
@@ -234,6 +235,7 @@ class Vitals:
         self._bytes = 0
 
     async def __aenter__(self) -> Vitals:
+        keep_collections_short()  # as every service does that serves
         self._bytes = self._process.memory_info().rss
         self._task = asyncio.create_task(self._watch())
         return self
