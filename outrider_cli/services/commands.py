@@ -31,6 +31,10 @@ DRAFT_ADDRESS = "127.0.0.1:50061"
 ORCHESTRATOR_ADDRESS = "127.0.0.1:50060"
 
 Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any.")]
+ChatTemplateFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A jinja2 template for chats; else the target's own."),
+]
 ModelPath = Annotated[Path, typer.Option("--model", "-m", metavar="GGUF", help="The model's file.")]
 
 
@@ -78,10 +82,7 @@ def orchestrator(
     request_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")
     ] = 600.0,
-    chat_template_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A jinja2 template for chats; else the target's own."),
-    ] = None,
+    chat_template_file: ChatTemplateFile = None,
     jobs: Annotated[int, typer.Option(help="Jobs that run or are kept, at most.")] = 256,
     job_keep: Annotated[
         float, typer.Option(metavar="SECONDS", help="Keep a job's results so long.")
@@ -120,7 +121,7 @@ def orchestrator(
         speculation=Speculation(**drafting.known()),
         draft_seconds=draft_timeout,
         request_seconds=request_timeout,
-        chat_template=_read_template(chat_template_file),
+        chat_template=read_template(chat_template_file),
         jobs=jobs,
         job_seconds=job_keep,
     )
@@ -141,7 +142,7 @@ def _gateway(config: HttpConfig | None) -> StartGateway | None:
     return start
 
 
-def _read_template(path: Path | None) -> str:
+def read_template(path: Path | None) -> str:
     """Return a template's text; empty without a file. Raises InvalidConfig."""
     from orchestrator.chat.template import ChatTemplate
     from outrider.errors import InvalidConfig, InvalidRequest

@@ -20,7 +20,12 @@ from outrider_cli.options import (
     arguments,
     spread,
 )
-from outrider_cli.services.commands import ORCHESTRATOR_ADDRESS, Listen
+from outrider_cli.services.commands import (
+    ORCHESTRATOR_ADDRESS,
+    ChatTemplateFile,
+    Listen,
+    read_template,
+)
 from outrider_cli.services.pair import (
     BESIDE_THE_TARGET,
     DraftModel,
@@ -53,6 +58,7 @@ def up(
         Path | None, typer.Option(metavar="PEM", help="Reach other machines by TLS; trust this.")
     ] = None,
     listen: Listen = ORCHESTRATOR_ADDRESS,
+    chat_template_file: ChatTemplateFile = None,
     drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
     http: Annotated[HttpOptions, Prefix(panel="HTTP")] = HttpOptions(),
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = (
@@ -73,11 +79,15 @@ def up(
     if sum(map(bool, (draft, draft_model, no_draft))) > 1:
         raise typer.BadParameter("--draft, --draft-model and --no-draft exclude each other")
     own = None if no_draft or draft else choose_draft(model, draft_model)
-    drafting.known()  # refuses before anything is started
+    # What is wrong is refused before anything is started.
+    drafting.known()
     http.config(server)
+    read_template(chat_template_file)
     words = [*arguments(drafting), *arguments(http), *arguments(server)]
     if tls_ca:
         words.append(f"--tls-ca={tls_ca}")
+    if chat_template_file:
+        words.append(f"--chat-template-file={chat_template_file.resolve()}")
     plan = LocalPlan(
         target=target or Hosted(choose_target(model), engine),
         draft=draft or (host_draft(own, draft_engine, engine) if own else None),

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from outrider_cli.services.pair import BUNDLED_TARGET
@@ -82,6 +83,26 @@ def test_a_pair_is_ready_survives_its_draft_and_stops():
         assert (told.code, told.out, told.err) == (130, "", "")
         assert time.monotonic() - begin < 10.0
         assert command.services() == {}
+
+
+def test_chats_may_have_another_template(tmp_path: Path):
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ messages[0].content }}!")
+    words = ("--no-draft", "--http", "127.0.0.1:0", "--chat-template-file", str(template))
+    with up(*words) as command:
+        address = ready(command)[0].split()[1]
+        chat = {"messages": [{"role": "user", "content": "Hi"}]}
+        answer = httpx.post(f"http://{address}/apply-template", json=chat)
+        assert answer.json() == {"prompt": "Hi!"}
+
+
+def test_a_template_that_is_wrong_is_refused_before_anything_starts(tmp_path: Path):
+    template = tmp_path / "chat.jinja"
+    template.write_text("{% nonsense %}")
+    command = Command("up", "--chat-template-file", str(template))
+    told = command.finish()
+    assert (told.code, told.out) == (1, "")
+    assert told.err.startswith("outrider: chat_template_file: ")
 
 
 def test_killing_up_leaves_no_process_behind():
