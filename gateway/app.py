@@ -29,7 +29,7 @@ from gateway.middleware import (
     InternalErrors,
     KnownHost,
 )
-from gateway.openai import requests, responses
+from gateway.openai import answers, requests, responses
 from gateway.streams import ClientGone, until_gone
 from outrider import logs
 from outrider.errors import Draining, OutriderError
@@ -109,7 +109,7 @@ def _add_openai(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/models", include_in_schema=False)
     async def models() -> Response:
         """List the target, once it is known."""
-        return JSONResponse({"object": "list", "data": gateway.models()})
+        return JSONResponse(answers.model_list(gateway.models()))
 
     @app.get("/v1/models/{model:path}", tags=["OpenAI"], responses=_ERRORS)
     async def model(model: str) -> Response:

@@ -214,8 +214,11 @@ class Gateway:
             "vocab_type": model.vocabulary.type,
             "n_vocab": model.vocabulary.token_count,
             "n_ctx": model.context_token_count,
+            "n_ctx_train": model.trained_context_token_count,
+            "n_embd": model.embedding_width,
             "n_params": model.parameter_count,
             "size": model.weight_byte_count,
+            "ftype": model.file_type,
         }
         return [answers.model_card(model.model_name, self._created, meta)]
 

@@ -490,6 +490,7 @@ def properties(
         },
         "total_slots": model.session_count,
         "model_alias": model.model_name,
+        "model_ftype": model.file_type,
         "model_path": model.model_name,  # where the file lies is no client's business
         "modalities": {"vision": False, "video": False, "audio": False},
         "endpoint_slots": endpoint_slots,
@@ -513,6 +514,8 @@ def _capabilities(template: ChatTemplate) -> dict[str, bool]:
         "supports_tool_calls": template.takes_calls,
         "supports_parallel_tool_calls": template.takes_parallel_calls,
         "supports_object_arguments": template.takes_objects,
+        "supports_preserve_reasoning": template.keeps_thoughts,
+        "supports_reasoning_effort": template.takes_effort,
     }
 
 

@@ -419,10 +419,42 @@ def _vector(values: Sequence[float], encoding: str | None) -> str | list[float]:
     return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode()
 
 
+def model_list(cards: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the answer of /v1/models, with llama-server's list in Ollama's shape besides."""
+    return {
+        "models": [_ollama_card(card["id"]) for card in cards],
+        "object": "list",
+        "data": cards,
+    }
+
+
+def _ollama_card(model: str) -> dict[str, Any]:
+    """Return a model as llama-server lists it: its name, and nothing under the other fields."""
+    nothing = ("modified_at", "size", "digest", "description", "parameters")
+    return {
+        "name": model,
+        "model": model,
+        "type": "model",
+        **dict.fromkeys(nothing, ""),
+        "tags": [""],
+        "capabilities": ["completion"],
+        "details": {
+            "parent_model": "",
+            "format": "gguf",
+            "family": "",
+            "families": [""],
+            "parameter_size": "",
+            "quantization_level": "",
+        },
+    }
+
+
 def model_card(model: str, created: int, meta: dict[str, Any]) -> dict[str, Any]:
     """Return one model of /v1/models."""
     return {
         "id": model,
+        "aliases": [],
+        "tags": [],
         "object": "model",
         "created": created,
         "owned_by": "outrider",

@@ -25,12 +25,22 @@ CHATML = """\
 """For a model without a template, as in llama.cpp; such a model may never have seen it."""
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
+_EFFORT = ("reasoning_effort", "reasoning_strength")
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
 _FUNCTIONS = frozenset({"raise_exception", "strftime_now"})
 
 _PROBE = "outrider_probe"
 _SYSTEM = {"role": "system", "content": _PROBE}
 _USER = {"role": "user", "content": "x"}
+_THOUGHT = {"role": "assistant", "content": "x", "reasoning_content": _PROBE}
+# Under each of these names some template takes whether it shows earlier thoughts.
+_KEEPING_THOUGHTS: Mapping[str, Any] = {
+    "enable_thinking": True,
+    "preserve_thinking": True,
+    "clear_thinking": False,
+    "truncate_history_thinking": False,
+    "drop_thinking": False,
+}
 _TOOL = {
     "type": "function",
     "function": {
@@ -52,7 +62,8 @@ class ChatTemplate:
     may be given. `takes_system`: the template knows a system message; otherwise a
     first one is put before the user's message. `takes_calls`, `takes_parallel_calls`: it shows
     the calls of earlier messages, one of a message or all. `takes_objects`: it wants their
-    arguments as objects and not as JSON text.
+    arguments as objects and not as JSON text. `keeps_thoughts`: it can show the
+    `reasoning_content` of earlier messages. `takes_effort`: `reasoning_effort` changes the prompt.
 
     Raises InvalidRequest for `chat_template` when it does not compile.
     """
@@ -73,6 +84,8 @@ class ChatTemplate:
         named, other = _call(_PROBE, arguments), _call("x", arguments)
         self.takes_calls = self._shows_probe([_USER, _calls(named)])
         self.takes_parallel_calls = self._shows_probe([_USER, _calls(other, named)])
+        self.keeps_thoughts = self._shows_probe([_USER, _THOUGHT, _USER], **_KEEPING_THOUGHTS)
+        self.takes_effort = self._differs_by_effort()
 
     def render(
         self,
@@ -117,12 +130,27 @@ class ChatTemplate:
         given = {"messages": messages, "tools": tools or None}
         return self._template.render({**self._constants, **variables, **given})
 
-    def _shows_probe(self, messages: Sequence[object], tools: Sequence[object] = ()) -> bool:
-        variables = {"strftime_now": lambda form: "", "add_generation_prompt": False}
+    def _shows_probe(
+        self, messages: Sequence[object], tools: Sequence[object] = (), **variables: object
+    ) -> bool:
+        return _PROBE in self._try(messages, tools, add_generation_prompt=False, **variables)
+
+    def _differs_by_effort(self) -> bool:
+        efforts = ("low", "high")
+        prompts = {
+            self._try([_USER], add_generation_prompt=True, enable_thinking=True, **variables)
+            for variables in (dict.fromkeys(_EFFORT, effort) for effort in efforts)
+        }
+        return len(prompts) > 1
+
+    def _try(
+        self, messages: Sequence[object], tools: Sequence[object] = (), **variables: object
+    ) -> str:
+        """Return the prompt, empty where the template fails."""
         try:
-            return _PROBE in self._run(messages, tools, variables)
+            return self._run(messages, tools, {"strftime_now": lambda form: "", **variables})
         except InvalidRequest:
-            return False
+            return ""
 
     def _read_message(self, field: str, value: object) -> dict[str, Any]:
         message = _read_object(field, value)

@@ -63,6 +63,12 @@ class ModelDescription:
     description: str
     weight_bytes: int
     parameter_count: int
+    file_type: str
+    """llama.cpp's name for the types of the weights, such as Q8_0."""
+    embedding_width: int
+    """Numbers of one embedding."""
+    trained_context: int
+    """Tokens of the longest text in training."""
     context: int
     sequence_count: int
     batch_rows: int

@@ -211,6 +211,9 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         cores_digest=loaded.turns.cores_digest,
         core_count=loaded.turns.core_count,
         chat_template=model.chat_template,
+        trained_context_token_count=model.trained_context,
+        embedding_width=model.embedding_width,
+        file_type=model.file_type,
     )
     response.load_duration.FromMicroseconds(int(loaded.seconds * 1e6))
     return response

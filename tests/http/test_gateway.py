@@ -22,7 +22,7 @@ from outrider.errors import (
     PromptTooLong,
     Unauthenticated,
 )
-from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.fake_orchestrator import VOCABULARY, FakeOrchestrator
 from tests.support.gateway import serving
 
 KEY = "a key of sixteen characters"
@@ -477,6 +477,7 @@ async def test_properties_describe_the_template_in_use():
     async with serving(FakeOrchestrator(template=loop)) as url:
         properties = (await get(f"{url}/props")).json()
     assert (properties["bos_token"], properties["eos_token"]) == ("<s>", "</s>")
+    assert properties["model_ftype"] == "F16"
     assert properties["chat_template"] == loop
     assert properties["chat_template_caps"] == {
         "supports_string_content": True,
@@ -486,6 +487,8 @@ async def test_properties_describe_the_template_in_use():
         "supports_tool_calls": False,
         "supports_parallel_tool_calls": False,
         "supports_object_arguments": True,
+        "supports_preserve_reasoning": False,
+        "supports_reasoning_effort": False,
     }
     async with serving(FakeOrchestrator(template="{% nonsense %}")) as url:
         properties = (await get(f"{url}/props")).json()
@@ -545,6 +548,31 @@ async def test_the_state_of_the_peers_is_told():
     assert [each["id"] for each in models] == ["fake-1b"]
     assert model.json() == models[0]
     assert missing.status_code == 404
+
+
+@pytest.mark.fault(
+    "text",
+    "what `/v1/models` says of the model",
+    before="No `n_ctx_train`, `n_embd` or `ftype`, no list `models`, no `aliases` and `tags`.",
+    now="All that llama-server has, under its names.",
+)
+async def test_the_list_of_models_has_what_llama_server_has():
+    async with serving() as url:
+        listed = (await get(f"{url}/v1/models")).json()
+    [card], [other] = listed["data"], listed["models"]
+    assert card["meta"] == {
+        "vocab_type": 0,
+        "n_vocab": VOCABULARY,
+        "n_ctx": 512,
+        "n_ctx_train": 8192,
+        "n_embd": 64,
+        "n_params": 10**9,
+        "size": 2 * 10**9,
+        "ftype": "F16",
+    }
+    assert card["aliases"] == card["tags"] == []
+    assert other["name"] == other["model"] == card["id"]
+    assert other["capabilities"] == ["completion"]
 
 
 async def test_the_state_that_the_page_asks_for_has_no_chat_templates():

@@ -214,6 +214,9 @@ class FakeOrchestrator:
             session_count=4,
             parameter_count=10**9,
             weight_byte_count=2 * 10**9,
+            trained_context_token_count=8192,
+            embedding_width=64,
+            file_type="F16",
             chat_template=self.template,
             vocabulary=common.Vocabulary(
                 token_count=VOCABULARY, bos_token_id=BOS, eos_token_id=EOS, adds_bos=True

@@ -466,3 +466,18 @@ def test_a_template_that_does_not_compile_is_refused_when_it_is_loaded() -> None
 def test_a_template_that_fails_is_refused_when_it_is_used() -> None:
     chat = ChatTemplate("{{ messages[0].content + 1 }}")
     assert refused(lambda: render(chat, [USER]))[0] == "chat_template"
+
+
+def test_a_template_says_whether_it_keeps_thoughts() -> None:
+    shown = "{% for m in messages %}{{ m.content }}{{ m.reasoning_content }}{% endfor %}"
+    thought = "{{ m.reasoning_content }}"
+    asked = shown.replace(thought, f"{{% if not clear_thinking %}}{thought}{{% endif %}}")
+    assert ChatTemplate(shown).keeps_thoughts
+    assert ChatTemplate(asked).keeps_thoughts
+    assert not template("qwen").keeps_thoughts
+
+
+def test_a_template_says_whether_it_takes_an_effort() -> None:
+    assert ChatTemplate("{{ messages[0].content }}{{ reasoning_effort }}").takes_effort
+    assert ChatTemplate("{% if reasoning_strength == 'high' %}hard{% endif %}").takes_effort
+    assert not template("thinking").takes_effort
