@@ -22,7 +22,7 @@ from gateway.config import HttpConfig
 from gateway.gathering import Gathering
 from gateway.metrics import Metrics
 from gateway.openai import answers, requests, responses
-from gateway.options import GenerationFields, Prompt, name_in, prompt_parts
+from gateway.options import GenerationFields, Prompt, name_in, name_of_input, prompt_parts
 from gateway.progress import StreamProgress
 from gateway.streams import DONE, EventStream, event, numbered
 from orchestrator.chat.template import ChatTemplate
@@ -200,7 +200,7 @@ class Gateway:
 
     async def embed(self, body: requests.EmbeddingBody) -> Response:
         """Answer /v1/embeddings."""
-        found = await self._embed(requests.read_embedding(body))
+        found = await self._embed(requests.read_embedding(body), "input")
         return JSONResponse(
             answers.embeddings(found.model.name, found.embeddings, body.encoding_format)
         )
@@ -366,7 +366,8 @@ class Gateway:
 
     async def embed_natively(self, fields: llama_server.EmbeddingFields) -> Response:
         """Answer /embedding."""
-        found = await self._embed(llama_server.read_embedding(fields))
+        inputs = llama_server.read_embedding(fields)
+        found = await self._embed(inputs, llama_server.embedded_field(fields))
         return JSONResponse(llama_server.embeddings(found.embeddings, fields))
 
     def properties(self) -> dict[str, Any]:
@@ -453,15 +454,22 @@ class Gateway:
         except InvalidRequest as refusal:
             raise refusal.named(name_in(fields, refusal.field)) from refusal
 
-    async def _embed(self, inputs: Sequence[Prompt]) -> messages.EmbedResponse:
-        """Return the embeddings of any number of texts, all of them by one model."""
+    async def _embed(self, inputs: Sequence[Prompt], sent: str) -> messages.EmbedResponse:
+        """Return the embeddings of any number of texts, all of them by one model.
+
+        A refusal names the field `sent`, and the text in it.
+        """
         found = messages.EmbedResponse()
         for first in range(0, len(inputs), _EMBEDDED_TOGETHER):
             some = inputs[first : first + _EMBEDDED_TOGETHER]
             request = messages.EmbedRequest(
                 inputs=[prompt_parts(each) for each in some], model=found.model
             )
-            found.MergeFrom(await self._orchestrator.embed(request))
+            try:
+                found.MergeFrom(await self._orchestrator.embed(request))
+            except InvalidRequest as refusal:
+                name = name_of_input(refusal.field, sent, len(inputs), first)
+                raise refusal.named(name) from refusal
         return found
 
     def _stream(self, events: AsyncGenerator[bytes], dialect: Dialect) -> Response:

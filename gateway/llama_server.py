@@ -151,12 +151,17 @@ def read_completion(fields: CompletionFields) -> Wish:
     return Wish(requests, prompts, fields, count, progress)
 
 
+def embedded_field(fields: EmbeddingFields) -> str:
+    """Return the name under which the texts were sent."""
+    return "input" if fields.content is None and fields.input is not None else "content"
+
+
 def read_embedding(fields: EmbeddingFields) -> list[Prompt]:
     """Return the texts to embed. Raises InvalidRequest."""
-    name = "input" if fields.content is None else "content"
+    name = embedded_field(fields)
     content = getattr(fields, name)
     if content is None or content == []:
-        raise InvalidRequest("content", "is missing")
+        raise InvalidRequest(name, "is missing")
     if fields.embd_normalize is not None and fields.embd_normalize < -1:
         raise InvalidRequest("embd_normalize", f"must be at least -1, not {fields.embd_normalize}")
     return read_prompts(content, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, cast
 
@@ -307,6 +308,15 @@ def name_in(fields: Body, field: str) -> str:
     sent = [name for name in names if getattr(fields, name, None) is not None]
     known = [name for name in names if name in type(fields).model_fields]
     return next(iter(sent + known), field)
+
+
+def name_of_input(field: str, sent: str, count: int, first: int) -> str:
+    """Return how a client calls `inputs[i]` of an EmbedRequest that begins with its text `first`.
+
+    It sent `count` texts in the field `sent`.
+    """
+    number = re.fullmatch(r"inputs\[(\d+)\]", field)
+    return f"{sent}[{first + int(number[1])}]" if number and count > 1 else sent
 
 
 def refuse(fields: Body, **neutral: Iterable[Any]) -> None:

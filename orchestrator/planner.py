@@ -367,6 +367,14 @@ def _fit(prompt: list[int], capacity: int, overflow: messages.ContextOverflow) -
     return [*prompt[:keep], *prompt[keep + erased :]]
 
 
+def check_embedded(token_count: int, most: int) -> None:
+    """Raise PromptTooLong or InvalidRequest if a text has not 1 to `most` tokens."""
+    if token_count > most:
+        raise PromptTooLong(token_count, most, most)
+    if not token_count:
+        raise InvalidRequest("prompt_parts", "is empty")
+
+
 def _keep_count(prompt_count: int, overflow: messages.ContextOverflow) -> int:
     """Return how many tokens at the start are never dropped."""
     keep = overflow.keep_token_count

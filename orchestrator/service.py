@@ -20,6 +20,7 @@ from orchestrator.config import OrchestratorConfig
 from orchestrator.core.controller import control
 from orchestrator.jobs import Jobs
 from orchestrator.peers import Hosted, Pair, Peer, State
+from orchestrator.planner import check_embedded
 from orchestrator.reporting import duration, view
 from outrider import wire
 from outrider.errors import Draining, InvalidRequest
@@ -236,9 +237,13 @@ class Orchestrator:
         deadline = self._deadline()
         hosted = await self.model(request.model)
         response = messages.EmbedResponse(model=wire.write_reference(hosted.reference))
-        for parts in request.inputs:
-            most = hosted.model.context_token_count
-            ids = await planner.tokenize_parts(parts, hosted, deadline, False, most)
+        most = hosted.model.context_token_count
+        for i, parts in enumerate(request.inputs):
+            try:
+                ids = await planner.tokenize_parts(parts, hosted, deadline, False, most)
+                check_embedded(len(ids), most)
+            except InvalidRequest as refusal:
+                raise refusal.named(f"inputs[{i}]") from None
             asked = target_service_pb2.EmbedTokensRequest(
                 token_ids=ids, model=wire.write_reference(hosted.reference)
             )

@@ -204,7 +204,10 @@ class Library:
             raise InvalidRequest("content", "must be a text")
         request = messages.EmbedRequest()
         request.inputs.add().parts.add(text=text)
-        response = await self._orchestrator.embed(request)
+        try:
+            response = await self._orchestrator.embed(request)
+        except InvalidRequest as refusal:
+            raise refusal.named("content") from refusal
         return {"embedding": list(response.embeddings[0].values)}
 
     # --- completions ---

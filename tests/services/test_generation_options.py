@@ -10,6 +10,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from outrider.rpc.errors import read_error_info
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.services import (
@@ -341,6 +342,11 @@ async def test_other_calls(trio: Trio) -> None:
     assert one == same != other
     assert sum(value * value for value in one) == pytest.approx(1.0, abs=1e-5)
     assert all(each.norm > 0 for each in embedded.embeddings)
+    asked.inputs[1].parts[0].text = "rain " * 5000
+    with pytest.raises(grpc.aio.AioRpcError, match="prompt too long") as caught:
+        await stub.Embed(asked, timeout=PATIENCE)
+    info = read_error_info(caught.value.trailing_metadata())
+    assert info is not None and info.metadata["field"] == "inputs[1]"
 
 
 async def test_a_disconnect_amid_several_completions_frees_everything(trio: Trio) -> None:

@@ -227,3 +227,26 @@ async def test_slots_show_jobs_and_grpc_generations_too():
         await gate.open()
         await generating
         await eventually(is_idle)
+
+
+@pytest.mark.fault(
+    "text",
+    "a text to embed that is longer than the context",
+    before="The error named `token_ids`, which nobody had sent, and not which text it was.",
+    now="It names the field that was sent and the text in it, with the counts of other routes.",
+)
+async def test_a_text_that_is_too_long_to_embed_is_named_as_it_was_sent():
+    long = "rain " * 5000
+    async with served() as (_, url), httpx.AsyncClient(timeout=20) as client:
+        bodies: list[tuple[str, dict[str, Any], str]] = [
+            ("/v1/embeddings", {"input": long}, "input"),
+            ("/v1/embeddings", {"input": ["a"] * 70 + [long]}, "input[70]"),
+        ]
+        for path, body, field in bodies:
+            error = (await client.post(url + path, json=body)).json()["error"]
+            assert error["param"] == field
+            assert error["type"] == "exceed_context_size_error"
+            assert error["n_prompt_tokens"] > error["n_ctx"] > 0
+        native = await client.post(f"{url}/embedding", json={"content": [[1, 64]]})
+        assert native.status_code == 400
+        assert native.json()["error"]["message"].startswith("content: token id 64 is outside")
