@@ -6,7 +6,8 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from orchestrator.core.generation import Commit, End, Generation, SendRound
+from orchestrator.core.actions import Commit, End, SendRound
+from orchestrator.core.generation import Generation
 from orchestrator.driver import Timings
 from orchestrator.peers import Pair
 from outrider import wire

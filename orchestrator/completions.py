@@ -14,7 +14,9 @@ from orchestrator import reporting
 from orchestrator.admission import Pace
 from orchestrator.beam_driver import BeamDriver
 from orchestrator.config import OrchestratorConfig
-from orchestrator.core.generation import Counts, End, Finish, Generation, Plan
+from orchestrator.core.actions import End, Finish
+from orchestrator.core.counts import Counts
+from orchestrator.core.generation import Generation, Plan
 from orchestrator.core.round_times import RoundTimes
 from orchestrator.core.text import TextAssembler
 from orchestrator.driver import Driver, Timings

@@ -10,18 +10,10 @@ from functools import partial
 from typing import Any
 
 from orchestrator.core.acceptance import drew_as_keyed
+from orchestrator.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound, Wake
 from orchestrator.core.allowance import Allowance
 from orchestrator.core.controller import Spent, plain_share
-from orchestrator.core.generation import (
-    Action,
-    Commit,
-    End,
-    Generation,
-    RollBack,
-    SendOrder,
-    SendRound,
-    Wake,
-)
+from orchestrator.core.generation import Generation
 from orchestrator.core.round_times import RoundTimes
 from orchestrator.link import Backoff, Link
 from orchestrator.peers import Pair, Stream, StreamLost
@@ -384,9 +376,7 @@ class Driver:
         self._target_missing = 0
         self._target_backoff.reset()
         if not self._generation.counts.rounds:
-            self._generation.counts.cached = max(
-                self._generation.counts.cached, message.cached_token_count
-            )
+            self._generation.target_cached(message.cached_token_count)
         if rows is not None:
             now = time.perf_counter()
             self._note_round(sent, now, len(rows))

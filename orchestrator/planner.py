@@ -10,8 +10,9 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from orchestrator.config import OrchestratorConfig
+from orchestrator.core.actions import Finish, TokenLogprob
 from orchestrator.core.controller import CLASSIC_RATIO, control
-from orchestrator.core.generation import Finish, Generation, Plan, TokenLogprob
+from orchestrator.core.generation import Generation, Plan
 from orchestrator.peers import Hosted, Pair
 from orchestrator.salts import digest
 from outrider import wire

@@ -9,18 +9,10 @@ from itertools import accumulate, takewhile
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
+from orchestrator.core.actions import Commit, DraftEnd, Finish, Origin, Report, TokenLogprob
 from orchestrator.core.controller import Control
-from orchestrator.core.generation import (
-    Commit,
-    Counts,
-    DraftEnd,
-    Finish,
-    Generation,
-    Origin,
-    Plan,
-    Report,
-    TokenLogprob,
-)
+from orchestrator.core.counts import Counts
+from orchestrator.core.generation import Generation, Plan
 from orchestrator.core.text import Piece, TextAssembler
 from orchestrator.driver import EngineSeconds, Timings
 from outrider import wire

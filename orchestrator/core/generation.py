@@ -1,45 +1,51 @@
 """The state machine of one completion: what to ask next, and what to do with answers. Pure.
 
-The driver tells it what happened (`draft_*`, `target_*`), at times of its own
+The driver reports what happened (`draft_*`, `target_*`), at times of its own
 clock in seconds, and carries out what `next_actions` returns. Committed text
 only grows, and is the truth. The controller says how much to draft and when
 waiting for a draft pays; nothing that a draft does, or fails to do, changes
 what is committed.
 
 Several rounds may be at the target at once: each after the first assumes that
-the one before is accepted in full and that the line goes on as drafted. The
+the one before is accepted in full and that the line continues as drafted. The
 first mismatch drops all later ones.
+
+What the draft holds and owes is in `DraftProgress`, what the target holds and which
+rounds are in flight in `TargetProgress`. Nobody else changes a generation: what happens
+outside it is reported to it, and what it counts and commits is only read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from enum import Enum
-from itertools import zip_longest
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
 from orchestrator.core import acceptance
 from orchestrator.core.acceptance import DraftToken, Verdict
-from orchestrator.core.controller import UNTOLD, Control, Outcome, Spent
-from orchestrator.core.draft_line import Compared, ReceivedLine
-from orchestrator.core.text import ends_inside_character
-from outrider.distribution import Distribution
-from outrider.messages import (
-    MAX_DRAFT,
-    Candidates,
-    Form,
-    Frame,
-    Logprobs,
-    Opening,
-    Order,
-    Round,
-    Rows,
-    Rule,
-    Span,
+from orchestrator.core.actions import (
+    Action,
+    Commit,
+    DraftEnd,
+    End,
+    Finish,
+    Origin,
+    Report,
+    RollBack,
+    SendOrder,
+    SendRound,
+    TokenLogprob,
+    Wake,
 )
+from orchestrator.core.controller import UNTOLD, Control, Outcome, Spent
+from orchestrator.core.counts import Counts
+from orchestrator.core.draft_line import Compared
+from orchestrator.core.draft_progress import DraftProgress, DraftState
+from orchestrator.core.target_progress import RoundInFlight, TargetProgress
+from orchestrator.core.text import ends_inside_character
+from outrider.messages import MAX_DRAFT, Form, Frame, Opening, Order, Round, Rows, Rule, Span
 from outrider.noise import Purpose, uniform
 from outrider.sampling import law
 
@@ -47,113 +53,6 @@ T = TypeVar("T")
 
 _FINISHING_TOKENS = 3
 """So many tokens may follow the limit to finish a character: it has 4 bytes at most."""
-
-
-class Origin(Enum):
-    """Where a committed token came from."""
-
-    DRAFTED = "drafted"
-    CORRECTED = "corrected"
-    BONUS = "bonus"
-    PLAIN = "plain"
-
-
-class Finish(Enum):
-    """Why a generation ended."""
-
-    END_OF_TEXT = "end of text"
-    TOKEN_LIMIT = "token limit"
-    STOP_SEQUENCE = "stop sequence"
-    CONTEXT_FULL = "context full"
-
-
-@dataclass(frozen=True, slots=True)
-class SendOrder:
-    """Send this order to the draft."""
-
-    order: Order
-
-
-@dataclass(frozen=True, slots=True)
-class SendRound:
-    """Send this round to the target."""
-
-    round: Round
-
-
-@dataclass(frozen=True, slots=True)
-class Wake:
-    """Ask for the next actions again at this time, if nothing happens before."""
-
-    time: float
-
-
-@dataclass(frozen=True, slots=True)
-class RollBack:
-    """Call Rollback at both services and wait for it."""
-
-    token_count: int
-    round: int
-    order: int
-
-
-class DraftEnd(Enum):
-    """Why a round's draft is as long as it is."""
-
-    LENGTH = "length"  # as long as was wanted
-    END_OF_TEXT = "end of text"
-    TOKEN_LIMIT = "token limit"
-    CONTEXT = "context"
-    DOUBT = "doubt"  # the draft stopped at an unsure token, as the request wants
-    ENOUGH = "enough"  # more would not have paid
-    SHORT = "short"  # no more was there when the target was free
-    LATE = "late"
-    PAUSED = "paused"
-    ABSENT = "absent"
-    OFF = "off"
-    PROMPT = "prompt"  # the first round is the prompt's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What one round verified and what came of it, for whoever wants to watch."""
-
-    round: int  # from 1, repeats not counted
-    committed_count: int  # before the round
-    draft: Sequence[int]
-    accepted_count: int
-    next_token_id: int
-    draft_end: DraftEnd
-    target_candidates: Sequence[Candidates] = ()
-    draft_candidates: Sequence[Candidates] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """The natural logarithm of a token's probability, and of the most probable tokens there."""
-
-    value: float
-    alternatives: Logprobs
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """These tokens are now part of the text; `logprobs` are there if they were asked for."""
-
-    token_ids: Sequence[int]
-    origins: Sequence[Origin]
-    report: Report | None = field(default=None, compare=False, repr=False)
-    logprobs: Sequence[TokenLogprob] = field(default=(), compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The generation is over."""
-
-    reason: Finish
-
-
-Action = SendOrder | SendRound | Wake | RollBack | Commit | End
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,135 +81,56 @@ class Plan:
         return self.opening.prompt_count < self.whole_count
 
 
-@dataclass(slots=True)
-class Counts:
-    """What happened so far."""
-
-    rounds: int = 0
-    drafted_rounds: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    accepted_by_position: list[int] = field(default_factory=list)
-    drafted_by_position: list[int] = field(default_factory=list)
-    accepted_by_round: list[int] = field(default_factory=list)  # only rounds with a draft
-    drafted_by_round: list[int] = field(default_factory=list)
-    cached: int = 0  # tokens of the prompt that the target held
-    draft_faults: int = 0
-    target_faults: int = 0
-
-    def note_draft(self, drafted: int, accepted: int) -> None:
-        """Count one verified draft."""
-        self.rounds += 1
-        if drafted:
-            self.drafted_rounds += 1
-            self.drafted_by_round.append(drafted)
-            self.accepted_by_round.append(accepted)
-        self.drafted += drafted
-        self.accepted += accepted
-        for counts, count in (
-            (self.drafted_by_position, drafted),
-            (self.accepted_by_position, accepted),
-        ):
-            counts.extend([0] * (drafted - len(counts)))
-            for i in range(count):
-                counts[i] += 1
-
-    def add(self, more: Counts) -> None:
-        """Count what happened in a later part of the same completion."""
-        for each in fields(self):
-            mine, theirs = getattr(self, each.name), getattr(more, each.name)
-            if each.name.endswith("_by_round"):
-                mine += theirs
-            elif isinstance(mine, list):
-                pairs = zip_longest(mine, theirs, fillvalue=0)
-                setattr(self, each.name, [a + b for a, b in pairs])
-            else:
-                setattr(self, each.name, mine + theirs)
-
-    def forget_accepted(self, kept: int, noted: int) -> None:
-        """Take back the accepted tokens from `kept` on of the `noted` ones noted last."""
-        self.accepted -= noted - kept
-        if noted > kept:
-            self.accepted_by_round[-1] = kept
-        for i in range(kept, noted):
-            self.accepted_by_position[i] -= 1
-
-
-class DraftState(Enum):
-    """What the draft is doing, as far as is known."""
-
-    ABSENT = "absent"  # no stream
-    IDLE = "idle"  # nothing ordered, or the order is complete
-    DRAFTING = "drafting"  # ordered, and worth waiting for
-    LATE = "late"  # ordered, past its deadline: nobody waits for it
-
-
-@dataclass(slots=True)
-class _Asked:
-    """A round that the target was asked for, and what its draft came with."""
-
-    round: Round
-    length: int  # of the text, the committed and the assumed, before its draft
-    confidences: Sequence[int]
-    rows: Sequence[Distribution]
-    candidates: Sequence[Candidates]
-    draft_end: DraftEnd
-    sent_time: float | None = None
-    draft_busy: bool = False
-
-    @property
-    def pending(self) -> int:
-        """The token that its prefix ends with."""
-        return self.round.prefix.token_ids[-1]
-
-
 class Generation:
     """One completion. See the module's docstring for how it is driven."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.committed = list(plan.prompt)
+        self.committed = list(plan.prompt)  # it only grows, but for what a stop sequence takes back
         self.counts = Counts()
-        self.draft_state = DraftState.ABSENT
-        self.finished: Finish | None = None
-        self.order = 0
-        self.round = 0
-        self.waits_for_draft = False
+        self.finished: Finish | None = None  # set once; nothing is asked after it
+        self.waits_for_draft = False  # the newest actions were to wait for more of the line
         self._control = plan.control
-        self._draft_context = 0
-        self._draft_told = 0
-        self._draft_line = ReceivedLine()
-        self._draft_pause = 0
-        self._block = (-1, 0)
-        self._draft_is_new = False
-        self._last_start = self._last_accepted = 0
-        self._ordered_length = self._ordered_until = -1
-        self._missed_length = -1
-        self._late_rounds = 0
-        self._needs_order = False
-        self._target_ready = False
-        self._target_holds = 0
-        self._mirostat_mu = plan.mirostat_mu
-        self._asked: list[_Asked] = []  # oldest first
-        self._actions: list[Action] = []
+        self._draft = DraftProgress()
+        self._target = TargetProgress(mirostat_mu=plan.mirostat_mu)
+        self._block = (
+            -1,
+            0,
+        )  # under `rejection`: a length of the text, the draft length chosen there
+        self._last_commit = (0, 0)  # the text's length before it, the draft tokens accepted in it
+        self._actions: list[Action] = []  # for the driver, not taken yet
 
     # --- what the driver may look at ---
 
     @property
     def mirostat_mu(self) -> float | None:
-        """Mirostat's state behind the text."""
-        return self._mirostat_mu
+        """Mirostat's state after the text."""
+        return self._target.mirostat_mu
 
     @property
     def target_ready(self) -> bool:
         """Whether a stream to the target is open."""
-        return self._target_ready
+        return self._target.is_open
+
+    @property
+    def draft_state(self) -> DraftState:
+        """What the draft is doing, as far as is known."""
+        return self._draft.state
+
+    @property
+    def order(self) -> int:
+        """The number of the newest order."""
+        return self._draft.order
+
+    @property
+    def round(self) -> int:
+        """The number of the newest round."""
+        return self._target.round
 
     @property
     def draft_length(self) -> int:
         """The tokens that a draft made anew now would have; 0 while there is no draft."""
-        absent = self.draft_state is DraftState.ABSENT
-        return 0 if absent else self._control.draft_count(MAX_DRAFT)
+        return 0 if self._draft.is_absent else self._control.draft_count(MAX_DRAFT)
 
     @property
     def _only_reads(self) -> bool:
@@ -321,172 +141,167 @@ class Generation:
 
     def draft_opened(self, context: int) -> None:
         """A stream to the draft is open; it has no line yet."""
-        self.draft_state = DraftState.IDLE
-        self._draft_context = context
-        self._draft_line = ReceivedLine()
-        # The last orders of the stream before may never have arrived.
-        self._draft_told = 0
-        self._draft_is_new = True
-        self._missed_length = -1
-        self._needs_order = True
+        self._draft.open(context)
 
     def draft_lost(self) -> None:
         """The stream to the draft is gone."""
-        if self.draft_state is not DraftState.ABSENT:
+        if not self._draft.is_absent:
             self.counts.draft_faults += 1
-            self._pause()
-        self.draft_state = DraftState.ABSENT
-        self._draft_line = ReceivedLine()
+            self._draft.pause_for(self._control.pause())
+        self._draft.lose()
 
     def draft_frame(
         self, frame: Frame, now: float, seconds: float = 0.0, queue: float = 0.0
     ) -> None:
         """A piece of the line arrived; the draft worked `seconds` and waited `queue` for it."""
-        line = self._draft_line
-        if self.plan.opening.rule is Rule.REJECTION and len(frame.rows) != len(frame.token_ids):
+        line = self._draft.line
+        if self._is_rejection and len(frame.rows) != len(frame.token_ids):
             line.drop()
         else:
             is_first = frame.base > line.base
             compared = line.add(frame, self.committed)
-            if not self._draft_is_new:
+            if not self._draft.is_new:
                 count = len(frame.token_ids) if compared.is_news else 0
                 self._control.note_frame(now, frame.base, count, seconds, is_first, queue)
-            self._draft_is_new = self._draft_is_new and not frame.token_ids
+            self._draft.is_new = self._draft.is_new and not frame.token_ids
             self._note_line(compared)
-        if frame.completed == self.order and self.draft_state is not DraftState.ABSENT:
-            self.draft_state = DraftState.IDLE
+        self._draft.note_completed(frame.completed)
 
     def _note_line(self, compared: Compared) -> None:
-        """Tell the controller how good the line was, and which orders it still answers."""
+        """Report to the controller how good the line was, and which orders it still answers."""
         if not self._is_rejection:
             self._control.note_line(compared.decided, compared.mismatch is None)
         if compared.mismatch is not None:
             self._control.line_lost(compared.mismatch)
-        elif self._draft_line.token_ids:
-            self._control.line_agrees(self._draft_line.end)
+        elif self._draft.line.token_ids:
+            self._control.line_agrees(self._draft.line.end)
 
     def draft_missing(self, order: int, held: int) -> None:
-        """The draft holds less of the text than the order assumed: tell it, once a round."""
-        if order == self.order:
+        """The draft holds less of the text than the order assumed."""
+        if order == self._draft.order:
             self.counts.draft_faults += 1
-            self._draft_told = held if held < self._draft_told else 0
-            self._draft_line = ReceivedLine()
-            self.draft_state = DraftState.IDLE
-            self._needs_order = True
-            if self._missed_length == len(self.committed):
-                self._draft_pause = max(self._draft_pause, 1)
-            self._missed_length = len(self.committed)
+            self._draft.note_missing(held, len(self.committed))
 
     def draft_refused(self, order: int) -> None:
         """The draft is busy, or its context is full: this order brings nothing."""
-        if order == self.order:
-            self.draft_state = DraftState.IDLE
-            self._draft_pause = max(self._draft_pause, 1)
+        if order == self._draft.order:
+            self._draft.note_refused()
 
     def _give_up_waiting(self, now: float) -> None:
-        """Go on plainly until the draft answers, if its order is long overdue."""
-        if self.draft_state is DraftState.DRAFTING and self._control.is_late(now):
+        """Continue plainly until the draft answers, if its order is long overdue."""
+        if self._draft.state is DraftState.DRAFTING and self._control.is_late(now):
             self.counts.draft_faults += 1
-            self.draft_state = DraftState.LATE
-            self._late_rounds = 0
-            self._pause()
-
-    def _pause(self) -> None:
-        self._draft_pause = self._control.pause()
-        if self._draft_pause:
-            self._draft_line.drop()
+            self._draft.note_overdue()
+            self._draft.pause_for(self._control.pause())
 
     # --- what happened at the target ---
 
     def target_opened(self) -> None:
         """A stream to the target is open; it may lead to another replica, or to an old cache."""
-        self._target_ready = True
-        self._target_holds = 0
-        self._ask_again()
+        self._target.open(self.committed)
 
     def target_lost(self) -> None:
-        """The stream to the target is gone; the oldest round under way is asked again."""
-        if self._target_ready:
+        """The stream to the target is gone; the oldest round in flight is asked again."""
+        if self._target.is_open:
             self.counts.target_faults += 1
-        self._target_ready = False
+        self._target.is_open = False
+
+    def target_cached(self, count: int) -> None:
+        """The target held so many tokens of the prompt before it read the rest."""
+        self.counts.cached = max(self.counts.cached, count)
 
     def target_missing(self, round_: int, held: int) -> None:
         """The target holds less of the text than the round assumed."""
-        if self._is_oldest(round_):
+        if self._target.is_oldest(round_):
             self.counts.target_faults += 1
-            self._target_holds = held if held < self._target_holds else 0
-            self._ask_again()
+            self._target.note_missing(held, self.committed)
 
     def target_busy(self, round_: int) -> None:
         """The target had no room, or dropped the round; it is asked again when this is called."""
-        if self._is_oldest(round_):
-            self._ask_again()
+        if self._target.is_oldest(round_):
+            self._target.ask_again(self.committed)
 
     def target_full(self, round_: int) -> None:
         """The round does not fit the target's context."""
-        if self._is_oldest(round_):
+        if self._target.is_oldest(round_):
             self._finish(Finish.CONTEXT_FULL)
-
-    def _is_oldest(self, round_: int) -> bool:
-        """Whether a round is the oldest under way; a later one that failed is forgotten."""
-        numbers = [asked.round.number for asked in self._asked]
-        if round_ in numbers[1:]:
-            del self._asked[numbers.index(round_) :]
-        return numbers[:1] == [round_]
 
     def target_rows(self, round_: int, rows: Rows, now: float, spent: Spent = UNTOLD) -> None:
         """The target answered: decide, commit, say what follows."""
-        if not self._is_oldest(round_):
+        if not self._target.is_oldest(round_):
             return
-        asked = self._asked.pop(0)
+        answered = self._target.in_flight.pop(0)
         if self._only_reads:
             self.counts.note_draft(0, 0)
-            self._target_holds = len(self.committed)
+            self._target.held = len(self.committed)
             return
         # A target that decodes for others too may have left out the draft's end.
-        draft = asked.round.draft[: len(rows) - 1]
-        verdict = self._judge(asked, draft, rows)
+        draft = answered.round.draft[: len(rows) - 1]
+        verdict = self._judge(answered, draft, rows)
         before = len(self.committed)
         accepted, origins = self._commit(draft, verdict)
         self.counts.note_draft(len(draft), accepted)
-        self._last_start, self._last_accepted = before, accepted
+        self._last_commit = (before, accepted)
         self._control.note_round(
-            Outcome(
-                now=now,
-                sent=now if asked.sent_time is None else asked.sent_time,
-                confidences=asked.confidences,
-                offered=len(asked.round.draft),
-                drafted=len(draft),
-                accepted=verdict.accepted_count,
-                committed=len(origins),
-                spent=spent,
-                draft_busy=asked.draft_busy,
-                is_prompt=self.counts.rounds == 1,
-            )
+            self._outcome(answered, len(draft), verdict, len(origins), now, spent)
         )
-        self._target_holds = before + verdict.accepted_count
+        self._target.held = before + verdict.accepted_count
         if rows.mirostat_mus:
-            self._mirostat_mu = rows.mirostat_mus[verdict.accepted_count]
-        self._keep_what_follows(asked.round.draft, verdict)
-        self._note_line(self._draft_line.compare(self.committed))
-        self._draft_pause = max(0, self._draft_pause - 1)
-        self._late_rounds += 1
-        report = Report(
+            self._target.mirostat_mu = rows.mirostat_mus[verdict.accepted_count]
+        is_whole = verdict.accepted_count == len(answered.round.draft)
+        self._target.keep_what_follows(is_whole, verdict.next_token_id)
+        self._note_line(self._draft.line.compare(self.committed))
+        self._draft.note_round()
+        report = self._report(answered, before, draft, verdict, rows)
+        added = self.committed[before:]
+        self._actions.append(Commit(added, origins, report, self._logprobs(added, rows)))
+        if self.finished is None and origins[-1] is Origin.CORRECTED and self.plan.rollback_calls:
+            self._actions.append(RollBack(self._target.held, self.round, self.order))
+            self._draft.roll_back(self._target.held)
+
+    def _outcome(
+        self,
+        answered: RoundInFlight,
+        drafted: int,
+        verdict: Verdict,
+        committed: int,
+        now: float,
+        spent: Spent,
+    ) -> Outcome:
+        """Return what the controller learns of a round."""
+        return Outcome(
+            now=now,
+            sent=now if answered.sent_time is None else answered.sent_time,
+            confidences=answered.confidences,
+            offered=len(answered.round.draft),
+            drafted=drafted,
+            accepted=verdict.accepted_count,
+            committed=committed,
+            spent=spent,
+            draft_busy=answered.draft_busy,
+            is_prompt=self.counts.rounds == 1,
+        )
+
+    def _report(
+        self,
+        answered: RoundInFlight,
+        before: int,
+        draft: Sequence[int],
+        verdict: Verdict,
+        rows: Rows,
+    ) -> Report:
+        """Return what a caller may see of a round."""
+        count = verdict.accepted_count + 1
+        return Report(
             round=self.counts.rounds,
             committed_count=before,
             draft=draft,
             accepted_count=verdict.accepted_count,
             next_token_id=verdict.next_token_id,
-            draft_end=asked.draft_end,
-            target_candidates=rows.candidates[: verdict.accepted_count + 1],
-            draft_candidates=asked.candidates[: verdict.accepted_count + 1],
+            draft_end=answered.draft_end,
+            target_candidates=rows.candidates[:count],
+            draft_candidates=answered.candidates[:count],
         )
-        added = self.committed[before:]
-        self._actions.append(Commit(added, origins, report, self._logprobs(added, rows)))
-        if self.finished is None and origins[-1] is Origin.CORRECTED and self.plan.rollback_calls:
-            self._actions.append(RollBack(self._target_holds, self.round, self.order))
-            self._draft_told = min(self._draft_told, self._target_holds)
-            self._draft_line.drop()
 
     def _logprobs(self, token_ids: Sequence[int], rows: Rows) -> list[TokenLogprob]:
         """Return what the rows tell about the tokens that were added."""
@@ -499,24 +314,18 @@ class Generation:
             for token_id, row in listed
         ]
 
-    def _keep_what_follows(self, draft: Sequence[int], verdict: Verdict) -> None:
-        """Drop the later rounds under way unless they assumed just what came."""
-        whole = verdict.accepted_count == len(draft)
-        if self._asked and not (whole and verdict.next_token_id == self._asked[0].pending):
-            self._asked.clear()
-
     # --- deciding ---
 
-    def _judge(self, asked: _Asked, draft: Sequence[int], rows: Rows) -> Verdict:
+    def _judge(self, answered: RoundInFlight, draft: Sequence[int], rows: Rows) -> Verdict:
         """Apply the acceptance rule."""
         if self.plan.form is Form.SAMPLED:
             return acceptance.match(draft, rows.sampled)
-        laws = rows.distributions
+        distributions = rows.distributions
         if self.plan.form is Form.LOGITS:
             sampling = self.plan.opening.sampling
-            laws = [law(np.frombuffer(row, np.float32), sampling) for row in rows.logits]
-        tokens = [DraftToken(i, q) for i, q in zip(draft, asked.rows, strict=True)]
-        return acceptance.rejection(tokens, laws, self._uniform)
+            distributions = [law(np.frombuffer(row, np.float32), sampling) for row in rows.logits]
+        tokens = [DraftToken(i, q) for i, q in zip(draft, answered.rows, strict=True)]
+        return acceptance.rejection(tokens, distributions, self._uniform)
 
     def _uniform(self, purpose: Purpose, index: int) -> float:
         opening = self.plan.opening
@@ -568,16 +377,17 @@ class Generation:
 
     def stop(self, length: int) -> None:
         """End the text at `length` tokens, within the last commit: a stop sequence is complete."""
-        accepted = max(0, min(self._last_accepted, length - self._last_start))
-        self.counts.forget_accepted(accepted, self._last_accepted)
+        before, last_accepted = self._last_commit
+        accepted = max(0, min(last_accepted, length - before))
+        self.counts.forget_accepted(accepted, last_accepted)
         del self.committed[length:]
         self.finished = Finish.STOP_SEQUENCE
-        self._asked.clear()
+        self._target.in_flight.clear()
 
     def _finish(self, reason: Finish) -> None:
         if self.finished is None:
             self.finished = reason
-            self._asked.clear()
+            self._target.in_flight.clear()
 
     # --- asking ---
 
@@ -594,24 +404,24 @@ class Generation:
         return actions
 
     def _ask_for_more(self, now: float) -> None:
-        if not self._asked:
+        if not self._target.in_flight:
             self._ask_for_a_round(now)
-        elif self._needs_order:
+        elif self._draft.needs_order:
             self._order_draft(0, 0, now)
-        elif len(self.committed) != self._ordered_length and self._control.runs_ahead():
-            # Text was committed while later rounds stay under way: the line may go on.
+        elif len(self.committed) != self._draft.ordered_length and self._control.runs_ahead():
+            # Text was committed while later rounds stay in flight: the line may be extended.
             wanted = self._control.draft_count(self._cap(len(self.committed)))
             self._order_draft(wanted, self._control.lookahead(), now)
         while self._ask_ahead():
             pass
-        if not self._target_ready:
+        if not self._target.is_open:
             return
-        for asked in self._asked:
-            if asked.sent_time is None:
-                asked.sent_time = now
-                asked.draft_busy = self.draft_state in (DraftState.DRAFTING, DraftState.LATE)
+        for each in self._target.in_flight:
+            if each.sent_time is None:
+                each.sent_time = now
+                each.draft_busy = self._draft.state in (DraftState.DRAFTING, DraftState.LATE)
                 self._control.note_sent()
-                self._actions.append(SendRound(asked.round))
+                self._actions.append(SendRound(each.round))
 
     def _ask_for_a_round(self, now: float) -> None:
         """Ask the target about the text and a part of the line, or wait for more of it."""
@@ -625,8 +435,8 @@ class Generation:
             cap = wanted  # a block is used whole or not at all
         if self.counts.rounds:
             # The first round is the prompt's: both models read it at once.
-            expected = self.draft_state is DraftState.DRAFTING
-            known = self._line_from(length, self._draft_line.confidences)[:cap]
+            expected = self._draft.state is DraftState.DRAFTING
+            known = self._line_from(length, self._draft.line.confidences)[:cap]
             choice = self._control.choose(known, cap, now, length, expected)
             count = choice.count
             if choice.until is not None:
@@ -634,39 +444,40 @@ class Generation:
                 self._actions.append(Wake(choice.until))
                 return
         else:
-            count = min(cap, len(self._line_from(length, self._draft_line.token_ids)))
-        if self._is_rejection and not (self._draft_line.base == length and count == wanted):
+            count = min(cap, len(self._line_from(length, self._draft.line.token_ids)))
+        if self._is_rejection and not (self._draft.line.base == length and count == wanted):
             count = 0
-        self._ask(length, count, Span(self._target_holds, self.committed[self._target_holds :]))
-        self._asked[-1].draft_end = self._why(self._asked[-1].round.draft, cap, wanted)
+        asked = self._ask(length, count, self._target.prefix(self.committed))
+        asked.draft_end = self._why(asked.round.draft, cap, wanted)
 
     def _wanted(self, length: int, cap: int) -> int:
         """Return how many tokens to draft anew; a block's length is chosen once, before it."""
         if self._is_rejection and self._block[0] == length:
             return min(self._block[1], cap)
-        self._control.note_unread(length - self._draft_told)
+        self._control.note_unread(length - self._draft.known_length)
         wanted = self._control.draft_count(cap)
         if cap:
             self._block = (length, wanted)
         return wanted
 
     def _ask_ahead(self) -> bool:
-        """Ask for a round more that assumes the ones under way; return whether there is one."""
-        if not self._asked or self._is_rejection or self.plan.rollback_calls:
+        """Ask for a round more that assumes those in flight; return whether there is one."""
+        in_flight = self._target.in_flight
+        if not in_flight or self._is_rejection or self.plan.rollback_calls:
             return False
         if self.plan.opening.sampling.mirostat:
             return False  # its state is in the answer
-        last = self._asked[-1]
+        last = in_flight[-1]
         count = len(last.round.draft)
-        if len(self._asked) > self._control.rounds_ahead(count) or not count:
+        if len(in_flight) > self._control.rounds_ahead(count) or not count:
             return False
         pending = last.length + count
-        guesses = self._line_from(pending, self._draft_line.token_ids)
+        guesses = self._line_from(pending, self._draft.line.token_ids)
         count = self._control.draft_count(self._cap(pending + 1))
         if not 0 < count < len(guesses) or guesses[0] in self.plan.end_token_ids:
             return False
-        self._ask(pending + 1, count, Span(pending, guesses[:1]), is_ahead=True)
-        self._asked[-1].draft_end = DraftEnd.LENGTH
+        asked = self._ask(pending + 1, count, Span(pending, guesses[:1]), is_ahead=True)
+        asked.draft_end = DraftEnd.LENGTH
         return True
 
     @property
@@ -674,62 +485,56 @@ class Generation:
         return self.plan.opening.rule is Rule.REJECTION
 
     def _cap(self, length: int) -> int:
-        """Return how many draft tokens a round behind `length` tokens may carry.
+        """Return how many draft tokens a round after `length` tokens may carry.
 
         A verify always adds one token of the target's own, so the last one
         that may be generated need not be drafted.
         """
-        if self.draft_state is DraftState.ABSENT or self._draft_pause:
+        if self._draft.is_absent or self._draft.pause:
             return 0
         if self._is_rejection and not self.counts.rounds:
             return 0
-        room = min(self.plan.target_context, self._draft_context) - length
+        room = min(self.plan.target_context, self._draft.context) - length
         return max(0, min(MAX_DRAFT, self._remaining(length) - 1, room))
 
     def _line_from(self, length: int, what: list[T]) -> list[T]:
         """Return the part of the line's tokens, or of what came with them, from a length on."""
-        return what[self._draft_line.after(length)]
+        return what[self._draft.line.after(length)]
 
     def _order_draft(self, wanted: int, ahead: int, now: float) -> None:
-        """Tell the draft what is committed, if it must know to draft on.
+        """Send the draft what is committed, if it must know to extend its line.
 
         `wanted` tokens are for the next round, and `ahead` more for later ones.
         """
-        if self.draft_state is DraftState.ABSENT or self._remaining() <= 1:
+        if self._draft.is_absent or self._remaining() <= 1:
             return
         if wanted == 0 and self._control.leaves_draft_alone:
             return
-        late = self.draft_state is DraftState.LATE
-        if late and not self._control.probes(self._late_rounds):
+        is_late = self._draft.state is DraftState.LATE
+        if is_late and not self._control.probes(self._draft.late_rounds):
             return
         length = len(self.committed)
         until = length + min(wanted + ahead, self._cap(length))
-        if not self._needs_order and not self._is_news(length, wanted, until):
+        if not self._draft.needs_order and not self._is_news(length, wanted, until):
             return
-        position = self._draft_line.agreed(self.committed, self._draft_told)
-        span = Span(position, self.committed[position:])
-        self.order += 1
-        self._draft_told = self._ordered_length = length
-        self._ordered_until = until
-        self._needs_order = False
-        goes_on = self.draft_state is DraftState.DRAFTING and self._has_line(length)
+        continues = self._draft.state is DraftState.DRAFTING and self._has_line(length)
+        span = self._draft.extend(self.committed, until)
         frame_tokens = 0 if ahead else wanted
-        if not goes_on:
+        if not continues:
             self._control.note_order(now, length, frame_tokens)
-        # Nobody waits for the answer to a probe; it shows that the draft is back.
-        self.draft_state = DraftState.LATE if late else DraftState.DRAFTING
         stop_below = 0 if ahead else self._control.stop_below
         self._actions.append(SendOrder(Order(self.order, span, until, frame_tokens, stop_below)))
 
     def _is_news(self, length: int, wanted: int, until: int) -> bool:
         """Return whether the draft would stop too early, or go astray, without a new order."""
-        if wanted == 0 or (length == self._ordered_length and until <= self._ordered_until):
+        draft = self._draft
+        if wanted == 0 or (length == draft.ordered_length and until <= draft.ordered_until):
             return False
-        if self._control.probing and self.draft_state is DraftState.DRAFTING:
+        if self._control.probing and draft.state is DraftState.DRAFTING:
             return False
         have = len(self._usable(length))
         if self._has_line(length):
-            return have < wanted if until <= length + wanted else self._ordered_until < until
+            return have < wanted if until <= length + wanted else draft.ordered_until < until
         return True
 
     def _has_line(self, length: int) -> bool:
@@ -737,47 +542,37 @@ class Generation:
 
     def _usable(self, length: int) -> list[int]:
         """Return the guesses that follow the text, under the rejection rule only a block's own."""
-        if self._is_rejection and self._draft_line.base != length:
+        if self._is_rejection and self._draft.line.base != length:
             return []
-        return self._line_from(length, self._draft_line.token_ids)
+        return self._line_from(length, self._draft.line.token_ids)
 
-    def _ask(self, length: int, count: int, prefix: Span, is_ahead: bool = False) -> None:
-        line = self._draft_line
-        self.round += 1
+    def _ask(self, length: int, count: int, prefix: Span, is_ahead: bool = False) -> RoundInFlight:
+        """Put a round with `count` tokens of the line in flight."""
+        line = self._draft.line
         draft = self._line_from(length, line.token_ids)[:count]
         confidences = self._line_from(length, line.confidences)[:count]
         survivals = b""
         if self.plan.form is Form.SAMPLED and self._control.may_be_cut:
             chances = self._control.acceptance.survival(confidences, len(draft))
             survivals = bytes(int(255 * chance) for chance in chances)
-        self._asked.append(
-            _Asked(
-                round=Round(
-                    self.round,
-                    prefix,
-                    draft,
-                    self.plan.form,
-                    is_ahead,
-                    survivals,
-                    self._mirostat_mu,
-                ),
-                length=length,
-                confidences=confidences,
-                rows=self._line_from(length, line.rows)[:count],
-                candidates=self._line_from(length, line.candidates)[:count],
-                draft_end=DraftEnd.OFF,
-            )
+        asked = RoundInFlight(
+            round=Round(
+                self._target.next_number(),
+                prefix,
+                draft,
+                self.plan.form,
+                is_ahead,
+                survivals,
+                self._target.mirostat_mu,
+            ),
+            length=length,
+            confidences=confidences,
+            rows=self._line_from(length, line.rows)[:count],
+            candidates=self._line_from(length, line.candidates)[:count],
+            draft_end=DraftEnd.OFF,
         )
-
-    def _ask_again(self) -> None:
-        """Ask for the oldest round anew; what was asked behind it is forgotten."""
-        if self._asked:
-            asked = self._asked[0]
-            self.round += 1
-            span = Span(self._target_holds, self.committed[self._target_holds :])
-            asked.round = replace(asked.round, number=self.round, prefix=span, is_ahead=False)
-            asked.sent_time = None
-            self._asked = [asked]
+        self._target.in_flight.append(asked)
+        return asked
 
     def _why(self, guesses: Sequence[int], cap: int, wanted: int) -> DraftEnd:
         """Return why the round's draft is as long as it is."""
@@ -785,9 +580,9 @@ class Generation:
             return DraftEnd.OFF
         if guesses and guesses[-1] in self.plan.end_token_ids:
             return DraftEnd.END_OF_TEXT
-        if self.draft_state is DraftState.ABSENT:
+        if self._draft.is_absent:
             return DraftEnd.ABSENT
-        if self._draft_pause:
+        if self._draft.pause:
             return DraftEnd.PAUSED
         if not self.counts.rounds and not guesses:
             return DraftEnd.PROMPT
@@ -796,10 +591,10 @@ class Generation:
             return DraftEnd.TOKEN_LIMIT if self._remaining() - 1 <= cap else DraftEnd.CONTEXT
         if guesses and len(guesses) >= unhindered:
             return DraftEnd.LENGTH
-        if self.draft_state is DraftState.LATE:
+        if self._draft.state is DraftState.LATE:
             return DraftEnd.LATE
-        if self.draft_state is DraftState.IDLE and self._control.may_doubt and wanted:
+        if self._draft.state is DraftState.IDLE and self._control.may_doubt and wanted:
             return DraftEnd.DOUBT
-        if self.draft_state is DraftState.IDLE and self._control.stop_below:
+        if self._draft.state is DraftState.IDLE and self._control.stop_below:
             return DraftEnd.ENOUGH
         return DraftEnd.SHORT if len(guesses) < wanted else DraftEnd.ENOUGH

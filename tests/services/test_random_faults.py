@@ -18,7 +18,8 @@ from functools import cache, partial
 import grpc
 import pytest
 
-from orchestrator.core.generation import Action, Generation, Plan, SendRound
+from orchestrator.core.actions import Action, SendRound
+from orchestrator.core.generation import Generation, Plan
 from outrider.engine.host import HostOptions
 from outrider.messages import Frame, Span
 from outrider.v1 import common_pb2 as common

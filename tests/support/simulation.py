@@ -13,17 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from orchestrator.core.actions import Commit, End, SendOrder, SendRound, Wake
 from orchestrator.core.controller import Experience, Mean, Spent, control
-from orchestrator.core.generation import (
-    Commit,
-    Counts,
-    End,
-    Generation,
-    Plan,
-    SendOrder,
-    SendRound,
-    Wake,
-)
+from orchestrator.core.counts import Counts
+from orchestrator.core.generation import Generation, Plan
 from outrider.costs import CostTable
 from outrider.errors import PositionPastCache
 from outrider.messages import Form, Frame, Opening, Order, Round, Rows, Rule, compose

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from orchestrator.core.actions import Action, Wake
 from orchestrator.core.controller import UNTOLD, Spent
-from orchestrator.core.generation import Action, Generation, Plan, Wake
+from orchestrator.core.generation import Generation, Plan
 from outrider.messages import Frame, Rows
 
 

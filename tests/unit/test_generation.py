@@ -12,20 +12,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from draft_service.drafter import Line
+from orchestrator.core.actions import Commit, End, Finish, Origin, RollBack, SendOrder, SendRound
 from orchestrator.core.controller import Experience, control
-from orchestrator.core.generation import (
-    Commit,
-    Counts,
-    DraftState,
-    End,
-    Finish,
-    Generation,
-    Origin,
-    Plan,
-    RollBack,
-    SendOrder,
-    SendRound,
-)
+from orchestrator.core.counts import Counts
+from orchestrator.core.draft_progress import DraftState
+from orchestrator.core.generation import Generation, Plan
 from outrider.distribution import certain
 from outrider.errors import ContextExhausted, PositionPastCache
 from outrider.messages import (
@@ -768,7 +759,7 @@ def test_faults_are_counted_by_whose_they_are() -> None:
     assert generation.counts.target_faults == 2
     generation.draft_missing(1, 0)
     generation.next_actions()
-    [asked] = [asked.round.number for asked in generation._asked]
+    [asked] = [each.round.number for each in generation._target.in_flight]
     generation.target_rows(asked, Rows(sampled=[5]))
     generation.next_actions()
     generation.pass_time()

@@ -31,16 +31,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from orchestrator.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound
 from orchestrator.core.controller import Experience, control
-from orchestrator.core.generation import (
-    Action,
-    Commit,
-    End,
-    Plan,
-    RollBack,
-    SendOrder,
-    SendRound,
-)
+from orchestrator.core.generation import Plan
 from outrider.distribution import certain
 from outrider.messages import Form, Frame, Opening, Round, Rows, Rule, Span
 from outrider.sampling import GREEDY

@@ -1,0 +1,116 @@
+"""What a generation asks its driver to do, and what its text is made of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from outrider.messages import Candidates, Logprobs, Order, Round
+
+
+class Origin(Enum):
+    """Where a committed token came from."""
+
+    DRAFTED = "drafted"
+    CORRECTED = "corrected"
+    BONUS = "bonus"
+    PLAIN = "plain"
+
+
+class Finish(Enum):
+    """Why a generation ended."""
+
+    END_OF_TEXT = "end of text"
+    TOKEN_LIMIT = "token limit"
+    STOP_SEQUENCE = "stop sequence"
+    CONTEXT_FULL = "context full"
+
+
+@dataclass(frozen=True, slots=True)
+class SendOrder:
+    """Send this order to the draft."""
+
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class SendRound:
+    """Send this round to the target."""
+
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Ask for the next actions again at this time, if nothing happens before."""
+
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class RollBack:
+    """Call Rollback at both services and wait for it."""
+
+    token_count: int
+    round: int
+    order: int
+
+
+class DraftEnd(Enum):
+    """Why a round's draft is as long as it is."""
+
+    LENGTH = "length"  # as long as was wanted
+    END_OF_TEXT = "end of text"
+    TOKEN_LIMIT = "token limit"
+    CONTEXT = "context"
+    DOUBT = "doubt"  # the draft stopped at an unsure token, as the request wants
+    ENOUGH = "enough"  # more would not have paid
+    SHORT = "short"  # no more was there when the target was free
+    LATE = "late"
+    PAUSED = "paused"
+    ABSENT = "absent"
+    OFF = "off"
+    PROMPT = "prompt"  # the first round is the prompt's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one round verified and what came of it, for a caller who wants to watch."""
+
+    round: int  # from 1, repeats not counted
+    committed_count: int  # before the round
+    draft: Sequence[int]
+    accepted_count: int
+    next_token_id: int
+    draft_end: DraftEnd
+    target_candidates: Sequence[Candidates] = ()
+    draft_candidates: Sequence[Candidates] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The natural logarithm of a token's probability, and of the most probable tokens there."""
+
+    value: float
+    alternatives: Logprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """These tokens are now part of the text; `logprobs` are there if they were asked for."""
+
+    token_ids: Sequence[int]
+    origins: Sequence[Origin]
+    report: Report | None = field(default=None, compare=False, repr=False)
+    logprobs: Sequence[TokenLogprob] = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The generation is over."""
+
+    reason: Finish
+
+
+Action = SendOrder | SendRound | Wake | RollBack | Commit | End

@@ -1,0 +1,60 @@
+"""What happened in a generation, counted. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from itertools import zip_longest
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened so far. `drafted` and `accepted` are the sums of the lists beside them."""
+
+    rounds: int = 0  # verified, the prompt's and those without a draft included
+    drafted_rounds: int = 0  # those with a draft
+    drafted: int = 0
+    accepted: int = 0
+    accepted_by_position: list[int] = field(default_factory=list)  # 0 is the draft's first token
+    drafted_by_position: list[int] = field(default_factory=list)
+    accepted_by_round: list[int] = field(default_factory=list)  # only rounds with a draft
+    drafted_by_round: list[int] = field(default_factory=list)
+    cached: int = 0  # tokens of the prompt that the target held
+    draft_faults: int = 0  # streams lost, text not held, answers too late
+    target_faults: int = 0  # streams lost, text not held
+
+    def note_draft(self, drafted: int, accepted: int) -> None:
+        """Count one verified draft."""
+        self.rounds += 1
+        if drafted:
+            self.drafted_rounds += 1
+            self.drafted_by_round.append(drafted)
+            self.accepted_by_round.append(accepted)
+        self.drafted += drafted
+        self.accepted += accepted
+        for counts, count in (
+            (self.drafted_by_position, drafted),
+            (self.accepted_by_position, accepted),
+        ):
+            counts.extend([0] * (drafted - len(counts)))
+            for i in range(count):
+                counts[i] += 1
+
+    def add(self, more: Counts) -> None:
+        """Count what happened in a later part of the same completion."""
+        for each in fields(self):
+            mine, theirs = getattr(self, each.name), getattr(more, each.name)
+            if each.name.endswith("_by_round"):
+                mine += theirs
+            elif isinstance(mine, list):
+                pairs = zip_longest(mine, theirs, fillvalue=0)
+                setattr(self, each.name, [a + b for a, b in pairs])
+            else:
+                setattr(self, each.name, mine + theirs)
+
+    def forget_accepted(self, kept: int, noted: int) -> None:
+        """Take back the accepted tokens from `kept` on of the `noted` ones noted last."""
+        self.accepted -= noted - kept
+        if noted > kept:
+            self.accepted_by_round[-1] = kept
+        for i in range(kept, noted):
+            self.accepted_by_position[i] -= 1
