@@ -11,7 +11,7 @@ from pydantic import Field
 from gateway.calls import CallStream, Shown
 from gateway.gathering import Completion, Gathering
 from gateway.openai.requests import ChatBody, ResponseFormat, SchemaFormat, Wish
-from gateway.options import Body, GenerationFields, Int32, refuse
+from gateway.options import Body, GenerationFields, Int32, ListOf, refuse
 from gateway.usage import acceptance_metrics, timings, usage
 from orchestrator.chat.tool_calls import ArgumentsPart, Mark, ToolCall, parse
 from outrider.errors import InvalidRequest
@@ -24,7 +24,7 @@ class Message(Body):
     """A turn of the chat; a last one of the assistant is continued."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[dict[str, Any]]
+    content: str | ListOf[dict[str, Any]]
 
 
 class Tool(Body):
@@ -60,21 +60,21 @@ class OutputConfig(Body):
 class PromptBody(GenerationFields):
     """The body of /v1/messages/count_tokens."""
 
-    messages: list[Message]
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[Tool] | None = None
+    messages: ListOf[Message]
+    system: str | ListOf[dict[str, Any]] | None = None
+    tools: ListOf[Tool] | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     container: Any = Field(None, description="Not supported: nothing is run here.")
-    mcp_servers: list[Any] | None = Field(None, description="Not supported: nothing is run here.")
+    mcp_servers: ListOf[Any] | None = Field(None, description="Not supported: nothing is run here.")
 
 
 class MessagesBody(PromptBody):
     """The body of /v1/messages."""
 
     max_tokens: Int32
-    stop_sequences: list[str] | None = None
+    stop_sequences: ListOf[str] | None = None
 
 
 def read_count(body: PromptBody) -> ChatBody:

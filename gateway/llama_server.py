@@ -23,6 +23,7 @@ from gateway.openai.requests import ChatBody
 from gateway.options import (
     Body,
     Int32,
+    ListOf,
     Prompt,
     PromptField,
     StreamedFields,
@@ -65,12 +66,12 @@ class CompletionFields(StreamedFields):
     n_cmpl: Int32 | None = None
     n: Int32 | None = None
     return_tokens: bool | None = None
-    response_fields: list[str] | None = None
+    response_fields: ListOf[str] | None = None
     report: bool | None = None
     n_indent: Int32 | None = None
     t_max_predict_ms: Int32 | None = None
-    lora: list[Any] | None = None
-    image_data: list[Any] | None = None
+    lora: ListOf[Any] | None = None
+    image_data: ListOf[Any] | None = None
 
 
 class TokenizeBody(Body):
@@ -85,7 +86,7 @@ class TokenizeBody(Body):
 class DetokenizeBody(Body):
     """The body of /detokenize."""
 
-    tokens: list[Int32] = Field(default_factory=list)
+    tokens: ListOf[Int32] = Field(default_factory=list)
 
 
 class TemplateBody(ChatBody):

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from gateway.options import Body
+from gateway.options import Body, ListOf
 from outrider.errors import InvalidRequest
 from outrider.grammar.json_texts import either, quoted
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -19,7 +19,7 @@ class StructuredOutputs(Body):
 
     json_: dict[str, Any] | str | None = Field(None, alias="json")
     json_object: bool | None = None
-    choice: list[str] | None = None
+    choice: ListOf[str] | None = None
     grammar: str | None = None
     regex: str | None = Field(None, description="Not supported.")
     structural_tag: Any = Field(None, description="Not supported.")
@@ -30,7 +30,7 @@ class GuidedFields(Body):
 
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: ListOf[str] | None = None
     guided_grammar: str | None = None
     guided_regex: str | None = Field(None, description="Not supported.")
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from gateway.gathering import ORIGINS, CommittedToken, Completion
 from gateway.llama_server import sampling_settings
-from gateway.options import GenerationFields, Int32, SpeculativeFields, generate_request
+from gateway.options import GenerationFields, Int32, ListOf, SpeculativeFields, generate_request
 from gateway.usage import timings
 from outrider.errors import InvalidRequest, OutriderError
 from outrider.v1 import common_pb2 as common
@@ -50,8 +50,8 @@ DEFAULTS: dict[str, Any] = {
 class LibraryFields(GenerationFields):
     """What `get_completion` and `async_completion_init` take."""
 
-    prompt: str | list[str | Int32] = ""
-    stop: list[str] | str | None = None
+    prompt: str | ListOf[str | Int32] = ""
+    stop: ListOf[str] | str | None = None
     origins: bool = False
     debug: bool = False
 

@@ -15,6 +15,7 @@ from gateway.options import (
     GenerationFields,
     Int32,
     Int64,
+    ListOf,
     Prompt,
     PromptField,
     StreamedFields,
@@ -85,19 +86,19 @@ class CompletionBody(OpenAIFields):
 class ChatBody(OpenAIFields):
     """The body of /v1/chat/completions."""
 
-    messages: list[dict[str, Any]]
+    messages: ListOf[dict[str, Any]]
     max_completion_tokens: Int32 | None = None
     logprobs: bool | None = None
     top_logprobs: Int32 | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: ListOf[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | Literal["content"] | None = None
-    functions: list[Any] | None = None
+    functions: ListOf[Any] | None = None
     function_call: Any = None
-    modalities: list[Any] | None = None
+    modalities: ListOf[Any] | None = None
     audio: Any = None
     web_search_options: Any = None
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from gateway.gathering import Completion, Gathering
 from gateway.openai.answers import finish_reason
 from gateway.openai.requests import ResponseFormat, SchemaFormat, schema_of
-from gateway.options import Body, GenerationFields, Int32, generate_request, refuse
+from gateway.options import Body, GenerationFields, Int32, ListOf, generate_request, refuse
 from gateway.usage import acceptance_metrics, timings, usage
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -40,12 +40,12 @@ class TextOptions(Body):
 class ResponseBody(GenerationFields):
     """The body of /v1/responses."""
 
-    input: str | list[dict[str, Any]]
+    input: str | ListOf[dict[str, Any]]
     instructions: str | None = None
     max_output_tokens: Int32 | None = None
     text: TextOptions | None = None
     metadata: dict[str, Any] | None = None
-    tools: list[Any] | None = None
+    tools: ListOf[Any] | None = None
     tool_choice: Any = None
     previous_response_id: str | None = None
     conversation: Any = None

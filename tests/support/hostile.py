@@ -12,7 +12,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -225,11 +225,13 @@ class Vitals:
     """How much this process grew, and for how long its event loop was not free, at most.
 
     A gap counts by the processor's time that the loop's own thread took in it: on a busy machine a
-    thread may not run for long, and that is nobody's fault.
+    thread may not run for long, and that is nobody's fault. With `clock=time.process_time` the work
+    of other threads counts too: what they do in C may keep the loop from its turn.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
         self.longest_block = 0.0
+        self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._process = psutil.Process()
         self._bytes = 0
@@ -251,9 +253,9 @@ class Vitals:
 
     async def _watch(self) -> None:
         while True:
-            begin, worked = time.monotonic(), time.thread_time()
+            begin, worked = time.monotonic(), self._clock()
             await asyncio.sleep(0.02)
-            blocked = min(time.monotonic() - begin - 0.02, time.thread_time() - worked)
+            blocked = min(time.monotonic() - begin - 0.02, self._clock() - worked)
             self.longest_block = max(self.longest_block, blocked)
 
 
