@@ -343,7 +343,7 @@ def sampling_settings(sampling: common.SamplingParameters) -> dict[str, Any]:
         if sampling.HasField("dry_sequence_breakers")
         else list(_DEFAULTS.dry_sequence_breakers),
         "logit_bias": [
-            {"token": bias.token_id, "bias": bias.bias if math.isfinite(bias.bias) else False}
+            {"token": bias.token_id, "bias": bias.bias if math.isfinite(bias.bias) else None}
             for bias in sampling.logit_biases
         ],
         "grammar": sampling.grammar,
@@ -536,7 +536,7 @@ def slots(
             "n_ctx": model.context_token_count,
             "speculative": each.speculates if each else False,
             "is_processing": each is not None,
-            "next_token": {"n_decoded": each.token_count if each else 0},
+            **({"next_token": [{"n_decoded": each.token_count}]} if each else {}),
         }
         for i, each in enumerate([*running, *([None] * free)])
     ]

@@ -48,8 +48,11 @@ def timings(statistics: messages.GenerationStatistics) -> dict[str, Any]:
     read = statistics.prompt_token_count - cached
     shape: dict[str, Any] = {
         "cache_n": cached,
+        "prompt_n": read,
         **_speed("prompt", read, milliseconds(statistics.prompt_duration)),
-        **_speed("predicted", count, milliseconds(statistics.generation_duration)),
+        "predicted_n": count,
+        # The time begins with the first token, which it is therefore not the time of.
+        **_speed("predicted", max(0, count - 1), milliseconds(statistics.generation_duration)),
     }
     if statistics.drafted_token_count:
         shape["draft_n"] = statistics.drafted_token_count
@@ -59,7 +62,6 @@ def timings(statistics: messages.GenerationStatistics) -> dict[str, Any]:
 
 def _speed(what: str, count: int, taken: float) -> dict[str, Any]:
     return {
-        f"{what}_n": count,
         f"{what}_ms": taken,
         f"{what}_per_token_ms": taken / count if count else 0.0,
         f"{what}_per_second": 1e3 * count / taken if taken else 0.0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -358,3 +359,25 @@ def test_an_embedding_of_nothing_but_zeros_stays_one():
         fields = llama_server.EmbeddingFields(content="a", embd_normalize=kind)
         [answer] = llama_server.embeddings([messages.Embedding(values=[0, 0], norm=1.0)], fields)
         assert answer["embedding"] == [[0, 0]]
+
+
+@pytest.mark.fault(
+    "text",
+    "the speed in `timings` of a short text",
+    before="The first token counted as generated in no time: one token had thousands a second.",
+    now="It is that of the tokens after the first, and 0 where there are none, as in llama-server.",
+)
+def test_the_speed_of_a_text_is_that_of_the_tokens_after_the_first():
+    statistics = messages.GenerationStatistics(generated_token_count=5)
+    statistics.generation_duration.FromMilliseconds(40)
+    shape = timings(statistics)
+    assert (shape["predicted_n"], shape["predicted_ms"]) == (5, 40)
+    assert (shape["predicted_per_token_ms"], shape["predicted_per_second"]) == (10, 100)
+    shape = timings(messages.GenerationStatistics(generated_token_count=1))
+    assert (shape["predicted_per_token_ms"], shape["predicted_per_second"]) == (0, 0)
+
+
+def test_a_bias_that_json_cannot_write_is_null_in_the_settings():
+    biases = [common.LogitBias(token_id=1, bias=-math.inf), common.LogitBias(token_id=2, bias=0.5)]
+    settings = llama_server.sampling_settings(common.SamplingParameters(logit_biases=biases))
+    assert settings["logit_bias"] == [{"token": 1, "bias": None}, {"token": 2, "bias": 0.5}]
