@@ -18,6 +18,7 @@ from google.protobuf.json_format import MessageToDict
 from starlette.responses import JSONResponse, Response
 
 from gateway import anthropic, errors, llama_server
+from gateway.bodies import written
 from gateway.config import HttpConfig
 from gateway.gathering import Gathering
 from gateway.metrics import Metrics
@@ -184,7 +185,7 @@ class Gateway:
             return self._stream(self._response_events(head, body, request), OPENAI)
         gathering = Gathering(1, 1)
         await self._gather([request], body, gathering, _nothing)
-        return JSONResponse(responses.answer(head, body, gathering))
+        return await written(responses.answer, head, body, gathering)
 
     async def _response_events(
         self,
@@ -201,8 +202,8 @@ class Gateway:
     async def embed(self, body: requests.EmbeddingBody) -> Response:
         """Answer /v1/embeddings."""
         found = await self._embed(requests.read_embedding(body), "input")
-        return JSONResponse(
-            answers.embeddings(found.model.name, found.embeddings, body.encoding_format)
+        return await written(
+            answers.embeddings, found.model.name, found.embeddings, body.encoding_format
         )
 
     def models(self) -> list[dict[str, Any]]:
@@ -238,7 +239,7 @@ class Gateway:
             return self._stream(self._chunks(wish, shape, head, prepare), OPENAI)
         gathering = wish.gathering()
         await self._gather(wish.requests, wish.fields, gathering, prepare)
-        return JSONResponse(answers.answer(head, shape, gathering))
+        return await written(answers.answer, head, shape, gathering)
 
     async def _chunks(
         self,
@@ -306,7 +307,7 @@ class Gateway:
             return self._stream(self._message_events(message_id, wish), ANTHROPIC)
         gathering = wish.gathering()
         await self._gather(wish.requests, wish.fields, gathering, _nothing)
-        return JSONResponse(anthropic.answer(message_id, wish, gathering))
+        return await written(anthropic.answer, message_id, wish, gathering)
 
     async def count_message(self, body: anthropic.PromptBody) -> Response:
         """Answer /v1/messages/count_tokens."""
@@ -329,7 +330,7 @@ class Gateway:
             return self._stream(self._native_events(wish), LLAMA)
         gathering = wish.gathering()
         await self._gather(wish.requests, wish.fields, gathering, _nothing)
-        return JSONResponse(llama_server.answer(wish, gathering))
+        return await written(llama_server.answer, wish, gathering)
 
     async def _native_events(self, wish: llama_server.Wish) -> AsyncGenerator[bytes]:
         events = llama_server.Events(wish)
@@ -350,7 +351,7 @@ class Gateway:
                 parse_special=body.parse_special is not False,
             )
         )
-        return JSONResponse(llama_server.token_list(response, bool(body.with_pieces)))
+        return await written(llama_server.token_list, response, bool(body.with_pieces))
 
     async def detokenize(self, body: llama_server.DetokenizeBody) -> Response:
         """Answer /detokenize."""
@@ -368,7 +369,7 @@ class Gateway:
         """Answer /embedding."""
         inputs = llama_server.read_embedding(fields)
         found = await self._embed(inputs, llama_server.embedded_field(fields))
-        return JSONResponse(llama_server.embeddings(found.embeddings, fields))
+        return await written(llama_server.embeddings, found.embeddings, fields)
 
     def properties(self) -> dict[str, Any]:
         """Return the answer of /props."""
