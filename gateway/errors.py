@@ -139,19 +139,20 @@ def anthropic_body(failure: Failure) -> dict[str, Any]:
         message = "prompt is too long: {promptTokenCount} tokens > {maximumTokenCount} maximum"
         message = message.format_map(failure.metadata)
     kind = _ANTHROPIC_TYPES.get(failure.status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    return {"type": "error", "error": {"type": kind, "message": message, **_excess(failure)}}
 
 
 def _excess(failure: Failure) -> dict[str, Any]:
-    """Return what llama-server says besides of a prompt that is too long, on whatever route."""
+    """Return llama-server's counts of a prompt that is too long, on whatever route."""
     if failure.reason != "PROMPT_TOO_LONG" or not failure.metadata:
         return {}
     return {
-        "type": "exceed_context_size_error",
         "n_prompt_tokens": int(failure.metadata["promptTokenCount"]),
         "n_ctx": int(failure.metadata["contextTokenCount"]),
     }
 
 
 def _type(failure: Failure) -> str:
+    if _excess(failure):
+        return "exceed_context_size_error"
     return _TYPES.get(failure.status, "server_error")

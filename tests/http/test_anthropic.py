@@ -216,6 +216,11 @@ async def test_errors_have_the_form_that_the_client_reads(
         with pytest.raises(kind, match=message):
             async with streamed(client):
                 pass
+    fake.error = PromptTooLong(900, 508, 512)
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        await client.messages.create(**WISH)
+    told: Any = refused.value.body
+    assert (told["error"]["n_prompt_tokens"], told["error"]["n_ctx"]) == (900, 512)
     fake.error, fake.error_after = EngineBusy("full", retry_seconds=2), 2
     with pytest.raises(anthropic.APIStatusError, match="full"):
         async with streamed(client) as stream:
