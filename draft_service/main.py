@@ -8,9 +8,9 @@ from functools import partial
 
 from draft_service.config import DraftConfig
 from draft_service.servicer import DraftServicer
-from outrider.engine.host import EngineHost, HostOptions
+from outrider.engine.host import HostOptions
 from outrider.engine.model import Model
-from outrider.model_service.run import find_turns, load_llama, run_model_service
+from outrider.model_service.run import make_host, run_model_service
 from outrider.v1.draft_service_pb2_grpc import add_DraftServiceServicer_to_server
 
 
@@ -18,7 +18,7 @@ async def run(config: DraftConfig, load: Callable[[], Model] | None = None) -> N
     """Serve until SIGTERM; `load` replaces the GGUF model, for tests."""
     os.nice(config.model.nice)
     options = HostOptions(exact=config.model.numerics == "exact")
-    host = EngineHost(load or load_llama(config.model), options, find_turns(config.model))
+    host = make_host(config.model, options, load)
     servicer = partial(
         DraftServicer, alias=config.model.alias, support=config.support, tail=config.tail
     )

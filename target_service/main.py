@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from outrider.engine.host import EngineHost, HostOptions
+from outrider.engine.host import HostOptions
 from outrider.engine.model import Model
-from outrider.model_service.run import find_turns, load_llama, run_model_service
+from outrider.model_service.run import make_host, run_model_service
 from outrider.v1.target_service_pb2_grpc import add_TargetServiceServicer_to_server
 from target_service.config import TargetConfig
 from target_service.servicer import TargetServicer
@@ -18,7 +18,7 @@ async def run(config: TargetConfig, load: Callable[[], Model] | None = None) -> 
     """Serve until SIGTERM; `load` replaces the GGUF model, for tests."""
     os.nice(config.model.nice)
     options = HostOptions(exact=config.model.numerics != "law")
-    host = EngineHost(load or load_llama(config.model), options, find_turns(config.model))
+    host = make_host(config.model, options, load)
     await run_model_service(
         "Target",
         config.server,

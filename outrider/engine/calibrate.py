@@ -21,6 +21,8 @@ PADDINGS = (1, 2, MAX_MULTIPLE)
 """Multiples to try. One row is tried only in builds that have no kernels of its own for it:
 rounding hides those in most places."""
 
+_UNDISTURBED = 0.75  # of the processor's time; alone it is .9 and more
+_MUCH_LESS = 0.6
 _ODD_CHUNK = 37
 _REPEATS = 3
 _PIECES = ([1] * TAIL, [3, 1, 2, 10], [2] * (TAIL // 2), [8, 8], [5, 3, 2, 6], [11, 5])
@@ -78,6 +80,32 @@ def _doubtful(quickest: Mapping[int, float]) -> list[int]:
         for i, count in enumerate(counts)
         if any(quickest[larger] < quickest[count] for larger in counts[i + 1 :])
     ]
+
+
+def was_disturbed(seconds: float, processor_seconds: float, threads: int) -> bool:
+    """Say whether others used the processor while `threads` of ours measured: costs look high.
+
+    Threads that wait for each other spin, so that undisturbed ones are busy all the time.
+    """
+    return processor_seconds < _UNDISTURBED * seconds * threads
+
+
+def is_quicker(model: Model, clock: Clock, costs: Sequence[tuple[int, float]]) -> bool:
+    """Say whether the smallest decode takes much less than its cost. Uses sequence 0."""
+    count, cost = costs[0]
+    quickest = math.inf
+    for _ in range(_REPEATS):
+        before = clock()
+        model.decode([Chunk(0, 0, history(model, count), count)])
+        quickest = min(quickest, clock() - before)
+        model.truncate(0, 0)
+    return quickest < _MUCH_LESS * cost
+
+
+def warm_up(model: Model) -> None:
+    """Decode once, so that the weights are in memory when somebody waits. Uses sequence 0."""
+    model.decode([Chunk(0, 0, history(model, 1), 1)])
+    model.truncate(0, 0)
 
 
 def exact_padding(model: Model) -> int | None:

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,9 +20,16 @@ from numpy.typing import NDArray
 
 from outrider.costs import CostTable
 from outrider.engine.cache import Session, SessionCache
-from outrider.engine.calibrate import decode_costs, exact_padding
+from outrider.engine.calibrate import (
+    decode_costs,
+    exact_padding,
+    is_quicker,
+    warm_up,
+    was_disturbed,
+)
 from outrider.engine.core_lock import Turns, Unshared
 from outrider.engine.job import Job, Lease, Ticket
+from outrider.engine.measurements import Measured, Measurements, Unkept
 from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Model, NoRoom, Numerics, Row
 from outrider.engine.schedule import (
     Awaited,
@@ -74,6 +81,8 @@ class Loaded:
     numerics: Numerics
     costs: Sequence[tuple[int, float]]
     """(rows, seconds) of one decode, rising rows."""
+    measured: str
+    """The day on which costs and numerics were measured, or `now`."""
     seconds: float
     turns: Turns
 
@@ -98,9 +107,11 @@ class EngineHost:
         load: Callable[[], Model],
         options: HostOptions,
         find_turns: Callable[[], Turns] = Unshared,
+        measurements: Measurements | None = None,
     ) -> None:
         self._load = load
         self._find_turns = find_turns
+        self._measurements = measurements or Unkept()
         self._options = options
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lanes: dict[bytes, deque[Ticket]] = {}
@@ -250,25 +261,45 @@ class EngineHost:
         if not description.can_truncate:
             raise InvalidConfig("model", f"{description.name} cannot be rolled back (recurrent)")
         self._turns = self._find_turns()
-        self._turns.wait(_LOAD_TURN_SECONDS)  # beside another's work everything looks dear
-        try:
-            profile, costs = self._measure(model)
-        finally:
-            self._turns.give()
+        measured = self._measurements.find(description)
+        if measured is None or not self._still_holds(model, measured):
+            measured = self._measure(model, measured)
+            self._measurements.keep(description, measured)
+        profile = Numerics.EXACT if measured.padding else Numerics.LAW
         self._cache = SessionCache(description.sequence_count)
         self._can_exchange = description.can_exchange
         self._capacity = description.context
         self._limits = Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED)
-        self._cost = CostTable(costs)
+        self._cost = CostTable(measured.costs)
         spent = perf_counter() - begin
-        self.loaded.set_result(Loaded(model, profile, costs, spent, self._turns))
+        day = measured.day or "now"
+        self.loaded.set_result(Loaded(model, profile, measured.costs, day, spent, self._turns))
 
-    def _measure(self, model: Model) -> tuple[Numerics, list[tuple[int, float]]]:
-        """Choose the padding; return the profile, and what decodes cost."""
-        if self._options.exact and exact_padding(model):
-            return Numerics.EXACT, decode_costs(model, perf_counter)
-        model.pad_multiple = 1
-        return Numerics.LAW, decode_costs(model, perf_counter)
+    def _still_holds(self, model: Model, measured: Measured) -> bool:
+        """Make ready by what was measured once; return False where costs are better measured again.
+
+        Those that were measured beside other work are, as soon as there is less of it.
+        """
+        model.pad_multiple = measured.padding or 1
+        warm_up(model)
+        return not (measured.is_disturbed and is_quicker(model, perf_counter, measured.costs))
+
+    def _measure(self, model: Model, known: Measured | None) -> Measured:
+        """Find the padding if it is not known, and what decodes cost with it."""
+        self._turns.wait(_LOAD_TURN_SECONDS)  # beside another's work everything looks expensive
+        try:
+            padding = known.padding if known else None
+            if known is None and self._options.exact:
+                padding = exact_padding(model)
+            model.pad_multiple = padding or 1
+            begin, work = perf_counter(), process_time()
+            costs = decode_costs(model, perf_counter)
+            seconds, work = perf_counter() - begin, process_time() - work
+            return Measured(
+                padding, costs, was_disturbed(seconds, work, model.describe().thread_count)
+            )
+        finally:
+            self._turns.give()
 
     def _receive(self, seconds: float) -> None:
         """Carry out what is in the inbox; wait at most `seconds` for the first."""

@@ -6,24 +6,22 @@ under what changes when a file does, so that a second start does not read them a
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from outrider.engine.kept import KeptFiles
 from outrider.errors import InvalidConfig
 from outrider.threads import available_threads
 
 _PART_BYTES = 64 * 2**20  # one task of one thread
 _BLOCK_BYTES = 2**20
 _MOST_THREADS = 8  # memory is no faster
-_MOST_KEPT = 256  # digests on disk; each is a file of 32 bytes
-_NO_DISK = (OSError, RuntimeError)  # the latter from Path.home() where there is none
+_KEPT = KeptFiles("digests", most=256)
 
 
 def identity_of(weights: bytes, settings: Sequence[object]) -> bytes:
@@ -68,7 +66,7 @@ class FilesDigest:
         if _state_of(self._paths)[0] != self._state:
             raise InvalidConfig("model", f"{self._paths[0]} was changed while it was loaded")
         if self._known is None:
-            _keep(self._state, digest)
+            _KEPT.keep(self._state, digest)
         return digest
 
     def _computed(self) -> bytes:
@@ -76,6 +74,12 @@ class FilesDigest:
             return hashlib.sha256(b"".join(part.result() for part in self._parts)).digest()
         except OSError as error:
             raise _unreadable(self._paths[0], error) from None
+
+
+def _find_kept(state: str) -> bytes | None:
+    """Return the digest that was kept for files in this state."""
+    digest = _KEPT.find(state)
+    return digest if digest and len(digest) == hashlib.sha256().digest_size else None
 
 
 def _state_of(paths: Sequence[Path]) -> tuple[str, list[int]]:
@@ -100,34 +104,3 @@ def _digest_part(path: Path, start: int) -> bytes:
         for at in range(start, start + _PART_BYTES, _BLOCK_BYTES):
             hashed.update(os.pread(file.fileno(), _BLOCK_BYTES, at))
     return hashed.digest()
-
-
-# --- on disk; where nothing can be written, nothing is kept ---
-
-
-def _kept_path(state: str) -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    folder = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return folder / "outrider" / "digests" / hashlib.sha256(state.encode()).hexdigest()
-
-
-def _find_kept(state: str) -> bytes | None:
-    """Return the digest that was kept for files in this state."""
-    with contextlib.suppress(*_NO_DISK):
-        digest = _kept_path(state).read_bytes()
-        if len(digest) == hashlib.sha256().digest_size:
-            return digest
-    return None
-
-
-def _keep(state: str, digest: bytes) -> None:
-    """Keep a digest, in one step; of too many, the oldest go."""
-    with contextlib.suppress(*_NO_DISK):
-        path = _kept_path(state)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(digest)
-        os.replace(file.name, path)
-        by_age = sorted(path.parent.iterdir(), key=lambda each: each.stat().st_mtime)
-        for each in by_age[:-_MOST_KEPT]:
-            each.unlink(missing_ok=True)

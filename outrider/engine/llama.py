@@ -487,6 +487,14 @@ def system_info() -> str:
     return f"llama.cpp {ll.llama_version().decode()} | {features}"
 
 
+def library_state() -> str:
+    """Return what is another once llama.cpp's libraries are: their names, sizes and times."""
+    libraries = sorted(Path(ll.__file__).parent.rglob("*.so*"))
+    libraries += sorted(Path(ll.__file__).parent.rglob("*.dylib"))
+    states = [(path.name, path.stat()) for path in libraries]
+    return repr([(name, state.st_size, state.st_mtime_ns) for name, state in states])
+
+
 def _init_backend() -> None:
     ll.llama_log_set(_keep_errors, ctypes.c_void_p(0))
     ll.llama_backend_init()

@@ -6,7 +6,9 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,7 +16,8 @@ import grpc
 from outrider import logs
 from outrider.engine.core_lock import Turns, Unshared, shared_cores
 from outrider.engine.gguf_check import check_gguf
-from outrider.engine.host import EngineHost, Loaded
+from outrider.engine.host import EngineHost, HostOptions, Loaded
+from outrider.engine.measurements import Measurements, OnDisk
 from outrider.engine.model import Model
 from outrider.errors import InvalidConfig
 from outrider.model_service.config import ModelConfig, read_tensor_split
@@ -98,6 +101,19 @@ def load_llama(config: ModelConfig) -> Callable[[], Model]:
     return load
 
 
+def kept_measurements(config: ModelConfig, exact: bool) -> Measurements:
+    """Return where the measurements of a configured model are kept."""
+
+    def library() -> str:
+        from outrider.engine.llama import library_state
+
+        return library_state()
+
+    threads = config.threads or available_threads()
+    settings = replace(config, model=Path(), alias="", threads=threads)
+    return OnDisk(repr((settings, exact)), library)
+
+
 def find_turns(config: ModelConfig) -> Callable[[], Turns]:
     """Return what finds whom the engine takes turns with: nobody, where a GPU does the work."""
 
@@ -120,6 +136,16 @@ async def _load(host: EngineHost, server: Server) -> Loaded | None:
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     return loading.result() if loading.done() else None
+
+
+def make_host(
+    config: ModelConfig, options: HostOptions, load: Callable[[], Model] | None
+) -> EngineHost:
+    """Return an engine for the configured model, or for what `load` makes instead of it."""
+    if load is not None:
+        return EngineHost(load, options, find_turns(config))
+    kept = kept_measurements(config, options.exact)
+    return EngineHost(load_llama(config), options, find_turns(config), kept)
 
 
 async def run_model_service(
@@ -162,6 +188,7 @@ async def run_model_service(
         numerics=loaded.numerics.value,
         padding=loaded.model.pad_multiple,
         decode_ms={rows: round(1e3 * seconds, 2) for rows, seconds in loaded.costs},
+        measured=loaded.measured,
         load_seconds=round(loaded.seconds, 2),
         system=model.system_info,
     )

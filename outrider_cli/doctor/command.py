@@ -79,6 +79,12 @@ def doctor(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
+    remeasure: Annotated[
+        bool,
+        typer.Option(
+            "--remeasure", help="Forget what decodes cost; the next start of a model measures."
+        ),
+    ] = False,
     engine: Annotated[ModelOptions, Prefix(panel="Target")] = ModelOptions(),
     draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = BESIDE_THE_TARGET,
     connection: Annotated[ClientOptions, Prefix(panel="Connection")] = ClientOptions(),
@@ -89,6 +95,12 @@ def doctor(
     """
     from outrider_cli.doctor.checks import all_well
 
+    if remeasure:
+        from outrider.engine.measurements import forget
+        from outrider_cli.screen import note
+
+        count = forget()
+        note(f"forgot the measurements of {count} model{'s' if count != 1 else ''}")
     addresses = {"orchestrator": orchestrator, "target": target, "draft": draft}
     peers = {role: address for role, address in addresses.items() if address}
     hosted = _hosted(model, draft_model, engine, draft_engine, not peers)

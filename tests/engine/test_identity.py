@@ -77,7 +77,7 @@ def test_a_kept_digest_that_is_cut_short_is_not_believed(tmp_path: Path, cache: 
 def test_of_too_many_digests_the_oldest_go(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "_MOST_KEPT", 3)
+    monkeypatch.setattr(identity._KEPT, "_most", 3)
     for number in range(6):
         digest(write(tmp_path / str(number), CONTENT))
     assert len(list(cache.iterdir())) == 3
