@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 import outrider
 from gateway import anthropic, llama_server, page
-from gateway.bodies import JsonRoute
+from gateway.bodies import LARGE_BYTES, JsonRoute, beside
 from gateway.config import HttpConfig
 from gateway.errors import Failure
 from gateway.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway, Orchestrator
@@ -256,7 +256,8 @@ def _add_rpc(app: FastAPI, library: Library | None, config: HttpConfig) -> None:
         body = await request.body()
 
         async def work() -> Response:
-            reply = await answer(body, methods, report)
+            is_large = len(body) > LARGE_BYTES
+            reply = await answer(body, methods, report, beside=beside if is_large else None)
             if reply is None:
                 return Response(status_code=204)
             return Response(reply, media_type="application/json")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import json.decoder
-import json.scanner
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, ParamSpec
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from fastapi._compat import ModelField
 from fastapi.exceptions import RequestValidationError
@@ -17,15 +16,22 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from gateway.options import MOST_DEPTH, MOST_VALUES
+from gateway.json_text import parse
+from gateway.options import MOST_DEPTH
 
 P = ParamSpec("P")
+Item = TypeVar("Item")
 
 LARGE_BYTES = 64 * 1024
 """What is read and checked in C within some 5 ms, whatever it is."""
 
 BESIDE = ThreadPoolExecutor(1, "large-body")
 """Reads one large body after the other: several threads would keep the loop waiting in turn."""
+
+
+async def beside(work: Callable[[], Item]) -> Item:
+    """Return what `work` with a large body returns; it has the thread for itself."""
+    return await asyncio.get_running_loop().run_in_executor(BESIDE, work)
 
 
 class JsonRoute(APIRoute):
@@ -54,8 +60,7 @@ class _JsonRequest(Request):
     async def read_large(self, field: ModelField) -> None:
         body = await self.body()
         if len(body) > LARGE_BYTES:
-            loop = asyncio.get_running_loop()
-            self._checked = await loop.run_in_executor(BESIDE, read, body, field)
+            self._checked = await beside(partial(read, body, field))
 
     async def json(self) -> Any:
         return await super().json() if self._checked is None else self._checked
@@ -64,7 +69,7 @@ class _JsonRequest(Request):
 def read(body: bytes, field: ModelField) -> Any:
     """Return the model that a JSON text becomes. Raises RequestValidationError."""
     try:
-        value = parse(body)
+        value = parse(body.decode(json.detect_encoding(body)))
     except json.JSONDecodeError as error:
         raise _refusal(error.pos, "JSON decode error") from None
     except RecursionError:
@@ -81,32 +86,6 @@ def _refusal(position: int, message: str) -> RequestValidationError:
     return RequestValidationError(
         [{"type": "json_invalid", "loc": ("body", position), "msg": message}]
     )
-
-
-def parse(body: bytes, make_object: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
-    """Return the value of a JSON text, as json.loads does, but let other threads run meanwhile.
-
-    json's scanner in C holds the interpreter until it is done; the one in Python is slower and
-    does not. Raises what json.loads raises, and ValueError for more than MOST_VALUES lists and
-    objects: a million of them also stop everything when they are collected.
-    """
-    count = 0
-
-    def counted(read_one: Callable[..., Any]) -> Callable[..., Any]:
-        def read_counted(*arguments: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count > MOST_VALUES:
-                raise ValueError(f"holds more than {MOST_VALUES} names and values")
-            return read_one(*arguments)
-
-        return read_counted
-
-    decoder = json.JSONDecoder(object_pairs_hook=make_object)
-    decoder.parse_array = counted(json.decoder.JSONArray)  # type: ignore[attr-defined]
-    decoder.parse_object = counted(json.decoder.JSONObject)  # type: ignore[attr-defined]
-    decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
-    return decoder.decode(body.decode(json.detect_encoding(body)))
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))

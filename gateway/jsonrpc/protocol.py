@@ -13,6 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from gateway.json_text import TooManyValues, parse
 from outrider.errors import InvalidRequest, OutriderError
 
 Params = list[Any] | dict[str, Any]
@@ -21,6 +22,9 @@ Method = Callable[[Params], Awaitable[Any]]
 
 Report = Callable[[str, Exception], str]
 """Notes what a method, by its name, failed with; returns an id to find it by."""
+
+Beside = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Calls what takes long where it keeps nobody waiting, and returns its result."""
 
 MAX_BODY_BYTES = 2 * 2**20  # a prompt of 128k tokens takes 1 MB as ids
 MAX_BATCH = 64
@@ -63,16 +67,22 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 async def answer(
-    body: bytes, methods: Mapping[str, Method], report: Report, max_bytes: int = MAX_BODY_BYTES
+    body: bytes,
+    methods: Mapping[str, Method],
+    report: Report,
+    max_bytes: int = MAX_BODY_BYTES,
+    beside: Beside | None = None,
 ) -> bytes | None:
     """Return the answer to a request or a batch, None where there is nothing to answer.
 
     Notifications have run when this returns. An OutriderError of a method is
     answered with the code of its reason, any other exception with an internal
     error that holds nothing but the id of its report. Raises nothing itself.
+    With `beside` the body is read where that says.
     """
+    read = functools.partial(_read, body, max_bytes)
     try:
-        request = _read(body, max_bytes)
+        request = await beside(read) if beside else read()
     except _Refusal as refusal:
         return _failure(None, refusal)
     if not isinstance(request, list):
@@ -194,7 +204,7 @@ def _read(body: bytes, max_bytes: int) -> Any:
 def _parse(text: str) -> Any:
     """Return the value of a JSON text, every part of which can be encoded again."""
     try:
-        value = _DECODER.decode(text)
+        value = parse(text, _distinct)
         _check(value, MAX_DEPTH)
         return value
     except json.JSONDecodeError:
@@ -203,6 +213,8 @@ def _parse(text: str) -> Any:
         reason, message = "NESTED_TOO_DEEPLY", f"something is more than {MAX_DEPTH} levels deep"
     except UnicodeEncodeError:
         reason, message = "LONE_SURROGATE", "a text holds half a surrogate pair"
+    except TooManyValues as error:
+        reason, message = "TOO_MANY_VALUES", f"the body {error}"
     except ValueError:  # also Python's own, for more digits than it converts
         reason, message = "NUMBER_TOO_LARGE", f"a number is not nearer to 0 than {MAX_NUMBER}"
     raise _Refusal(_PARSE_ERROR[0], message, reason)
@@ -214,9 +226,6 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise _Refusal(_PARSE_ERROR[0], "an object has a name twice", "DUPLICATE_NAME")
     return found
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_distinct)
 
 
 def _check(value: Any, room: int) -> None:

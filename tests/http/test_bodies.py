@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.bodies import LARGE_BYTES, parse
+from gateway.bodies import LARGE_BYTES
+from gateway.json_text import parse
 from gateway.options import MOST_NUMBERS, Body
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.fake_orchestrator import FakeOrchestrator
@@ -40,11 +41,11 @@ VALUES: list[Any] = [
 @pytest.mark.parametrize("value", VALUES)
 def test_it_reads_what_json_reads(value: Any) -> None:
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
-        assert parse(text.encode()) == value
+        assert parse(text) == value
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[1,]", b'{"a" 1}', b"[1] 2", b"nul"])
-def test_it_refuses_what_json_refuses(text: bytes) -> None:
+@pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a" 1}', "[1] 2", "nul"])
+def test_it_refuses_what_json_refuses(text: str) -> None:
     with pytest.raises(json.JSONDecodeError):
         parse(text)
 
@@ -74,6 +75,10 @@ LARGE = {
     "schema": _filled({"const": 1}, prompt="a", json_schema={"oneOf": []}, x=...),
     "nesting": ("/completion", b'{"x":' + b"[" * 2_000_000 + b"]" * 2_000_000 + b"}"),
     "ids to show": _filled(5, "/detokenize", tokens=...),
+    "calls": (
+        "/rpc",
+        b'{"jsonrpc":"2.0","id":1,"method":"x","params":[' + b"[5]," * 499_000 + b"5]}",
+    ),
     "wrong inputs": _filled(None, "/v1/embeddings", input=...),
 }
 

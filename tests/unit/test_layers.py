@@ -45,6 +45,7 @@ PURE = (
     "outrider.speculation",
     "outrider.texts",
     "orchestrator.chat.required_calls",
+    "gateway.json_text",
     "gateway.jsonrpc.protocol",
     "orchestrator.chat.sandbox",
     "orchestrator.chat.tool_calls",
