@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from outrider.client import Delta, Finished, GenerateOptions, OutriderClient
-from outrider.engine.schedule import Limits
+from outrider.engine.batching import Limits
 from outrider.sampling import GREEDY
 from outrider_cli.options import ModelOptions
 from outrider_cli.services.local import Hosted, LocalPlan, local_services

@@ -1,17 +1,16 @@
 """The one thread that owns the model: runs jobs of many sessions and shares their decodes.
 
-It starts jobs in order of arrival within a session, merges the steps of all
-sessions into decodes, and hands each its rows.
+It carries out what the scheduler decides: which jobs start, whose steps join a decode, how long
+to wait for more. Then it hands each job its rows.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter, process_time
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.costs import CostTable
+from outrider.engine.batching import Limits
 from outrider.engine.cache import Session, SessionCache
 from outrider.engine.calibrate import (
     decode_costs,
@@ -31,19 +31,7 @@ from outrider.engine.core_lock import Turns, Unshared
 from outrider.engine.job import Job, Lease, Ticket
 from outrider.engine.measurements import Measured, Measurements, Unkept
 from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Model, NoRoom, Numerics, Row
-from outrider.engine.schedule import (
-    Awaited,
-    Limits,
-    Offer,
-    Pending,
-    allot,
-    apart_seconds,
-    exchange_for_neighbours,
-    gains_that_pay,
-    split_seconds,
-    wait_until,
-    widths,
-)
+from outrider.engine.scheduler import Scheduler
 from outrider.errors import (
     ContextExhausted,
     DecodeFailed,
@@ -55,11 +43,7 @@ from outrider.errors import (
 
 T = TypeVar("T")
 
-_FIRST_TURNAROUND = 0.001
-_LONGEST_TURNAROUND = 1.0
 _LOAD_TURN_SECONDS = 60.0
-_FIRST_EXCHANGE = 0.1  # seconds that an exchange of sequences is taken to cost before there was one
-_DEARER = 1.1  # decodes apart, times one together: less may be noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,20 +97,21 @@ class EngineHost:
         self._find_turns = find_turns
         self._measurements = measurements or Unkept()
         self._options = options
+        # Other threads put actions here; the engine's own carries them out between two decodes.
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._lanes: dict[bytes, deque[Ticket]] = {}
-        self._active: OrderedDict[bytes, Ticket] = OrderedDict()
-        self._awaited: dict[bytes, Awaited] = {}
-        self._turnarounds: dict[bytes, float] = {}
-        self._lost_apart = 0.0  # seconds that neighbours would have saved of late
-        self._exchange_seconds = _FIRST_EXCHANGE
-        self._decoding = 0.0  # seconds of all decodes; awaiting is reckoned without them
-        self._places = threading.Semaphore(options.queue_limit)
-        self._stopping = False
+        self._places = threading.Semaphore(options.queue_limit)  # of jobs that wait to start
+        self._stopping = False  # never false again; what comes after is refused
         self.loaded: Future[Loaded] = Future()
         self.died: Future[None] = Future()
         self.counters = Counters()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        # From here on the thread's own; they are there once `loaded` has a result.
+        self._model: Model
+        self._cache: SessionCache
+        self._scheduler: Scheduler
+        self._turns: Turns
+        self._can_exchange = False
+        self._capacity = 0  # tokens that a session can hold
 
     def start(self) -> Future[Loaded]:
         """Start to load the model.
@@ -242,16 +227,18 @@ class EngineHost:
             wake = self._wake_time(now)
             if wake > now:
                 self._receive(wake - now)
-            elif self._active:
+            elif self._scheduler.has_active:
                 # Whatever comes while others decode joins the next decode.
                 if pause := self._turns.take(now):
                     self._receive(pause)
                     continue
                 before = self.counters.decodes
-                self._decode(self._next_decode())
-                if self.counters.decodes > before:
-                    # No copy is pending now, see Model.exchange.
-                    self._bring_together(perf_counter())
+                self._decode(self._scheduler.next_decode())
+                # Right after a decode no copy is pending, see Model.exchange.
+                if self.counters.decodes > before and (
+                    pair := self._scheduler.exchange_due(perf_counter())
+                ):
+                    self._exchange(*pair)
 
     def _prepare(self) -> None:
         """Load, warm up, measure and check the model."""
@@ -269,8 +256,8 @@ class EngineHost:
         self._cache = SessionCache(description.sequence_count)
         self._can_exchange = description.can_exchange
         self._capacity = description.context
-        self._limits = Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED)
-        self._cost = CostTable(measured.costs)
+        limits = Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED)
+        self._scheduler = Scheduler(CostTable(measured.costs), limits, model.padded)
         spent = perf_counter() - begin
         day = measured.day or "now"
         self.loaded.set_result(Loaded(model, profile, measured.costs, day, spent, self._turns))
@@ -313,29 +300,17 @@ class EngineHost:
 
     def _wake_time(self, now: float) -> float:
         """Return when to decode next, or to look for room or expired sessions again."""
-        if not self._active:
-            for lane in self._lanes.values():
-                return min(now + 0.01, lane[0].submit_time + self._options.room_seconds)
-            return now + self._expire(now)
-        idle = now - self._decoding
-        awaited = list(self._awaited.values())
-        return self._decoding + wait_until(idle, self._ready_rows(), awaited, self._cost)
-
-    def _ready_rows(self) -> dict[int, int]:
-        """Return the rows that could be decoded now, by sequence."""
-        return {
-            t.lease.session.sequence: self._model.padded(t.row_count)
-            for t in self._active.values()
-            if t.lease is not None and t.lease.session.sequence is not None
-        }
+        if self._scheduler.has_active:
+            return self._scheduler.decode_time(now)
+        waiting_since = self._scheduler.first_submit_time()
+        if waiting_since is not None:
+            return min(now + 0.01, waiting_since + self._options.room_seconds)
+        return now + self._expire(now)
 
     def _expire(self, now: float) -> float:
         """Forget sessions that were idle for long; return when to look again."""
-        self._cache.expire(now - self._options.idle_seconds, self._busy())
+        self._cache.expire(now - self._options.idle_seconds, self._scheduler.busy_sessions)
         return min(60.0, self._options.idle_seconds / 2)
-
-    def _busy(self) -> set[bytes]:
-        return self._lanes.keys() | self._active.keys()
 
     # --- starting jobs ---
 
@@ -344,12 +319,11 @@ class EngineHost:
             self._places.release()
             self._fail(ticket, Draining("the engine is stopping"))
             return
-        self._lanes.setdefault(ticket.session_id, deque()).append(ticket)
+        self._scheduler.queue(ticket)
 
     def _start_jobs(self) -> None:
-        for session_id in [s for s in self._lanes if s not in self._active]:
-            ticket = self._lanes[session_id][0]
-            session = self._cache.enter(session_id, perf_counter())
+        for ticket in self._scheduler.startable():
+            session = self._cache.enter(ticket.session_id, perf_counter())
             if session.sequence is None and not self._place(session, ticket):
                 continue
             self._leave_lane(ticket)
@@ -358,7 +332,9 @@ class EngineHost:
     def _place(self, session: Session, ticket: Ticket) -> bool:
         """Give the session a sequence; fail the ticket when it waited too long for one."""
         idle_since = perf_counter() - self._options.stream_idle_seconds
-        placement = self._cache.place(session, ticket.wanted, self._busy(), ticket.salt, idle_since)
+        placement = self._cache.place(
+            session, ticket.wanted, self._scheduler.busy_sessions, ticket.salt, idle_since
+        )
         if placement is None:
             if perf_counter() - ticket.submit_time > self._options.room_seconds:
                 self._leave_lane(ticket)
@@ -373,34 +349,16 @@ class EngineHost:
         return True
 
     def _leave_lane(self, ticket: Ticket) -> None:
-        lane = self._lanes[ticket.session_id]
-        lane.remove(ticket)
-        if not lane:
-            del self._lanes[ticket.session_id]
+        self._scheduler.leave_lane(ticket)
         self._places.release()
 
     def _start(self, ticket: Ticket, session: Session) -> None:
         now = perf_counter()
-        self._note_turnaround(ticket.session_id)
         ticket.lease = Lease(session, self._model, self._capacity)
         ticket.lease.spent.queue = now - ticket.submit_time
         ticket.generator = ticket.job(ticket.lease)
-        self._active[ticket.session_id] = ticket
+        self._scheduler.start(ticket, now)
         self._advance(ticket, None)
-
-    def _note_turnaround(self, session_id: bytes) -> None:
-        """Learn how long a session takes to come back after an answer.
-
-        Only time in which nothing is decoded counts: the others' decodes may keep its draft
-        from its turn, and are no reason not to wait for it.
-        """
-        awaited = self._awaited.pop(session_id, None)
-        if awaited is None:
-            return
-        seconds = perf_counter() - self._decoding - awaited.answer_time
-        if seconds < _LONGEST_TURNAROUND:
-            before = self._turnarounds.get(session_id, _FIRST_TURNAROUND)
-            self._turnarounds[session_id] = 0.7 * before + 0.3 * seconds
 
     # --- running jobs ---
 
@@ -421,7 +379,7 @@ class EngineHost:
             ticket.tokens, ticket.row_count = step.token_ids, step.row_count
             ticket.gains = step.gains
             ticket.ready_time = perf_counter()
-            self._active.move_to_end(ticket.session_id)
+            self._scheduler.put_last(ticket)
         except StopIteration as end:
             self._finish(ticket, end.value)
         except Exception as error:
@@ -432,15 +390,12 @@ class EngineHost:
         self._end(ticket)
         session = self._cache.get(ticket.session_id)
         if session is not None and session.pinned and session.sequence is not None:
-            turnaround = self._turnarounds.get(ticket.session_id, _FIRST_TURNAROUND)
-            rows = self._model.padded(max(1, ticket.row_count))
-            answered = perf_counter() - self._decoding
-            self._awaited[ticket.session_id] = Awaited(answered, turnaround, rows, session.sequence)
+            self._scheduler.expect(ticket, session.sequence, perf_counter())
         if ticket.future.set_running_or_notify_cancel():
             ticket.future.set_result(result)
 
     def _end(self, ticket: Ticket) -> None:
-        self._active.pop(ticket.session_id, None)
+        self._scheduler.end(ticket)
         if session := self._cache.get(ticket.session_id):
             session.used_time = perf_counter()
 
@@ -450,38 +405,12 @@ class EngineHost:
 
     # --- decoding ---
 
-    def _bring_together(self, now: float) -> None:
-        """Make neighbours of those whose decodes are not shared for want of being it.
-
-        Sessions come and go, and whoever stays may sit anywhere. An exchange is due when it
-        would have cost less than being apart did.
-        """
-        rows = self._ready_rows()
-        for session in self._awaited.values():
-            if session.answer_time + 2 * session.turnaround > now - self._decoding:
-                rows.setdefault(session.sequence, session.row_count)
-        apart = apart_seconds(rows, self._cost)
-        together = split_seconds(list(rows.values()), self._cost)
-        if apart < _DEARER * together:
-            self._lost_apart = 0.0
-            return
-        self._lost_apart += apart - together
-        pair = exchange_for_neighbours(rows)
-        if pair is None or self._lost_apart < self._exchange_seconds:
-            return
-        if not self._exchange(*pair):
-            return
-        self._lost_apart = 0.0
-        for session_id, session in self._awaited.items():
-            sequence = self._cache.sequence_of(session_id)
-            if sequence is not None:
-                self._awaited[session_id] = replace(session, sequence=sequence)
-
-    def _exchange(self, first: int, second: int) -> bool:
-        """Let two sequences change owners; return False where their cells cannot follow.
+    def _exchange(self, first: int, second: int) -> None:
+        """Let two sequences change owners, unless their cells cannot follow.
 
         What nobody holds any more is not moved along: a copy then does, of any kind of memory.
         """
+        seconds = None
         free = next((s for s in (first, second) if self._cache.is_free(s)), None)
         if free is not None:
             used = first if free == second else second
@@ -490,35 +419,13 @@ class EngineHost:
         elif self._can_exchange:
             begin = perf_counter()
             self._model.exchange(first, second)
-            self._exchange_seconds = perf_counter() - begin
+            seconds = perf_counter() - begin
         else:
-            return False
+            return
         self._cache.exchange(first, second)
-        return True
-
-    def _next_decode(self) -> list[tuple[Ticket, Chunk]]:
-        tickets = list(self._active.values())
-        self._leave_out(tickets)
-        pending = [Pending(len(t.tokens), t.row_count) for t in tickets]
-        takes = allot(pending, self._limits, self._model.padded)
-        taking = [(t, take) for t, take in zip(tickets, takes, strict=True) if take]
-        rows = [self._model.padded(take) for _, take in taking]
-        pads = widths(rows, self._limits, self._cost)
-        return [
-            (t, _chunk(t, take, min(pad, MAX_PADDED)))
-            for (t, take), pad in zip(taking, pads, strict=True)
-        ]
-
-    def _leave_out(self, tickets: list[Ticket]) -> None:
-        """Shorten what the jobs offer to what pays when they share the decode."""
-        offers = [Offer(min(len(t.tokens), 64) - len(t.gains), t.gains) for t in tickets]
-        keeps = gains_that_pay(offers, self._limits, self._cost, self._model.padded)
-        for ticket, keep in zip(tickets, keeps, strict=True):
-            drop = len(ticket.gains) - keep
-            ticket.gains = ticket.gains[:keep]
-            if drop:
-                ticket.tokens = ticket.tokens[:-drop]
-                ticket.row_count -= drop
+        awaited = self._scheduler.awaited_sessions
+        places = {session: self._cache.sequence_of(session) for session in awaited}
+        self._scheduler.note_exchange(places, seconds)
 
     def _decode(self, entries: list[tuple[Ticket, Chunk]]) -> None:
         """Decode the chunks at once, or apart where that fails: one must not fail the others."""
@@ -533,7 +440,7 @@ class EngineHost:
             self._decode_apart(entries, error)
             return
         spent = perf_counter() - begin
-        self._decoding += spent
+        self._scheduler.note_decode(spent)
         self.counters.decodes += 1
         count = sum(self._model.padded(len(chunk.token_ids)) for _, chunk in entries)
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
@@ -567,16 +474,16 @@ class EngineHost:
         if not ticket.tokens:
             self._advance(ticket, rows)
         else:
-            self._active.move_to_end(ticket.session_id)
+            self._scheduler.put_last(ticket)
 
     # --- actions ---
 
     def _cancel(self, ticket: Ticket) -> None:
-        if self._active.get(ticket.session_id) is ticket:
+        if self._scheduler.is_active(ticket):
             assert ticket.generator is not None
             ticket.generator.close()
             self._end(ticket)
-        elif ticket in self._lanes.get(ticket.session_id, ()):
+        elif self._scheduler.is_waiting(ticket):
             self._leave_lane(ticket)
         else:
             return
@@ -584,21 +491,18 @@ class EngineHost:
         self._fail(ticket, stopping if self._stopping else RoundSuperseded("cancelled"))
 
     def _cancel_all(self, session_id: bytes) -> None:
-        for ticket in list(self._lanes.get(session_id, ())):
+        for ticket in self._scheduler.jobs_of(session_id):
             self._cancel(ticket)
-        if active := self._active.get(session_id):
-            self._cancel(active)
 
     def _pin(self, session_id: bytes, pinned: bool) -> None:
         if pinned:
             self._cache.enter(session_id, perf_counter()).pinned = True
             return
-        self._awaited.pop(session_id, None)
-        self._turnarounds.pop(session_id, None)
+        self._scheduler.expect_no_more(session_id)
         session = self._cache.get(session_id)
         if session is not None:
             session.pinned = False
-            if session.sequence is None and session_id not in self._busy():
+            if session.sequence is None and session_id not in self._scheduler.busy_sessions:
                 self._cache.forget(session_id)
 
     def _truncate(self, session_id: bytes, token_count: int) -> int:
@@ -617,13 +521,8 @@ class EngineHost:
         self._cache.forget(session_id)
 
     def _begin_stop(self) -> None:
+        if self._stopping:
+            return  # the thread ended before it came to this
         self._stopping = True
-        for session_id in self._busy():
+        for session_id in self._scheduler.busy_sessions:
             self._cancel_all(session_id)
-
-
-def _chunk(ticket: Ticket, take: int, pad_to: int) -> Chunk:
-    assert ticket.lease is not None and ticket.lease.session.sequence is not None
-    rows = ticket.row_count if take == len(ticket.tokens) else 0
-    held = len(ticket.lease.held)
-    return Chunk(ticket.lease.session.sequence, held, ticket.tokens[:take], rows, pad_to)

@@ -16,6 +16,7 @@ import pytest
 
 from outrider.costs import CostTable
 from outrider.engine import host as host_module
+from outrider.engine import scheduler
 from outrider.engine.host import EngineHost, HostOptions
 from outrider.engine.job import Job, Lease, Step, Ticket
 from outrider.engine.model import Chunk, Model, NoRoom, Numerics, Row
@@ -332,7 +333,7 @@ def _neighbours_decode_together(model: ToyModel, forgets: bool) -> int:
 def test_no_exchange_comes_between_a_copy_and_the_decode_that_carries_it_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(host_module, "_FIRST_EXCHANGE", 0.0)
+    monkeypatch.setattr(scheduler, "_FIRST_EXCHANGE", 0.0)
     model = toy(step_seconds=0.001)
     with running(model) as host:
         for session in (A, B, C, D):
@@ -856,7 +857,7 @@ def test_a_stopped_engine_refuses_and_leaves_nobody_waiting(
 def test_a_shared_decode_leaves_out_what_does_not_pay() -> None:
     model, text = toy(), [*TEXT, 3]  # two tokens beyond a multiple of four
     with running(model) as host:
-        host._cost = CostTable([(1, 0.010), (64, 0.640)])  # rows are as dear as decodes
+        host._scheduler.cost = CostTable([(1, 0.010), (64, 0.640)])  # rows are as dear as decodes
         gate = Gate(model)
         first = host.submit(C, rows_of(TEXT))
         assert gate.entered.wait(PATIENCE)
@@ -870,7 +871,7 @@ def test_a_shared_decode_leaves_out_what_does_not_pay() -> None:
 
 def test_a_session_alone_gets_all_that_it_offers() -> None:
     with running(toy()) as host:
-        host._cost = CostTable([(1, 0.010), (64, 0.640)])
+        host._scheduler.cost = CostTable([(1, 0.010), (64, 0.640)])
         assert len(result(host.submit(A, offering(TEXT, 3, [0.1, 0.05])))) == 3
 
 
@@ -911,34 +912,6 @@ def test_what_comes_while_others_decode_joins_the_next_decode() -> None:
     host.stop()
     assert model.decode_count == 1
     assert turns.log == ["load", "give"] + ["wait"] * 300 + ["take", "give"]
-
-
-def test_the_decodes_of_others_are_no_part_of_a_sessions_turnaround(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[float] = []
-
-    def wait_until(now: float, ready: Any, awaited: Any, cost: CostTable) -> float:
-        seen.extend(each.turnaround for each in awaited)
-        return now
-
-    monkeypatch.setattr(host_module, "wait_until", wait_until)
-    model = toy()
-    with running(model) as host:
-        host.pin(A, True)
-        result(host.submit(A, rows_of(TEXT)))
-        gate = Gate(model)
-        other = host.submit(B, rows_of(TEXT))
-        assert gate.entered.wait(PATIENCE)
-        again = host.submit(A, rows_of([*TEXT, 3]))
-        time.sleep(0.5)  # of a decode, in which A cannot be answered
-        gate.open()
-        result(other)
-        result(again)
-        seen.clear()
-        result(host.submit(B, rows_of([*TEXT, 4])))
-    assert seen
-    assert max(seen) < 0.1, "A third of half a second would be more."
 
 
 # memory that lets go

@@ -37,7 +37,7 @@ PURE = (
     "outrider.engine.cache",
     "outrider.engine.sampler_state",
     "outrider.engine.model",
-    "outrider.engine.schedule",
+    "outrider.engine.batching",
     "orchestrator.admission",
     "orchestrator.core",
     "orchestrator.chat.template",
@@ -279,7 +279,7 @@ def test_sources_that_break_the_rule_are_found(rule: Rule):
 def test_what_is_allowed_is_not_found():
     allowed = [
         ("outrider.engine.cache", "import numpy as np\nfrom collections.abc import Iterable"),
-        ("outrider.engine.cache", "from .schedule import x\nfrom outrider import noise"),
+        ("outrider.engine.cache", "from .batching import x\nfrom outrider import noise"),
         ("outrider.engine.llama", "import llama_cpp as ll\nimport os"),
         ("outrider.wire", "from outrider.v1 import common_pb2\nfrom outrider import errors"),
         ("outrider_cli.services.up", "from orchestrator import servicer\nimport draft_service"),

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.costs import CostTable
-from outrider.engine.schedule import (
+from outrider.engine.batching import (
     Awaited,
     Limits,
     Offer,
     Pending,
     allot,
     apart_seconds,
-    exchange_for_neighbours,
+    exchange_to_adjoin,
     gains_that_pay,
     split_seconds,
     wait_until,
@@ -243,7 +243,7 @@ def test_exchanges_make_neighbours_and_move_as_few_as_possible(sequences: set[in
     count = len(sequences)
     stay = max(len(sequences & set(range(s, s + count))) for s in range(10))
     now, moves = set(sequences), 0
-    while pair := exchange_for_neighbours(now):
+    while pair := exchange_to_adjoin(now):
         leaves, enters = pair
         assert leaves in now and 0 <= enters < 10 and enters not in now
         now = now - {leaves} | {enters}

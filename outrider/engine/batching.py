@@ -1,4 +1,4 @@
-"""What joins the next decode, whether to wait for more, and who should be neighbours. Pure.
+"""What pays: which rows share a decode, whether to wait for more, who should be adjacent. Pure.
 
 Natural batching: the next decode starts when the last one ends, with what is
 ready. The one exception is a short wait for the sessions just answered:
@@ -154,7 +154,7 @@ def apart_seconds(rows: Mapping[int, int], cost: CostTable) -> float:
     return sum(split_seconds(run, cost) for run in runs)
 
 
-def exchange_for_neighbours(sequences: Collection[int]) -> tuple[int, int] | None:
+def exchange_to_adjoin(sequences: Collection[int]) -> tuple[int, int] | None:
     """Return two sequences whose exchange brings these nearer to following each other.
 
     None if they follow each other. Repeated, it moves as few as possible.

@@ -1,0 +1,229 @@
+"""Which jobs run, which decode joins whom, whom to wait for. No thread and no clock of its own.
+
+The host reports what happened, with the time, and carries out what is decided here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from outrider.costs import CostTable
+from outrider.engine.batching import (
+    Awaited,
+    Limits,
+    Offer,
+    Pending,
+    allot,
+    apart_seconds,
+    exchange_to_adjoin,
+    gains_that_pay,
+    split_seconds,
+    wait_until,
+    widths,
+)
+from outrider.engine.job import Ticket
+from outrider.engine.model import MAX_PADDED, Chunk
+
+_FIRST_TURNAROUND = 0.001
+_LONGEST_TURNAROUND = 1.0
+_FIRST_EXCHANGE = 0.1  # seconds that an exchange of sequences is taken to cost before there was one
+_CLEARLY_MORE = 1.1  # split batches, times one batch: less may be noise
+
+
+class Scheduler:
+    """The jobs of one engine.
+
+    A job waits in its session's lane, then it is active: at most one of a session, and its ticket
+    has a lease. Times are seconds of the host's clock. Turnarounds are counted without the time in
+    which anything is decoded, so they are differences of the clock less `_decoding`.
+    """
+
+    def __init__(self, cost: CostTable, limits: Limits, padded: Callable[[int], int]) -> None:
+        self.cost = cost
+        self._limits = limits
+        self._padded = padded  # the rows that a chunk of so many tokens takes
+        self._lanes: dict[bytes, deque[Ticket]] = {}  # by session, in order of arrival; never empty
+        self._active: OrderedDict[bytes, Ticket] = OrderedDict()  # by session; next to decode first
+        self._awaited: dict[bytes, Awaited] = {}  # sessions just answered, likely back with a job
+        self._turnarounds: dict[bytes, float] = {}  # of sessions with a stream, smoothed
+        self._lost_apart = 0.0  # seconds that adjacent sequences would have saved since an exchange
+        self._exchange_seconds = _FIRST_EXCHANGE  # what the last exchange took
+        self._decoding = 0.0  # seconds of all decodes
+
+    # --- jobs ---
+
+    @property
+    def has_active(self) -> bool:
+        """Whether there is something to decode."""
+        return bool(self._active)
+
+    @property
+    def busy_sessions(self) -> set[bytes]:
+        """The sessions with a job, waiting or active."""
+        return self._lanes.keys() | self._active.keys()
+
+    def queue(self, ticket: Ticket) -> None:
+        """Let a job wait until those of its session before it are over."""
+        self._lanes.setdefault(ticket.session_id, deque()).append(ticket)
+
+    def startable(self) -> list[Ticket]:
+        """Return the first waiting job of each session that has none active."""
+        return [lane[0] for session, lane in self._lanes.items() if session not in self._active]
+
+    def leave_lane(self, ticket: Ticket) -> None:
+        """Let a job wait no more."""
+        lane = self._lanes[ticket.session_id]
+        lane.remove(ticket)
+        if not lane:
+            del self._lanes[ticket.session_id]
+
+    def is_waiting(self, ticket: Ticket) -> bool:
+        """Return whether a job waits in its lane."""
+        return ticket in self._lanes.get(ticket.session_id, ())
+
+    def is_active(self, ticket: Ticket) -> bool:
+        """Return whether a job is active."""
+        return self._active.get(ticket.session_id) is ticket
+
+    def jobs_of(self, session_id: bytes) -> list[Ticket]:
+        """Return all jobs of a session, the waiting ones first."""
+        active = self._active.get(session_id)
+        return [*self._lanes.get(session_id, ()), *([active] if active else [])]
+
+    def start(self, ticket: Ticket, now: float) -> None:
+        """Make a job active, which has left its lane, and learn from when it came."""
+        self._note_turnaround(ticket.session_id, now)
+        self._active[ticket.session_id] = ticket
+
+    def put_last(self, ticket: Ticket) -> None:
+        """Let the other active jobs decode before this one."""
+        self._active.move_to_end(ticket.session_id)
+
+    def end(self, ticket: Ticket) -> None:
+        """Make a job inactive."""
+        self._active.pop(ticket.session_id, None)
+
+    # --- waiting for sessions ---
+
+    def expect(self, ticket: Ticket, sequence: int, now: float) -> None:
+        """A session with a stream was just answered: its next job is likely to come."""
+        turnaround = self._turnarounds.get(ticket.session_id, _FIRST_TURNAROUND)
+        rows = self._padded(max(1, ticket.row_count))
+        awaited = Awaited(now - self._decoding, turnaround, rows, sequence)
+        self._awaited[ticket.session_id] = awaited
+
+    def expect_no_more(self, session_id: bytes) -> None:
+        """A session's stream is closed."""
+        self._awaited.pop(session_id, None)
+        self._turnarounds.pop(session_id, None)
+
+    def _note_turnaround(self, session_id: bytes, now: float) -> None:
+        """Learn how long a session takes to come back after an answer.
+
+        Only time in which nothing is decoded counts: the others' decodes may keep its draft
+        from the cores, and are no reason not to wait for it.
+        """
+        awaited = self._awaited.pop(session_id, None)
+        if awaited is None:
+            return
+        seconds = now - self._decoding - awaited.answer_time
+        if seconds < _LONGEST_TURNAROUND:
+            before = self._turnarounds.get(session_id, _FIRST_TURNAROUND)
+            self._turnarounds[session_id] = 0.7 * before + 0.3 * seconds
+
+    def decode_time(self, now: float) -> float:
+        """Return when to decode what is active: now, or later where waiting for more pays."""
+        idle = now - self._decoding
+        awaited = list(self._awaited.values())
+        return self._decoding + wait_until(idle, self._ready_rows(), awaited, self.cost)
+
+    def first_submit_time(self) -> float | None:
+        """Return when the oldest of the waiting jobs' lanes was first submitted to."""
+        for lane in self._lanes.values():
+            return lane[0].submit_time
+        return None
+
+    def _ready_rows(self) -> dict[int, int]:
+        """Return the rows that could be decoded now, by sequence."""
+        return {
+            ticket.lease.session.sequence: self._padded(ticket.row_count)
+            for ticket in self._active.values()
+            if ticket.lease is not None and ticket.lease.session.sequence is not None
+        }
+
+    # --- decoding ---
+
+    def next_decode(self) -> list[tuple[Ticket, Chunk]]:
+        """Return what joins the next decode."""
+        tickets = list(self._active.values())
+        self._leave_out(tickets)
+        pending = [Pending(len(t.tokens), t.row_count) for t in tickets]
+        takes = allot(pending, self._limits, self._padded)
+        taking = [(t, take) for t, take in zip(tickets, takes, strict=True) if take]
+        rows = [self._padded(take) for _, take in taking]
+        pads = widths(rows, self._limits, self.cost)
+        return [
+            (ticket, _chunk(ticket, take, min(pad, MAX_PADDED)))
+            for (ticket, take), pad in zip(taking, pads, strict=True)
+        ]
+
+    def _leave_out(self, tickets: list[Ticket]) -> None:
+        """Shorten what the jobs offer to what pays when they share the decode."""
+        offers = [Offer(min(len(t.tokens), 64) - len(t.gains), t.gains) for t in tickets]
+        keeps = gains_that_pay(offers, self._limits, self.cost, self._padded)
+        for ticket, keep in zip(tickets, keeps, strict=True):
+            drop = len(ticket.gains) - keep
+            ticket.gains = ticket.gains[:keep]
+            if drop:
+                ticket.tokens = ticket.tokens[:-drop]
+                ticket.row_count -= drop
+
+    def note_decode(self, seconds: float) -> None:
+        """Something was decoded."""
+        self._decoding += seconds
+
+    # --- adjacent sequences ---
+
+    def exchange_due(self, now: float) -> tuple[int, int] | None:
+        """Return two sequences to exchange, once that would have cost less than split batches did.
+
+        Sessions come and go, and those that stay may have any sequence. llama.cpp computes
+        together only those whose numbers follow each other. Call it once after every decode.
+        """
+        rows = self._ready_rows()
+        for session in self._awaited.values():
+            if session.answer_time + 2 * session.turnaround > now - self._decoding:
+                rows.setdefault(session.sequence, session.row_count)
+        apart = apart_seconds(rows, self.cost)
+        together = split_seconds(list(rows.values()), self.cost)
+        if apart < _CLEARLY_MORE * together:
+            self._lost_apart = 0.0
+            return None
+        self._lost_apart += apart - together
+        return exchange_to_adjoin(rows) if self._lost_apart >= self._exchange_seconds else None
+
+    def note_exchange(
+        self, sequences: Mapping[bytes, int | None], seconds: float | None = None
+    ) -> None:
+        """Sessions have these sequences now; an exchange that moved both took `seconds`."""
+        self._lost_apart = 0.0
+        if seconds is not None:
+            self._exchange_seconds = seconds
+        for session_id, sequence in sequences.items():
+            if sequence is not None and session_id in self._awaited:
+                awaited = self._awaited[session_id]
+                self._awaited[session_id] = replace(awaited, sequence=sequence)
+
+    @property
+    def awaited_sessions(self) -> Iterable[bytes]:
+        """The sessions that were just answered."""
+        return self._awaited.keys()
+
+
+def _chunk(ticket: Ticket, take: int, pad_to: int) -> Chunk:
+    assert ticket.lease is not None and ticket.lease.session.sequence is not None
+    rows = ticket.row_count if take == len(ticket.tokens) else 0
+    held = len(ticket.lease.held)
+    return Chunk(ticket.lease.session.sequence, held, ticket.tokens[:take], rows, pad_to)
