@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 
-from orchestrator.core.controller import control
 from orchestrator.core.generation import Generation, Plan
+from orchestrator.core.policies import control
 from orchestrator.driver import Driver
 from orchestrator.peers import Pair
 from outrider.messages import Form, Opening, Rule
@@ -52,7 +52,7 @@ async def make_generation(
         Plan(
             opening=opening,
             prompt=ids,
-            control=control(speculation, rule, pair.experience, patience=5.0),
+            control=control(speculation, rule, pair.estimates, patience=5.0),
             form=Form.SAMPLED,
             rollback_calls=False,
             # Benchmarks want a fixed number of tokens.

@@ -84,7 +84,7 @@ class Metrics:
         self._cached_tokens = counter("cached_prompt_tokens", "Tokens of prompts found in a cache.")
         self._generated_tokens = counter("generated_tokens", "Tokens generated.")
         self._tokens_from = counter("tokens_by_origin", "Tokens generated, by origin.", "origin")
-        self._prompt_seconds = counter("prompt_seconds", "Spent on prompts.")
+        self._prompt_seconds = counter("prompt_seconds", "ServiceTime on prompts.")
         self._generation_seconds = counter("generation_seconds", "From first tokens to last.")
         self._drafts = counter("spec_decode_num_drafts", "Rounds that carried a draft.")
         self._draft_tokens = counter("spec_decode_num_draft_tokens", "Draft tokens verified.")

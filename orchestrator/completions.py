@@ -142,7 +142,7 @@ class Completions:
             self.idle.clear()
         else:
             self.idle.set()
-        self._pair.experience.generation_count = max(1, self.active_count)
+        self._pair.estimates.generation_count = max(1, self.active_count)
 
     async def _completion(
         self, plan: Plan, request: _Request

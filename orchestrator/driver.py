@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.core.acceptance import drew_as_keyed
 from orchestrator.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound, Wake
 from orchestrator.core.allowance import Allowance
-from orchestrator.core.controller import Spent, plain_share
+from orchestrator.core.estimates import ServiceTime, plain_share
 from orchestrator.core.generation import Generation
 from orchestrator.core.round_times import RoundTimes
 from orchestrator.link import Backoff, Link
@@ -385,7 +385,7 @@ class Driver:
                 del self._rounds_sent[number]
             spent = sent.service
             self._generation.target_rows(
-                message.round, rows, now, Spent(spent.decode, spent.queue, spent.rows)
+                message.round, rows, now, ServiceTime(spent.decode, spent.queue, spent.rows)
             )
 
     def _note_round(self, sent: _SentRound, now: float, row_count: int) -> None:
@@ -405,7 +405,7 @@ class Driver:
         if not timings.prompt:
             timings.prompt = waited
             return
-        costs = self._generation.plan.control.experience.costs
+        costs = self._generation.plan.control.estimates.costs
         timings.plain += max(0.0, waited - decoded) + decoded * plain_share(costs, row_count)
         timings.plain_rounds += 1
 

@@ -13,7 +13,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
-from orchestrator.core.controller import Experience, Mean
+from orchestrator.core.estimates import Mean, PairEstimates
 from outrider import handshake, logs, wire
 from outrider.costs import CostTable
 from outrider.errors import (
@@ -472,24 +472,24 @@ def _process(model: common.GetModelResponse) -> bytes:
     return described.SerializeToString(deterministic=True)
 
 
-def _experience(target: Peer, draft: Peer | None) -> Experience:
+def _estimates(target: Peer, draft: Peer | None) -> PairEstimates:
     """Return what is known before the first round: what the services measured at load."""
-    experience = Experience()
+    estimates = PairEstimates()
     if target.model is not None:
         if costs := _costs(target.model):
-            experience.costs = CostTable(costs)
-        experience.overhead = Mean(target.round_trip)
+            estimates.costs = CostTable(costs)
+        estimates.overhead = Mean(target.round_trip)
     if draft is not None and draft.model is not None:
         if costs := _costs(draft.model):
-            experience.token_time = Mean(costs[0][1])
-            experience.loaded_token_time = costs[0][1]
-            experience.read_time = costs[-1][1] / costs[-1][0]
-        experience.latency = Mean(draft.round_trip)
+            estimates.token_time = Mean(costs[0][1])
+            estimates.loaded_token_time = costs[0][1]
+            estimates.read_time = costs[-1][1] / costs[-1][0]
+        estimates.latency = Mean(draft.round_trip)
     if target.model is not None and draft is not None and draft.model is not None:
         here = target.model.machine_digest
-        experience.same_host = bool(here) and here == draft.model.machine_digest
-        experience.takes_turns = _take_turns(target.model, draft.model)
-    return experience
+        estimates.same_host = bool(here) and here == draft.model.machine_digest
+        estimates.takes_turns = _take_turns(target.model, draft.model)
+    return estimates
 
 
 def _take_turns(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:
@@ -509,7 +509,7 @@ class Pair:
         self.target = target
         self.draft = draft
         self.mismatch: VocabularyMismatch | None = None
-        self.experience = Experience()
+        self.estimates = PairEstimates()
         self._draft_fault = ""  # why the draft is left alone until `_paused_until`
         self._paused_until = 0.0  # of the monotonic clock
         self._draft_faults = 0  # in a row, each soon after the pause of the one before
@@ -553,9 +553,9 @@ class Pair:
         models = tuple(_process(peer.model) for peer in self.peers if peer.model is not None)
         if models != self._models:
             self._models = models
-            under_way = self.experience.generation_count
-            self.experience = _experience(self.target, self.draft)
-            self.experience.generation_count = under_way
+            under_way = self.estimates.generation_count
+            self.estimates = _estimates(self.target, self.draft)
+            self.estimates.generation_count = under_way
 
     def pause_draft(self, fault: str) -> None:
         """Leave a draft that breaks the protocol alone, twice as long as the last time."""

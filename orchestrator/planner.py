@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from orchestrator.config import OrchestratorConfig
 from orchestrator.core.actions import Finish, TokenLogprob
-from orchestrator.core.controller import CLASSIC_RATIO, control
 from orchestrator.core.generation import Generation, Plan
+from orchestrator.core.policies import CLASSIC_RATIO, control
 from orchestrator.peers import Hosted, Pair
 from orchestrator.salts import digest
 from outrider import wire
@@ -87,7 +87,7 @@ class Planner:
                 salt=digest(request.cache_salt),
             ),
             prompt=prompt,
-            control=control(speculation, rule, self._pair.experience, self._config.draft_seconds),
+            control=control(speculation, rule, self._pair.estimates, self._config.draft_seconds),
             form=form,
             rollback_calls=request.speculative.rollback == messages.ROLLBACK_MODE_RPC,
             end_token_ids=frozenset(
@@ -126,8 +126,8 @@ class Planner:
 
     def _renewed(self, plan: Plan, opening: Opening) -> Plan:
         """Return the plan with a controller of its own."""
-        speculation, experience = plan.control.speculation, self._pair.experience
-        its_control = control(speculation, opening.rule, experience, self._config.draft_seconds)
+        speculation, estimates = plan.control.speculation, self._pair.estimates
+        its_control = control(speculation, opening.rule, estimates, self._config.draft_seconds)
         return replace(plan, opening=opening, control=its_control)
 
     async def score(self, plan: Plan, deadline: float) -> AsyncGenerator[list[TokenLogprob]]:

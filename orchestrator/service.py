@@ -17,7 +17,7 @@ from orchestrator.chat.template import ChatTemplate
 from orchestrator.chat.tool_calls import CallFormat, detect_format
 from orchestrator.completions import Completions, InFlight, Observer, Responses, Turn
 from orchestrator.config import OrchestratorConfig
-from orchestrator.core.controller import control
+from orchestrator.core.policies import control
 from orchestrator.jobs import Jobs
 from orchestrator.peers import Hosted, Pair, Peer, State
 from orchestrator.planner import check_embedded
@@ -258,7 +258,7 @@ class Orchestrator:
         """Return the state of the peers."""
         obstacle = self.pair.obstacle()
         newcomer = control(
-            self.config.speculation, Rule.MATCH, self.pair.experience, self.config.draft_seconds
+            self.config.speculation, Rule.MATCH, self.pair.estimates, self.config.draft_seconds
         )
         return messages.GetStatusResponse(
             service_version=outrider.__version__,

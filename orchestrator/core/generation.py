@@ -11,8 +11,7 @@ the one before is accepted in full and that the line continues as drafted. The
 first mismatch drops all later ones.
 
 What the draft holds and owes is in `DraftProgress`, what the target holds and which
-rounds are in flight in `TargetProgress`. Nobody else changes a generation: what happens
-outside it is reported to it, and what it counts and commits is only read.
+rounds are in flight in `TargetProgress`. Nobody else changes any of it.
 """
 
 from __future__ import annotations
@@ -39,10 +38,11 @@ from orchestrator.core.actions import (
     TokenLogprob,
     Wake,
 )
-from orchestrator.core.controller import UNTOLD, Control, Outcome, Spent
+from orchestrator.core.controller import Control, Outcome
 from orchestrator.core.counts import Counts
 from orchestrator.core.draft_line import Compared
 from orchestrator.core.draft_progress import DraftProgress, DraftState
+from orchestrator.core.estimates import UNREPORTED, ServiceTime
 from orchestrator.core.target_progress import RoundInFlight, TargetProgress
 from orchestrator.core.text import ends_inside_character
 from outrider.messages import MAX_DRAFT, Form, Frame, Opening, Order, Round, Rows, Rule, Span
@@ -50,7 +50,6 @@ from outrider.noise import Purpose, uniform
 from outrider.sampling import law
 
 T = TypeVar("T")
-
 _FINISHING_TOKENS = 3
 """So many tokens may follow the limit to finish a character: it has 4 bytes at most."""
 
@@ -226,7 +225,9 @@ class Generation:
         if self._target.is_oldest(round_):
             self._finish(Finish.CONTEXT_FULL)
 
-    def target_rows(self, round_: int, rows: Rows, now: float, spent: Spent = UNTOLD) -> None:
+    def target_rows(
+        self, round_: int, rows: Rows, now: float, spent: ServiceTime = UNREPORTED
+    ) -> None:
         """The target answered: decide, commit, say what follows."""
         if not self._target.is_oldest(round_):
             return
@@ -242,9 +243,8 @@ class Generation:
         accepted, origins = self._commit(draft, verdict)
         self.counts.note_draft(len(draft), accepted)
         self._last_commit = (before, accepted)
-        self._control.note_round(
-            self._outcome(answered, len(draft), verdict, len(origins), now, spent)
-        )
+        outcome = self._outcome(answered, len(draft), verdict, len(origins), now, spent)
+        self._control.note_round(outcome)
         self._target.held = before + verdict.accepted_count
         if rows.mirostat_mus:
             self._target.mirostat_mu = rows.mirostat_mus[verdict.accepted_count]
@@ -266,7 +266,7 @@ class Generation:
         verdict: Verdict,
         committed: int,
         now: float,
-        spent: Spent,
+        spent: ServiceTime,
     ) -> Outcome:
         """Return what the controller learns of a round."""
         return Outcome(
@@ -304,7 +304,7 @@ class Generation:
         )
 
     def _logprobs(self, token_ids: Sequence[int], rows: Rows) -> list[TokenLogprob]:
-        """Return what the rows tell about the tokens that were added."""
+        """Return what the rows say about the tokens that were added."""
         options = self.plan.opening.logprobs
         if options is None:
             return []

@@ -116,10 +116,10 @@ async def test_a_restart_of_the_draft_hides_no_generation_under_way() -> None:
         pair, counts = trio.orchestrator.pair, []
 
         async def restart() -> None:
-            before = pair.experience
+            before = pair.estimates
             await trio.draft.restart()
-            await eventually(lambda: pair.experience is not before)
-            counts.append(pair.experience.generation_count)
+            await eventually(lambda: pair.estimates is not before)
+            counts.append(pair.estimates.generation_count)
 
         asked = long_request()
         interrupted = generate(trio.orchestrator, asked, [Interruption(20, restart)])

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.actions import Commit, End, SendOrder, SendRound, Wake
-from orchestrator.core.controller import Experience, Mean, Spent, control
 from orchestrator.core.counts import Counts
+from orchestrator.core.estimates import Mean, PairEstimates, ServiceTime
 from orchestrator.core.generation import Generation, Plan
+from orchestrator.core.policies import control
 from outrider.costs import CostTable
 from outrider.errors import PositionPastCache
 from outrider.messages import Form, Frame, Opening, Order, Round, Rows, Rule, compose
@@ -114,7 +115,7 @@ class Simulation:
         *,
         tokens: int,
         seed: int,
-        experience: Experience | None = None,
+        estimates: PairEstimates | None = None,
         faults: Faults | None = None,
         patience: float = 1.0,
     ) -> None:
@@ -129,7 +130,7 @@ class Simulation:
         self._scheduled = 0
         self._ended = False
         its_control = control(
-            speculation, Rule.MATCH, experience or known_experience(models), patience
+            speculation, Rule.MATCH, estimates or known_estimates(models), patience
         )
         self.generation = Generation(_plan(its_control, tokens))
         self.target = _Target(self)
@@ -203,15 +204,15 @@ class Simulation:
         self.after(self.dice.expovariate(rate), happen)
 
 
-def known_experience(models: Models) -> Experience:
+def known_estimates(models: Models) -> PairEstimates:
     """Return what an orchestrator knows of these models before the first round."""
-    experience = Experience(costs=CostTable(models.costs.points), same_host=models.same_host)
-    experience.overhead = Mean(models.overhead + models.target_round_trip)
-    experience.latency = Mean(models.draft_round_trip)
-    experience.token_time = Mean(models.draft_token)
-    experience.loaded_token_time = models.draft_token
-    experience.takes_turns, experience.read_time = models.takes_turns, models.read_time
-    return experience
+    estimates = PairEstimates(costs=CostTable(models.costs.points), same_host=models.same_host)
+    estimates.overhead = Mean(models.overhead + models.target_round_trip)
+    estimates.latency = Mean(models.draft_round_trip)
+    estimates.token_time = Mean(models.draft_token)
+    estimates.loaded_token_time = models.draft_token
+    estimates.takes_turns, estimates.read_time = models.takes_turns, models.read_time
+    return estimates
 
 
 def _plan(its_control: object, tokens: int) -> Plan:
@@ -338,7 +339,7 @@ class _Target(_Peer):
             self.reply(
                 back + world.models.overhead,
                 lambda: world.generation.target_rows(
-                    number, rows, world.now, Spent(seconds, queue)
+                    number, rows, world.now, ServiceTime(seconds, queue)
                 ),
             )
             self._start()

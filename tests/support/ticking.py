@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core.actions import Action, Wake
-from orchestrator.core.controller import UNTOLD, Spent
+from orchestrator.core.estimates import UNREPORTED, ServiceTime
 from orchestrator.core.generation import Generation, Plan
 from outrider.messages import Frame, Rows
 
@@ -29,7 +29,7 @@ class Ticking(Generation):
         super().draft_frame(frame, self.clock if now is None else now, seconds, queue)
 
     def target_rows(
-        self, round_: int, rows: Rows, now: float | None = None, spent: Spent = UNTOLD
+        self, round_: int, rows: Rows, now: float | None = None, spent: ServiceTime = UNREPORTED
     ) -> None:
         super().target_rows(round_, rows, self.clock if now is None else now, spent)
 

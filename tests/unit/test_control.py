@@ -6,18 +6,17 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator.core.controller import (
-    UNTOLD,
+from orchestrator.core.controller import Control, Outcome
+from orchestrator.core.estimates import (
+    UNREPORTED,
     Acceptance,
-    Control,
-    Experience,
     Mean,
-    Outcome,
-    Spent,
-    control,
+    PairEstimates,
+    ServiceTime,
     plain_share,
 )
 from orchestrator.core.forecast import Mode
+from orchestrator.core.policies import control
 from outrider.costs import CostTable
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
@@ -39,10 +38,10 @@ def made(
     **speculation: object,
 ) -> Control:
     """Return a controller that knows its pair well."""
-    experience = Experience(costs=CostTable(costs), same_host=same_host)
-    experience.latency, experience.token_time = Mean(latency), Mean(token_time)
-    experience.overhead = Mean(0.001)
-    its_control = control(Speculation(**speculation), rule, experience, patience=1.0)  # type: ignore[arg-type]
+    estimates = PairEstimates(costs=CostTable(costs), same_host=same_host)
+    estimates.latency, estimates.token_time = Mean(latency), Mean(token_time)
+    estimates.overhead = Mean(0.001)
+    its_control = control(Speculation(**speculation), rule, estimates, patience=1.0)  # type: ignore[arg-type]
     stood = 0.0
     for _ in range(400):
         stood += acceptance
@@ -61,7 +60,7 @@ def outcome(**changes: object) -> Outcome:
         "drafted": 0,
         "accepted": 0,
         "committed": 1,
-        "spent": UNTOLD,
+        "spent": UNREPORTED,
         "draft_busy": False,
         "is_prompt": False,
     }
@@ -138,11 +137,11 @@ def test_on_shared_cores_drafting_waits_until_running_ahead_is_known_to_be_harml
     careful = made(costs=CPU, token_time=0.006, same_host=True)
     assert careful.forecast.mode is Mode.SERIAL
     for _ in range(4):
-        careful.experience.slowdown.note(1.0)
+        careful.estimates.slowdown.note(1.0)
     careful._forecast = None
     assert careful.forecast.mode is not Mode.SERIAL
     for _ in range(100):
-        careful.experience.slowdown.note(1.8)
+        careful.estimates.slowdown.note(1.8)
     careful._forecast = None
     assert careful.forecast.mode is Mode.SERIAL
 
@@ -191,11 +190,11 @@ def test_a_far_draft_on_the_targets_own_cores_is_tried_more_rarely_still(
     latency: float, expected: list[int]
 ) -> None:
     far = made(acceptance=0.9, latency=latency)
-    far.experience.takes_turns = True
-    far.experience.overhead = Mean(0.001)
+    far.estimates.takes_turns = True
+    far.estimates.overhead = Mean(0.001)
     gaps, rounds = [], 0
     for _ in range(1000):
-        far.note_round(outcome(now=1.0, sent=0.969, spent=Spent(0.030)))
+        far.note_round(outcome(now=1.0, sent=0.969, spent=ServiceTime(0.030)))
         rounds += 1
         if far.draft_count(16):
             gaps.append(rounds)
@@ -206,13 +205,13 @@ def test_a_far_draft_on_the_targets_own_cores_is_tried_more_rarely_still(
 
 def test_the_next_generation_goes_on_waiting_to_try_a_useless_draft() -> None:
     first = made(acceptance=0.0)
-    experience = first.experience
+    estimates = first.estimates
     for _ in range(16):
         first.note_round(outcome())
     first.note_line([128], agrees=False)
     for _ in range(20):
         first.note_round(outcome())
-    second = control(first.speculation, Rule.MATCH, experience, patience=1.0)
+    second = control(first.speculation, Rule.MATCH, estimates, patience=1.0)
     second.acceptance = first.acceptance
     for _ in range(11):
         second.note_round(outcome())
@@ -224,8 +223,8 @@ def test_the_next_generation_goes_on_waiting_to_try_a_useless_draft() -> None:
 @pytest.mark.parametrize(("loaded", "tried"), [(0.07, 0), (0.0, 1), (0.002, 1)])
 def test_a_draft_slower_than_its_target_is_never_tried(loaded: float, tried: int) -> None:
     slow = made(costs=ZEN, token_time=0.07)
-    slow.experience.takes_turns = True
-    slow.experience.loaded_token_time = loaded
+    slow.estimates.takes_turns = True
+    slow.estimates.loaded_token_time = loaded
     drafted = []
     for _ in range(600):
         slow.note_round(outcome())
@@ -237,32 +236,32 @@ def test_a_draft_slower_than_its_target_is_never_tried(loaded: float, tried: int
 
 def test_a_probe_on_the_targets_own_cores_takes_a_small_share_of_its_time() -> None:
     useless = made(costs=ZEN, token_time=0.002, acceptance=0.0)
-    experience = useless.experience
-    experience.takes_turns, experience.read_time = True, 0.0002
+    estimates = useless.estimates
+    estimates.takes_turns, estimates.read_time = True, 0.0002
     tried = []
     for i in range(1, 400):
         useless.note_unread(64 + i)
-        useless.note_round(outcome(now=1.0, sent=0.961, spent=Spent(0.038, rows=2)))
+        useless.note_round(outcome(now=1.0, sent=0.961, spent=ServiceTime(0.038, rows=2)))
         if useless.draft_count(16):
             tried.append(i)
             useless.note_unread(0)
             useless.note_line([128], agrees=False)
     # 64 + i tokens read and 4 drafted, at 1.5 % of i times 39 ms.
     assert tried[0] == pytest.approx((64 * 0.0002 + 4 * 0.002) / (0.015 * 0.039 - 0.0002), abs=3)
-    experience.takes_turns = False
+    estimates.takes_turns = False
     useless.note_unread(10_000)
     for _ in range(512):
-        useless.note_round(outcome(now=1.0, sent=0.961, spent=Spent(0.038, rows=2)))
+        useless.note_round(outcome(now=1.0, sent=0.961, spent=ServiceTime(0.038, rows=2)))
     assert useless.draft_count(16)
 
 
 def test_a_draft_on_the_targets_own_cores_is_left_alone_when_nothing_is_wanted() -> None:
     useless = made(acceptance=0.0)
     assert useless.draft_count(16) == 0 and not useless.leaves_draft_alone
-    useless.experience.takes_turns = True
+    useless.estimates.takes_turns = True
     assert useless.leaves_draft_alone
     useful = made()
-    useful.experience.takes_turns = True
+    useful.estimates.takes_turns = True
     assert not useful.leaves_draft_alone
 
 
@@ -344,11 +343,11 @@ def test_what_is_expected_soon_is_waited_for_and_what_is_late_is_not() -> None:
 def test_the_targets_turn_makes_no_draft_distant() -> None:
     for takes_turns, latency in ((True, 0.001), (False, 0.041)):
         its_control = made(acceptance=0.9)
-        its_control.experience.takes_turns = takes_turns
+        its_control.estimates.takes_turns = takes_turns
         its_control.note_round(outcome())
         its_control.note_order(10.0, 5, 3)
         its_control.note_frame(10.050, 5, 3, 0.009, is_first=True, queue=0.040)
-        assert its_control.experience.latency.value == pytest.approx(latency)
+        assert its_control.estimates.latency.value == pytest.approx(latency)
         its_control.line_lost(5)
         its_control.note_order(20.0, 9, 3)
         # Yet it is no later than usual if it waits for as long again.
@@ -358,7 +357,7 @@ def test_the_targets_turn_makes_no_draft_distant() -> None:
 
 def test_where_the_two_take_turns_a_slow_draft_is_waited_for_until_patience_ends() -> None:
     its_control = made(acceptance=0.9, run_ahead=False)
-    its_control.experience.takes_turns = True
+    its_control.estimates.takes_turns = True
     its_control.note_order(10.0, 5, 3)
     for late in (0.0, 0.02, 0.05):
         choice = its_control.choose([], 64, 10.010 + late, 5, expected=True)
@@ -448,31 +447,31 @@ def test_a_decode_beside_a_busy_draft_says_how_much_it_slows_the_target() -> Non
     shared = made(costs=CPU, same_host=True)
     shared.note_sent()
     shared.note_frame(0.5, 10, 4, 0.080, is_first=True)
-    shared.note_round(outcome(spent=Spent(0.088), drafted=3, draft_busy=True))
-    assert shared.experience.slowdown.value == pytest.approx(1 + (0.088 - 0.055) / 0.080)
-    before = shared.experience.costs.seconds(4)
+    shared.note_round(outcome(spent=ServiceTime(0.088), drafted=3, draft_busy=True))
+    assert shared.estimates.slowdown.value == pytest.approx(1 + (0.088 - 0.055) / 0.080)
+    before = shared.estimates.costs.seconds(4)
     shared.note_sent()
-    shared.note_round(outcome(spent=Spent(0.060), drafted=3))
-    assert shared.experience.costs.seconds(4) > before
+    shared.note_round(outcome(spent=ServiceTime(0.060), drafted=3))
+    assert shared.estimates.costs.seconds(4) > before
 
 
 def test_a_decode_that_others_share_is_weighed_with_their_rows() -> None:
     crowded = made(costs=CPU)
-    alone = crowded.experience.decode_seconds(4)
+    alone = crowded.estimates.decode_seconds(4)
     for _ in range(60):
-        crowded.note_round(outcome(spent=Spent(0.2, rows=16), drafted=3))
-    assert crowded.experience.sharing.value == pytest.approx(4.0, rel=0.01)
+        crowded.note_round(outcome(spent=ServiceTime(0.2, rows=16), drafted=3))
+    assert crowded.estimates.sharing.value == pytest.approx(4.0, rel=0.01)
     # Not taken for a slower target: what a decode of its own rows costs has not changed.
-    assert crowded.experience.costs.seconds(4) == pytest.approx(alone, rel=0.01)
-    assert crowded.experience.decode_seconds(4) == pytest.approx(0.2, rel=0.02)
+    assert crowded.estimates.costs.seconds(4) == pytest.approx(alone, rel=0.01)
+    assert crowded.estimates.decode_seconds(4) == pytest.approx(0.2, rel=0.02)
 
 
 def test_where_the_two_take_turns_a_decode_is_expected_to_be_shared_by_all() -> None:
     serial = made(costs=ZEN, token_time=0.002, acceptance=0.85, n_max=3, run_ahead=False)
     alone = serial.forecast.length
-    serial.experience.generation_count, serial._forecast = 2, None
+    serial.estimates.generation_count, serial._forecast = 2, None
     assert serial.forecast.length == alone
-    serial.experience.takes_turns, serial._forecast = True, None
+    serial.estimates.takes_turns, serial._forecast = True, None
     # Two rows each cost what four of one do, and four each what eight do.
     assert serial.forecast.length == 1 < alone
 
@@ -480,26 +479,26 @@ def test_where_the_two_take_turns_a_decode_is_expected_to_be_shared_by_all() -> 
 def test_waiting_for_others_is_no_overhead_of_a_round() -> None:
     told = made(costs=CPU)
     for _ in range(60):
-        told.note_round(outcome(sent=0.8, spent=Spent(0.055, queue=0.143, rows=4), drafted=3))
-    assert told.experience.overhead.value == pytest.approx(0.002, abs=1e-3)
+        told.note_round(outcome(sent=0.8, spent=ServiceTime(0.055, queue=0.143, rows=4), drafted=3))
+    assert told.estimates.overhead.value == pytest.approx(0.002, abs=1e-3)
 
 
 def test_a_piece_of_somebodys_prompt_teaches_nothing() -> None:
     told = made(costs=CPU)
-    before = told.experience.costs.points
-    told.note_round(outcome(spent=Spent(1.3, rows=132), drafted=3))
-    assert told.experience.sharing.value == 1.0
-    assert told.experience.costs.points == before
+    before = told.estimates.costs.points
+    told.note_round(outcome(spent=ServiceTime(1.3, rows=132), drafted=3))
+    assert told.estimates.sharing.value == 1.0
+    assert told.estimates.costs.points == before
 
 
 def test_where_the_two_take_turns_nobody_runs_ahead() -> None:
     together = made(costs=CPU, same_host=True)
-    together.experience.takes_turns = True
+    together.estimates.takes_turns = True
     assert not any(_ran_ahead(together) for _ in range(40))
     apart = made(costs=CPU, same_host=True)
     assert any(_ran_ahead(apart) for _ in range(40))
 
 
 def _ran_ahead(told: Control) -> bool:
-    told.note_round(outcome(spent=Spent(0.055, rows=4), drafted=3, accepted=2))
+    told.note_round(outcome(spent=ServiceTime(0.055, rows=4), drafted=3, accepted=2))
     return told.runs_ahead()

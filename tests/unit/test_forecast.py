@@ -13,7 +13,7 @@ import pytest
 from orchestrator.core.forecast import Conditions, Mode, expected_tokens, forecasts, plain, serial
 from outrider.costs import CostTable
 from outrider.speculation import Policy, Speculation
-from tests.support.simulation import Models, Simulation, known_experience
+from tests.support.simulation import Models, Simulation, known_estimates
 
 GPU = CostTable([(1, 0.0300), (64, 0.0300 + 0.0004 * 63)])
 CPU = CostTable([(4, 0.055), (8, 0.100), (16, 0.200), (32, 0.400)])
@@ -156,11 +156,9 @@ def test_serial_drafting_of_a_fixed_length_is_as_fast_as_its_formula(length: int
 
 def simulated_rate(models: Models, speculation: Speculation, tokens: int = 400) -> float:
     """Return the median of tokens per second over some generations that learn from each other."""
-    experience = known_experience(models)
+    estimates = known_estimates(models)
     seconds = [
-        Simulation(models, speculation, tokens=tokens, seed=seed, experience=experience)
-        .run()
-        .seconds
+        Simulation(models, speculation, tokens=tokens, seed=seed, estimates=estimates).run().seconds
         for seed in range(6)
     ]
     return tokens / statistics.median(seconds[1:])

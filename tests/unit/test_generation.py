@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from draft_service.drafter import Line
 from orchestrator.core.actions import Commit, End, Finish, Origin, RollBack, SendOrder, SendRound
-from orchestrator.core.controller import Experience, control
 from orchestrator.core.counts import Counts
 from orchestrator.core.draft_progress import DraftState
+from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.generation import Generation, Plan
+from orchestrator.core.policies import control
 from outrider.distribution import certain
 from outrider.errors import ContextExhausted, PositionPastCache
 from outrider.messages import (
@@ -73,7 +74,7 @@ def plan(
         "target_context": 1000,
     }
     speculation = Speculation(n_max=draft, policy=policy, run_ahead=run_ahead)
-    its_control = control(speculation, rule, Experience(), patience=1.0)
+    its_control = control(speculation, rule, PairEstimates(), patience=1.0)
     return Plan(opening=opening, prompt=PROMPT, control=its_control, **(usual | options))  # type: ignore[arg-type]
 
 
@@ -468,7 +469,7 @@ def test_every_policy_and_running_ahead_write_the_targets_own_text(
     events: bytes, rule: Rule, draft: int, policy: Policy, run_ahead: bool | None
 ) -> None:
     world = World(plan(rule, limit=40, draft=draft, policy=policy, run_ahead=run_ahead))
-    world.plan.control.experience.overhead.note(1.0)  # so that several rounds are under way
+    world.plan.control.estimates.overhead.note(1.0)  # so that several rounds are under way
     run(world, events)
 
 
@@ -685,9 +686,9 @@ def test_a_draft_of_which_nothing_is_wanted_reads_no_prompt_on_the_targets_cores
     takes_turns: bool,
 ) -> None:
     its_plan = plan(policy=Policy.MEASURED)
-    experience = its_plan.control.experience
-    experience.takes_turns = takes_turns
-    experience.loaded_token_time = experience.token_time.value = 1.0
+    estimates = its_plan.control.estimates
+    estimates.takes_turns = takes_turns
+    estimates.loaded_token_time = estimates.token_time.value = 1.0
     generation = Generation(its_plan)
     generation.target_opened()
     generation.draft_opened(1000)

@@ -32,8 +32,9 @@ import numpy as np
 import pytest
 
 from orchestrator.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound
-from orchestrator.core.controller import Experience, control
+from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.generation import Plan
+from orchestrator.core.policies import control
 from outrider.distribution import certain
 from outrider.messages import Form, Frame, Opening, Round, Rows, Rule, Span
 from outrider.sampling import GREEDY
@@ -193,9 +194,9 @@ def _begin(rest: str) -> Ticking:
         policy=Policy.FIXED,
         run_ahead=options.get("ahead") == "on",
     )
-    experience = Experience()
+    estimates = PairEstimates()
     if options.get("distant") == "target":
-        experience.overhead.note(0.1)
+        estimates.overhead.note(0.1)
     usual = "distributions" if rule is Rule.REJECTION else "sampled"
     return Ticking(
         Plan(
@@ -211,7 +212,7 @@ def _begin(rest: str) -> Ticking:
                 vocabulary=VOCABULARY,
             ),
             prompt=prompt,
-            control=control(speculation, rule, experience, patience=1.0),
+            control=control(speculation, rule, estimates, patience=1.0),
             form=Form(options.get("form", usual)),
             rollback_calls=options.get("rollback") == "calls",
             end_token_ids=frozenset({int(options["end"])} if "end" in options else ()),

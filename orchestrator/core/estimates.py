@@ -1,0 +1,174 @@
+"""What is learned of a pair of models and the links to them. Pure.
+
+Estimates only: what to do with them is the controller's. Everything that was learned can be
+unlearned, since newer values outweigh older ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from outrider.costs import CostTable
+from outrider.messages import Rule
+
+_UNKNOWN_COSTS = ((1, 0.03), (64, 0.06))
+_UNKNOWN_ACCEPTANCE = (1.6, 2.0)  # accepted of tried: high, so that a new draft is tried at once
+FIRST_PROBE = 16
+"""Rounds without a draft before it is first tried again."""
+
+
+class Mean:
+    """A mean of the latest values, weighted exponentially; `prior` until there is one."""
+
+    def __init__(self, prior: float, weight: float = 0.1) -> None:
+        self.value = prior
+        self.count = 0  # of the values so far
+        self._weight = weight  # of each once there are many
+
+    def note(self, value: float) -> None:
+        """Take in a value; the first ones count in full."""
+        self.count += 1
+        self.value += (value - self.value) * max(self._weight, 1.0 / self.count)
+
+
+class Acceptance:
+    """How often draft tokens are accepted, overall and by how sure the draft was.
+
+    Only tokens that were decided count: the accepted ones and the first
+    rejected one of a round (a censored geometric sample). Older rounds fade.
+    """
+
+    _EDGES = (8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 244, 253)
+    _MEMORY = 0.97
+    _LONG_MEMORY = 0.99
+    _SHRINKAGE = 4.0
+
+    def __init__(self, before: Acceptance | None = None, weight: float = 12.0) -> None:
+        """Start as `before` ended, as if that had been at most `weight` tokens."""
+        bins = len(self._EDGES) + 1
+        self._accepted, self._tried = [0.0] * bins, [0.0] * bins
+        self._seen = [0.0] * bins
+        self._all_accepted, self._all_tried = _UNKNOWN_ACCEPTANCE
+        if before is not None:
+            share = min(1.0, weight / before._all_tried)
+            self._accepted = [share * count for count in before._accepted]
+            self._tried = [share * count for count in before._tried]
+            self._seen = [share * count for count in before._seen]
+            self._all_accepted = share * before._all_accepted
+            self._all_tried = share * before._all_tried
+
+    @property
+    def mean(self) -> float:
+        """The chance of a token of which nothing is known."""
+        return (self._all_accepted + 0.1) / (self._all_tried + 0.2)
+
+    def note(self, confidences: Sequence[int], accepted: int) -> None:
+        """Take in decided tokens by their confidences, of which the first `accepted` stood."""
+        for i, confidence in enumerate(confidences):
+            stood = float(i < accepted)
+            bin_ = self._bin(confidence)
+            self._accepted[bin_] = self._MEMORY * self._accepted[bin_] + stood
+            self._tried[bin_] = self._MEMORY * self._tried[bin_] + 1.0
+            self._seen = [self._LONG_MEMORY * count for count in self._seen]
+            self._seen[bin_] += 1.0
+            self._all_accepted = self._MEMORY * self._all_accepted + stood
+            self._all_tried = self._MEMORY * self._all_tried + 1.0
+
+    def chance(self, confidence: int) -> float:
+        """Return the chance of a token of this confidence, drawn towards the mean."""
+        bin_ = self._bin(confidence)
+        return (self._accepted[bin_] + self._SHRINKAGE * self.mean) / (
+            self._tried[bin_] + self._SHRINKAGE
+        )
+
+    @property
+    def confidences(self) -> list[tuple[int, float, float]]:
+        """What is known by confidence: (least confidence, share of the tokens, chance)."""
+        whole = sum(self._seen)
+        return [
+            (edge, seen / whole, self.chance(edge))
+            for edge, seen in zip((0, *self._EDGES), self._seen, strict=True)
+            if whole > 0.0
+        ]
+
+    def survival(self, confidences: Sequence[int], count: int) -> list[float]:
+        """Return for each of `count` tokens the chance that it and all before it stand.
+
+        Those beyond the known confidences are not drafted yet.
+        """
+        chances = [self.chance(confidence) for confidence in confidences[:count]]
+        chances += [self.mean] * (count - len(chances))
+        survival, product = [], 1.0
+        for chance in chances:
+            product *= chance
+            survival.append(product)
+        return survival
+
+    def _bin(self, confidence: int) -> int:
+        return sum(confidence >= edge for edge in self._EDGES)
+
+
+@dataclass(slots=True)
+class PairEstimates:
+    """What was learned about a pair of models and the links to them; outlives the sessions."""
+
+    costs: CostTable = field(default_factory=lambda: CostTable(_UNKNOWN_COSTS))
+    same_host: bool = False  # draft and target share their cores
+    takes_turns: bool = False  # and never decode at the same time
+    sharing: Mean = field(default_factory=lambda: Mean(1.0))
+    """Rows of a decode over the session's own: above 1 when others share it."""
+    overhead: Mean = field(default_factory=lambda: Mean(0.002))
+    """Of a round, what the target's decode does not explain, nor the others' before it."""
+    latency: Mean = field(default_factory=lambda: Mean(0.002))
+    """From an order to its first frame, what the draft's own time does not explain."""
+    turn: Mean = field(default_factory=lambda: Mean(0.0))
+    """What a draft that takes turns with its target waits for its own."""
+    token_time: Mean = field(default_factory=lambda: Mean(0.005))
+    """The draft's own time for one token."""
+    loaded_token_time: float = 0.0
+    """The same as measured when it was loaded; 0 if that was not reported."""
+    read_time: float = 0.0
+    """And for one token of a text that it reads, as measured then."""
+    slowdown: Mean = field(default_factory=lambda: Mean(1.0))
+    """A decode of the target while the draft is busy, over one while it is not."""
+    acceptance: dict[Rule, Acceptance] = field(default_factory=dict)
+    generation_count: int = 1
+    """Generations in flight."""
+    unprobed_rounds: int = 0
+    """Rounds since the draft was last seen to draft, in the latest generation to have any."""
+    probe_after: int = FIRST_PROBE
+    """After so many of them it is tried again."""
+
+    @property
+    def plain_seconds(self) -> float:
+        """Return the time of a round without a draft."""
+        return self.decode_seconds(1) + self.overhead.value
+
+    def decode_seconds(self, row_count: int) -> float:
+        """Return the expected time of a decode with so many rows of one session.
+
+        Where draft and target take turns everybody waits for everybody, and a decode is best
+        shared by all; whether it was depends on what was chosen before.
+        """
+        together = self.generation_count if self.takes_turns else 1
+        sharing = max(self.sharing.value, float(together))
+        return self.costs.seconds(sharing * self.costs.padded(row_count))
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTime:
+    """What the target says of a round: seconds, and rows of its decodes, others' included."""
+
+    decode: float
+    queue: float = 0.0  # waited for other sessions' decodes
+    rows: int = 0
+
+
+UNREPORTED = ServiceTime(0.0)
+
+
+def plain_share(costs: CostTable, row_count: int) -> float:
+    """Return what one row costs to decode as a share of what `row_count` rows cost."""
+    whole = costs.seconds(row_count)
+    return min(1.0, costs.seconds(1) / whole) if whole > 0 else 1.0

@@ -1,0 +1,258 @@
+"""The policies: draft lengths that are given, follow a rule of thumb, or are measured. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from orchestrator.core.controller import Choice, Control, Outcome
+from orchestrator.core.estimates import FIRST_PROBE, PairEstimates
+from outrider.messages import Rule
+from outrider.speculation import Policy, Speculation
+
+_CLASSIC_START, _CLASSIC_STEP, _CLASSIC_LARGEST, _CLASSIC_SMALLEST = 16, 8, 30, 2
+CLASSIC_RATIO = 2.0
+"""Under the classic policy drafting stops when the best token is less than so many times as
+likely as the second."""
+
+
+class Fixed(Control):
+    """Draft `n_max` tokens a round and wait for all of them."""
+
+    def draft_count(self, cap: int) -> int:
+        return max(0, min(self._length(), cap))
+
+    def _length(self) -> int:
+        return self.speculation.n_max
+
+    def choose(
+        self, confidences: Sequence[int], cap: int, now: float, length: int, expected: bool
+    ) -> Choice:
+        return self._wait_for_all(len(confidences), self.draft_count(cap), now, expected)
+
+
+class Classic(Fixed):
+    """The rule of llama.cpp's example: longer after a full acceptance, shorter after a rejection.
+
+    It starts at `n_max`, grows by 8 up to 30 when a full-length draft is all
+    accepted, stays for a shorter one, and shrinks by 1 down to 2 otherwise.
+    """
+
+    def __init__(
+        self, speculation: Speculation, rule: Rule, estimates: PairEstimates, patience: float
+    ) -> None:
+        super().__init__(speculation, rule, estimates, patience)
+        self._current = speculation.n_max
+
+    def _length(self) -> int:
+        return self._current
+
+    def note_round(self, outcome: Outcome) -> None:
+        super().note_round(outcome)
+        if outcome.accepted < outcome.drafted:
+            self._current = max(min(_CLASSIC_SMALLEST, self._current), self._current - 1)
+        elif outcome.drafted and outcome.drafted >= self._current:
+            self._current = min(_CLASSIC_LARGEST, self._current + _CLASSIC_STEP)
+
+
+class Measured(Control):
+    """Draft, verify and wait for what pays."""
+
+    _PROBE_LENGTH = 3
+    _PROBE_STEP, _LAST_PROBE = 2, 128
+    _PROBE_STEP_IN_TURNS, _LAST_PROBE_IN_TURNS, _PROBE_SHARE = 4, 512, 0.015
+    """On the target's own cores a probe takes time from it, at most this share."""
+    _GRANT_STEP = 0.25
+    """Tokens a round by which a draft grows again after a busy target cut it."""
+
+    def __init__(
+        self, speculation: Speculation, rule: Rule, estimates: PairEstimates, patience: float
+    ) -> None:
+        super().__init__(speculation, rule, estimates, patience)
+        self._unknown_rounds = estimates.unprobed_rounds
+        self._probe_after = estimates.probe_after
+        self._slow, self._slow_round = False, -1
+        self._granted = float(speculation.n_max)
+
+    def note_round(self, outcome: Outcome) -> None:
+        super().note_round(outcome)
+        self._unknown_rounds += 1
+        self.estimates.unprobed_rounds = self._unknown_rounds
+        if outcome.drafted < outcome.offered:
+            self._granted = float(outcome.drafted)
+        else:
+            self._granted += self._GRANT_STEP
+
+    def note_line(self, confidences: Sequence[int], agrees: bool) -> None:
+        super().note_line(confidences, agrees)
+        if confidences:
+            nothing = len(confidences) == 1 and not agrees
+            # A probe costs little, but not nothing: a good draft may be too far away for long.
+            in_vain = nothing or (
+                self.forecast.length == 0 and self._best_mode(self._conditions()).length == 0
+            )
+            self._unknown_rounds = 0
+            self._probe_after = self._longer_probe() if in_vain else FIRST_PROBE
+            self.estimates.unprobed_rounds = 0
+            self.estimates.probe_after = self._probe_after
+
+    def _longer_probe(self) -> int:
+        if self.estimates.takes_turns:
+            return min(self._LAST_PROBE_IN_TURNS, self._PROBE_STEP_IN_TURNS * self._probe_after)
+        return min(self._LAST_PROBE, self._PROBE_STEP * self._probe_after)
+
+    @property
+    def probing(self) -> bool:
+        return self.forecast.length == 0 and self._is_time_to_probe
+
+    @property
+    def _is_time_to_probe(self) -> bool:
+        if self._unknown_rounds < self._probe_after or self._is_too_slow():
+            return False
+        estimates = self.estimates
+        passed = self._unknown_rounds * estimates.plain_seconds
+        return not estimates.takes_turns or self._probe_seconds() <= self._PROBE_SHARE * passed
+
+    def _probe_seconds(self) -> float:
+        """Return the draft's time for a probe, the text that it was not told included."""
+        estimates = self.estimates
+        count = self._PROBE_LENGTH + self._overtaken()
+        return self._unread * estimates.read_time + count * estimates.token_time.value
+
+    def _is_too_slow(self) -> bool:
+        """Return whether the draft could not pay if it were always right, and here."""
+        estimates = self.estimates
+        if self._slow_round != self._forecast_round:
+            self._slow_round = self._forecast_round
+            # The lesser: both may have been taken in a noisy moment.
+            token_time = min(estimates.loaded_token_time, estimates.token_time.value)
+            at_best = replace(
+                self._conditions(),
+                acceptance=0.99,
+                confidences=(),
+                latency=0.0,
+                token_time=token_time,
+            )
+            self._slow = token_time > 0.0 and self._best_mode(at_best).length == 0
+        return self._slow
+
+    @property
+    def leaves_draft_alone(self) -> bool:
+        # On the target's own cores, reading the text takes time from the target.
+        return self.estimates.takes_turns and self.forecast.length == 0
+
+    def draft_count(self, cap: int) -> int:
+        count = min(self.forecast.length, int(self._granted))
+        if count == 0 and self._is_time_to_probe:
+            count = min(self.speculation.n_max, self._PROBE_LENGTH)
+        return max(0, min(count, cap))
+
+    def choose(
+        self, confidences: Sequence[int], cap: int, now: float, length: int, expected: bool
+    ) -> Choice:
+        if self.rule is Rule.REJECTION:
+            return self._wait_for_all(len(confidences), cap, now, expected)
+        most = max(0, min(self.speculation.n_max, cap))
+        have = min(len(confidences), most)
+        behind = max(0, length - self._next_position(length))
+        values = self._values(confidences, have, most if expected else have, now, behind, expected)
+        best_now = _best(values[: have + 1], self.speculation.n_min)
+        best = _best(values, self.speculation.n_min)
+        if best <= have or self.is_late(now):
+            return Choice(best_now)
+        if self._idle_since is None:
+            self._idle_since = now
+        if self.estimates.takes_turns:
+            return Choice(best_now, max(self._due, self._idle_since) + self._patience())
+        gain = values[best] - values[best_now]
+        return Choice(best_now, max(self._due, now) + gain / self.forecast.rate + 1e-4)
+
+    def _next_position(self, length: int) -> int:
+        """Return where the next token stands that will come; the text may be further by now.
+
+        A draft that does not run ahead stands still until it is told more, and then starts there.
+        """
+        if not self.runs_ahead():
+            return self._orders[-1][0] if self._orders else length
+        if self._line_end is not None:
+            return self._line_end
+        return self._orders[0][0] if self._orders else length
+
+    def _values(
+        self,
+        confidences: Sequence[int],
+        have: int,
+        most: int,
+        now: float,
+        behind: int,
+        expected: bool,
+    ) -> list[float]:
+        """Return what it is worth, in tokens, to verify 0, 1, .. `most` draft tokens.
+
+        That is what the round adds, less what the target makes anyway in the
+        time, and what a hit after it is worth. Beyond `have` tokens the time
+        includes the wait for them, and for `behind` ones that the text has
+        overtaken and that must all agree with it.
+        """
+        forecast, estimates = self.forecast, self.estimates
+        rate, goes_on = forecast.rate, self.runs_ahead()
+        mean = self.acceptance.mean
+        first = self._wait_for_the_first(now) + behind * estimates.token_time.value
+        values, tokens, survival = [], 1.0, 1.0
+        for k in range(most + 1):
+            if k == have + 1:
+                survival *= mean**behind
+            if k:
+                survival *= self.acceptance.chance(confidences[k - 1]) if k <= have else mean
+                tokens += survival
+            time = estimates.decode_seconds(k + 1) + estimates.overhead.value
+            hit = survival * mean
+            if k > have:
+                frames = (k - have - 1) // self._frame_tokens
+                time += first + frames * self._frame_tokens * estimates.token_time.value
+            elif k == 0 and expected:
+                # Plain rounds until the first frame comes, and the line agrees with them all.
+                rounds = max(1, math.ceil(first / time)) if first > 0 else 1
+                tokens, time = 1.0 * rounds, time * rounds
+                hit = mean ** (behind + rounds)
+            worth = forecast.hit_worth if goes_on and (expected or k < have) else 0.0
+            values.append(tokens - rate * time + hit * worth)
+            if k == 0:
+                tokens = 1.0
+        return values
+
+    def _wait_for_the_first(self, now: float) -> float:
+        """Return the expected wait for the next frame.
+
+        What is overdue is expected to take as long again as it is late. But where the
+        two take turns, a draft that is late is a machine that is slow, for the target too,
+        which would only keep the draft from its turn.
+        """
+        left = self._due - now
+        return max(left, 0.0 if self.estimates.takes_turns else -left)
+
+    def _patience(self) -> float:
+        estimates = self.estimates
+        waits = estimates.latency.value + estimates.turn.value + estimates.token_time.value
+        usual = 0.05 + 4.0 * waits
+        return min(self._longest_patience, usual)
+
+
+def _best(values: Sequence[float], n_min: int) -> int:
+    """Return the number of tokens that is worth most; fewer than `n_min` are none."""
+    best = 0
+    for count in range(max(1, n_min), len(values)):
+        if values[count] > values[best]:
+            best = count
+    return best
+
+
+_POLICIES = {Policy.FIXED: Fixed, Policy.CLASSIC: Classic, Policy.MEASURED: Measured}
+
+
+def control(
+    speculation: Speculation, rule: Rule, estimates: PairEstimates, patience: float
+) -> Control:
+    """Return what decides for one generation; `patience` seconds without a sign are too many."""
+    return _POLICIES[speculation.policy](speculation, rule, estimates, patience)
