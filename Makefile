@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
-    test http-examples check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
+    test http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
     bench-grammar compose-test clean
 
 BIN := .venv/bin
@@ -58,6 +58,9 @@ test: setup ## run the tests; those of the page need Chromium, which is installe
 
 http-examples: setup ## send the HTTP gateway 5,000 generated requests
 	OUTRIDER_TEST_HTTP_EXAMPLES=5000 $(BIN)/python -m pytest -q --timeout 1800 tests/http/test_openapi.py
+
+llama-server-tests: setup ## run llama.cpp's tests of its server; LLAMA_CPP_SOURCE= LLAMA_SERVER=
+	$(BIN)/python -m tests.llama_server.run $(if $(LLAMA_SERVER),--server '$(LLAMA_SERVER)')
 
 check: setup ## lint, format, types, stubs, layers
 	$(BIN)/ruff check
