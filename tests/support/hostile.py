@@ -27,7 +27,7 @@ from outrider.v1 import draft_service_pb2 as draft
 from tests.support.services import DRAFT, ModelProcess, Role, running, toy
 from tests.support.toy import NEVER
 
-_ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 _INTEGERS = (0, 1, 2, 3, 7, 16, 63, 64, 65, 255, 256, 1000, 2**20, 2**31 - 1, -1, -2, -(2**31))
 _FLOATS = (0.0, 1.0, -1.0, 0.5, 1e-30, 1e30, math.nan, math.inf, -math.inf)
 _LENGTHS = (0, 1, 1, 1, 2, 3, 8, 64, 65, 300)
@@ -209,7 +209,7 @@ async def hostile_process(seed: int, describes_itself: bool) -> AsyncIterator[st
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.support.hostile", str(seed), str(int(describes_itself))),
-        cwd=_ROOT,
+        cwd=ROOT,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
