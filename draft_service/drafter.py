@@ -207,18 +207,18 @@ def guesser(model: Model, opening: Opening, support: int, tail: float) -> Guesse
     follower = Follower(model.sampler(chain, seed, choice), opening.prompt_count)
     dropped = len(opening.dropped.token_ids)
 
-    def law_of(row: Row, base: int, line: Sequence[int]) -> Distribution:
+    def distribution_at(row: Row, base: int, line: Sequence[int]) -> Distribution:
         try:
-            return follower.at(opening.whole(line), base + dropped).law(row)
+            return follower.at(opening.whole(line), base + dropped).distribution(row)
         except InvalidRequest:
             return softmax(row)  # it leads nowhere, and is only a guess
 
-    def candidates(row: Row, law: Distribution | None = None) -> Candidates:
+    def candidates(row: Row, distribution: Distribution | None = None) -> Candidates:
         if not count:
             return ()
-        if law is None or opening.sampling.greedy:
-            law = softmax(row)
-        return most_probable(law, count)
+        if distribution is None or opening.sampling.greedy:
+            distribution = softmax(row)
+        return most_probable(distribution, count)
 
     def doubts(row: Row, probability: float) -> bool:
         if probability < opening.min_probability:
@@ -234,23 +234,28 @@ def guesser(model: Model, opening: Opening, support: int, tail: float) -> Guesse
             best = int(row.argmax())
             probability = 1.0 / float(np.exp(row - row[best]).sum())
         else:
-            [(best, probability)] = most_probable(law_of(row, base, line), 1)
+            [(best, probability)] = most_probable(distribution_at(row, base, line), 1)
         doubtful = doubts(row, probability)
         return Guess(best, int(255 * probability), None, candidates(row), doubtful)
 
     def shared_noise(row: Row, base: int, line: Sequence[int]) -> Guess:
-        law = law_of(row[:size], base, line)
-        token_id, margin = law.race(seed, choice, len(line) + dropped)
-        probability = law.probability(token_id) if opening.min_probability else 1.0
+        distribution = distribution_at(row[:size], base, line)
+        token_id, margin = distribution.race(seed, choice, len(line) + dropped)
+        probability = distribution.probability(token_id) if opening.min_probability else 1.0
         doubtful = doubts(row[:size], probability)
         confidence = int(min(255.0, 32.0 * margin))
-        return Guess(token_id, confidence, None, candidates(row, law), doubtful)
+        return Guess(token_id, confidence, None, candidates(row, distribution), doubtful)
 
     def rejection(row: Row, base: int, line: Sequence[int]) -> Guess:
-        law = quantised(law_of(row[:size], base, line), support, tail)
+        distribution = quantised(distribution_at(row[:size], base, line), support, tail)
         u = uniform(seed, choice, Purpose.DRAFT, base + dropped, len(line) + dropped)
-        token_id = law.draw(u)
-        return Guess(token_id, int(255 * law.probability(token_id)), law, candidates(row, law))
+        token_id = distribution.draw(u)
+        return Guess(
+            token_id,
+            int(255 * distribution.probability(token_id)),
+            distribution,
+            candidates(row, distribution),
+        )
 
     return {Rule.MATCH: greedy, Rule.SHARED_NOISE: shared_noise, Rule.REJECTION: rejection}[
         opening.rule

@@ -137,7 +137,7 @@ PromptField = str | PromptObject | ListOf[Int32 | str | PromptObject | ListOf[In
 
 
 class SpeculativeFields(Body):
-    """How to speculate; nothing here changes the law of the text."""
+    """How to speculate; nothing here changes the distribution of the text."""
 
     enabled: bool | None = None
     n_max: Int32 | None = None

@@ -124,10 +124,13 @@ def _prompts(token_count: int, seed: Sequence[int]) -> list[list[int]]:
 def _position(
     row: Row, draft_row: Row, samplers: tuple[Sampler, Sampler], stream: int, position: int
 ) -> Position:
-    law, draft_law = samplers[0].law(row), samplers[1].law(draft_row)
+    distribution, draft_distribution = (
+        samplers[0].distribution(row),
+        samplers[1].distribution(draft_row),
+    )
     return Position(
-        token_id=law.race(1, stream, position)[0],
-        draft_id=draft_law.race(1, stream, position)[0],
+        token_id=distribution.race(1, stream, position)[0],
+        draft_id=draft_distribution.race(1, stream, position)[0],
         draft_best=int(draft_row.argmax()),
-        top=float(law.weights.max()) / law.total,
+        top=float(distribution.weights.max()) / distribution.total,
     )

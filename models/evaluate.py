@@ -23,7 +23,7 @@ from orchestrator.core import acceptance
 from outrider.distribution import Distribution
 from outrider.engine.llama import LlamaConfig, LlamaModel
 from outrider.engine.model import Chunk
-from outrider.sampling import SamplingParameters, law
+from outrider.sampling import SamplingParameters, distribution_of
 from outrider.threads import available_threads
 
 HERE = Path(__file__).parent
@@ -81,7 +81,9 @@ class OnText:
             self.losses[name] += (-logs[np.arange(len(following)), following]).tolist()
         self.agree += (target[:-1].argmax(1) == draft[:-1].argmax(1)).tolist()
         for p_row, q_row in zip(target[:-1:8], draft[:-1:8], strict=True):
-            self.overlap.append(shared_mass(law(p_row, SAMPLING), law(q_row, SAMPLING)))
+            self.overlap.append(
+                shared_mass(distribution_of(p_row, SAMPLING), distribution_of(q_row, SAMPLING))
+            )
 
 
 def shared_mass(p: Distribution, q: Distribution) -> float:
@@ -124,7 +126,7 @@ class OnOwnText:
         """Return the draft's token at the position after a row."""
         if greedy:
             return int(row.argmax())
-        return law(row, SAMPLING).race(1, 0, position + 1)[0]
+        return distribution_of(row, SAMPLING).race(1, 0, position + 1)[0]
 
 
 def write(model: LlamaModel, prompt: list[int], count: int, greedy: bool, seed: int) -> list[int]:
@@ -132,7 +134,9 @@ def write(model: LlamaModel, prompt: list[int], count: int, greedy: bool, seed: 
     text = list(prompt)
     row = rows_of(model, text)[-1]
     for _ in range(count):
-        text.append(int(row.argmax()) if greedy else law(row, SAMPLING).race(1, 0, len(text))[0])
+        text.append(
+            int(row.argmax()) if greedy else distribution_of(row, SAMPLING).race(1, 0, len(text))[0]
+        )
         row = model.decode([Chunk(0, len(text) - 1, text[-1:], 1)])[0][0].copy()
     return text
 

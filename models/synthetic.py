@@ -206,7 +206,7 @@ def write_pair(
 SHARPNESS = 0.95
 """The temperature below which a few tokens hold all the probability.
 
-The law at temperature T depends on T / SHARPNESS only, whatever the
+The distribution at temperature T depends on T / SHARPNESS only, whatever the
 vocabulary: with random logits this is their deviation / sqrt(2 ln vocabulary)
 (the random energy model). At 0.8 the most probable token has 0.5 on average.
 """

@@ -21,7 +21,7 @@ MAX_WEIGHT = 65535
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distribution:
-    """A law on distinct token ids: probability = weight / sum of weights.
+    """A distribution on distinct token ids: probability = weight / sum of weights.
 
     `token_ids` is int32[n] and `weights` float64[n], n >= 1, every weight
     >= 0 and their sum > 0. Integer weights below 2**16 keep every sum exact.
@@ -64,7 +64,7 @@ class Distribution:
 
 
 def certain(token_id: int) -> Distribution:
-    """Return the law that always gives `token_id`."""
+    """Return the distribution that always gives `token_id`."""
     return Distribution(np.array([token_id], np.int32), np.ones(1))
 
 
@@ -76,45 +76,47 @@ def from_logits(token_ids: NDArray[np.int32], logits: NDArray[np.float32]) -> Di
 
 
 def softmax(row: NDArray[np.float32]) -> Distribution:
-    """Return the law of a whole row of logits, without any sampler."""
+    """Return the distribution of a whole row of logits, without any sampler."""
     return from_logits(np.arange(len(row), dtype=np.int32), row)
 
 
-def most_probable(law: Distribution, count: int) -> list[tuple[int, float]]:
+def most_probable(distribution: Distribution, count: int) -> list[tuple[int, float]]:
     """Return up to `count` ids with their probabilities, the most probable first."""
-    order = np.argsort(-law.weights, kind="stable")[:count]
-    total = law.total
-    return [(int(law.token_ids[i]), float(law.weights[i]) / total) for i in order]
+    order = np.argsort(-distribution.weights, kind="stable")[:count]
+    total = distribution.total
+    return [(int(distribution.token_ids[i]), float(distribution.weights[i]) / total) for i in order]
 
 
-def logprobs(law: Distribution, count: int, wanted: Iterable[int]) -> list[tuple[int, float]]:
+def logprobs(
+    distribution: Distribution, count: int, wanted: Iterable[int]
+) -> list[tuple[int, float]]:
     """Return the natural logarithms of probabilities: of the `count` best ids, then of `wanted`.
 
-    Each id comes once; one that the law does not list has -inf. Equal
+    Each id comes once; one that the distribution does not list has -inf. Equal
     probabilities rank by lowest id.
     """
     with np.errstate(divide="ignore"):
-        values = np.log(law.weights) - math.log(law.total)
+        values = np.log(distribution.weights) - math.log(distribution.total)
     count = min(count, len(values))
     least = np.partition(values, -count)[-count] if count else np.inf
     best = np.flatnonzero(values >= least)
-    best = best[np.lexsort((law.token_ids[best], -values[best]))][:count]
-    listed = {int(law.token_ids[i]): float(values[i]) for i in best}
+    best = best[np.lexsort((distribution.token_ids[best], -values[best]))][:count]
+    listed = {int(distribution.token_ids[i]): float(values[i]) for i in best}
     rest = np.array([token_id for token_id in wanted if token_id not in listed], np.int32)
-    slots, known = _slots(law, rest)
+    slots, known = _slots(distribution, rest)
     for token_id, slot, is_known in zip(rest, slots, known, strict=True):
         listed[int(token_id)] = float(values[slot]) if is_known else -math.inf
     return list(listed.items())
 
 
 def _slots(
-    law: Distribution, token_ids: NDArray[np.int32]
+    distribution: Distribution, token_ids: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return where a law lists each id, and whether it does."""
-    order = np.argsort(law.token_ids)
-    sorted_ids = law.token_ids[order]
+    """Return where a distribution lists each id, and whether it does."""
+    order = np.argsort(distribution.token_ids)
+    sorted_ids = distribution.token_ids[order]
     slots = order[np.minimum(np.searchsorted(sorted_ids, token_ids), len(order) - 1)]
-    return slots, law.token_ids[slots] == token_ids
+    return slots, distribution.token_ids[slots] == token_ids
 
 
 def residual(p: Distribution, q: Distribution) -> Distribution:
@@ -125,17 +127,17 @@ def residual(p: Distribution, q: Distribution) -> Distribution:
     return Distribution(p.token_ids, left) if left.sum() > 0 else p
 
 
-def quantised(law: Distribution, support: int, tail: float) -> Distribution:
+def quantised(distribution: Distribution, support: int, tail: float) -> Distribution:
     """Return the row that a draft samples from and sends: integer weights on few ids.
 
     Keeps the most likely ids until at most `tail` of the mass is dropped, and
     at most `support` of them. What is dropped costs acceptance, never
     exactness, because the draft draws from this very row.
     """
-    order = np.argsort(-law.weights, kind="stable")
-    weights = law.weights[order]
+    order = np.argsort(-distribution.weights, kind="stable")
+    weights = distribution.weights[order]
     mass = np.cumsum(weights)
     enough = int(np.searchsorted(mass, (1.0 - tail) * mass[-1])) + 1
     count = min(enough, support, int(np.count_nonzero(weights)))
     scaled = np.floor(weights[:count] / weights[0] * MAX_WEIGHT + 0.5)
-    return Distribution(law.token_ids[order[:count]], np.maximum(scaled, 1.0))
+    return Distribution(distribution.token_ids[order[:count]], np.maximum(scaled, 1.0))

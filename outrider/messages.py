@@ -57,10 +57,12 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogprobOptions:
-    """How many of the most probable tokens to report, and under which law."""
+    """How many of the most probable tokens to report, and under which distribution."""
 
     top_count: int
-    after_sampling: bool = False  # under the law that is drawn from, not the model's own softmax
+    after_sampling: bool = (
+        False  # under the distribution that is drawn from, not the model's own softmax
+    )
 
 
 @dataclass(frozen=True, slots=True)

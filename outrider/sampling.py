@@ -1,4 +1,4 @@
-"""The sampling parameters as a value, checked, and the law they give a row of logits."""
+"""The sampling parameters as a value, checked, and the distribution they give a row of logits."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ BREAKER_BYTES = 40
 """llama.cpp's own limit on a text that ends what DRY counts as one repetition."""
 
 _NEAR_ZERO = 1e-5
-"""Below this temperature the law is greedy: logits divided by less would overflow."""
+"""Below this temperature the distribution is greedy: logits divided by less would overflow."""
 
 
 _SURE_OF = 40
-"""How many of the best tokens a law consists of that says how sure the best one is."""
+"""How many of the best tokens a distribution consists of that says how sure the best one is."""
 
 
 class Stage(Enum):
@@ -68,7 +68,7 @@ _KEEP_THE_BEST = {Stage.TOP_N_SIGMA, Stage.TOP_K, Stage.TOP_P, Stage.MIN_P}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParameters:
-    """How a row of logits becomes a law; the defaults are llama.cpp's.
+    """How a row of logits becomes a distribution; the defaults are llama.cpp's.
 
     The grammar masks the row before everything else. Then follow
     `logit_bias` and the `stages`. With mirostat they are the penalties that
@@ -134,7 +134,7 @@ class SamplingParameters:
 
     @property
     def greedy(self) -> bool:
-        """Whether the law is always one token."""
+        """Whether the distribution is always one token."""
         if self.temperature >= _NEAR_ZERO:
             return False
         return bool(self.mirostat) or (
@@ -155,7 +155,7 @@ class SamplingParameters:
 
     @property
     def has_state(self) -> bool:
-        """Whether the law of a row depends on the text besides."""
+        """Whether the distribution of a row depends on the text besides."""
         stateful = {Stage.PENALTIES, Stage.DRY, Stage.XTC}
         return bool(self.grammar or self.mirostat or stateful & set(self.active_stages()))
 
@@ -198,7 +198,7 @@ class SamplingParameters:
         return [s for s in stages if s not in cuts] if cuts <= _KEEP_THE_BEST else stages
 
     def unsure(self) -> SamplingParameters:
-        """Return parameters with the same best token, whose law says how sure it is."""
+        """Return parameters with the same best token, whose distribution says how sure it is."""
         if not self.greedy:
             return self
         cuts = self.active_stages()
@@ -265,8 +265,8 @@ def _check_biases(biases: Sequence[tuple[int, float]]) -> None:
 GREEDY = SamplingParameters(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
-def law(row: NDArray[np.float32], parameters: SamplingParameters) -> Distribution:
-    """Return the law of a row of logits, float32[vocabulary].
+def distribution_of(row: NDArray[np.float32], parameters: SamplingParameters) -> Distribution:
+    """Return the distribution of a row of logits, float32[vocabulary].
 
     The chain is llama.cpp's (top-k, top-p, min-p, temperature), written
     anew for those who hold no model: the orchestrator in LOGITS form and the

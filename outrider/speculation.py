@@ -1,6 +1,6 @@
 """How a request wants to speculate, as a value, checked. Pure.
 
-Nothing here changes the law of the text.
+Nothing here changes the distribution of the text.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class ModelOptions:
     ] = False
     numerics: Annotated[
         str,
-        typer.Option(metavar="PROFILE", help="exact: equal bits if possible; law: fastest."),
+        typer.Option(metavar="PROFILE", help="exact: equal bits if possible; native: fastest."),
     ] = ""
 
     def config(self, model: Path) -> ModelConfig:

@@ -215,18 +215,20 @@ class BeamSearch:
         rows = yield Step(missing, 1)
         assert beam.sampler is not None
         try:
-            law = beam.sampler.law(rows[0])
+            distribution = beam.sampler.distribution(rows[0])
         except InvalidRequest:
             return []  # the grammar leads nowhere from here
-        return self._best(rows[0], law)
+        return self._best(rows[0], distribution)
 
-    def _best(self, row: Row, law: Distribution) -> list[Next]:
+    def _best(self, row: Row, distribution: Distribution) -> list[Next]:
         """Return the tokens that can be among the best of all, with what is listed there."""
-        best = [(i, value) for i, value in logprobs(law, self._count, ()) if value > -math.inf]
+        best = [
+            (i, value) for i, value in logprobs(distribution, self._count, ()) if value > -math.inf
+        ]
         options = self._opening.logprobs
         if options is None:
             return [Next(token_id, value) for token_id, value in best]
-        told = law if options.after_sampling else softmax(row)
+        told = distribution if options.after_sampling else softmax(row)
         return [
             Next(token_id, value, logprobs(told, options.top_count, [token_id]))
             for token_id, value in best

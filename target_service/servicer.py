@@ -65,12 +65,12 @@ class _Waiting:
 class _Kept:
     """A session's last reply, and what it answered."""
 
-    law: tuple[object, ...]
+    sampled_by: tuple[object, ...]
     asked: messages.VerifyRound
     reply: list[messages.VerifyResponse]
 
 
-def _law(opening: Opening) -> tuple[object, ...]:
+def _sampled_by(opening: Opening) -> tuple[object, ...]:
     """Return what rows depend on besides the tokens."""
     return opening.sampling, opening.seed, opening.choice
 
@@ -205,11 +205,11 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     def kept_reply(
         self, opening: Opening, asked: messages.VerifyRound
     ) -> list[messages.VerifyResponse] | None:
-        """Return the last reply if the very same was asked, under the same law."""
+        """Return the last reply if the very same was asked, sampled in the same way."""
         kept = self._replies.get(opening.session_id)
         if kept is None or kept.asked.round != asked.round or kept.asked != asked:
             return None
-        return kept.reply if kept.law == _law(opening) else None
+        return kept.reply if kept.sampled_by == _sampled_by(opening) else None
 
     def keep_reply(
         self,
@@ -220,7 +220,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         """Keep a reply, unless it is large."""
         self._replies.pop(opening.session_id, None)
         if sum(message.ByteSize() for message in reply) <= _KEPT_REPLY_BYTES:
-            self._replies[opening.session_id] = _Kept(_law(opening), asked, reply)
+            self._replies[opening.session_id] = _Kept(_sampled_by(opening), asked, reply)
         while len(self._replies) > _KEPT_REPLIES:
             del self._replies[next(iter(self._replies))]
 

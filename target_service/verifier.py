@@ -100,7 +100,7 @@ class Verifier:
         if round_.form is Form.LOGITS:
             return Rows(
                 logits=[row.tobytes() for row in logits],
-                candidates=[self._candidates(row, self._plain.law(row)) for row in logits]
+                candidates=[self._candidates(row, self._plain.distribution(row)) for row in logits]
                 if self._opening.candidate_count
                 else (),
             )
@@ -113,31 +113,35 @@ class Verifier:
         sampler = self._sampler(text, round_)
         seed, choice = self._opening.seed, self._opening.choice
         for i, row in enumerate(logits):
-            law = sampler.law(row)
-            token_id = law.race(seed, choice, len(text) + i)[0]
+            distribution = sampler.distribution(row)
+            token_id = distribution.race(seed, choice, len(text) + i)[0]
             is_last = i == len(logits) - 1
             drafted = token_id if is_last else round_.draft[i]
-            goes_on = self._advance(sampler, law, token_id, drafted) and not is_last
+            goes_on = self._advance(sampler, distribution, token_id, drafted) and not is_last
             samples = round_.form is Form.SAMPLED
             yield Rows(
                 sampled=[token_id] if samples else (),
-                distributions=() if samples else [law],
-                candidates=[self._candidates(row, law)] if self._opening.candidate_count else (),
-                logprobs=self._logprobs(row, law, [token_id] if samples else law.token_ids),
+                distributions=() if samples else [distribution],
+                candidates=[self._candidates(row, distribution)]
+                if self._opening.candidate_count
+                else (),
+                logprobs=self._logprobs(
+                    row, distribution, [token_id] if samples else distribution.token_ids
+                ),
                 mirostat_mus=() if sampler.mirostat_mu is None else [sampler.mirostat_mu],
             )
             if not goes_on:
                 return
 
     @staticmethod
-    def _advance(sampler: Sampler, law: Distribution, token_id: int, drafted: int) -> bool:
+    def _advance(sampler: Sampler, distribution: Distribution, token_id: int, drafted: int) -> bool:
         """Go on over a draft token, and return whether the state allows it."""
         if not sampler.has_state:
             return True
         if sampler.mirostat_mu is not None:
             sampler.accept(token_id)  # its state belongs to what it draws
             return drafted == token_id
-        if law.probability(drafted) == 0:
+        if distribution.probability(drafted) == 0:
             return False  # perhaps a grammar forbids it
         sampler.accept(drafted)
         return True
@@ -151,14 +155,20 @@ class Verifier:
             sampler.mirostat_mu = round_.mirostat_mu
         return sampler
 
-    def _candidates(self, row: Row, law: Distribution) -> Candidates:
+    def _candidates(self, row: Row, distribution: Distribution) -> Candidates:
         greedy = self._opening.sampling.greedy
-        return most_probable(softmax(row) if greedy else law, self._opening.candidate_count)
+        return most_probable(
+            softmax(row) if greedy else distribution, self._opening.candidate_count
+        )
 
-    def _logprobs(self, row: Row, law: Distribution, wanted: Iterable[int]) -> Sequence[Logprobs]:
+    def _logprobs(
+        self, row: Row, distribution: Distribution, wanted: Iterable[int]
+    ) -> Sequence[Logprobs]:
         options = self._opening.logprobs
         if options is None:
             return ()
         return [
-            logprobs(law if options.after_sampling else softmax(row), options.top_count, wanted)
+            logprobs(
+                distribution if options.after_sampling else softmax(row), options.top_count, wanted
+            )
         ]

@@ -49,7 +49,7 @@ def match(draft: Sequence[int], samples: Sequence[int]) -> Verdict:
 def rejection(draft: Sequence[DraftToken], targets: Sequence[Distribution], u: Uniform) -> Verdict:
     """Accept the longest prefix that keeps the output distributed as `targets`.
 
-    `targets[i]` is the target's law p where `draft[i]` would stand; one more
+    `targets[i]` is the target's distribution p where `draft[i]` would stand; one more
     follows the whole draft. Each draft token must have been drawn from
     exactly the row it carries, whatever its value.
     """

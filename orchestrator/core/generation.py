@@ -47,7 +47,7 @@ from orchestrator.core.target_progress import RoundInFlight, TargetProgress
 from orchestrator.core.text import ends_inside_character
 from outrider.messages import MAX_DRAFT, Form, Frame, Opening, Order, Round, Rows, Rule, Span
 from outrider.noise import Purpose, uniform
-from outrider.sampling import law
+from outrider.sampling import distribution_of
 
 T = TypeVar("T")
 _FINISHING_TOKENS = 3
@@ -323,7 +323,9 @@ class Generation:
         distributions = rows.distributions
         if self.plan.form is Form.LOGITS:
             sampling = self.plan.opening.sampling
-            distributions = [law(np.frombuffer(row, np.float32), sampling) for row in rows.logits]
+            distributions = [
+                distribution_of(np.frombuffer(row, np.float32), sampling) for row in rows.logits
+            ]
         tokens = [DraftToken(i, q) for i, q in zip(draft, answered.rows, strict=True)]
         return acceptance.rejection(tokens, distributions, self._uniform)
 

@@ -359,7 +359,7 @@ class Model:
     context_token_count: int
     session_count: int
     thread_count: int
-    numerics_profile: str  # "exact", "law" or "unspecified"
+    numerics_profile: str  # "exact", "native" or "unspecified"
     load_seconds: float
     has_chat_template: bool = False  # in its file
     identity: str = ""  # 64 hexadecimal digits: equal for equal weights and settings

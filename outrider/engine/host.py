@@ -252,7 +252,7 @@ class EngineHost:
         if measured is None or not self._still_holds(model, measured):
             measured = self._measure(model, measured)
             self._measurements.keep(description, measured)
-        profile = Numerics.EXACT if measured.padding else Numerics.LAW
+        profile = Numerics.EXACT if measured.padding else Numerics.NATIVE
         self._cache = SessionCache(description.sequence_count)
         self._can_exchange = description.can_exchange
         self._capacity = description.context

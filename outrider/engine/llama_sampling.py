@@ -158,7 +158,7 @@ class _Exempting:
 class _Xtc:
     """Exclude top choices: with some probability, all but the last of the likely tokens go.
 
-    The coin is keyed by the position in the text, so that a row has one law.
+    The coin is keyed by the position in the text, so that a row has one distribution.
     """
 
     def __init__(
@@ -379,12 +379,12 @@ class ChainSampler:
         self._candidates = candidates
         self._links = links
         self.mirostat_mu = links.mirostat.start if links.mirostat else None
-        self._last_law: Distribution | None = None
+        self._last_distribution: Distribution | None = None
         self._takes_the_best = parameters.greedy and not (
             links.scores or links.grammar or links.cuts
         )
 
-    def law(self, row: Row) -> Distribution:
+    def distribution(self, row: Row) -> Distribution:
         if self._takes_the_best:
             return certain(int(row.argmax()))
         candidates, links = self._candidates, self._links
@@ -397,8 +397,8 @@ class ChainSampler:
             link.apply(candidates)
         if links.mirostat and self.mirostat_mu is not None and not self._parameters.greedy:
             links.mirostat.cut(candidates, self.mirostat_mu)
-        self._last_law = self._read()
-        return self._last_law
+        self._last_distribution = self._read()
+        return self._last_distribution
 
     def _read(self) -> Distribution:
         ids, logits = self._candidates.ids, self._candidates.logits
@@ -414,24 +414,24 @@ class ChainSampler:
         links = self._links
         if links.grammar and not is_prompt:
             links.grammar.accept(token_id)
-        if links.mirostat and self.mirostat_mu is not None and self._last_law is not None:
-            probability = self._last_law.probability(token_id)
+        if links.mirostat and self.mirostat_mu is not None and self._last_distribution is not None:
+            probability = self._last_distribution.probability(token_id)
             self.mirostat_mu = links.mirostat.moved(self.mirostat_mu, probability)
-        self._last_law = None
+        self._last_distribution = None
         for link in (*links.scores, *links.cuts):
             link.accept(token_id)
 
     def clone(self) -> ChainSampler:
         copy = ChainSampler(self._parameters, self._candidates, self._links.clone())
         copy.mirostat_mu = self.mirostat_mu
-        copy._last_law = self._last_law
+        copy._last_distribution = self._last_distribution
         return copy
 
 
 def _mask(candidates: Candidates, grammar: Grammar, wanted: int) -> None:
     """Mask the row; where only the `wanted` best of it count, no more of it than needed.
 
-    The law is the same: top-k of a masked row is the first k that are allowed.
+    The distribution is the same: top-k of a masked row is the first k that are allowed.
     """
     size = len(candidates)
     if not wanted:

@@ -35,7 +35,7 @@ class Numerics(Enum):
     """Whether the bits of a row depend on how its token was batched."""
 
     EXACT = "exact"
-    LAW = "law"
+    NATIVE = "native"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +105,13 @@ class Sampler(Protocol):
     """One session's sampler chain and its state, which follows the tokens that it is told."""
 
     has_state: bool
-    """Whether the law of a row depends on the tokens besides."""
+    """Whether the distribution of a row depends on the tokens besides."""
 
     mirostat_mu: float | None
     """Mirostat's state, which the tokens alone do not tell; None without it."""
 
-    def law(self, row: Row) -> Distribution:
-        """Return the law of the next token; the row is left as it is.
+    def distribution(self, row: Row) -> Distribution:
+        """Return the distribution of the next token; the row is left as it is.
 
         Raises InvalidRequest when no token is possible.
         """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from outrider.errors import InvalidConfig
 
-NUMERICS = ("", "exact", "law")
+NUMERICS = ("", "exact", "native")
 NUMA = ("", "distribute", "isolate", "numactl")
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
@@ -22,7 +22,7 @@ class ModelConfig:
     """How a model service runs its model. Zero means: choose.
 
     The `exact` profile holds for one setting of all this; the check at load finds
-    what breaks it and the service then says `law`. Threads broke nothing where it
+    what breaks it and the service then says `native`. Threads broke nothing where it
     was measured: 1 to 4 gave equal bits, flash attention on or off (AVX-512 CPU).
     """
 
@@ -42,7 +42,7 @@ class ModelConfig:
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"  # a quantised one needs flash attention, which is then on
     nice: int = 0  # 19 takes what others leave
-    numerics: str = ""  # exact or law; a target tries exact, a draft does not
+    numerics: str = ""  # exact or distribution; a target tries exact, a draft does not
     embeddings: bool = False
 
     def __post_init__(self) -> None:
@@ -58,6 +58,8 @@ class ModelConfig:
         ):
             if not low <= value <= high:
                 raise InvalidConfig(name, f"must be in [{low}, {high}], not {value}")
+        if self.numerics == "law":
+            raise InvalidConfig("numerics", "law is called native now")
         for name, word, known in (
             ("numa", self.numa, NUMA),
             ("numerics", self.numerics, NUMERICS),

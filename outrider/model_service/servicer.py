@@ -199,7 +199,7 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         rollback_capability=common.ROLLBACK_CAPABILITY_FULL,
         numerics_profile=common.NUMERICS_PROFILE_EXACT
         if loaded.numerics is Numerics.EXACT
-        else common.NUMERICS_PROFILE_LAW,
+        else common.NUMERICS_PROFILE_NATIVE,
         decode_costs=[
             common.DecodeCost(row_count=rows, milliseconds=1e3 * seconds)
             for rows, seconds in loaded.costs

@@ -48,7 +48,7 @@ class NumericsProfile(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     NUMERICS_PROFILE_UNSPECIFIED: _ClassVar[NumericsProfile]
     NUMERICS_PROFILE_EXACT: _ClassVar[NumericsProfile]
-    NUMERICS_PROFILE_LAW: _ClassVar[NumericsProfile]
+    NUMERICS_PROFILE_NATIVE: _ClassVar[NumericsProfile]
 SAMPLER_UNSPECIFIED: Sampler
 SAMPLER_PENALTIES: Sampler
 SAMPLER_DRY: Sampler
@@ -73,7 +73,7 @@ ROLLBACK_CAPABILITY_FULL: RollbackCapability
 ROLLBACK_CAPABILITY_NONE: RollbackCapability
 NUMERICS_PROFILE_UNSPECIFIED: NumericsProfile
 NUMERICS_PROFILE_EXACT: NumericsProfile
-NUMERICS_PROFILE_LAW: NumericsProfile
+NUMERICS_PROFILE_NATIVE: NumericsProfile
 
 class TokenSpan(_message.Message):
     __slots__ = ("position", "token_ids")

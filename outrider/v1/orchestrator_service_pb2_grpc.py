@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class OrchestratorServiceStub(object):
-    """Generates text with the target's law, faster through a draft.
+    """Generates text with the target's distribution, faster through a draft.
     """
 
     def __init__(self, channel):
@@ -83,7 +83,7 @@ class OrchestratorServiceStub(object):
 
 
 class OrchestratorServiceServicer(object):
-    """Generates text with the target's law, faster through a draft.
+    """Generates text with the target's distribution, faster through a draft.
     """
 
     def Generate(self, request, context):
@@ -207,7 +207,7 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OrchestratorService(object):
-    """Generates text with the target's law, faster through a draft.
+    """Generates text with the target's distribution, faster through a draft.
     """
 
     @staticmethod

@@ -46,12 +46,12 @@ class Measured:
 
 def run_lines(settings: Settings, machine: Machine) -> list[str]:
     """Return what was run, and on what."""
-    law = settings.sampling
+    distribution = settings.sampling
     sampling = (
         "greedy"
-        if law.greedy
-        else f"temperature {law.temperature:g}, top-k {law.top_k}, "
-        f"top-p {law.top_p:g}, min-p {law.min_p:g}"
+        if distribution.greedy
+        else f"temperature {distribution.temperature:g}, top-k {distribution.top_k}, "
+        f"top-p {distribution.top_p:g}, min-p {distribution.min_p:g}"
     )
     repetitions = f"{settings.repetitions} repetition{'' if settings.repetitions == 1 else 's'}"
     return [

@@ -44,7 +44,7 @@ NAMED = {
 DISTANT = (ALONE, SERIAL, "measured")
 """What is measured at every round trip."""
 
-_RULES = ("match", "rejection")  # greedy text knows no other law
+_RULES = ("match", "rejection")  # greedy text knows no other distribution
 
 
 def named_variants(names: Sequence[str], greedy: bool) -> list[Variant]:

@@ -291,10 +291,10 @@ def judge_numerics(profile: str, size: int) -> Finding:
     if profile == "exact":
         message = "exact: a seed gives the same text with and without drafts, bit for bit"
         return Finding("numerics", Level.OK, message)
-    if profile == "law":
+    if profile == "native":
         message = (
-            "law: texts keep the target's exact distribution, but bits depend on batching, so a "
-            "seed may give another text at near-ties"
+            "native: texts keep the target's exact distribution, but bits depend on batching, "
+            "so a seed may give another text at near-ties"
         )
         remedy = "Q8_0 or Q4_0 weights on a CPU, if texts must be identical (docs/decisions/0004)"
         return Finding("numerics", Level.NOTE, message, remedy)

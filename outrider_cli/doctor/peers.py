@@ -35,7 +35,7 @@ _STUBS: dict[str, Any] = {
     "target": TargetServiceStub,
     "draft": DraftServiceStub,
 }
-_PROFILES = {common.NUMERICS_PROFILE_EXACT: "exact", common.NUMERICS_PROFILE_LAW: "law"}
+_PROFILES = {common.NUMERICS_PROFILE_EXACT: "exact", common.NUMERICS_PROFILE_NATIVE: "native"}
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 
 

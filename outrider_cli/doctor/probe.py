@@ -130,7 +130,7 @@ def _try(role: str, values: dict[str, Any]) -> None:
     decode_one(model)
     if role == "target":
         _begin(Step.NUMERICS)
-        profile = Numerics.EXACT if exact_padding(model) else Numerics.LAW
+        profile = Numerics.EXACT if exact_padding(model) else Numerics.NATIVE
         _tell(profile=profile.value)
     model.close()
 

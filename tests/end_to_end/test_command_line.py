@@ -48,8 +48,8 @@ def test_what_pays_is_drafted_unless_a_length_is_asked_for(alone: Any):
 
 def test_equal_bits_can_be_done_without(alone: Any):
     assert alone["models"]["target"]["numerics_profile"] == "exact"
-    free = outrider_json(*LOCAL, "--no-draft", "-n", "8", "--numerics", "law")
-    assert free["models"]["target"]["numerics_profile"] == "law"
+    free = outrider_json(*LOCAL, "--no-draft", "-n", "8", "--numerics", "native")
+    assert free["models"]["target"]["numerics_profile"] == "native"
     assert free["statistics"]["controller"]["decode_costs"][0][0] == 1, "single rows, not padded"
 
 

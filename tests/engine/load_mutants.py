@@ -73,7 +73,7 @@ def use(path: Path) -> str:
         for text in ([size - 1, 0, size // 2], ids or [0]):
             [rows, _] = model.decode([Chunk(0, 0, text, 1), Chunk(1, 0, text, len(text))])
             for parameters in (GREEDY, SamplingParameters()):
-                model.sampler(parameters).law(rows[0])
+                model.sampler(parameters).distribution(rows[0])
             assert np.isfinite(rows[0]).all()
             model.copy_prefix(0, 1, 1)
             model.truncate(0, 0)

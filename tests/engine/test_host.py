@@ -773,7 +773,7 @@ def test_an_engine_tells_what_it_measured() -> None:
 @pytest.mark.parametrize(("wobble", "exact"), [(1e-3, True), (0.0, False), (1e-3, False)])
 def test_bits_that_vary_or_may_vary_are_said_to(wobble: float, exact: bool) -> None:
     host = EngineHost(lambda: toy(wobble=wobble), HostOptions(exact=exact))
-    assert host.start().result(PATIENCE).numerics is Numerics.LAW
+    assert host.start().result(PATIENCE).numerics is Numerics.NATIVE
     host.stop()
 
 

@@ -1,4 +1,4 @@
-"""llama.cpp behind the seam: nothing wrong reaches C, rows and laws are C's own, cuts are exact."""
+"""llama.cpp behind the seam: nothing wrong reaches C, rows are C's own, cuts are exact."""
 
 from __future__ import annotations
 
@@ -511,62 +511,66 @@ CHAINS = [
 ]
 
 
-def dense(law: Distribution, size: int) -> NDArray[np.float64]:
+def dense(distribution: Distribution, size: int) -> NDArray[np.float64]:
     """Return the probability of every id."""
     probabilities = np.zeros(size)
-    probabilities[law.token_ids] = law.weights / law.total
+    probabilities[distribution.token_ids] = distribution.weights / distribution.total
     return probabilities
 
 
 @pytest.mark.parametrize("parameters", CHAINS)
-def test_the_chains_law_is_the_law_that_is_written_down(
+def test_the_chains_distribution_is_the_distribution_that_is_written_down(
     load: Load, parameters: SamplingParameters
 ) -> None:
     model = load()
     sampler = model.sampler(parameters)
     for row in rows_of(model, 0, TEXT, [12]):
-        law = sampler.law(row)
-        assert len(set(law.token_ids.tolist())) == len(law.token_ids)
-        expected = dense(sampling.law(row, parameters), SIZE)
-        np.testing.assert_allclose(dense(law, SIZE), expected, atol=1e-6)
+        distribution = sampler.distribution(row)
+        assert len(set(distribution.token_ids.tolist())) == len(distribution.token_ids)
+        expected = dense(sampling.distribution_of(row, parameters), SIZE)
+        np.testing.assert_allclose(dense(distribution, SIZE), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("parameters", CHAINS)
-def test_a_cut_row_has_the_law_of_its_ids(load: Load, parameters: SamplingParameters) -> None:
+def test_a_cut_row_has_the_distribution_of_its_ids(
+    load: Load, parameters: SamplingParameters
+) -> None:
     model = load()
     row = rows_of(model, 0, TEXT, [12])[-1][:200]
-    expected = dense(sampling.law(row, parameters), 200)
-    np.testing.assert_allclose(dense(model.sampler(parameters).law(row), 200), expected, atol=1e-6)
+    expected = dense(sampling.distribution_of(row, parameters), 200)
+    np.testing.assert_allclose(
+        dense(model.sampler(parameters).distribution(row), 200), expected, atol=1e-6
+    )
 
 
-def test_a_law_leaves_the_row_as_it_is_and_does_not_change_with_use(load: Load) -> None:
+def test_a_distribution_leaves_the_row_as_it_is_and_does_not_change_with_use(load: Load) -> None:
     model = load()
     sampler = model.sampler(SamplingParameters())
     rows = rows_of(model, 0, TEXT, [12])
     before = rows.copy()
-    first = [sampler.law(row) for row in rows]
-    again = [sampler.law(row) for row in rows]
+    first = [sampler.distribution(row) for row in rows]
+    again = [sampler.distribution(row) for row in rows]
     np.testing.assert_array_equal(rows, before)
-    for law, same in zip(first, again, strict=True):
-        np.testing.assert_array_equal(law.token_ids, same.token_ids)
-        np.testing.assert_array_equal(law.weights, same.weights)
+    for distribution, same in zip(first, again, strict=True):
+        np.testing.assert_array_equal(distribution.token_ids, same.token_ids)
+        np.testing.assert_array_equal(distribution.weights, same.weights)
 
 
 def test_two_samplers_do_not_disturb_each_other(load: Load) -> None:
     model = load()
     row = rows_of(model, 0, TEXT, [12])[-1]
     warm, cold = model.sampler(CHAINS[1]), model.sampler(CHAINS[6])
-    law = warm.law(row)
-    kept = law.token_ids.copy(), law.weights.copy()
-    cold.law(row)
-    np.testing.assert_array_equal(law.token_ids, kept[0])
-    np.testing.assert_array_equal(law.weights, kept[1])
+    distribution = warm.distribution(row)
+    kept = distribution.token_ids.copy(), distribution.weights.copy()
+    cold.distribution(row)
+    np.testing.assert_array_equal(distribution.token_ids, kept[0])
+    np.testing.assert_array_equal(distribution.weights, kept[1])
 
 
 def test_greedy_takes_the_lowest_of_equal_logits(load: Load) -> None:
     row = np.zeros(SIZE, np.float32)
     row[[7, 9]] = 1.0
-    assert load().sampler(GREEDY).law(row).token_ids.tolist() == [7]
+    assert load().sampler(GREEDY).distribution(row).token_ids.tolist() == [7]
 
 
 # measuring

@@ -1,4 +1,4 @@
-"""The law of a session is llama.cpp's own, for every sampler and every two of them together."""
+"""A session's distribution is llama.cpp's own, for every sampler and every two of them."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def rows(count: int, seed: int = 0) -> NDArray[np.float32]:
     return logits.astype(np.float32)
 
 
-def dense(law: Distribution) -> NDArray[np.float64]:
+def dense(distribution: Distribution) -> NDArray[np.float64]:
     probabilities = np.zeros(SIZE)
-    probabilities[law.token_ids] = law.weights / law.total
+    probabilities[distribution.token_ids] = distribution.weights / distribution.total
     return probabilities
 
 
@@ -129,7 +129,7 @@ class Reference:
                 ll.llama_sampler_accept(link, token_id)
         self.position += 1
 
-    def law(self, row: NDArray[np.float32]) -> tuple[NDArray[np.float64], int | None]:
+    def distribution(self, row: NDArray[np.float32]) -> tuple[NDArray[np.float64], int | None]:
         """Return the probability of every id, and what mirostat drew."""
         table = np.zeros(SIZE, np.dtype([("id", "i4"), ("logit", "f4"), ("p", "f4")]))
         table["id"], table["logit"] = np.arange(SIZE), row
@@ -191,15 +191,15 @@ def _tail_free(array: Any, z: float, min_keep: int) -> None:
 def walk(
     model: LlamaModel, parameters: SamplingParameters, seed: int, count: int
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield our law and llama.cpp's over a text that is drawn from them."""
+    """Yield our distribution and llama.cpp's over a text that is drawn from them."""
     ours, theirs = model.sampler(parameters, SEED, 0), Reference(model, parameters)
     for token_id in TEXT[:PROMPT]:
         ours.accept(token_id, is_prompt=True)
         theirs.accept(token_id, is_prompt=True)
     for i, row in enumerate(rows(count, seed)):
-        law, (expected, drawn) = ours.law(row), theirs.law(row)
-        yield dense(law), expected
-        token_id = law.race(seed, 0, i)[0] if drawn is None else drawn
+        distribution, (expected, drawn) = ours.distribution(row), theirs.distribution(row)
+        yield dense(distribution), expected
+        token_id = distribution.race(seed, 0, i)[0] if drawn is None else drawn
         if token_id == 1:
             return
         ours.accept(token_id)
@@ -210,15 +210,15 @@ TABLE = pairwise()
 
 
 @pytest.mark.parametrize("parameters", TABLE, ids=range(len(TABLE)))
-def test_every_two_settings_together_give_llama_cpps_own_law(
+def test_every_two_settings_together_give_llama_cpps_own_distribution(
     model: LlamaModel, parameters: SamplingParameters
 ) -> None:
     for seed in range(3):
-        for law, expected in walk(model, parameters, seed, 12):
+        for distribution, expected in walk(model, parameters, seed, 12):
             if parameters.greedy:
-                assert law.argmax() == expected.argmax()
+                assert distribution.argmax() == expected.argmax()
             else:
-                np.testing.assert_allclose(law, expected, atol=2e-6)
+                np.testing.assert_allclose(distribution, expected, atol=2e-6)
 
 
 ONE_BY_ONE = [
@@ -244,7 +244,7 @@ ONE_BY_ONE = [
 
 
 @pytest.mark.parametrize("options", ONE_BY_ONE, ids=str)
-def test_each_sampler_changes_the_law_as_llama_cpps_does(
+def test_each_sampler_changes_the_distribution_as_llama_cpps_does(
     model: LlamaModel, options: dict[str, Any]
 ) -> None:
     free = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -252,9 +252,11 @@ def test_each_sampler_changes_the_law_as_llama_cpps_does(
     plain = model.sampler(SamplingParameters(**free))
     changed = 0
     for seed in range(4):
-        for i, (law, expected) in enumerate(walk(model, parameters, seed, 25)):
-            np.testing.assert_allclose(law, expected, atol=2e-6)
-            changed += not np.allclose(law, dense(plain.law(rows(25, seed)[i])), atol=1e-3)
+        for i, (distribution, expected) in enumerate(walk(model, parameters, seed, 25)):
+            np.testing.assert_allclose(distribution, expected, atol=2e-6)
+            changed += not np.allclose(
+                distribution, dense(plain.distribution(rows(25, seed)[i])), atol=1e-3
+            )
     assert changed > 3
 
 
@@ -273,12 +275,12 @@ def test_a_clone_goes_its_own_way(model: LlamaModel) -> None:
     )
     sampler = model.sampler(parameters, SEED, 0)
     [row, *others] = rows(6, seed=3)
-    before = dense(sampler.law(row))
+    before = dense(sampler.distribution(row))
     clone = sampler.clone()
     for other in others:
-        clone.accept(clone.law(other).race(1, 0, 0)[0])
-    np.testing.assert_array_equal(dense(sampler.law(row)), before)
-    assert not np.allclose(dense(clone.law(row)), before)
+        clone.accept(clone.distribution(other).race(1, 0, 0)[0])
+    np.testing.assert_array_equal(dense(sampler.distribution(row)), before)
+    assert not np.allclose(dense(clone.distribution(row)), before)
 
 
 def test_a_token_that_the_grammar_forbids_is_refused_and_harmless(model: LlamaModel) -> None:
@@ -288,17 +290,17 @@ def test_a_token_that_the_grammar_forbids_is_refused_and_harmless(model: LlamaMo
         with pytest.raises(InvalidRequest, match="does not allow token"):
             sampler.accept(wrong)
     sampler.accept(letter_a)
-    assert sampler.law(rows(1)[0]).token_ids.tolist() == [letter_b]
+    assert sampler.distribution(rows(1)[0]).token_ids.tolist() == [letter_b]
     sampler.accept(letter_b)
-    assert sampler.law(rows(1)[0]).token_ids.tolist() == [1]
+    assert sampler.distribution(rows(1)[0]).token_ids.tolist() == [1]
     sampler.accept(1)
 
 
-def test_what_leaves_no_token_is_an_error_and_not_a_law(model: LlamaModel) -> None:
+def test_what_leaves_no_token_is_an_error_and_not_a_distribution(model: LlamaModel) -> None:
     nothing = tuple((token_id, -math.inf) for token_id in range(SIZE))
     sampler = model.sampler(SamplingParameters(logit_bias=nothing))
     with pytest.raises(InvalidRequest, match="no token"):
-        sampler.law(rows(1)[0])
+        sampler.distribution(rows(1)[0])
 
 
 @pytest.mark.parametrize("grammar", ["root ::= missing", 'other ::= "a"', "((("])
@@ -327,11 +329,11 @@ def test_windows_as_large_as_numbers_go_cost_no_more_than_the_context(model: Lla
         )
     )
     sampler.accept(70, is_prompt=True)
-    assert len(sampler.law(rows(1)[0]).token_ids) == SIZE
+    assert len(sampler.distribution(rows(1)[0]).token_ids) == SIZE
 
 
 @pytest.mark.parametrize("wanted", [1, 5, 40, 300])
-def test_masking_only_what_counts_gives_the_law_of_masking_everything(
+def test_masking_only_what_counts_gives_the_distribution_of_masking_everything(
     model: LlamaModel, wanted: int
 ) -> None:
     free = SamplingParameters(temperature=1.0, top_k=wanted, top_p=1.0, min_p=0.0)
@@ -340,7 +342,9 @@ def test_masking_only_what_counts_gives_the_law_of_masking_everything(
     whole = replace(lazy, stages=(Stage.MIN_P, Stage.TOP_K, Stage.TEMPERATURE), min_p=1e-30)
     for row in rows(20, seed=8):
         np.testing.assert_allclose(
-            dense(model.sampler(lazy).law(row)), dense(model.sampler(whole).law(row)), atol=1e-9
+            dense(model.sampler(lazy).distribution(row)),
+            dense(model.sampler(whole).distribution(row)),
+            atol=1e-9,
         )
 
 
@@ -353,7 +357,7 @@ def test_a_walk_through_a_grammar_writes_its_language(model: LlamaModel) -> None
     sampler = model.sampler(SamplingParameters(grammar=LETTERS, top_k=0, top_p=1.0, min_p=0.0))
     written: list[int] = []
     for i, row in enumerate(rows(200, seed=2)):
-        written.append(sampler.law(row).race(1, 0, i)[0])
+        written.append(sampler.distribution(row).race(1, 0, i)[0])
         if written[-1] == 1:
             break
         sampler.accept(written[-1])
@@ -399,7 +403,7 @@ def test_a_grammar_masks_what_llama_cpp_masks(grammar: str) -> None:
         candidates.fill(row)
         candidates.apply(native)
         theirs = set(candidates.ids[np.isfinite(candidates.logits)].tolist())
-        allowed = np.sort(sampler.law(row).token_ids)
+        allowed = np.sort(sampler.distribution(row).token_ids)
         # llama.cpp also lets some bytes through that are no UTF-8.
         assert set(allowed.tolist()) <= theirs
         assert all(not is_utf8(texts[i]) for i in theirs - set(allowed.tolist()))

@@ -1,10 +1,10 @@
-"""Computes the exact law of what a speculative round emits, by running the real code on every case.
+"""Computes the exact distribution of what a round emits, by running the real code on every case.
 
 The code under test asks for its randomness through `u(purpose, i)`. As a
 function of one such number its answer only changes at a few breakpoints, so
 one run for each cell between them, weighted by the cell's width, integrates
 the number out. `integrate` checks that no answer changes inside a cell: the
-breakpoints are hints, the law is the code's own.
+breakpoints are hints, the distribution is the code's own.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from outrider.distribution import Distribution, residual
 from outrider.noise import Purpose
 
 Context = tuple[int, ...]
-Law = Mapping[Context, float]
+TextDistribution = Mapping[Context, float]
 """The probability of every token sequence."""
 Model = Callable[[Context], Distribution]
-Round = Callable[[Context], Law]
-"""The law of what one round emits after a context."""
+Round = Callable[[Context], TextDistribution]
+"""The distribution of what one round emits after a context."""
 Breakpoints = Callable[[Purpose, int], Iterable[float]]
 """Where an answer may change with `u(purpose, i)`."""
 Verify = Callable[[Sequence[DraftToken], Sequence[Distribution], Uniform], Verdict]
@@ -52,8 +52,8 @@ class _Unanswered(Exception):
 def integrate(
     decide: Callable[[Uniform], Outcome], breakpoints: Breakpoints
 ) -> dict[Outcome, float]:
-    """Return the law of `decide` when the numbers it asks for are independent and uniform."""
-    law: defaultdict[Outcome, float] = defaultdict(float)
+    """Return the distribution of `decide` where what it asks for is independent and uniform."""
+    distribution: defaultdict[Outcome, float] = defaultdict(float)
     boxes: list[dict[Question, Cell]] = [{}]
     while boxes:
         box = boxes.pop()
@@ -66,8 +66,8 @@ def integrate(
             for place in (_bottom, _top):
                 answer = decide(_inside(box, place))
                 assert answer == outcome, f"{outcome} becomes {answer} inside {box}"
-            law[outcome] += float(np.prod([high - low for low, high in box.values()]))
-    return dict(law)
+            distribution[outcome] += float(np.prod([high - low for low, high in box.values()]))
+    return dict(distribution)
 
 
 def _inside(box: Mapping[Question, Cell], place: Callable[[Cell], float]) -> Uniform:
@@ -163,17 +163,17 @@ class Speculation:
     rule: Rule = REJECTION
     withholds: Callable[[Context, int], bool] = _never
 
-    def round_law(self, context: Context) -> Law:
-        """Return the law of what one round emits after `context`."""
-        law: defaultdict[Context, float] = defaultdict(float)
+    def round_distribution(self, context: Context) -> TextDistribution:
+        """Return the distribution of what one round emits after `context`."""
+        distribution: defaultdict[Context, float] = defaultdict(float)
         for draft, probability in self._drafts(context, ()):
-            for verdict, share in self.verdict_law(context, draft).items():
+            for verdict, share in self.verdict_distribution(context, draft).items():
                 emitted = (*draft[: verdict.accepted_count], verdict.next_token_id)
-                law[emitted] += probability * share
-        return dict(law)
+                distribution[emitted] += probability * share
+        return dict(distribution)
 
-    def verdict_law(self, context: Context, draft: Context) -> dict[Verdict, float]:
-        """Return the law of the verdict about one draft."""
+    def verdict_distribution(self, context: Context, draft: Context) -> dict[Verdict, float]:
+        """Return the distribution of the verdict about one draft."""
         prefixes = [context + draft[:i] for i in range(len(draft) + 1)]
         targets = [self.target(prefix) for prefix in prefixes]
         tokens = [
@@ -189,7 +189,7 @@ class Speculation:
             yield draft, 1.0
             return
         here = context + draft
-        for token_id, probability in draw_law(self.sampled(here)).items():
+        for token_id, probability in draw_distribution(self.sampled(here)).items():
             if self.withholds(here, token_id):
                 yield draft, probability
             else:
@@ -197,60 +197,64 @@ class Speculation:
                     yield longer, probability * share
 
 
-def draw_law(row: Distribution) -> dict[int, float]:
-    """Return the law of `row.draw`, computed from its own answers."""
+def draw_distribution(row: Distribution) -> dict[int, float]:
+    """Return the distribution of `row.draw`, computed from its own answers."""
     return integrate(
         lambda u: row.draw(u(Purpose.DRAFT, 0)), lambda purpose, i: draw_breakpoints(row)
     )
 
 
-def emitted_law(speculative: Round, target: Model, count: int, rounds: int = 1) -> Law:
-    """Return the law of the first `count` tokens: some rounds, then the target alone."""
-    law: defaultdict[Context, float] = defaultdict(float)
+def emitted_distribution(
+    speculative: Round, target: Model, count: int, rounds: int = 1
+) -> TextDistribution:
+    """Return the distribution of the first `count` tokens: some rounds, then the target alone."""
+    distribution: defaultdict[Context, float] = defaultdict(float)
     speculate = functools.cache(speculative)
 
     @functools.cache
-    def alone(context: Context) -> Law:
-        return {(token_id,): share for token_id, share in draw_law(target(context)).items()}
+    def alone(context: Context) -> TextDistribution:
+        return {
+            (token_id,): share for token_id, share in draw_distribution(target(context)).items()
+        }
 
     def extend(context: Context, probability: float, rounds_left: int) -> None:
         if len(context) >= count:
-            law[context[:count]] += probability
+            distribution[context[:count]] += probability
             return
         emitted = speculate(context) if rounds_left else alone(context)
         for token_ids, share in emitted.items():
             extend(context + token_ids, probability * share, max(rounds_left - 1, 0))
 
     extend((), 1.0, rounds)
-    return dict(law)
+    return dict(distribution)
 
 
-def target_law(target: Model, count: int) -> Law:
-    """Return the law of the target's own first `count` tokens, by the product rule."""
-    law: dict[Context, float] = {(): 1.0}
+def target_distribution(target: Model, count: int) -> TextDistribution:
+    """Return the distribution of the target's own first `count` tokens, by the product rule."""
+    distribution: dict[Context, float] = {(): 1.0}
     for _ in range(count):
-        law = {
+        distribution = {
             (*context, int(token_id)): probability * target(context).probability(int(token_id))
-            for context, probability in law.items()
+            for context, probability in distribution.items()
             for token_id in target(context).token_ids
         }
-    return law
+    return distribution
 
 
-def total_variation(a: Law, b: Law) -> float:
-    """Return half the summed difference, after checking that both are whole laws."""
-    for law in (a, b):
-        assert abs(sum(law.values()) - 1.0) < 1e-12
+def total_variation(a: TextDistribution, b: TextDistribution) -> float:
+    """Return half the summed difference, after checking that both are whole distributions."""
+    for distribution in (a, b):
+        assert abs(sum(distribution.values()) - 1.0) < 1e-12
     return sum(abs(a.get(key, 0.0) - b.get(key, 0.0)) for key in {*a, *b}) / 2
 
 
-def chi_square_p_value(outcomes: Sequence[Context], law: Law) -> float:
-    """Return how likely outcomes at least this unlike `law` are, if they follow it."""
+def chi_square_p_value(outcomes: Sequence[Context], distribution: TextDistribution) -> float:
+    """Return how likely outcomes at least this unlike `native` are, if they follow it."""
     counts = Counter(outcomes)
-    assert set(counts) <= set(law)
-    expected = np.array(list(law.values())) * len(outcomes)
+    assert set(counts) <= set(distribution)
+    expected = np.array(list(distribution.values())) * len(outcomes)
     assert expected.min() >= 5
-    return float(stats.chisquare([counts[key] for key in law], expected).pvalue)
+    return float(stats.chisquare([counts[key] for key in distribution], expected).pvalue)
 
 
 # Models

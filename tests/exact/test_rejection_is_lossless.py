@@ -1,4 +1,4 @@
-"""Whatever a draft says, the rejection rule emits the target's law: exactly, and never nearly.
+"""Whatever a draft says, the rejection rule emits exactly the target's distribution.
 
 Every exact test has a twin that breaks one rule and must be seen to fail. The
 statistical tests have fixed seeds; with fresh ones, each would raise a false
@@ -19,21 +19,21 @@ from outrider.noise import Purpose, uniform
 from tests.exact.enumeration import (
     Breakpoints,
     Context,
-    Law,
     Model,
     Rule,
     Speculation,
+    TextDistribution,
     chi_square_p_value,
     coin_breakpoints,
     draw_breakpoints,
-    draw_law,
-    emitted_law,
+    draw_distribution,
+    emitted_distribution,
     integrate,
     mixture,
     random_model,
     rewritten,
     softened,
-    target_law,
+    target_distribution,
     total_variation,
 )
 
@@ -43,10 +43,12 @@ SHAPES = [(3, 2), (4, 3), (2, 4)]  # vocabulary, draft length
 
 
 def error_of(speculation: Speculation, rounds: int = 1) -> float:
-    """Return how far the emitted law is from the target's, over one token past the draft."""
+    """Return how far the emitted distribution is from the target's, one token past the draft."""
     count = speculation.length + 1
-    emitted = emitted_law(speculation.round_law, speculation.target, count, rounds)
-    return total_variation(emitted, target_law(speculation.target, count))
+    emitted = emitted_distribution(
+        speculation.round_distribution, speculation.target, count, rounds
+    )
+    return total_variation(emitted, target_distribution(speculation.target, count))
 
 
 def honest(target: Model, draft: Model, length: int) -> Speculation:
@@ -75,26 +77,26 @@ def coarse(row: Distribution) -> Distribution:
 # The harness itself
 
 
-def test_the_harness_gives_a_draw_its_exact_law() -> None:
+def test_the_harness_gives_a_draw_its_exact_distribution() -> None:
     row = Distribution(np.array([7, 3, 5], np.int32), np.array([1.0, 2.0, 1.0]))
-    assert draw_law(row) == {7: 0.25, 3: 0.5, 5: 0.25}
+    assert draw_distribution(row) == {7: 0.25, 3: 0.5, 5: 0.25}
 
 
 def test_the_harness_gives_the_same_question_the_same_number() -> None:
     def decide(u: Uniform) -> tuple[bool, bool]:
         return u(Purpose.ACCEPT, 0) < 0.25, u(Purpose.ACCEPT, 0) < 0.25
 
-    law = integrate(decide, lambda purpose, i: [0.25])
-    assert law == {(True, True): 0.25, (False, False): 0.75}
+    distribution = integrate(decide, lambda purpose, i: [0.25])
+    assert distribution == {(True, True): 0.25, (False, False): 0.75}
 
 
 def test_the_harness_takes_different_questions_as_independent() -> None:
     def decide(u: Uniform) -> tuple[bool, bool]:
         return u(Purpose.ACCEPT, 0) < 0.25, u(Purpose.NEXT, 0) < 0.5
 
-    law = integrate(decide, lambda purpose, i: [0.25, 0.5])
-    assert law[True, True] == 0.125
-    assert law[False, True] == 0.375
+    distribution = integrate(decide, lambda purpose, i: [0.25, 0.5])
+    assert distribution[True, True] == 0.125
+    assert distribution[False, True] == 0.375
 
 
 @pytest.mark.parametrize("hint", [[], [0.3 - 1e-9], [0.3 + 1e-9]])
@@ -195,9 +197,9 @@ def test_draft_ids_that_the_target_does_not_know_change_nothing() -> None:
 
 def test_a_draft_equal_to_the_target_is_accepted_whole() -> None:
     target = random_model(1, 3)
-    law = honest(target, target, 3).round_law(())
-    assert {len(emitted) for emitted in law} == {4}
-    assert total_variation(law, target_law(target, 4)) < EXACT
+    distribution = honest(target, target, 3).round_distribution(())
+    assert {len(emitted) for emitted in distribution} == {4}
+    assert total_variation(distribution, target_distribution(target, 4)) < EXACT
 
 
 def test_a_draft_that_ends_before_it_draws_changes_nothing() -> None:
@@ -223,8 +225,8 @@ def test_a_token_is_accepted_with_the_mass_that_p_and_q_share() -> None:
         speculation = honest(everywhere(p), everywhere(q), 1)
         accepted = sum(
             probability * share
-            for token_id, probability in draw_law(q).items()
-            for verdict, share in speculation.verdict_law((), (token_id,)).items()
+            for token_id, probability in draw_distribution(q).items()
+            for verdict, share in speculation.verdict_distribution((), (token_id,)).items()
             if verdict.accepted_count == 1
         )
         shared = sum(min(p.probability(i), q.probability(i)) for i in range(4))
@@ -349,12 +351,20 @@ def test_a_draft_that_withholds_tokens_after_looking_at_them_is_seen() -> None:
 @pytest.mark.parametrize("shared", [Purpose.ACCEPT, Purpose.NEXT])
 def test_a_draft_that_shares_its_number_with_the_rule_is_seen(shared: Purpose) -> None:
     target, draft = random_model(8, 4), random_model(58, 4)
-    assert total_variation(shared_law(target, draft, Purpose.DRAFT), target_law(target, 1)) < EXACT
-    assert total_variation(shared_law(target, draft, shared), target_law(target, 1)) > VISIBLE
+    assert (
+        total_variation(
+            shared_distribution(target, draft, Purpose.DRAFT), target_distribution(target, 1)
+        )
+        < EXACT
+    )
+    assert (
+        total_variation(shared_distribution(target, draft, shared), target_distribution(target, 1))
+        > VISIBLE
+    )
 
 
-def shared_law(target: Model, draft: Model, purpose: Purpose) -> Law:
-    """Return the law of one position when the draft draws with the number of `purpose`."""
+def shared_distribution(target: Model, draft: Model, purpose: Purpose) -> TextDistribution:
+    """Return the distribution of one position when the draft draws with the number of `purpose`."""
     p, q = target(()), draft(())
     points = draw_breakpoints(q) + draw_breakpoints(residual(p, q))
     for token_id in q.token_ids.tolist():
@@ -400,12 +410,12 @@ def generate(seed: int, streams: Mapping[Purpose, Purpose]) -> tuple[Context, in
     return text[:COUNT], rollbacks
 
 
-def test_texts_of_many_rounds_have_the_targets_law() -> None:
+def test_texts_of_many_rounds_have_the_targets_distribution() -> None:
     runs = [generate(seed, A_STREAM_EACH) for seed in range(8_000)]
     assert sum(rollbacks for _, rollbacks in runs) > 8_000
-    assert chi_square_p_value([text for text, _ in runs], target_law(TARGET, COUNT)) > 1e-6
+    assert chi_square_p_value([text for text, _ in runs], target_distribution(TARGET, COUNT)) > 1e-6
 
 
 def test_texts_whose_purposes_share_one_stream_are_seen() -> None:
     texts = [generate(seed, ONE_STREAM)[0][:2] for seed in range(1_000)]
-    assert chi_square_p_value(texts, target_law(TARGET, 2)) < 1e-6
+    assert chi_square_p_value(texts, target_distribution(TARGET, 2)) < 1e-6

@@ -18,17 +18,17 @@ from outrider.distribution import quantised
 from outrider.noise import Purpose
 from tests.exact.enumeration import (
     Context,
-    Law,
     Model,
     Round,
+    TextDistribution,
     chi_square_p_value,
     draw_breakpoints,
-    emitted_law,
+    emitted_distribution,
     integrate,
     random_model,
     rewritten,
     softened,
-    target_law,
+    target_distribution,
     total_variation,
 )
 
@@ -39,17 +39,17 @@ Drafter = Callable[[Context, Uniform], Context]
 
 
 def error_of(emit: Round, target: Model, count: int, rounds: int = 1) -> float:
-    emitted = emitted_law(emit, target, count, rounds)
-    return total_variation(emitted, target_law(target, count))
+    emitted = emitted_distribution(emit, target, count, rounds)
+    return total_variation(emitted, target_distribution(target, count))
 
 
 def match_round(target: Model, drafter: Drafter, vocabulary: int, *others: Model) -> Round:
-    """Return the law of a round in which the target draws with `u(NEXT, i)`.
+    """Return the distribution of a round in which the target draws with `u(NEXT, i)`.
 
     `others` are the models whose draws also depend on those numbers.
     """
 
-    def round_law(context: Context) -> Law:
+    def round_distribution(context: Context) -> TextDistribution:
         def emit(u: Uniform) -> Context:
             draft = drafter(context, u)
             samples = [
@@ -69,7 +69,7 @@ def match_round(target: Model, drafter: Drafter, vocabulary: int, *others: Model
 
         return integrate(emit, breakpoints)
 
-    return round_law
+    return round_distribution
 
 
 def always(*token_ids: int) -> Drafter:
@@ -149,7 +149,7 @@ def test_one_number_for_two_positions_is_seen() -> None:
 
     points = [point for context in ((), (0,), (1,)) for point in draw_breakpoints(target(context))]
     emitted = integrate(emit, lambda purpose, i: points)
-    assert total_variation(emitted, target_law(target, 2)) > VISIBLE
+    assert total_variation(emitted, target_distribution(target, 2)) > VISIBLE
 
 
 def test_a_second_sample_after_a_mismatch_is_seen() -> None:
@@ -161,7 +161,7 @@ def test_a_second_sample_after_a_mismatch_is_seen() -> None:
         return (samples[0] if samples[0] == 1 else samples[1],)
 
     emitted = integrate(emit, lambda purpose, i: draw_breakpoints(row))
-    assert total_variation(emitted, target_law(target, 1)) > VISIBLE
+    assert total_variation(emitted, target_distribution(target, 1)) > VISIBLE
 
 
 # With the real noise
@@ -233,14 +233,14 @@ def test_a_text_is_the_same_whatever_is_drafted(guesser: Guesser) -> None:
         assert generate(seed, guesser, 40) == generate(seed, nothing, 40)
 
 
-def test_a_drafter_with_the_targets_law_is_always_right() -> None:
+def test_a_drafter_with_the_targets_distribution_is_always_right() -> None:
     for seed in range(20):
         assert racing(TARGET, COUNT)(seed, ()) == generate(seed, nothing)
 
 
-def test_texts_of_a_shared_noise_draft_have_the_targets_law() -> None:
+def test_texts_of_a_shared_noise_draft_have_the_targets_distribution() -> None:
     texts = [generate(seed, racing(DRAFT, 2)) for seed in range(8_000)]
-    assert chi_square_p_value(texts, target_law(TARGET, COUNT)) > 1e-6
+    assert chi_square_p_value(texts, target_distribution(TARGET, COUNT)) > 1e-6
 
 
 def test_texts_keyed_by_one_position_only_are_seen() -> None:
@@ -251,4 +251,4 @@ def test_texts_keyed_by_one_position_only_are_seen() -> None:
         return text
 
     texts = [text_of(seed) for seed in range(1_000)]
-    assert chi_square_p_value(texts, target_law(TARGET, 2)) < 1e-6
+    assert chi_square_p_value(texts, target_distribution(TARGET, 2)) < 1e-6

@@ -166,7 +166,7 @@ async def test_logprobs_are_the_targets_own(trio: Trio, target_path: Path) -> No
     model.close()
 
 
-async def test_logprobs_after_sampling_are_those_of_the_law(trio: Trio) -> None:
+async def test_logprobs_after_sampling_are_those_of_the_distribution(trio: Trio) -> None:
     parameters = SamplingParameters(top_k=3, top_p=1.0, min_p=0.0)
     request = asked(parameters, top=10)
     request.logprobs.after_sampling = True

@@ -142,7 +142,7 @@ async def test_the_statistics_and_the_status_say_what_the_controller_goes_by(tri
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("draft_length", [1, 4, 8])
-async def test_a_draft_with_the_targets_own_law_is_always_right(
+async def test_a_draft_with_the_targets_own_distribution_is_always_right(
     temperature: float, draft_length: int
 ) -> None:
     async with three_services(endless, drafter(1.0, NEVER)) as trio:

@@ -257,7 +257,7 @@ def _alone(model: ToyModel, context: list[int], count: int, seed: int, dropped: 
             part = text[held : held + 64]
             [rows] = model.decode([Chunk(0, held, part, 1)])
             held += len(part)
-        token_id, _ = sampler.law(rows[0]).race(seed, 0, len(text) + dropped)
+        token_id, _ = sampler.distribution(rows[0]).race(seed, 0, len(text) + dropped)
         written.append(token_id)
         text.append(token_id)
     return written

@@ -1,4 +1,4 @@
-"""Rejection sampling through three services has exactly the target's law.
+"""Rejection sampling through three services has exactly the target's distribution.
 
 The seeds are fixed, so these tests always give the same answer for the same
 code. A correct change of the noise fails one of them with the odds that
@@ -28,7 +28,7 @@ ALARM = 1e-4
 """The odds of a false alarm of each chi-square test."""
 
 COUNT = 3
-"""Tokens whose joint law is tested: one plain, then a block of two."""
+"""Tokens whose joint distribution is tested: one plain, then a block of two."""
 
 SEEDS = 700 if THOROUGH else 350
 PROMPT = [0, 3, 4]
@@ -39,7 +39,7 @@ TEXTBOOK = {
 }
 DISTRIBUTIONS: dict[str, Any] = {}
 
-Law = dict[tuple[int, ...], float]
+TextDistribution = dict[tuple[int, ...], float]
 
 
 def target() -> ToyModel:
@@ -52,7 +52,7 @@ def draft() -> ToyModel:
     return toy(seed=5, vocabulary_size=7, spread=1.0, sequence_count=16, like=4, agreement=0.5)
 
 
-def exact_law(model: ToyModel, count: int) -> Law:
+def exact_distribution(model: ToyModel, count: int) -> TextDistribution:
     """Return the probability of every start of a text, by the product rule."""
 
     def extend(
@@ -63,20 +63,20 @@ def exact_law(model: ToyModel, count: int) -> Law:
             return
         model.truncate(0, 0)
         [[row]] = model.decode([Chunk(0, 0, [*PROMPT, *text], 1)])
-        law = model.sampler(SAMPLING).law(row)
-        for token_id in law.token_ids.tolist():
-            yield from extend((*text, token_id), probability * law.probability(token_id))
+        distribution = model.sampler(SAMPLING).distribution(row)
+        for token_id in distribution.token_ids.tolist():
+            yield from extend((*text, token_id), probability * distribution.probability(token_id))
 
     return dict(extend((), 1.0))
 
 
-def p_value(counts: Counter[tuple[int, ...]], law: Law) -> float:
+def p_value(counts: Counter[tuple[int, ...]], distribution: TextDistribution) -> float:
     """Return the chi-square test's p-value, rare outcomes put together."""
     total = sum(counts.values())
-    assert set(counts) <= {text for text, probability in law.items() if probability > 0}
-    common_texts = [text for text, probability in law.items() if probability * total >= 5]
+    assert set(counts) <= {text for text, probability in distribution.items() if probability > 0}
+    common_texts = [text for text, probability in distribution.items() if probability * total >= 5]
     observed = [counts[text] for text in common_texts]
-    expected = [law[text] * total for text in common_texts]
+    expected = [distribution[text] * total for text in common_texts]
     rest = total - sum(expected)
     if rest > 5:
         observed.append(total - sum(observed))
@@ -110,14 +110,16 @@ def starts(written: list[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("mode", [DISTRIBUTIONS, TEXTBOOK], ids=["distributions", "textbook"])
-async def test_the_joint_law_of_the_first_tokens_is_the_targets(mode: dict[str, Any]) -> None:
+async def test_the_joint_distribution_of_the_first_tokens_is_the_targets(
+    mode: dict[str, Any],
+) -> None:
     async with three_services(target, draft, draft_seconds=30.0) as trio:
         written = await texts(trio, range(SEEDS), **mode)
-    assert p_value(starts(written), exact_law(target(), COUNT)) > ALARM
+    assert p_value(starts(written), exact_distribution(target(), COUNT)) > ALARM
 
 
 async def test_the_textbook_mode_writes_what_the_other_one_writes() -> None:
-    """Equal seeds, equal blocks, equal laws: equal ids."""
+    """Equal seeds, equal blocks, equal distributions: equal ids."""
     async with three_services(target, draft, draft_seconds=30.0) as trio:
         one = await texts(trio, range(60))
         other = await texts(trio, range(60), **TEXTBOOK)
@@ -141,23 +143,25 @@ async def test_drafts_are_accepted_and_rejected_in_both_modes() -> None:
             assert completion.origin_count(messages.TOKEN_ORIGIN_CORRECTED) > 0
 
 
-def skewed(law: Law) -> Law:
-    """Return the law with every other text a third more or less likely."""
+def skewed(distribution: TextDistribution) -> TextDistribution:
+    """Return the distribution with every other text a third more or less likely."""
     factors = (0.67, 1.33)
-    changed = {text: law[text] * factors[i % 2] for i, text in enumerate(sorted(law))}
+    changed = {
+        text: distribution[text] * factors[i % 2] for i, text in enumerate(sorted(distribution))
+    }
     total = sum(changed.values())
     return {text: p / total for text, p in changed.items()}
 
 
-def test_the_test_sees_a_law_that_is_a_third_off() -> None:
-    """The negative control, without services: as many draws, from the law and a skewed one."""
-    law = exact_law(target(), COUNT)
+def test_the_test_sees_a_distribution_that_is_a_third_off() -> None:
+    """The negative control, without services: as many draws, from the right and a skewed one."""
+    distribution = exact_distribution(target(), COUNT)
     rng = np.random.default_rng(0)
 
-    def draws(of: Law) -> Counter[tuple[int, ...]]:
+    def draws(of: TextDistribution) -> Counter[tuple[int, ...]]:
         keys = list(of)
         chosen = rng.choice(len(keys), SEEDS, p=list(of.values()))
         return Counter(keys[i] for i in chosen.tolist())
 
-    assert p_value(draws(law), law) > ALARM
-    assert p_value(draws(skewed(law)), law) < ALARM
+    assert p_value(draws(distribution), distribution) > ALARM
+    assert p_value(draws(skewed(distribution)), distribution) < ALARM

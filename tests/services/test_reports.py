@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from outrider.distribution import Distribution, most_probable, softmax
-from outrider.sampling import law
+from outrider.sampling import distribution_of
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.wire import read_sampling
@@ -87,7 +87,7 @@ async def test_reports_add_up_to_the_text(
 def check_candidates(
     report: messages.RoundReport, text: list[int], asked: messages.GenerateRequest
 ) -> None:
-    """Check every p against the target's law and every q against the draft's."""
+    """Check every p against the target's distribution and every q against the draft's."""
     for i, position in enumerate(report.positions):
         history = [*text, *(token.token_id for token in report.draft[:i])]
         assert listed(position.target) == pytest.approx(expected(target(), history, asked))
@@ -112,7 +112,7 @@ def expected(
     """Return what the model itself thinks comes next."""
     row = model._logits_after(tuple(history))
     sampling = read_sampling(asked.sampling)
-    of_row: Distribution = softmax(row) if sampling.greedy else law(row, sampling)
+    of_row: Distribution = softmax(row) if sampling.greedy else distribution_of(row, sampling)
     return dict(most_probable(of_row, ASKED))
 
 

@@ -161,7 +161,7 @@ async def test_an_identical_round_is_answered_identically_after_an_eviction(
         assert rows_of(again) == rows_of(first)
 
 
-async def test_a_round_with_another_law_is_not_answered_from_the_last_reply(
+async def test_a_round_with_another_distribution_is_not_answered_from_the_last_reply(
     service: ModelProcess,
 ) -> None:
     async with VerifyStream(service) as stream:
@@ -496,14 +496,16 @@ async def test_tokenize_adds_and_parses_special_tokens_when_asked(service: Model
 async def test_logits_are_the_models_own(service: ModelProcess) -> None:
     import numpy as np
 
-    from outrider.sampling import law
+    from outrider.sampling import distribution_of
 
     async with VerifyStream(service) as stream:
         await stream.send_round(1, 0, TEXT, [5], common.ROW_FORM_LOGITS)
         answer = await stream.receive()
     rows = [np.frombuffer(row, "<f4") for row in answer.rows.logits]
-    laws = [law(row, SAMPLING) for row in rows]
-    assert [law.race(11, 0, 4 + i)[0] for i, law in enumerate(laws)] == expected(TEXT, [5])
+    distributions = [distribution_of(row, SAMPLING) for row in rows]
+    assert [
+        distribution.race(11, 0, 4 + i)[0] for i, distribution in enumerate(distributions)
+    ] == expected(TEXT, [5])
 
 
 async def test_wide_answers_come_one_row_a_message() -> None:

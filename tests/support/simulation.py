@@ -1,6 +1,6 @@
 """Runs the real state machine and controller on a virtual clock against simulated models.
 
-The models are a law of texts and some times, so that thousands of generations
+The models are a distribution of texts and some times, so that thousands of generations
 take seconds: to see that no delay or fault changes a text, and to forecast
 what a pair will do before anything is moved.
 """
@@ -44,7 +44,7 @@ class Models:
     draft_slowdown: float = 1.0  # of the draft while the target is
     takes_turns: bool = False  # draft and target never decode at the same time
     read_time: float = 0.0  # of the draft, for a token of the text
-    spread: float = 2.0  # alpha + beta of the beta law that a token's chance is drawn from
+    spread: float = 2.0  # alpha + beta of the beta distribution that a token's chance is drawn from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

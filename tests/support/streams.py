@@ -198,7 +198,7 @@ def sampled(
     ids = []
     for position in range(head, len(token_ids)):
         [[row]] = model.decode([Chunk(0, position, token_ids[position : position + 1], 1)])
-        ids.append(sampler.law(row).race(SEED, 0, position + 1)[0])
+        ids.append(sampler.distribution(row).race(SEED, 0, position + 1)[0])
     return ids
 
 

@@ -128,7 +128,7 @@ def random_weights(shape: Shape, token_count: int, seed: int) -> Weights:
     weights = {"token_embd.weight": _embedding(shape, token_count, seed)}
     for layer in range(shape.layers):
         weights |= _layer(shape, layer, seed)
-    # Logits of standard deviation 3: a sharp law, but no certain one.
+    # Logits of standard deviation 3: a sharp distribution, but no certain one.
     scale = 3.0 / np.sqrt(shape.embedding)
     weights["output_norm.weight"] = np.full(shape.embedding, scale, np.float32)
     if shape.short_context:

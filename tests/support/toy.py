@@ -80,7 +80,7 @@ class ToyModel:
     can_truncate: bool = True  # False: like recurrent memory, which empties but never cuts
     can_exchange: bool = True  # False: like a sliding window, whose state cannot be moved
     lets_go_below: int = 0  # a cut to fewer tokens leaves nothing, as a small sliding window may
-    wobble: float = 0.0  # relative change of the logits per row of the decode: numerics `law`
+    wobble: float = 0.0  # relative change of the logits per row of the decode: numerics `native`
     step_seconds: float = 0.0
     no_room_after: int | None = None  # rows of a merged decode above which no cells are found
     before_decode: Callable[[Sequence[Chunk]], None] | None = None  # may raise NoRoom, DecodeFailed
@@ -321,10 +321,10 @@ class ToySampler:
     has_state: ClassVar[bool] = False
     mirostat_mu: float | None = None
 
-    def law(self, row: Row) -> Distribution:
-        """Return the law of the next token."""
+    def distribution(self, row: Row) -> Distribution:
+        """Return the distribution of the next token."""
         _require(not np.isnan(row).any(), "the row was overwritten by a later decode")
-        return sampling.law(row, self.parameters)
+        return sampling.distribution_of(row, self.parameters)
 
     def accept(self, token_id: int, is_prompt: bool = False) -> None:
         """Go on behind a token, which changes nothing."""
@@ -365,7 +365,7 @@ def generate_alone(
     while goes_on() and not (written and written[-1] in ends):
         position = len(prompt) + len(written)
         row = _decode_alone(model, position - len(pending), pending)
-        token_id, _ = sampler.law(row).race(seed, choice, position)
+        token_id, _ = sampler.distribution(row).race(seed, choice, position)
         written.append(token_id)
         pending = [token_id]
     return written

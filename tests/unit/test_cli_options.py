@@ -45,7 +45,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "cache_type_v": "f32",
         "nice": 5,
         "embeddings": True,
-        "numerics": "law",
+        "numerics": "native",
     },
     ServerOptions: {
         "allow_remote": True,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import outrider
+from outrider.errors import InvalidConfig
+from outrider.model_service.config import ModelConfig
 from outrider_cli import run
 from tests.support.commands import environment
 
@@ -91,3 +94,8 @@ def test_a_status_where_nothing_runs_suggests_what_to_run(
     assert run(["status", "--orchestrator", "127.0.0.1:1"]) == 1
     told = capsys.readouterr().err
     assert told == "outrider: no orchestrator answers at 127.0.0.1:1; `outrider up` starts one\n"
+
+
+def test_the_old_name_of_a_numerics_profile_says_what_it_is_called_now() -> None:
+    with pytest.raises(InvalidConfig, match="law is called native now"):
+        ModelConfig(model=Path("m.gguf"), numerics="law")

@@ -248,7 +248,7 @@ def test_a_draft_larger_than_a_quarter_is_a_note(size: int, level: list[Level]):
     ("profile", "size", "level", "words"),
     [
         ("exact", 1, OK, "bit for bit"),
-        ("law", 1, NOTE, "near-ties"),
+        ("native", 1, NOTE, "near-ties"),
         ("", MEASURABLE_BYTES, NOTE, "a target of 2.0 GB is not loaded just to look"),
         ("", 1, NOTE, "did not get so far"),
     ],
@@ -427,7 +427,7 @@ def test_the_certificate_of_a_peer_expires():
 
 
 FAR = replace(MODEL, round_trip_seconds=0.01)
-SMALL = PeerModel(role="draft", address="d:1", name="small", profile="law")
+SMALL = PeerModel(role="draft", address="d:1", name="small", profile="native")
 ORCHESTRATOR = Peer(role="orchestrator", address="o:1", models=(FAR, SMALL))
 
 

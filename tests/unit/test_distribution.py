@@ -1,4 +1,4 @@
-"""What a sparse law promises: exact draws, fair races, residuals by id and rows fit to be sent.
+"""What a sparse distribution promises: exact draws, fair races, residuals by id, rows to send.
 
 The statistical tests have fixed seeds. With fresh ones, each would raise a
 false alarm at most once in a million runs.
@@ -28,15 +28,15 @@ LARGEST_U = 1.0 - 2.0**-53
 
 
 def row(weights: Mapping[int, float]) -> Distribution:
-    """Return the law of these weights, listed in this order."""
+    """Return the distribution of these weights, listed in this order."""
     return Distribution(np.array(list(weights), np.int32), np.array(list(weights.values()), float))
 
 
-def probabilities(law: Distribution) -> dict[int, float]:
+def probabilities(distribution: Distribution) -> dict[int, float]:
     """Return the ids that can come out, with their probabilities."""
     return {
-        int(token_id): float(weight / law.weights.sum())
-        for token_id, weight in zip(law.token_ids, law.weights, strict=True)
+        int(token_id): float(weight / distribution.weights.sum())
+        for token_id, weight in zip(distribution.token_ids, distribution.weights, strict=True)
         if weight > 0
     }
 
@@ -53,9 +53,9 @@ def random_row(rng: np.random.Generator, vocabulary: int) -> Distribution:
 
 
 def test_a_probability_is_the_weight_over_the_sum() -> None:
-    law = row({7: 1, 3: 2, 5: 1})
-    assert [law.probability(i) for i in (3, 5, 7)] == [0.5, 0.25, 0.25]
-    assert law.total == 4.0
+    distribution = row({7: 1, 3: 2, 5: 1})
+    assert [distribution.probability(i) for i in (3, 5, 7)] == [0.5, 0.25, 0.25]
+    assert distribution.total == 4.0
 
 
 def test_an_id_that_is_not_listed_has_probability_0() -> None:
@@ -63,38 +63,38 @@ def test_an_id_that_is_not_listed_has_probability_0() -> None:
 
 
 def test_certain_gives_one_id_always() -> None:
-    law = certain(9)
-    assert law.probability(9) == 1.0
-    assert {law.draw(u) for u in (SMALLEST_U, 0.5, LARGEST_U)} == {9}
-    assert law.race(seed=1, stream=0, position=2) == (9, float("inf"))
+    distribution = certain(9)
+    assert distribution.probability(9) == 1.0
+    assert {distribution.draw(u) for u in (SMALLEST_U, 0.5, LARGEST_U)} == {9}
+    assert distribution.race(seed=1, stream=0, position=2) == (9, float("inf"))
 
 
 # Draws
 
 
 def test_a_draw_walks_the_ids_in_the_listed_order() -> None:
-    law = row({7: 1, 3: 2, 5: 1})
-    assert [law.draw(u) for u in (0.1, 0.3, 0.7, 0.9)] == [7, 3, 3, 5]
+    distribution = row({7: 1, 3: 2, 5: 1})
+    assert [distribution.draw(u) for u in (0.1, 0.3, 0.7, 0.9)] == [7, 3, 3, 5]
 
 
 def test_a_draw_at_a_boundary_belongs_to_the_later_id() -> None:
-    law = row({7: 1, 3: 2, 5: 1})
-    assert [law.draw(u) for u in (0.25, 0.75)] == [3, 5]
-    assert [law.draw(float(np.nextafter(u, 0))) for u in (0.25, 0.75)] == [7, 3]
+    distribution = row({7: 1, 3: 2, 5: 1})
+    assert [distribution.draw(u) for u in (0.25, 0.75)] == [3, 5]
+    assert [distribution.draw(float(np.nextafter(u, 0))) for u in (0.25, 0.75)] == [7, 3]
 
 
 def test_integer_weights_are_drawn_in_exactly_their_proportions() -> None:
-    law = row({4: 65, 1: 1, 9: 300, 2: 17})
-    drawn = [law.draw((r + 0.5) / 383) for r in range(383)]
+    distribution = row({4: 65, 1: 1, 9: 300, 2: 17})
+    drawn = [distribution.draw((r + 0.5) / 383) for r in range(383)]
     assert drawn == [4] * 65 + [1] * 1 + [9] * 300 + [2] * 17
 
 
 def test_the_largest_weights_still_leave_a_weight_of_1_its_exact_share() -> None:
-    law = Distribution(np.arange(65536, dtype=np.int32), np.full(65536, 65535.0))
-    law.weights[0] = 1.0
-    share = 1.0 / law.total
-    assert law.draw(share * (1 - 1e-9)) == 0
-    assert law.draw(share * (1 + 1e-9)) == 1
+    distribution = Distribution(np.arange(65536, dtype=np.int32), np.full(65536, 65535.0))
+    distribution.weights[0] = 1.0
+    share = 1.0 / distribution.total
+    assert distribution.draw(share * (1 - 1e-9)) == 0
+    assert distribution.draw(share * (1 + 1e-9)) == 1
 
 
 def test_a_weight_of_0_is_never_drawn() -> None:
@@ -102,10 +102,10 @@ def test_a_weight_of_0_is_never_drawn() -> None:
     for _ in range(200):
         inner = random_row(rng, 12)
         ids = np.array([20, *inner.token_ids, 21], np.int32)
-        law = Distribution(ids, np.array([0.0, *inner.weights, 0.0]))
-        sums = np.cumsum(law.weights) / law.weights.sum()
+        distribution = Distribution(ids, np.array([0.0, *inner.weights, 0.0]))
+        sums = np.cumsum(distribution.weights) / distribution.weights.sum()
         for u in (SMALLEST_U, LARGEST_U, *sums[(sums > 0) & (sums < 1)], *rng.random(5)):
-            assert law.probability(law.draw(float(u))) > 0
+            assert distribution.probability(distribution.draw(float(u))) > 0
 
 
 # Races
@@ -132,12 +132,12 @@ def test_with_equal_noise_the_heaviest_id_wins_by_its_log_ratio(
 
 
 def test_a_race_adds_gumbel_noise_of_the_id_to_the_log_weight() -> None:
-    law = row({7: 1, 3: 2, 5: 1})
+    distribution = row({7: 1, 3: 2, 5: 1})
     for position in range(50):
         u = noise.uniforms(42, 1, position, np.arange(8, dtype=np.int32))
-        scores = {i: np.log(law.probability(i)) - np.log(-np.log(u[i])) for i in (7, 3, 5)}
+        scores = {i: np.log(distribution.probability(i)) - np.log(-np.log(u[i])) for i in (7, 3, 5)}
         third, second, first = sorted(scores, key=scores.__getitem__)
-        winner, margin = law.race(42, 1, position)
+        winner, margin = distribution.race(42, 1, position)
         assert winner == first
         assert margin == pytest.approx(scores[first] - scores[second], abs=1e-12)
         assert scores[second] >= scores[third]
@@ -161,26 +161,26 @@ def test_leaving_out_a_loser_does_not_change_the_winner() -> None:
 
 
 def test_a_weight_of_0_never_wins_a_race() -> None:
-    law = row({0: 0, 7: 1, 3: 0, 5: 1e-3, 9: 0})
-    assert {law.race(42, 0, position)[0] for position in range(300)} <= {7, 5}
+    distribution = row({0: 0, 7: 1, 3: 0, 5: 1e-3, 9: 0})
+    assert {distribution.race(42, 0, position)[0] for position in range(300)} <= {7, 5}
 
 
 def test_the_only_id_with_weight_wins_by_an_infinite_margin() -> None:
     assert row({0: 0, 7: 1, 3: 0}).race(42, 0, 0) == (7, float("inf"))
 
 
-def test_races_have_the_law_of_the_weights() -> None:
-    law = row({7: 5, 3: 2, 11: 1, 5: 4, 0: 3})
-    winners = [law.race(42, 0, position)[0] for position in range(20_000)]
-    counts = [winners.count(i) for i in law.token_ids]
-    assert stats.chisquare(counts, law.weights / law.total * 20_000).pvalue > 1e-6
+def test_races_have_the_distribution_of_the_weights() -> None:
+    distribution = row({7: 5, 3: 2, 11: 1, 5: 4, 0: 3})
+    winners = [distribution.race(42, 0, position)[0] for position in range(20_000)]
+    counts = [winners.count(i) for i in distribution.token_ids]
+    assert stats.chisquare(counts, distribution.weights / distribution.total * 20_000).pvalue > 1e-6
 
 
 def test_races_of_two_choices_are_independent() -> None:
-    law = row({7: 5, 3: 2, 5: 4})
+    distribution = row({7: 5, 3: 2, 5: 4})
     counts = np.zeros((3, 3))
     for position in range(8_000):
-        pair = [law.race(42, stream, position)[0] for stream in (0, 1)]
+        pair = [distribution.race(42, stream, position)[0] for stream in (0, 1)]
         counts[[7, 3, 5].index(pair[0]), [7, 3, 5].index(pair[1])] += 1
     assert stats.chi2_contingency(counts).pvalue > 1e-6
 
@@ -204,9 +204,9 @@ def test_two_races_meet_with_the_probability_of_the_closed_form() -> None:
 
 def test_from_logits_is_the_softmax_in_float64() -> None:
     logits = np.random.default_rng(2).normal(0, 5, 50).astype(np.float32)
-    law = from_logits(np.arange(50, dtype=np.int32), logits)
-    assert law.weights.dtype == np.float64
-    assert law.weights / law.total == pytest.approx(
+    distribution = from_logits(np.arange(50, dtype=np.int32), logits)
+    assert distribution.weights.dtype == np.float64
+    assert distribution.weights / distribution.total == pytest.approx(
         special.softmax(logits.astype(np.float64)), rel=1e-12
     )
 
@@ -219,13 +219,13 @@ def test_from_logits_leaves_the_logits_as_they_are() -> None:
 
 @pytest.mark.parametrize("shift", [-3e38, -1000.0, 0.0, 1000.0, 3e38])
 def test_huge_logits_do_not_overflow(shift: float) -> None:
-    law = from_logits(np.arange(2, dtype=np.int32), np.full(2, shift, np.float32))
-    assert probabilities(law) == {0: 0.5, 1: 0.5}
+    distribution = from_logits(np.arange(2, dtype=np.int32), np.full(2, shift, np.float32))
+    assert probabilities(distribution) == {0: 0.5, 1: 0.5}
 
 
 def test_a_forbidden_token_has_probability_0() -> None:
-    law = from_logits(np.arange(3, dtype=np.int32), np.array([1, -np.inf, 1], np.float32))
-    assert probabilities(law) == {0: 0.5, 2: 0.5}
+    distribution = from_logits(np.arange(3, dtype=np.int32), np.array([1, -np.inf, 1], np.float32))
+    assert probabilities(distribution) == {0: 0.5, 2: 0.5}
 
 
 # Residuals
@@ -299,8 +299,8 @@ def test_a_quantised_row_keeps_at_most_the_support() -> None:
 
 @pytest.mark.parametrize(("tail", "kept"), [(0.0, 4), (0.1, 4), (0.125, 3), (0.2, 3), (0.25, 2)])
 def test_a_quantised_row_drops_at_most_the_tail(tail: float, kept: int) -> None:
-    law = row({1: 0.125, 2: 0.5, 3: 0.25, 4: 0.125})
-    assert quantised(law, support=8, tail=tail).token_ids.tolist() == [2, 3, 1, 4][:kept]
+    distribution = row({1: 0.125, 2: 0.5, 3: 0.25, 4: 0.125})
+    assert quantised(distribution, support=8, tail=tail).token_ids.tolist() == [2, 3, 1, 4][:kept]
 
 
 def test_equal_weights_keep_their_listed_order() -> None:
@@ -329,13 +329,13 @@ def test_a_certain_row_stays_certain() -> None:
 def test_random_rows_keep_every_promise_of_the_sent_form(support: int, tail: float) -> None:
     rng = np.random.default_rng(4)
     for _ in range(100):
-        law = random_row(rng, 20)
-        sent = quantised(law, support, tail)
+        distribution = random_row(rng, 20)
+        sent = quantised(distribution, support, tail)
         assert sent.weights.tolist() == np.rint(sent.weights).tolist()
         assert sent.weights.max() == MAX_WEIGHT
         assert sent.weights.min() >= 1
         assert len(set(sent.token_ids.tolist())) == len(sent.token_ids) <= support
-        before = probabilities(law)
+        before = probabilities(distribution)
         assert set(sent.token_ids.tolist()) <= set(before)
         dropped = 1.0 - sum(before[int(i)] for i in sent.token_ids)
         assert dropped <= tail + 1e-12 or len(sent.token_ids) == support

@@ -131,8 +131,10 @@ class Target:
             return lambda generation: generation.target_full(number)
         self.held = [*prefix, *round_.draft]
         ids = [next_token(self.held[: len(prefix) + i]) for i in range(round_.row_count)]
-        laws = [certain(i) for i in ids]
-        rows = Rows(sampled=ids) if round_.form is Form.SAMPLED else Rows(distributions=laws)
+        distributions = [certain(i) for i in ids]
+        rows = (
+            Rows(sampled=ids) if round_.form is Form.SAMPLED else Rows(distributions=distributions)
+        )
         return lambda generation: generation.target_rows(number, rows)
 
 
@@ -620,8 +622,8 @@ def test_a_frame_without_rows_is_no_draft_under_the_rejection_rule() -> None:
     [order] = orders(generation)
     generation.draft_frame(Frame(5, 5, [1, 2, 3], completed=order.number))
     for round_ in rounds(generation):
-        laws = [certain(1)] * round_.row_count
-        generation.target_rows(round_.number, Rows(distributions=laws))
+        distributions = [certain(1)] * round_.row_count
+        generation.target_rows(round_.number, Rows(distributions=distributions))
     assert generation.committed == [*PROMPT, 5, 1]
 
 

@@ -485,11 +485,11 @@ def test_drafting_stops_before_a_token_that_is_less_probable_than_wanted(rule: R
 
 
 def probability(desk: Desk, text: list[int], token_id: int) -> float:
-    """Return what the draft's law gives a token: of the softmax where it is greedy."""
+    """Return what the draft's distribution gives a token: of the softmax where it is greedy."""
     [[row]] = ToyModel(eos_bias=NEVER).decode([Chunk(0, 0, text, 1)])
     if desk.opening.sampling.greedy:
         return float(np.exp(row - row.max())[token_id] / np.exp(row - row.max()).sum())
-    return desk.model.sampler(desk.opening.sampling).law(row).probability(token_id)
+    return desk.model.sampler(desk.opening.sampling).distribution(row).probability(token_id)
 
 
 def test_drafting_stops_where_the_best_token_hardly_leads() -> None:

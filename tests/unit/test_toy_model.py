@@ -101,7 +101,7 @@ def test_a_stale_row_is_visibly_overwritten_and_refused_by_the_sampler() -> None
     assert np.isnan(stale).all()
     assert not np.isnan(fresh).any()
     with pytest.raises(Misused, match="overwritten"):
-        model.sampler(GREEDY).law(stale)
+        model.sampler(GREEDY).distribution(stale)
 
 
 def test_a_row_cannot_be_written_to() -> None:

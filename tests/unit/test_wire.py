@@ -170,13 +170,13 @@ def test_a_round_comes_in_as_it_went_out(
     st.lists(st.binary(min_size=4 * SIZE, max_size=4 * SIZE), max_size=2),
 )
 def test_rows_come_in_as_they_went_out(
-    sampled: list[int], laws: list[Distribution], logits: list[bytes]
+    sampled: list[int], distributions: list[Distribution], logits: list[bytes]
 ) -> None:
-    message = sent(wire.write_rows(Rows(sampled, laws, logits), 7))
+    message = sent(wire.write_rows(Rows(sampled, distributions, logits), 7))
     read = wire.read_rows(message, SIZE)
     assert message.first_row == 7
     assert (read.sampled, read.logits) == (sampled, logits)
-    assert_same_rows(list(read.distributions), laws)
+    assert_same_rows(list(read.distributions), distributions)
 
 
 @pytest.mark.parametrize("rule", Rule)
@@ -243,7 +243,7 @@ def round_with(
     return target.VerifyRound(round=number, prefix=prefix, **fields)
 
 
-def rows_of_law(ids: list[int], weights: list[float]) -> target.Rows:
+def rows_of_distribution(ids: list[int], weights: list[float]) -> target.Rows:
     return target.Rows(distributions=[target.RowDistribution(token_ids=ids, weights=weights)])
 
 
@@ -350,13 +350,28 @@ REFUSED: list[tuple[Callable[[Any], Any], Any, str, str]] = [
     (read_round, round_with(row_form=9), "row_form", "unknown value 9"),
     (read_rows, target.Rows(token_ids=[SIZE]), "token_ids", "outside"),
     (read_rows, target.Rows(logits=[bytes(4 * SIZE - 4)]), "logits", "not 200 bytes"),
-    (read_rows, rows_of_law([], []), "distributions", "as many weights"),
-    (read_rows, rows_of_law([1, 2], [1.0]), "distributions", "as many weights"),
-    (read_rows, rows_of_law([SIZE], [1.0]), "distributions.token_ids", "outside"),
-    (read_rows, rows_of_law([1, 2], [1.0, -1.0]), "distributions", "negative or not finite"),
-    (read_rows, rows_of_law([1, 2], [1.0, NAN]), "distributions", "negative or not finite"),
-    (read_rows, rows_of_law([1, 2], [INF, 1.0]), "distributions", "negative or not finite"),
-    (read_rows, rows_of_law([1], [0.0]), "distributions", "negative or not finite"),
+    (read_rows, rows_of_distribution([], []), "distributions", "as many weights"),
+    (read_rows, rows_of_distribution([1, 2], [1.0]), "distributions", "as many weights"),
+    (read_rows, rows_of_distribution([SIZE], [1.0]), "distributions.token_ids", "outside"),
+    (
+        read_rows,
+        rows_of_distribution([1, 2], [1.0, -1.0]),
+        "distributions",
+        "negative or not finite",
+    ),
+    (
+        read_rows,
+        rows_of_distribution([1, 2], [1.0, NAN]),
+        "distributions",
+        "negative or not finite",
+    ),
+    (
+        read_rows,
+        rows_of_distribution([1, 2], [INF, 1.0]),
+        "distributions",
+        "negative or not finite",
+    ),
+    (read_rows, rows_of_distribution([1], [0.0]), "distributions", "negative or not finite"),
 ]
 
 
@@ -386,7 +401,7 @@ def test_a_frame_with_rows_has_one_for_every_token(row_count: int) -> None:
 
 def test_weights_whose_sum_is_infinite_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="distributions"), np.errstate(over="ignore"):
-        wire.read_rows(rows_of_law([1, 2], [1.7e308, 1.7e308]), SIZE)
+        wire.read_rows(rows_of_distribution([1, 2], [1.7e308, 1.7e308]), SIZE)
 
 
 @SETTINGS
