@@ -9,7 +9,7 @@ from orchestrator.core.generation import Generation, Plan
 from orchestrator.core.policies import control
 from orchestrator.driver import Driver
 from orchestrator.peers import Pair
-from outrider.messages import Form, Opening, Rule
+from outrider.messages import Form, Rule, SessionParameters
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy, Speculation
 from outrider.v1 import common_pb2, draft_service_pb2, target_service_pb2
@@ -37,7 +37,7 @@ async def make_generation(
     assert pair.target.model is not None
     rule = Rule.MATCH if sampling.greedy else Rule.SHARED_NOISE
     speculation = Speculation(n_max=draft_length, policy=Policy.FIXED, run_ahead=False)
-    opening = Opening(
+    opening = SessionParameters(
         session_id=secrets.token_bytes(16),
         attempt=0,
         rule=rule,

@@ -13,9 +13,18 @@ import numpy as np
 from outrider.distribution import Distribution, most_probable, quantised, softmax
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Model, Row
-from outrider.engine.sampler_state import Follower
+from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import InvalidRequest
-from outrider.messages import Candidates, Frame, Opening, Order, Rule, Span, check_room, compose
+from outrider.messages import (
+    Candidates,
+    Frame,
+    Order,
+    Rule,
+    SessionParameters,
+    Span,
+    check_room,
+    compose,
+)
 from outrider.noise import Purpose, uniform
 
 FRAME_TOKENS = 4
@@ -85,7 +94,7 @@ class Drafter:
 
     def __init__(
         self,
-        opening: Opening,
+        opening: SessionParameters,
         guess: Guesser,
         end_token_ids: Sequence[int],
         clock: Callable[[], float],
@@ -193,7 +202,7 @@ class _FrameBuilder:
         )
 
 
-def guesser(model: Model, opening: Opening, support: int, tail: float) -> Guesser:
+def guesser(model: Model, opening: SessionParameters, support: int, tail: float) -> Guesser:
     """Return how the opening's rule wants tokens picked, by the target's own sampler chain.
 
     `support` and `tail` bound the rows sent under `rejection`. Ids beyond the
@@ -204,12 +213,12 @@ def guesser(model: Model, opening: Opening, support: int, tail: float) -> Guesse
     seed, choice = opening.seed, opening.choice
     takes_argmax = not sampling.beyond_basic()
     chain = sampling if takes_argmax else sampling.unsure()
-    follower = Follower(model.sampler(chain, seed, choice), opening.prompt_count)
+    tracker = SamplerTracker(model.sampler(chain, seed, choice), opening.prompt_count)
     dropped = len(opening.dropped.token_ids)
 
     def distribution_at(row: Row, base: int, line: Sequence[int]) -> Distribution:
         try:
-            return follower.at(opening.whole(line), base + dropped).distribution(row)
+            return tracker.at(opening.whole(line), base + dropped).distribution(row)
         except InvalidRequest:
             return softmax(row)  # it leads nowhere, and is only a guess
 

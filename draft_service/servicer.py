@@ -22,7 +22,7 @@ from outrider.errors import (
     PositionPastCache,
     RoundSuperseded,
 )
-from outrider.messages import VOCABULARY_SLACK, Frame, Opening, Order, Rule, Span
+from outrider.messages import VOCABULARY_SLACK, Frame, Order, Rule, SessionParameters, Span
 from outrider.model_service.servicer import (
     ModelService,
     Ownership,
@@ -79,7 +79,7 @@ class _DraftStream:
     def __init__(
         self,
         host: EngineHost,
-        opening: Opening,
+        opening: SessionParameters,
         owner: Ownership,
         drafter: Drafter,
         vocabulary_size: int,

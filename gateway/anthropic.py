@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gateway.calls import CallStream, Shown
 from gateway.gathering import Completion, Gathering
-from gateway.openai.requests import ChatBody, ResponseFormat, SchemaFormat, Wish
+from gateway.openai.requests import ChatBody, ParsedRequest, ResponseFormat, SchemaFormat
 from gateway.options import Body, GenerationFields, Int32, ListOf, refuse
 from gateway.usage import acceptance_metrics, timings, usage
 from orchestrator.chat.tool_calls import ArgumentsPart, Mark, ToolCall, parse
@@ -200,14 +200,14 @@ def _response_format(config: OutputConfig | None) -> ResponseFormat | None:
 # --- answers ---
 
 
-def answer(message_id: str, wish: Wish, gathering: Gathering) -> dict[str, Any]:
+def answer(message_id: str, parsed: ParsedRequest, gathering: Gathering) -> dict[str, Any]:
     """Return the message once everything is finished."""
     (completion,) = gathering.completions
     text: str = completion.text
     calls: list[ToolCall] = []
-    if wish.call_format is not None:
-        opening = [Mark(wish.call_opening)] if wish.call_opening else []
-        text, calls = parse([*opening, *completion.pieces], wish.call_format)
+    if parsed.call_format is not None:
+        opening = [Mark(parsed.call_opening)] if parsed.call_opening else []
+        text, calls = parse([*opening, *completion.pieces], parsed.call_format)
     content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
     for number, call in enumerate(calls):
         block = _tool_use(message_id, number, call.name)
@@ -224,10 +224,10 @@ def answer(message_id: str, wish: Wish, gathering: Gathering) -> dict[str, Any]:
 class Events:
     """The events of a streamed message: blocks one after the other, each with its deltas."""
 
-    def __init__(self, message_id: str, wish: Wish) -> None:
+    def __init__(self, message_id: str, parsed: ParsedRequest) -> None:
         self._id = message_id
-        self._gathering = wish.gathering()
-        self._calls = CallStream.after(wish.call_opening, wish.call_format)
+        self._gathering = parsed.gathering()
+        self._calls = CallStream.after(parsed.call_opening, parsed.call_format)
         self._open_kind: str | None = None  # of the last block, if it has not ended
         self._block_count = 0
         self._call_count = 0

@@ -18,7 +18,7 @@ from gateway.bodies import LARGE_BYTES, JsonRoute, beside
 from gateway.config import HttpConfig
 from gateway.errors import Failure
 from gateway.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway, Orchestrator
-from gateway.jsonrpc.methods import Caller, Library
+from gateway.jsonrpc.methods import Caller, LegacyRpc
 from gateway.jsonrpc.protocol import answer
 from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.middleware import (
@@ -53,7 +53,7 @@ class _Nobody:
 
 
 def create_app(
-    orchestrator: Orchestrator, config: HttpConfig, library: Library | None = None
+    orchestrator: Orchestrator, config: HttpConfig, library: LegacyRpc | None = None
 ) -> FastAPI:
     """Return the gateway over an orchestrator, as an ASGI application.
 
@@ -195,7 +195,7 @@ def _add_llama(app: FastAPI, gateway: Gateway, config: HttpConfig) -> None:
 
     @app.get("/slots", tags=["llama-server"], responses=_ERRORS)
     async def slots() -> Response:
-        """Tell what is under way, where that is allowed."""
+        """Return what is in flight, where that is allowed."""
         if not config.slots:
             raise HTTPException(501, "/slots is off; start the orchestrator with --http-slots")
         return JSONResponse(gateway.slots())
@@ -233,11 +233,11 @@ def _add_ours(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/status", tags=["Outrider"], responses=_ERRORS)
     async def status() -> Response:
-        """Tell the state of the peers, as GetStatusResponse."""
+        """Return the state of the peers, as GetStatusResponse."""
         return JSONResponse(gateway.status())
 
 
-def _add_rpc(app: FastAPI, library: Library | None, config: HttpConfig) -> None:
+def _add_rpc(app: FastAPI, library: LegacyRpc | None, config: HttpConfig) -> None:
     def report(method: str, error: Exception) -> str:
         failure = logs.internal_error("outrider.http", error)
         return failure.metadata["errorId"]

@@ -134,41 +134,41 @@ class Gateway:
 
     async def complete(self, body: requests.CompletionBody) -> Response:
         """Answer /v1/completions."""
-        wish = requests.read_completion(body)
-        shape = answers.TextShape(wish.requests[0].HasField("logprobs"), wish.choice_count)
+        parsed = requests.read_completion(body)
+        shape = answers.TextShape(parsed.requests[0].HasField("logprobs"), parsed.choice_count)
 
         async def prepare(number: int, prompt: messages.GenerationStarted) -> None:
-            if wish.echoes:
-                shape.echoes[number] = await self._echo(wish.requests[number], prompt)
+            if parsed.echoes:
+                shape.echoes[number] = await self._echo(parsed.requests[number], prompt)
 
-        return await self._openai(wish, shape, "cmpl", prepare)
+        return await self._openai(parsed, shape, "cmpl", prepare)
 
     async def chat(self, body: requests.ChatBody) -> Response:
         """Answer /v1/chat/completions."""
-        wish = await self._read_chat(body)
+        parsed = await self._read_chat(body)
         shape = answers.ChatShape(
-            wish.requests[0].HasField("logprobs"),
+            parsed.requests[0].HasField("logprobs"),
             secrets.token_hex(6),
-            wish.call_format,
-            wish.call_opening,
+            parsed.call_format,
+            parsed.call_opening,
         )
-        return await self._openai(wish, shape, "chatcmpl", _nothing)
+        return await self._openai(parsed, shape, "chatcmpl", _nothing)
 
     async def count_chat(self, body: requests.ChatBody) -> Response:
         """Answer /v1/chat/completions/input_tokens."""
         count = _prompt_token_count(await self._read_chat(body))
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
-    async def _read_chat(self, body: requests.ChatBody) -> requests.Wish:
+    async def _read_chat(self, body: requests.ChatBody) -> requests.ParsedRequest:
         """Return what a chat asks for, rendered and tokenized."""
         rendered = await self._orchestrator.apply_template(requests.read_template(body))
         call_format = self._orchestrator.call_format()
         forced = await asyncio.to_thread(requests.read_forced_calls, body, call_format)
         prompt = await self._chat_ids(rendered.prompt + forced.opening, rendered.model)
-        wish = requests.read_chat(body, prompt, call_format, forced)
-        for each in wish.requests:
+        parsed = requests.read_chat(body, prompt, call_format, forced)
+        for each in parsed.requests:
             each.model.CopyFrom(rendered.model)
-        return wish
+        return parsed
 
     async def respond(self, body: responses.ResponseBody) -> Response:
         """Answer /v1/responses."""
@@ -225,7 +225,7 @@ class Gateway:
 
     async def _openai(
         self,
-        wish: requests.Wish,
+        parsed: requests.ParsedRequest,
         shape: answers.Shape,
         prefix: str,
         prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
@@ -235,21 +235,23 @@ class Gateway:
             int(time.time()),
             self._fingerprint(),
         )
-        if wish.streams:
-            return self._stream(self._chunks(wish, shape, head, prepare), OPENAI)
-        gathering = wish.gathering()
-        await self._gather(wish.requests, wish.fields, gathering, prepare)
+        if parsed.streams:
+            return self._stream(self._chunks(parsed, shape, head, prepare), OPENAI)
+        gathering = parsed.gathering()
+        await self._gather(parsed.requests, parsed.fields, gathering, prepare)
         return await written(answers.answer, head, shape, gathering)
 
     async def _chunks(
         self,
-        wish: requests.Wish,
+        parsed: requests.ParsedRequest,
         shape: answers.Shape,
         head: answers.Head,
         prepare: Callable[[int, messages.GenerationStarted], Awaitable[None]],
     ) -> AsyncGenerator[bytes]:
-        chunks = answers.Chunks(head, shape, wish)
-        async with aclosing(self._generate(wish.requests, wish.fields, wish.progress)) as stream:
+        chunks = answers.Chunks(head, shape, parsed)
+        async with aclosing(
+            self._generate(parsed.requests, parsed.fields, parsed.progress)
+        ) as stream:
             async for number, response in stream:
                 if response.WhichOneof("event") == "started":
                     await prepare(number, response.started)
@@ -301,22 +303,24 @@ class Gateway:
 
     async def message(self, body: anthropic.MessagesBody) -> Response:
         """Answer /v1/messages."""
-        wish = replace(await self._read_chat(anthropic.read_messages(body)), fields=body)
+        parsed = replace(await self._read_chat(anthropic.read_messages(body)), fields=body)
         message_id = f"msg_{secrets.token_hex(12)}"
-        if wish.streams:
-            return self._stream(self._message_events(message_id, wish), ANTHROPIC)
-        gathering = wish.gathering()
-        await self._gather(wish.requests, wish.fields, gathering, _nothing)
-        return await written(anthropic.answer, message_id, wish, gathering)
+        if parsed.streams:
+            return self._stream(self._message_events(message_id, parsed), ANTHROPIC)
+        gathering = parsed.gathering()
+        await self._gather(parsed.requests, parsed.fields, gathering, _nothing)
+        return await written(anthropic.answer, message_id, parsed, gathering)
 
     async def count_message(self, body: anthropic.PromptBody) -> Response:
         """Answer /v1/messages/count_tokens."""
-        wish = await self._read_chat(anthropic.read_count(body))
-        return JSONResponse({"input_tokens": _prompt_token_count(wish)})
+        parsed = await self._read_chat(anthropic.read_count(body))
+        return JSONResponse({"input_tokens": _prompt_token_count(parsed)})
 
-    async def _message_events(self, message_id: str, wish: requests.Wish) -> AsyncGenerator[bytes]:
-        events = anthropic.Events(message_id, wish)
-        async with aclosing(self._generate(wish.requests, wish.fields)) as stream:
+    async def _message_events(
+        self, message_id: str, parsed: requests.ParsedRequest
+    ) -> AsyncGenerator[bytes]:
+        events = anthropic.Events(message_id, parsed)
+        async with aclosing(self._generate(parsed.requests, parsed.fields)) as stream:
             async for _, response in stream:
                 for each in events.add(response):
                     yield event(each, each["type"])
@@ -325,17 +329,19 @@ class Gateway:
 
     async def complete_natively(self, fields: llama_server.CompletionFields) -> Response:
         """Answer /completion."""
-        wish = llama_server.read_completion(fields)
-        if wish.streams:
-            return self._stream(self._native_events(wish), LLAMA)
-        gathering = wish.gathering()
-        await self._gather(wish.requests, wish.fields, gathering, _nothing)
-        return await written(llama_server.answer, wish, gathering)
+        parsed = llama_server.read_completion(fields)
+        if parsed.streams:
+            return self._stream(self._native_events(parsed), LLAMA)
+        gathering = parsed.gathering()
+        await self._gather(parsed.requests, parsed.fields, gathering, _nothing)
+        return await written(llama_server.answer, parsed, gathering)
 
-    async def _native_events(self, wish: llama_server.Wish) -> AsyncGenerator[bytes]:
-        events = llama_server.Events(wish)
+    async def _native_events(self, parsed: llama_server.ParsedRequest) -> AsyncGenerator[bytes]:
+        events = llama_server.Events(parsed)
         last = time.perf_counter()
-        async with aclosing(self._generate(wish.requests, wish.fields, wish.progress)) as stream:
+        async with aclosing(
+            self._generate(parsed.requests, parsed.fields, parsed.progress)
+        ) as stream:
             async for number, response in stream:
                 now = time.perf_counter()
                 for each in events.add(number, response, now - last):
@@ -486,5 +492,5 @@ async def _nothing(number: int, prompt: messages.GenerationStarted) -> None:
     """Prepare nothing for the answer to a prompt."""
 
 
-def _prompt_token_count(wish: requests.Wish) -> int:
-    return sum(len(each.prompt_tokens.token_ids) for each in wish.requests)
+def _prompt_token_count(parsed: requests.ParsedRequest) -> int:
+    return sum(len(each.prompt_tokens.token_ids) for each in parsed.requests)

@@ -102,7 +102,7 @@ class EmbeddingFields(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ParsedRequest:
     """What /completion is asked for."""
 
     requests: list[messages.GenerateRequest]
@@ -126,7 +126,7 @@ class Wish:
         return Gathering(len(self.requests), self.choice_count)
 
 
-def read_completion(fields: CompletionFields) -> Wish:
+def read_completion(fields: CompletionFields) -> ParsedRequest:
     """Return what /completion is asked for. Raises InvalidRequest."""
     refuse(
         fields,
@@ -149,7 +149,7 @@ def read_completion(fields: CompletionFields) -> Wish:
         progress.ask(request)
         set_prompt(request, prompt)
         requests.append(request)
-    return Wish(requests, prompts, fields, count, progress)
+    return ParsedRequest(requests, prompts, fields, count, progress)
 
 
 def embedded_field(fields: EmbeddingFields) -> str:
@@ -171,21 +171,21 @@ def read_embedding(fields: EmbeddingFields) -> list[Prompt]:
 # --- answers ---
 
 
-def answer(wish: Wish, gathering: Gathering) -> dict[str, Any] | list[dict[str, Any]]:
+def answer(parsed: ParsedRequest, gathering: Gathering) -> dict[str, Any] | list[dict[str, Any]]:
     """Return the answer once everything is finished: one completion, or a list of them."""
     whole = [
-        _final(wish, gathering, index, streamed=False)
+        _final(parsed, gathering, index, streamed=False)
         for index in range(len(gathering.completions))
     ]
-    return whole[0] if wish.is_single else whole
+    return whole[0] if parsed.is_single else whole
 
 
 class Events:
     """The events of a streamed /completion."""
 
-    def __init__(self, wish: Wish) -> None:
-        self._wish = wish
-        self._gathering = wish.gathering()
+    def __init__(self, parsed: ParsedRequest) -> None:
+        self._wish = parsed
+        self._gathering = parsed.gathering()
         self._decoders = [utf8_decoder() for _ in self._gathering.completions]
 
     def add(
@@ -230,12 +230,14 @@ class Events:
         return piece
 
 
-def _final(wish: Wish, gathering: Gathering, index: int, *, streamed: bool) -> dict[str, Any]:
+def _final(
+    parsed: ParsedRequest, gathering: Gathering, index: int, *, streamed: bool
+) -> dict[str, Any]:
     completion = gathering.completions[index]
-    number = index // wish.choice_count
+    number = index // parsed.choice_count
     prompt, finished = gathering.prompts[number], completion.finished
     assert finished is not None
-    statistics, fields = finished.statistics, wish.fields
+    statistics, fields = finished.statistics, parsed.fields
     stop_type = _STOP_TYPES.get(finished.reason, "limit")
     shape: dict[str, Any] = {
         "index": index,
@@ -246,8 +248,8 @@ def _final(wish: Wish, gathering: Gathering, index: int, *, streamed: bool) -> d
         "model": prompt.model_name,
         "tokens_predicted": statistics.generated_token_count,
         "tokens_evaluated": len(prompt.prompt_token_ids),
-        "generation_settings": generation_settings(wish, prompt),
-        "prompt": wish.prompts[number],
+        "generation_settings": generation_settings(parsed, prompt),
+        "prompt": parsed.prompts[number],
         "has_new_line": "\n" in completion.text,
         "truncated": finished.truncated or prompt.truncated,
         "stop_type": stop_type,
@@ -256,7 +258,7 @@ def _final(wish: Wish, gathering: Gathering, index: int, *, streamed: bool) -> d
         "timings": timings(statistics),
     }
     if fields.n_probs and not streamed:
-        shape["completion_probabilities"] = _probabilities(wish, completion.shown)
+        shape["completion_probabilities"] = _probabilities(parsed, completion.shown)
     if fields.report:
         shape["statistics"] = MessageToDict(
             statistics, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
@@ -279,8 +281,8 @@ def _selected(shape: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
 _ABSENT = object()
 
 
-def _probabilities(wish: Wish, tokens: Sequence[CommittedToken]) -> list[dict[str, Any]]:
-    after = bool(wish.fields.post_sampling_probs)
+def _probabilities(parsed: ParsedRequest, tokens: Sequence[CommittedToken]) -> list[dict[str, Any]]:
+    after = bool(parsed.fields.post_sampling_probs)
     return [_token_probability(token, after) for token in tokens]
 
 
@@ -304,22 +306,24 @@ def _probability(token_id: int, text: bytes, value: float, after: bool) -> dict[
     }
 
 
-def generation_settings(wish: Wish, prompt: messages.GenerationStarted) -> dict[str, Any]:
+def generation_settings(
+    parsed: ParsedRequest, prompt: messages.GenerationStarted
+) -> dict[str, Any]:
     """Return how a completion was sampled, everything resolved."""
-    fields, options = wish.fields, wish.requests[0].speculative
-    limit = wish.requests[0].token_limit
-    sampling = prompt.sampling if prompt.HasField("sampling") else wish.requests[0].sampling
+    fields, options = parsed.fields, parsed.requests[0].speculative
+    limit = parsed.requests[0].token_limit
+    sampling = prompt.sampling if prompt.HasField("sampling") else parsed.requests[0].sampling
     return {
         **sampling_settings(sampling),
         "n_ctx": prompt.context_token_count,
         "seed": prompt.seed,
-        "stop": list(wish.requests[0].stop_sequences),
+        "stop": list(parsed.requests[0].stop_sequences),
         "max_tokens": limit,
         "n_predict": limit,
         "n_keep": fields.n_keep or 0,
         "n_discard": 0,
         "ignore_eos": bool(fields.ignore_eos),
-        "stream": wish.streams,
+        "stream": parsed.streams,
         "n_probs": fields.n_probs or 0,
         "post_sampling_probs": bool(fields.post_sampling_probs),
         "timings_per_token": bool(fields.timings_per_token),

@@ -399,20 +399,20 @@ def _overflow(fields: GenerationFields) -> messages.ContextOverflow | None:
 
 
 def _speculative(fields: GenerationFields) -> messages.SpeculativeOptions:
-    wish = fields.speculative or SpeculativeFields()
-    if wish.n_parallel not in (None, 1):
+    parsed = fields.speculative or SpeculativeFields()
+    if parsed.n_parallel not in (None, 1):
         raise InvalidRequest("speculative.n_parallel", "must be 1: drafts are no trees yet")
-    if wish.p_split not in (None, 0):
+    if parsed.p_split not in (None, 0):
         raise InvalidRequest("speculative.p_split", "must be 0: drafts are no trees yet")
     known: dict[str, Any] = {
-        "enabled": wish.enabled,
-        "n_max": fields.dotted_n_max if wish.n_max is None else wish.n_max,
-        "n_min": fields.dotted_n_min if wish.n_min is None else wish.n_min,
-        "p_min": fields.dotted_p_min if wish.p_min is None else wish.p_min,
-        "run_ahead": wish.run_ahead,
+        "enabled": parsed.enabled,
+        "n_max": fields.dotted_n_max if parsed.n_max is None else parsed.n_max,
+        "n_min": fields.dotted_n_min if parsed.n_min is None else parsed.n_min,
+        "p_min": fields.dotted_p_min if parsed.p_min is None else parsed.p_min,
+        "run_ahead": parsed.run_ahead,
     }
     return messages.SpeculativeOptions(
         **known,
-        policy=_POLICIES[wish.policy] if wish.policy else None,
-        acceptance=_RULES[wish.acceptance] if wish.acceptance else None,
+        policy=_POLICIES[parsed.policy] if parsed.policy else None,
+        acceptance=_RULES[parsed.acceptance] if parsed.acceptance else None,
     )

@@ -13,7 +13,7 @@ import uvicorn
 from gateway.app import create_app
 from gateway.config import HttpConfig
 from gateway.connections import MAX_HEAD_BYTES, Connection
-from gateway.jsonrpc.methods import Library
+from gateway.jsonrpc.methods import LegacyRpc
 from orchestrator.init_models import Launcher
 from orchestrator.service import Orchestrator
 from outrider import logs
@@ -36,7 +36,7 @@ class HttpServer:
         self._config = config
         self._server = _Server(
             uvicorn.Config(
-                create_app(orchestrator, config, Library(orchestrator, launcher, config.api_key)),
+                create_app(orchestrator, config, LegacyRpc(orchestrator, launcher, config.api_key)),
                 log_config=None,
                 access_log=False,  # paths and queries may hold text of users
                 lifespan="off",

@@ -24,7 +24,7 @@ from outrider.errors import (
     InvalidRequest,
     PeerUnavailable,
 )
-from outrider.messages import Opening, Order, Round, Rows, Rule
+from outrider.messages import Order, Round, Rows, Rule, SessionParameters
 from outrider.noise import draft_seed
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
@@ -106,7 +106,7 @@ class Driver:
     def __init__(self, generation: Generation, pair: Pair, deadline: float) -> None:
         self.timings = Timings(time.perf_counter())
         self._generation = generation
-        self._opening: Opening = generation.plan.opening
+        self._opening: SessionParameters = generation.plan.opening
         self._pair = pair
         self._deadline = deadline
         self._loop = asyncio.get_running_loop()
@@ -289,7 +289,7 @@ class Driver:
         self._draft = self._link(opening, stream, self._read_draft, self._lose_draft)
         self._generation.draft_opened(hosted.model.context_token_count)
 
-    def _next_opening(self, before: Link | None) -> Opening:
+    def _next_opening(self, before: Link | None) -> SessionParameters:
         """Return what a new stream opens with, after the one before was lost."""
         if before is None:
             return replace(self._opening, attempt=1)
@@ -298,7 +298,7 @@ class Driver:
 
     def _link(
         self,
-        opening: Opening,
+        opening: SessionParameters,
         stream: Stream,
         read: Callable[[Any], None],
         lose: Callable[[Link, StreamLost], None],

@@ -31,7 +31,7 @@ _BESIDE_THE_TARGET = ("--nice=19",)  # as `outrider up` has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class WantedPair:
     """What a caller wants to be served; models are files, or names of what is served."""
 
     model: str = ""
@@ -40,12 +40,12 @@ class Wish:
     options: tuple[str, ...] = ()  # of both services
 
 
-def read_wish(params: Mapping[str, Any]) -> Wish:
+def read_wanted_pair(params: Mapping[str, Any]) -> WantedPair:
     """Return what the parameters of `init` say. Raises InvalidRequest."""
     numbers = {"n_threads": "threads", "n_gpu_layers": "n-gpu-layers", "n_ctx": "ctx"}
     said = {name: _read_number(name, params.get(name)) for name in numbers}
     drafts = [_read_text(name, params.get(name)) for name in ("model_draft", "draft_model")]
-    return Wish(
+    return WantedPair(
         model=_read_text("model", params.get("model")),
         draft_model=drafts[0] or drafts[1],
         alias=_read_text("model_alias", params.get("model_alias")),
@@ -62,10 +62,10 @@ def model_name(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _InUse:
-    """A pair, and the wish that it was started for; none for the configured one."""
+    """A pair, and the wanted that it was started for; none for the configured one."""
 
     pair: Pair
-    wish: Wish | None = None
+    wanted: WantedPair | None = None
 
 
 _Enter = Callable[[AsyncExitStack], Awaitable[_InUse]]
@@ -100,7 +100,7 @@ class Launcher:
         """Whether an `init` is under way."""
         return self._task is not None and not self._task.done()
 
-    def begin(self, wish: Wish) -> asyncio.Task[OutriderError | None] | None:
+    def begin(self, wanted: WantedPair) -> asyncio.Task[OutriderError | None] | None:
         """Begin to put a pair in use; None if it is in use. The task returns what it failed of.
 
         Raises EngineBusy while another `init` is under way, InvalidRequest for
@@ -109,34 +109,34 @@ class Launcher:
         """
         if self.is_loading:
             raise EngineBusy("another init is under way", 1.0)
-        enter = self._find(wish)
+        enter = self._find(wanted)
         self.failure = None
         if enter is None:
             return None
         self._task = asyncio.create_task(self._put_in_use(enter))
         return self._task
 
-    def _find(self, wish: Wish) -> _Enter | None:
+    def _find(self, wanted: WantedPair) -> _Enter | None:
         """Return the way to the pair that is wanted; None if it is in use, or none is named."""
-        if not wish.model and not wish.draft_model:
+        if not wanted.model and not wanted.draft_model:
             return None
         for peer in self._configured.peers:
             if peer.model is None and peer.state is State.LOADING:
                 raise PeerUnavailable(peer.detail)
-        asked = _asked(wish, self._configured)
+        asked = _asked(wanted, self._configured)
         if all(served in (name, model_name(name)) for name, served in asked):
-            return self._return if self._now.wish else None
-        if self._serves(wish):
+            return self._return if self._now.wanted else None
+        if self._serves(wanted):
             return None
-        if not wish.model:
+        if not wanted.model:
             raise InvalidRequest("model", "must be named, too: a draft is not started alone")
-        return partial(self._start, wish)
+        return partial(self._start, wanted)
 
-    def _serves(self, wish: Wish) -> bool:
+    def _serves(self, wanted: WantedPair) -> bool:
         """Return whether what was started here last is wanted again, and still there."""
         pair = self._now.pair
-        named = all(served == name for name, served in _asked(wish, pair))
-        return (named or wish == self._now.wish) and all(peer.ready for peer in pair.peers)
+        named = all(served == name for name, served in _asked(wanted, pair))
+        return (named or wanted == self._now.wanted) and all(peer.ready for peer in pair.peers)
 
     async def _put_in_use(self, enter: _Enter) -> OutriderError | None:
         seconds = self._orchestrator.config.request_seconds
@@ -166,18 +166,18 @@ class Launcher:
         self._configured = pair
         return _InUse(pair)
 
-    async def _start(self, wish: Wish, stack: AsyncExitStack) -> _InUse:
+    async def _start(self, wanted: WantedPair, stack: AsyncExitStack) -> _InUse:
         """Start services; raise ServiceStopped if one ends, VocabularyMismatch if they differ."""
-        words = ["--embeddings", *wish.options]
-        if wish.alias:
-            words.append(f"--alias={wish.alias}")
-        children = [await self._start_child(stack, "target", wish.model, words)]
-        if wish.draft_model:
-            words = [*_BESIDE_THE_TARGET, *wish.options]
-            children.append(await self._start_child(stack, "draft", wish.draft_model, words))
+        words = ["--embeddings", *wanted.options]
+        if wanted.alias:
+            words.append(f"--alias={wanted.alias}")
+        children = [await self._start_child(stack, "target", wanted.model, words)]
+        if wanted.draft_model:
+            words = [*_BESIDE_THE_TARGET, *wanted.options]
+            children.append(await self._start_child(stack, "draft", wanted.draft_model, words))
         seconds = self._orchestrator.config.request_seconds
         pair = await watch(_ready_pair(children, stack, seconds), children)
-        return _InUse(pair, wish)
+        return _InUse(pair, wanted)
 
     async def _start_child(
         self, stack: AsyncExitStack, role: str, model: str, words: Sequence[str]
@@ -230,9 +230,9 @@ def _tell(role: str, line: str) -> None:
         logs.warning("outrider.orchestrator", f"{role} says", line=line)
 
 
-def _asked(wish: Wish, pair: Pair) -> list[tuple[str, str | None]]:
+def _asked(wanted: WantedPair, pair: Pair) -> list[tuple[str, str | None]]:
     """Return each model that is asked for, with the name of the one that is served."""
-    both = ((wish.model, pair.target), (wish.draft_model, pair.draft))
+    both = ((wanted.model, pair.target), (wanted.draft_model, pair.draft))
     return [
         (name, peer.model.model_name if peer is not None and peer.model is not None else None)
         for name, peer in both

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator.peers import Stream, StreamLost
-from outrider.messages import Opening
+from outrider.messages import SessionParameters
 
 MOST_WAITING = 64
 """Messages that a peer may leave unread before it counts as lost."""
@@ -29,7 +29,7 @@ class Link:
 
     def __init__(
         self,
-        opening: Opening,
+        opening: SessionParameters,
         stream: Stream,
         receive: Callable[[Any], None],
         is_full: Callable[[], bool],

@@ -24,7 +24,7 @@ from outrider.errors import (
     Unauthenticated,
     VocabularyMismatch,
 )
-from outrider.messages import ModelReference, Opening
+from outrider.messages import ModelReference, SessionParameters
 from outrider.rpc.channel import MESSAGE_BYTES, explain_refusal, open_channel
 from outrider.rpc.errors import describe, read_error_info
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
@@ -251,7 +251,7 @@ class Peer:
             # An open stream would hold up a peer that drains.
             call.cancel()
 
-    async def roll_back(self, opening: Opening, token_count: int, round_: int) -> None:
+    async def roll_back(self, opening: SessionParameters, token_count: int, round_: int) -> None:
         """Call Rollback; a peer that is away has nothing to cut."""
         request = common.RollbackRequest(
             session_id=opening.session_id,
@@ -330,7 +330,7 @@ class Peer:
         if not await self.wait_until_ready(deadline - time.monotonic()) and not self.closed:
             raise lost
 
-    def open(self, opening: Opening) -> Stream:
+    def open(self, opening: SessionParameters) -> Stream:
         """Return a new stream of a session; it fails at its first use if the peer is away."""
         if self.role == "draft":
             request = draft_service_pb2.DraftRequest(open=wire.write_opening(opening))

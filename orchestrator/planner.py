@@ -17,7 +17,7 @@ from orchestrator.peers import Hosted, Pair
 from orchestrator.salts import digest
 from outrider import wire
 from outrider.errors import InvalidRequest, PromptTooLong
-from outrider.messages import MAX_BEAMS, Form, LogprobOptions, Opening, Rule, Span
+from outrider.messages import MAX_BEAMS, Form, LogprobOptions, Rule, SessionParameters, Span
 from outrider.sampling import SamplingParameters, check_bias_count
 from outrider.speculation import Policy, Speculation
 from outrider.texts import check_count, least_token_count
@@ -69,7 +69,7 @@ class Planner:
         room = _ENDLESS if request.overflow.shift else capacity - len(prompt)
         limit, reason = _read_limit(request, room)
         return Plan(
-            opening=Opening(
+            opening=SessionParameters(
                 session_id=secrets.token_bytes(wire.SESSION_ID_BYTES),
                 attempt=0,
                 rule=rule,
@@ -124,7 +124,7 @@ class Planner:
             mirostat_mu=generation.mirostat_mu,
         )
 
-    def _renewed(self, plan: Plan, opening: Opening) -> Plan:
+    def _renewed(self, plan: Plan, opening: SessionParameters) -> Plan:
         """Return the plan with a controller of its own."""
         speculation, estimates = plan.control.speculation, self._pair.estimates
         its_control = control(speculation, opening.rule, estimates, self._config.draft_seconds)

@@ -101,7 +101,7 @@ ANY_MODEL = ModelReference()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class SessionParameters:
     """Everything a service needs to start a session anywhere."""
 
     session_id: bytes

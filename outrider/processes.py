@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from outrider.errors import ServiceStopped
 
 T = TypeVar("T")
-Tell = Callable[[str, str], None]
+OnLogLine = Callable[[str, str], None]
 """Takes a role and a line of its log."""
 
 ANY_PORT = "127.0.0.1:0"
@@ -33,7 +33,7 @@ class Child:
     Ctrl-C reaches it through `stop` alone.
     """
 
-    def __init__(self, role: str, process: Process, tell: Tell) -> None:
+    def __init__(self, role: str, process: Process, tell: OnLogLine) -> None:
         self.role = role
         self._process = process
         self._tell = tell
@@ -43,7 +43,7 @@ class Child:
 
     @classmethod
     async def start(
-        cls, command: Sequence[str], role: str, listen: str, options: Sequence[str], tell: Tell
+        cls, command: Sequence[str], role: str, listen: str, options: Sequence[str], tell: OnLogLine
     ) -> Child:
         """Start a service; `command` is what runs any role, without the role."""
         # What the environment says was said to this process; the child is told by flags alone.

@@ -27,11 +27,11 @@ from outrider.messages import (
     LogprobOptions,
     Logprobs,
     ModelReference,
-    Opening,
     Order,
     Round,
     Rows,
     Rule,
+    SessionParameters,
     Span,
 )
 from outrider.sampling import SamplingParameters, Stage
@@ -195,9 +195,9 @@ def read_salt(value: bytes) -> bytes:
     return value
 
 
-def read_opening(message: common.OpenSession) -> Opening:
+def read_opening(message: common.OpenSession) -> SessionParameters:
     """Return what a stream opens with."""
-    return Opening(
+    return SessionParameters(
         session_id=read_session_id(message.session_id),
         attempt=_at_least("attempt", message.attempt, 0),
         rule=read_rule(message.acceptance_rule),
@@ -315,7 +315,7 @@ def _read_candidate_count(count: int) -> int:
     return count
 
 
-def write_opening(opening: Opening) -> common.OpenSession:
+def write_opening(opening: SessionParameters) -> common.OpenSession:
     """Return the message that opens a stream."""
     return common.OpenSession(
         session_id=opening.session_id,

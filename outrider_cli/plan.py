@@ -180,7 +180,7 @@ def plan_lines(measured: ControllerView, acceptances: Sequence[float], n_max: in
         alone = found[Mode.PLAIN].rate
         best = max(found.values(), key=lambda each: each.rate)
         cells = [
-            _cell(found.get(mode), alone) for mode in (Mode.SERIAL, Mode.WAITING, Mode.RESTLESS)
+            _cell(found.get(mode), alone) for mode in (Mode.SERIAL, Mode.WAITING, Mode.NO_WAIT)
         ]
         name = best.mode.value if best.rate > 1.01 * alone else "plain"
         yield f"{acceptance:<6.2f} {alone:6.1f}   " + "  ".join(cells) + f" {name}"

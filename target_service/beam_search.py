@@ -15,11 +15,11 @@ from itertools import takewhile
 
 from outrider.distribution import Distribution, logprobs, softmax
 from outrider.engine.host import EngineHost
-from outrider.engine.job import Lease, Spent, Step, Ticket
+from outrider.engine.job import EngineTime, Lease, Step, Ticket
 from outrider.engine.model import Model, Row, Sampler
-from outrider.engine.sampler_state import Follower
+from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import ContextExhausted, EngineBusy, InvalidRequest, RoundSuperseded
-from outrider.messages import Logprobs, Opening, check_room
+from outrider.messages import Logprobs, SessionParameters, check_room
 from outrider.wire import SESSION_ID_BYTES
 
 _FINISHING_TOKENS = 3
@@ -53,7 +53,7 @@ class Found:
 
     token_ids: Sequence[int]
     logprobs: Sequence[Logprobs]
-    spent: Spent
+    spent: EngineTime
     cached_count: int
 
 
@@ -110,7 +110,7 @@ class BeamSearch:
         self,
         host: EngineHost,
         model: Model,
-        opening: Opening,
+        opening: SessionParameters,
         prompt: Sequence[int],
         count: int,
         end_ids: frozenset[int],
@@ -121,12 +121,12 @@ class BeamSearch:
         self._count = count
         self._end_ids = end_ids
         text = opening.whole(prompt)
-        follower = Follower(model.sampler(opening.sampling), opening.prompt_count)
-        first = Beam(session_id=opening.session_id, sampler=follower.at(text, len(text)))
+        tracker = SamplerTracker(model.sampler(opening.sampling), opening.prompt_count)
+        first = Beam(session_id=opening.session_id, sampler=tracker.at(text, len(text)))
         self._beams = [first]
         self._sessions = {opening.session_id}
         self._tickets: set[Ticket] = set()
-        self._spent = Spent()
+        self._spent = EngineTime()
         self._cached_count = 0
         self._is_stopped = False
 
@@ -159,7 +159,7 @@ class BeamSearch:
 
     def _found(self, first: int, end: int) -> Found:
         """Return a part of the best beam."""
-        beam, spent, self._spent = self._beams[0], self._spent, Spent()
+        beam, spent, self._spent = self._beams[0], self._spent, EngineTime()
         its = beam.token_ids[first:end], beam.logprobs[first:end]
         return Found(*its, spent, self._cached_count)
 
@@ -176,7 +176,7 @@ class BeamSearch:
             raise InvalidRequest("grammar", "leaves no token that may follow")
         self._beams = self._settle(beams)
 
-    async def _what_follows(self, beam: Beam) -> tuple[list[Next], Spent]:
+    async def _what_follows(self, beam: Beam) -> tuple[list[Next], EngineTime]:
         """Return the tokens that may follow a beam, and what it took to know."""
         text = [*self._prompt, *beam.token_ids]
         while not beam.is_over:
@@ -187,9 +187,9 @@ class BeamSearch:
             except RoundSuperseded:  # somebody closed the session; it starts anew
                 if self._is_stopped:
                     raise
-        return [], Spent()
+        return [], EngineTime()
 
-    async def _run(self, beam: Beam, text: list[int]) -> tuple[list[Next], Spent]:
+    async def _run(self, beam: Beam, text: list[int]) -> tuple[list[Next], EngineTime]:
         ticket = self._host.submit(
             beam.session_id,
             lambda lease: self._decode(lease, beam, text),

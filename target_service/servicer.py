@@ -13,7 +13,7 @@ import grpc
 
 from outrider import wire
 from outrider.engine.host import EngineHost, Loaded
-from outrider.engine.job import Spent, Ticket
+from outrider.engine.job import EngineTime, Ticket
 from outrider.engine.model import Model
 from outrider.errors import (
     ContextExhausted,
@@ -23,7 +23,7 @@ from outrider.errors import (
     RoundSuperseded,
 )
 from outrider.grammar.schema import grammar_of_schema
-from outrider.messages import MAX_BEAMS, Opening, Round, Rows, contradicts
+from outrider.messages import MAX_BEAMS, Round, Rows, SessionParameters, contradicts
 from outrider.model_service.servicer import (
     ModelService,
     Ownership,
@@ -70,7 +70,7 @@ class _Kept:
     reply: list[messages.VerifyResponse]
 
 
-def _sampled_by(opening: Opening) -> tuple[object, ...]:
+def _sampled_by(opening: SessionParameters) -> tuple[object, ...]:
     """Return what rows depend on besides the tokens."""
     return opening.sampling, opening.seed, opening.choice
 
@@ -203,7 +203,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     # --- the last reply of a session, for a round that is sent again ---
 
     def kept_reply(
-        self, opening: Opening, asked: messages.VerifyRound
+        self, opening: SessionParameters, asked: messages.VerifyRound
     ) -> list[messages.VerifyResponse] | None:
         """Return the last reply if the very same was asked, sampled in the same way."""
         kept = self._replies.get(opening.session_id)
@@ -213,7 +213,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
 
     def keep_reply(
         self,
-        opening: Opening,
+        opening: SessionParameters,
         asked: messages.VerifyRound,
         reply: list[messages.VerifyResponse],
     ) -> None:
@@ -251,7 +251,11 @@ class _VerifyStream:
     """One open stream: rounds come in, replies go out in the same order."""
 
     def __init__(
-        self, servicer: TargetServicer, opening: Opening, owner: Ownership, verifier: Verifier
+        self,
+        servicer: TargetServicer,
+        opening: SessionParameters,
+        owner: Ownership,
+        verifier: Verifier,
     ) -> None:
         self._servicer = servicer
         self._opening = opening
@@ -357,7 +361,7 @@ def _superseded(number: int) -> messages.VerifyResponse:
 
 
 def _pack(
-    number: int, rows: Rows, answered: int, spent: Spent
+    number: int, rows: Rows, answered: int, spent: EngineTime
 ) -> Iterator[messages.VerifyResponse]:
     """Spread rows over messages: one if they fit a quarter of the limit, else one per row."""
     whole = wire.write_rows(rows, 0, answered)

@@ -9,9 +9,18 @@ from operator import eq
 from outrider.distribution import Distribution, logprobs, most_probable, softmax
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Model, Row, Sampler
-from outrider.engine.sampler_state import Follower
+from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import RoundSuperseded
-from outrider.messages import Candidates, Form, Logprobs, Opening, Round, Rows, check_room, compose
+from outrider.messages import (
+    Candidates,
+    Form,
+    Logprobs,
+    Round,
+    Rows,
+    SessionParameters,
+    check_room,
+    compose,
+)
 
 _SCORED_AT_ONCE = 32
 
@@ -50,9 +59,9 @@ class Verifier:
     Raises InvalidRequest for sampling parameters that do not go with the model.
     """
 
-    def __init__(self, model: Model, opening: Opening) -> None:
+    def __init__(self, model: Model, opening: SessionParameters) -> None:
         sampler = model.sampler(opening.sampling, opening.seed, opening.choice)
-        self._follower = Follower(sampler, opening.prompt_count)
+        self._tracker = SamplerTracker(sampler, opening.prompt_count)
         self._plain: Sampler = sampler  # of the basic stages where rows are logits
         self._opening = opening
         self._decided: list[int] = []
@@ -148,7 +157,7 @@ class Verifier:
 
     def _sampler(self, text: Sequence[int], round_: Round) -> Sampler:
         """Return a sampler behind the text that may be advanced over the draft."""
-        sampler = self._follower.at(text, len(text))
+        sampler = self._tracker.at(text, len(text))
         if sampler.has_state:
             sampler = sampler.clone()
         if round_.mirostat_mu is not None:

@@ -21,7 +21,7 @@ from gateway.jsonrpc.shapes import (
     read_asked,
     read_command_line,
 )
-from orchestrator.init_models import Launcher, model_name, read_wish
+from orchestrator.init_models import Launcher, model_name, read_wanted_pair
 from orchestrator.peers import State
 from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
@@ -66,7 +66,7 @@ class Caller:
 NOBODY = Caller("")
 
 
-class Library:
+class LegacyRpc:
     """The methods of all callers.
 
     Without a `launcher`, `init` loads nothing. `api_key` is what every caller shows.
@@ -131,7 +131,7 @@ class Library:
     def _begin(self, params: Mapping[str, Any]) -> asyncio.Task[OutriderError | None] | None:
         """Begin to load what is wanted; return None if it is in use."""
         if self._launcher is not None:
-            return self._launcher.begin(read_wish(params))
+            return self._launcher.begin(read_wanted_pair(params))
         self._confirm(params)
         return None
 

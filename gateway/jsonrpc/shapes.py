@@ -316,8 +316,8 @@ def _write_bias(bias: common.LogitBias) -> list[Any]:
     return [bias.token_id, False if bias.bias == -math.inf else bias.bias]
 
 
-def _write_speculative(wish: SpeculativeFields | None) -> dict[str, Any]:
-    return {} if wish is None else wish.model_dump(exclude_none=True)
+def _write_speculative(parsed: SpeculativeFields | None) -> dict[str, Any]:
+    return {} if parsed is None else parsed.model_dump(exclude_none=True)
 
 
 def failed(error: messages.JobError) -> dict[str, Any]:

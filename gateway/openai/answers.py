@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gateway.calls import CallStream, Shown
 from gateway.gathering import Addition, CommittedToken, Completion, Gathering
-from gateway.openai.requests import Wish
+from gateway.openai.requests import ParsedRequest
 from gateway.usage import acceptance_metrics, timings, usage
 from orchestrator.chat.tool_calls import ArgumentsPart, CallFormat, Mark, ToolCall, parse
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -91,11 +91,11 @@ def answer(head: Head, shape: Shape, gathering: Gathering) -> dict[str, Any]:
 class Chunks:
     """The chunks of a streamed answer."""
 
-    def __init__(self, head: Head, shape: Shape, wish: Wish) -> None:
+    def __init__(self, head: Head, shape: Shape, parsed: ParsedRequest) -> None:
         self._head = head
         self._shape = shape
-        self._wish = wish
-        self._gathering = wish.gathering()
+        self._wish = parsed
+        self._gathering = parsed.gathering()
         self._open = len(self._gathering.completions)
 
     def add(self, prompt: int, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:

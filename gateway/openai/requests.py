@@ -113,7 +113,7 @@ class EmbeddingBody(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ParsedRequest:
     """What an HTTP request asks for: one GenerateRequest per prompt, and how to show it.
 
     `fields` are what the client sent, by which errors name what is wrong.
@@ -134,7 +134,7 @@ class Wish:
         return Gathering(len(self.requests), self.choice_count)
 
 
-def read_completion(body: CompletionBody) -> Wish:
+def read_completion(body: CompletionBody) -> ParsedRequest:
     """Return what /v1/completions is asked for. Raises InvalidRequest."""
     refuse(body, best_of=(body.n or 1,), suffix=("",))
     prompts = read_prompts(body.prompt)
@@ -145,7 +145,7 @@ def read_completion(body: CompletionBody) -> Wish:
     if request.HasField("logprobs"):
         request.prompt_logprobs = bool(body.echo)
     request.completion_count = check_choice_count(body.n, len(prompts))
-    return Wish(
+    return ParsedRequest(
         requests=[_with_prompt(request, prompt) for prompt in prompts],
         fields=body,
         choice_count=request.completion_count,
@@ -161,7 +161,7 @@ def read_chat(
     prompt: Sequence[int],
     call_format: CallFormat | None,
     forced: ForcedCalls = FREE,
-) -> Wish:
+) -> ParsedRequest:
     """Return what /v1/chat/completions is asked for. Raises InvalidRequest.
 
     `prompt` is the rendered chat with the opening of what is `forced`;
@@ -179,7 +179,7 @@ def read_chat(
     if forced.grammar:
         request.sampling.grammar = forced.grammar
     request.completion_count = check_choice_count(body.n, 1)
-    return Wish(
+    return ParsedRequest(
         requests=[_with_prompt(request, list(prompt))],
         fields=body,
         choice_count=request.completion_count,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from outrider.distribution import Distribution, residual
-from outrider.messages import Frame, Opening
+from outrider.messages import Frame, SessionParameters
 from outrider.noise import Purpose, draft_seed, uniform
 
 Uniform = Callable[[Purpose, int], float]
@@ -61,7 +61,7 @@ def rejection(draft: Sequence[DraftToken], targets: Sequence[Distribution], u: U
     return Verdict(len(draft), targets[-1].draw(u(Purpose.NEXT, len(draft))))
 
 
-def drew_as_keyed(frame: Frame, opening: Opening) -> bool:
+def drew_as_keyed(frame: Frame, opening: SessionParameters) -> bool:
     """Say whether each token of a frame is the draw that its key makes from its row.
 
     This is what can be checked of a draft under `rejection`. That the row is its model's own, and

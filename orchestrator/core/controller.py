@@ -26,7 +26,7 @@ _FORECAST_ROUNDS = 8
 _MOST_SHARING = 16.0
 _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
-_AHEAD = (Mode.WAITING, Mode.RESTLESS)
+_AHEAD = (Mode.WAITING, Mode.NO_WAIT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Mode(Enum):
     PLAIN = "plain"  # the target alone
     SERIAL = "serial"  # draft, then verify
     WAITING = "run ahead"  # draft while verifying; wait for the draft after a miss
-    RESTLESS = "never wait"  # draft while verifying; decode plainly until the draft is back
+    NO_WAIT = "never wait"  # draft while verifying; decode plainly until the draft is back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def forecasts(conditions: Conditions, n_max: int, run_ahead: bool | None) -> lis
     if n_max > 0 and run_ahead is not True:
         found.append(serial(conditions, n_max))
     if n_max > 0 and run_ahead is not False:
-        found += [waiting(conditions, n_max), restless(conditions, n_max)]
+        found += [waiting(conditions, n_max), no_wait(conditions, n_max)]
     return found
 
 
@@ -173,7 +173,7 @@ def waiting(conditions: Conditions, n_max: int) -> Forecast:
     return _renew(Mode.WAITING, conditions, n_max, miss)
 
 
-def restless(conditions: Conditions, n_max: int) -> Forecast:
+def no_wait(conditions: Conditions, n_max: int) -> Forecast:
     """Return the best of running ahead and decoding plainly until the draft has caught up.
 
     Its line counts only if it agrees with all that is decoded meanwhile.
@@ -188,7 +188,7 @@ def restless(conditions: Conditions, n_max: int) -> Forecast:
         chance = conditions.acceptance**steps
         return Miss(0, float(steps), steps * step, chance, ready - steps)
 
-    return _renew(Mode.RESTLESS, conditions, n_max, miss)
+    return _renew(Mode.NO_WAIT, conditions, n_max, miss)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,17 @@ from orchestrator.core.draft_progress import DraftProgress, DraftState
 from orchestrator.core.estimates import UNREPORTED, ServiceTime
 from orchestrator.core.target_progress import RoundInFlight, TargetProgress
 from orchestrator.core.text import ends_inside_character
-from outrider.messages import MAX_DRAFT, Form, Frame, Opening, Order, Round, Rows, Rule, Span
+from outrider.messages import (
+    MAX_DRAFT,
+    Form,
+    Frame,
+    Order,
+    Round,
+    Rows,
+    Rule,
+    SessionParameters,
+    Span,
+)
 from outrider.noise import Purpose, uniform
 from outrider.sampling import distribution_of
 
@@ -58,7 +68,7 @@ _FINISHING_TOKENS = 3
 class Plan:
     """What stays the same over a generation."""
 
-    opening: Opening
+    opening: SessionParameters
     prompt: Sequence[int]
     control: Control
     form: Form

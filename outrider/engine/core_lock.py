@@ -23,7 +23,7 @@ _PATIENCE = 4.0
 """Times the longest wait of late."""
 
 
-class Turns(Protocol):
+class CoreLock(Protocol):
     """Whose turn it is to decode."""
 
     cores_digest: bytes
@@ -44,7 +44,7 @@ class Turns(Protocol):
         ...
 
 
-class Unshared:
+class NoCoreLock:
     """Every turn is one's own."""
 
     cores_digest = b""
@@ -62,7 +62,7 @@ class Unshared:
 
 
 class SharedCores:
-    """Turns on the cores that this process may use, among all engines of one user.
+    """CoreLock on the cores that this process may use, among all engines of one user.
 
     Whoever holds them for much longer than usual, such as a stopped process,
     is waited for no more until the cores are seen free again.
@@ -80,7 +80,7 @@ class SharedCores:
         self._longest = _FIRST_WAIT
 
     def take(self, now: float) -> float:
-        """Lock free cores; see Turns."""
+        """Lock free cores; see CoreLock."""
         if self._lock_any():
             if self._waiting_since is not None and not self._gave_up:
                 self._learn(now - self._waiting_since)
@@ -103,7 +103,7 @@ class SharedCores:
             self._held = None
 
     def wait(self, seconds: float) -> None:
-        """Lock free cores, however long others hold them up to a limit; see Turns."""
+        """Lock free cores, however long others hold them up to a limit; see CoreLock."""
         deadline = time.monotonic() + seconds
         while not self._lock_any() and time.monotonic() < deadline:
             time.sleep(_POLL)
@@ -117,7 +117,7 @@ class SharedCores:
         return False
 
 
-def shared_cores(thread_count: int, folder: Path | None = None) -> Turns:
+def shared_core_lock(thread_count: int, folder: Path | None = None) -> CoreLock:
     """Return the turns for an engine of so many threads; nobody's where they cannot be shared."""
     cores = sorted(os.sched_getaffinity(0))
     name = hashlib.sha256(repr(cores).encode()).hexdigest()[:16]
@@ -125,13 +125,13 @@ def shared_cores(thread_count: int, folder: Path | None = None) -> Turns:
         folder = folder or Path(tempfile.gettempdir(), f"outrider-{os.getuid()}")
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_uid != os.getuid():
-            return Unshared()
+            return NoCoreLock()
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         return SharedCores(
             os.open(folder / f"cores-{name}", flags, 0o600), len(cores), thread_count
         )
     except OSError:
-        return Unshared()
+        return NoCoreLock()
 
 
 def _identity(file: int) -> bytes:

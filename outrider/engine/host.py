@@ -27,7 +27,7 @@ from outrider.engine.calibrate import (
     warm_up,
     was_disturbed,
 )
-from outrider.engine.core_lock import Turns, Unshared
+from outrider.engine.core_lock import CoreLock, NoCoreLock
 from outrider.engine.job import Job, Lease, Ticket
 from outrider.engine.measurements import Measured, Measurements, Unkept
 from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Model, NoRoom, Numerics, Row
@@ -43,7 +43,7 @@ from outrider.errors import (
 
 T = TypeVar("T")
 
-_LOAD_TURN_SECONDS = 60.0
+_LOAD_LOCK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Loaded:
     measured: str
     """The day on which costs and numerics were measured, or `now`."""
     seconds: float
-    turns: Turns
+    core_lock: CoreLock
 
 
 @dataclass(slots=True)
@@ -90,11 +90,11 @@ class EngineHost:
         self,
         load: Callable[[], Model],
         options: HostOptions,
-        find_turns: Callable[[], Turns] = Unshared,
+        find_core_lock: Callable[[], CoreLock] = NoCoreLock,
         measurements: Measurements | None = None,
     ) -> None:
         self._load = load
-        self._find_turns = find_turns
+        self._find_core_lock = find_core_lock
         self._measurements = measurements or Unkept()
         self._options = options
         # Other threads put actions here; the engine's own carries them out between two decodes.
@@ -109,7 +109,7 @@ class EngineHost:
         self._model: Model
         self._cache: SessionCache
         self._scheduler: Scheduler
-        self._turns: Turns
+        self._core_lock: CoreLock
         self._can_exchange = False
         self._capacity = 0  # tokens that a session can hold
 
@@ -229,7 +229,7 @@ class EngineHost:
                 self._receive(wake - now)
             elif self._scheduler.has_active:
                 # Whatever comes while others decode joins the next decode.
-                if pause := self._turns.take(now):
+                if pause := self._core_lock.take(now):
                     self._receive(pause)
                     continue
                 before = self.counters.decodes
@@ -247,7 +247,7 @@ class EngineHost:
         description = model.describe()
         if not description.can_truncate:
             raise InvalidConfig("model", f"{description.name} cannot be rolled back (recurrent)")
-        self._turns = self._find_turns()
+        self._core_lock = self._find_core_lock()
         measured = self._measurements.find(description)
         if measured is None or not self._still_holds(model, measured):
             measured = self._measure(model, measured)
@@ -260,7 +260,7 @@ class EngineHost:
         self._scheduler = Scheduler(CostTable(measured.costs), limits, model.padded)
         spent = perf_counter() - begin
         day = measured.day or "now"
-        self.loaded.set_result(Loaded(model, profile, measured.costs, day, spent, self._turns))
+        self.loaded.set_result(Loaded(model, profile, measured.costs, day, spent, self._core_lock))
 
     def _still_holds(self, model: Model, measured: Measured) -> bool:
         """Make ready by what was measured once; return False where costs are better measured again.
@@ -273,7 +273,7 @@ class EngineHost:
 
     def _measure(self, model: Model, known: Measured | None) -> Measured:
         """Find the padding if it is not known, and what decodes cost with it."""
-        self._turns.wait(_LOAD_TURN_SECONDS)  # beside another's work everything looks expensive
+        self._core_lock.wait(_LOAD_LOCK_SECONDS)  # beside another's work everything looks expensive
         try:
             padding = known.padding if known else None
             if known is None and self._options.exact:
@@ -286,7 +286,7 @@ class EngineHost:
                 padding, costs, was_disturbed(seconds, work, model.describe().thread_count)
             )
         finally:
-            self._turns.give()
+            self._core_lock.give()
 
     def _receive(self, seconds: float) -> None:
         """Carry out what is in the inbox; wait at most `seconds` for the first."""
@@ -435,7 +435,7 @@ class EngineHost:
                 rows = self._model.decode([chunk for _, chunk in entries])
             finally:
                 # Who reads the rows needs the interpreter, and may have to wait for it.
-                self._turns.give()
+                self._core_lock.give()
         except (NoRoom, DecodeFailed) as error:
             self._decode_apart(entries, error)
             return

@@ -27,7 +27,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Spent:
+class EngineTime:
     """Seconds of the engine's own time, and the rows of its decodes, other sessions' included."""
 
     queue: float = 0.0
@@ -42,7 +42,7 @@ class Lease:
     def __init__(self, session: Session, model: Model, capacity: int) -> None:
         self.session = session
         self.capacity = capacity
-        self.spent = Spent()
+        self.spent = EngineTime()
         self._model = model
         self._resume_time = 0.0
 
@@ -76,9 +76,9 @@ class Lease:
         self.spent.sample += now - self._resume_time
         self._resume_time = now
 
-    def take_spent(self) -> Spent:
+    def take_spent(self) -> EngineTime:
         """Return the time spent since the last call; called by the job, or after its end."""
-        spent, self.spent = self.spent, Spent()
+        spent, self.spent = self.spent, EngineTime()
         return spent
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from outrider.engine.model import Sampler
 
 
-class Follower:
+class SamplerTracker:
     """Has a sampler for any text: state is kept for settled tokens, others are fed to a copy.
 
     A text that does not go on from the last one is fed anew from its start, so

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from outrider import logs
-from outrider.engine.core_lock import Turns, Unshared, shared_cores
+from outrider.engine.core_lock import CoreLock, NoCoreLock, shared_core_lock
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.host import EngineHost, HostOptions, Loaded
 from outrider.engine.measurements import Measurements, OnDisk
@@ -114,16 +114,16 @@ def kept_measurements(config: ModelConfig, exact: bool) -> Measurements:
     return OnDisk(repr((settings, exact)), library)
 
 
-def find_turns(config: ModelConfig) -> Callable[[], Turns]:
+def find_core_lock(config: ModelConfig) -> Callable[[], CoreLock]:
     """Return what finds whom the engine takes turns with: nobody, where a GPU does the work."""
 
-    def find() -> Turns:
+    def find() -> CoreLock:
         from outrider.engine.llama import offloads
 
         if config.n_gpu_layers != 0 and offloads():
-            return Unshared()
+            return NoCoreLock()
         threads = config.threads or available_threads()
-        return shared_cores(max(threads, config.threads_batch))
+        return shared_core_lock(max(threads, config.threads_batch))
 
     return find
 
@@ -143,9 +143,9 @@ def make_host(
 ) -> EngineHost:
     """Return an engine for the configured model, or for what `load` makes instead of it."""
     if load is not None:
-        return EngineHost(load, options, find_turns(config))
+        return EngineHost(load, options, find_core_lock(config))
     kept = kept_measurements(config, options.exact)
-    return EngineHost(load_llama(config), options, find_turns(config), kept)
+    return EngineHost(load_llama(config), options, find_core_lock(config), kept)
 
 
 async def run_model_service(

@@ -16,7 +16,7 @@ import grpc
 import outrider
 from outrider import handshake, wire
 from outrider.engine.host import EngineHost, Loaded
-from outrider.engine.job import Spent
+from outrider.engine.job import EngineTime
 from outrider.engine.model import Numerics, VocabularyDescription
 from outrider.errors import Draining, InvalidRequest, PeerUnavailable, SessionTaken
 from outrider.messages import MAX_DRAFT
@@ -177,7 +177,7 @@ async def first_opening(requests: AsyncIterator[Any]) -> common.OpenSession:
     raise Draining("the stream ended before it was opened")
 
 
-def write_spent(spent: Spent) -> common.ServiceTime:
+def write_spent(spent: EngineTime) -> common.ServiceTime:
     """Return the message of an engine's own time."""
     return wire.write_time(spent.queue, spent.decode, spent.sample, spent.rows)
 
@@ -208,8 +208,8 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         system_info=model.system_info,
         round_draft_token_limit=MAX_DRAFT,
         machine_digest=machine_digest(),
-        cores_digest=loaded.turns.cores_digest,
-        core_count=loaded.turns.core_count,
+        cores_digest=loaded.core_lock.cores_digest,
+        core_count=loaded.core_lock.core_count,
         chat_template=model.chat_template,
         trained_context_token_count=model.trained_context,
         embedding_width=model.embedding_width,

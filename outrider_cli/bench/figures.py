@@ -47,7 +47,9 @@ class Summary:
     token_rate: Estimate | None  # tokens per second of all users, after the first token
     ratio: Estimate | None  # of the token rate to the target alone, of the same repetition
     first_token_seconds: Estimate | None
-    gap_seconds: tuple[Estimate | None, ...]  # between tokens, see Trial.gaps; at GAP_PERCENTILES
+    gap_seconds: tuple[
+        Estimate | None, ...
+    ]  # between tokens, see Generated.gaps; at GAP_PERCENTILES
     acceptance: Estimate | None  # accepted over drafted tokens
     acceptance_by_position: tuple[Estimate | None, ...]
     tokens_per_round: Estimate | None  # after the prompt's round

@@ -13,7 +13,7 @@ from typing import Protocol
 from outrider.client import Delta, EngineSeconds, Finished, GenerateOptions, OutriderClient
 from outrider.sampling import SamplingParameters
 from outrider_cli.bench.machine import CpuClock
-from outrider_cli.bench.records import Trial, Turn
+from outrider_cli.bench.records import Generated, Turn
 from outrider_cli.bench.settings import Settings
 from outrider_cli.bench.variants import Variant
 
@@ -43,7 +43,7 @@ class Contender(Protocol):
         sampling: SamplingParameters,
         seed: int,
         begun: Callable[[], None],
-    ) -> Trial:
+    ) -> Generated:
         """Generate once; `begun` is called at the first token."""
         ...
 
@@ -63,7 +63,7 @@ class Outrider:
         sampling: SamplingParameters,
         seed: int,
         begun: Callable[[], None],
-    ) -> Trial:
+    ) -> Generated:
         """Generate once. Raises CallFailed."""
         asked = GenerateOptions(token_limit=token_limit, sampling=sampling, seed=seed)
         options = replace(asked, **self.variant.changes)
@@ -80,10 +80,10 @@ class Outrider:
         return make_trial(begin, deltas, finished)
 
 
-def make_trial(begin: float, deltas: Sequence[tuple[float, int]], finished: Finished) -> Trial:
+def make_trial(begin: float, deltas: Sequence[tuple[float, int]], finished: Finished) -> Generated:
     """Return what a generation of ours says."""
     told = finished.statistics
-    return Trial(
+    return Generated(
         begin=begin,
         deltas=tuple(deltas),
         finish=finished.reason.value,
@@ -150,7 +150,7 @@ class Bench:
 
     async def _attempt(
         self, contender: Contender, users: int, limit: int
-    ) -> tuple[list[Trial], dict[str, float]]:
+    ) -> tuple[list[Generated], dict[str, float]]:
         await asyncio.sleep(_SETTLE_SECONDS)
         prompts = [next(self.prompts) for _ in range(users)]
         clock, sampling = CpuClock(contender.pids), self.settings.sampling

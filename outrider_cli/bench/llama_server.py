@@ -28,7 +28,7 @@ from typing import IO, Any
 
 from outrider.errors import InvalidConfig, PeerUnavailable, ServiceStopped
 from outrider.sampling import SamplingParameters
-from outrider_cli.bench.records import Trial
+from outrider_cli.bench.records import Generated
 from outrider_cli.bench.variants import Variant, peer_variants
 
 _HOST = "127.0.0.1"
@@ -104,7 +104,7 @@ def read_events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 def read_trial(
     events: Iterable[dict[str, Any]], clock: Callable[[], float], begun: Callable[[], None]
-) -> Trial:
+) -> Generated:
     """Return what a stream of events says; `begun` is called at the first token.
 
     Tokens are counted by what the server says it has predicted so far: one
@@ -123,7 +123,7 @@ def read_trial(
             known = count
     timings = last.get("timings", {})
     accepted = timings.get("draft_n_accepted", 0)
-    return Trial(
+    return Generated(
         begin=begin,
         deltas=tuple(deltas),
         finish=last.get("stop_type", ""),
@@ -193,13 +193,13 @@ class LlamaServer:
         sampling: SamplingParameters,
         seed: int,
         begun: Callable[[], None],
-    ) -> Trial:
+    ) -> Generated:
         """Generate once, in a thread. Raises PeerUnavailable."""
         body = request_body(prompt, token_limit, sampling, seed)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._complete, body, begun)
 
-    def _complete(self, body: dict[str, Any], begun: Callable[[], None]) -> Trial:
+    def _complete(self, body: dict[str, Any], begun: Callable[[], None]) -> Generated:
         text = json.dumps(body)
         with closing(http.client.HTTPConnection(_HOST, self._port, _REQUEST_SECONDS)) as connection:
             try:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Generated:
     """One generation as its client saw it. What the service did not tell is None."""
 
     begin: float  # seconds of a clock that all trials of a turn share
@@ -56,7 +56,7 @@ class Turn:
 
     variant: str
     repetition: int
-    trials: tuple[Trial, ...]
+    trials: tuple[Generated, ...]
     cpu_seconds: Mapping[str, float] = field(default_factory=dict)
     """By process, from the turn's first token to its last."""
     discarded_count: int = 0  # attempts before this one in which a text ended early

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from outrider.processes import Child, Tell
+from outrider.processes import Child, OnLogLine
 from outrider_cli import COMMAND
 from outrider_cli.bench.shaper import Link, Shape
 from outrider_cli.options import arguments
@@ -25,7 +25,7 @@ _PINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class FarDraft:
+class RemoteDraft:
     """A draft service at the other end of a link, and the token that it demands."""
 
     address: str
@@ -51,13 +51,13 @@ class FarDraft:
 
 
 @asynccontextmanager
-async def far_draft(hosted: Hosted, tell: Tell) -> AsyncIterator[FarDraft]:
+async def remote_draft(hosted: Hosted, tell: OnLogLine) -> AsyncIterator[RemoteDraft]:
     """Give a draft service behind a link without delay; both are gone at the end."""
     with TemporaryDirectory() as folder, Link(Shape()) as link:
         token_file = write_token(Path(folder, "token"))
-        child = await start_far(link, "draft", hosted, token_file, tell)
+        child = await start_remote(link, "draft", hosted, token_file, tell)
         try:
-            yield FarDraft(await child.address(), token_file, child, link)
+            yield RemoteDraft(await child.address(), token_file, child, link)
         finally:
             await child.stop()
 
@@ -69,7 +69,9 @@ def write_token(path: Path) -> Path:
     return path
 
 
-async def start_far(link: Link, role: str, hosted: Hosted, token_file: Path, tell: Tell) -> Child:
+async def start_remote(
+    link: Link, role: str, hosted: Hosted, token_file: Path, tell: OnLogLine
+) -> Child:
     """Start a model service at the far end of a link."""
     command = (
         *(*COMMAND, role, "--stop-on-stdin-end"),

@@ -16,7 +16,7 @@ from outrider_cli.bench.interleave import Bench, Contender, Outrider
 from outrider_cli.bench.llama_server import LlamaServer, PeerPlan, running_peers
 from outrider_cli.bench.prompts import ordinary_tokens, random_prompts, text_prompts
 from outrider_cli.bench.records import Block, Turn
-from outrider_cli.bench.remote_draft import FarDraft, far_draft
+from outrider_cli.bench.remote_draft import RemoteDraft, remote_draft
 from outrider_cli.bench.settings import Settings
 from outrider_cli.bench.variants import DISTANT, NAMED
 from outrider_cli.generate.run import wait_for_pair
@@ -108,7 +108,7 @@ async def _run_far(
     """Measure what is worth it at every round trip, with the draft behind a link."""
     pids = ProcessIds()
     progress.say("starting the services, with the draft far away")
-    async with far_draft(draft, pids.tell) as far:
+    async with remote_draft(draft, pids.tell) as far:
         shown = ClientSecurity(token_file=far.token_file)
         token = ("--token-file", str(far.token_file))
         plan = LocalPlan(target=target, draft=far.address, orchestrator=(*_PATIENT, *token))
@@ -124,7 +124,7 @@ async def _run_far(
 
 
 async def _run_distances(
-    bench: Bench, ours: Sequence[Outrider], far: FarDraft, result: PairResult
+    bench: Bench, ours: Sequence[Outrider], far: RemoteDraft, result: PairResult
 ) -> None:
     """Let the round trips take turns too.
 

@@ -79,7 +79,7 @@ def chat(
     """
     from outrider import client, messages
     from outrider_cli.chat import session
-    from outrider_cli.chat.state import Talk
+    from outrider_cli.chat.state import ChatState
 
     if no_draft and draft_model:
         raise typer.BadParameter("--no-draft excludes --draft-model")
@@ -93,7 +93,7 @@ def chat(
         acceptance=messages.Rule(acceptance) if acceptance else None,
     )
     client.write_request("", options)  # refuses before anything is started
-    talk = Talk(options, system)
+    talk = ChatState(options, system)
     if orchestrator:
         refuse_models(command_line)
         went_well = session.chat_remotely(talk, orchestrator, connection.security(), history)

@@ -17,14 +17,14 @@ from outrider_cli.chat.line_input import Keyboard, open_keyboard
 from outrider_cli.chat.state import (
     COMMANDS,
     Act,
+    Answer,
     Ask,
+    ChatState,
     Load,
     NotDone,
     Quit,
     Save,
     ShowStatistics,
-    Talk,
-    Tell,
     read_messages,
     write_messages,
 )
@@ -47,22 +47,24 @@ _WHOLE = (FinishReason.END_OF_TEXT, FinishReason.STOP_SEQUENCE)
 Show = Callable[[Event], None]
 
 
-def chat_locally(talk: Talk, plan: LocalPlan, history: Path | None) -> bool:
+def chat_locally(talk: ChatState, plan: LocalPlan, history: Path | None) -> bool:
     """Chat with services of our own, which are gone when this returns; whether all went well."""
-    return _chat(talk, Partner(plan=plan), history)
+    return _chat(talk, Backend(plan=plan), history)
 
 
-def chat_remotely(talk: Talk, address: str, security: ClientSecurity, history: Path | None) -> bool:
+def chat_remotely(
+    talk: ChatState, address: str, security: ClientSecurity, history: Path | None
+) -> bool:
     """Chat with an orchestrator that is running; whether all went well."""
-    return _chat(talk, Partner(address=address, security=security), history)
+    return _chat(talk, Backend(address=address, security=security), history)
 
 
-def _chat(talk: Talk, partner: Partner, history: Path | None) -> bool:
+def _chat(talk: ChatState, partner: Backend, history: Path | None) -> bool:
     keyboard = open_keyboard([f"/{name}" for name in COMMANDS], history)
     with Background() as background:
         try:
             status = background.run(partner.meet(talk.options.enabled))
-            dialogue = Dialogue(talk, partner, background, keyboard)
+            dialogue = ChatSession(talk, partner, background, keyboard)
             dialogue.open(status)
             while dialogue.is_open:
                 dialogue.step()
@@ -72,7 +74,7 @@ def _chat(talk: Talk, partner: Partner, history: Path | None) -> bool:
             keyboard.close()
 
 
-class Partner:
+class Backend:
     """The other side: an orchestrator, perhaps one of our own with its services.
 
     Every method belongs to the background loop.
@@ -144,7 +146,7 @@ class Partner:
         prompt = await self._client.apply_template([{"role": "user", "content": "x"}])
         return all(mark in prompt for mark in _CHATML_MARKS)
 
-    async def answer(self, talk: Talk, question: str, show: Show) -> None:
+    async def answer(self, talk: ChatState, question: str, show: Show) -> None:
         """Show the events of an answer. Raises CallFailed and ServiceStopped."""
         if self._services is None:
             await self._generate(talk, question, show)
@@ -155,7 +157,7 @@ class Partner:
             self._has_lost_draft = True
             note("the draft ended; answers go on without it")
 
-    async def _generate(self, talk: Talk, question: str, show: Show) -> None:
+    async def _generate(self, talk: ChatState, question: str, show: Show) -> None:
         assert self._client is not None
         while True:
             prompt = await self._client.apply_template(talk.chat(question))
@@ -171,11 +173,11 @@ class Partner:
                 note(forgotten_line(forgotten))
 
 
-class Dialogue:
+class ChatSession:
     """Reads a line, does what it wants, and says what came of it."""
 
     def __init__(
-        self, talk: Talk, partner: Partner, background: Background, keyboard: Keyboard
+        self, talk: ChatState, partner: Backend, background: Background, keyboard: Keyboard
     ) -> None:
         self._talk = talk
         self._partner = partner
@@ -215,7 +217,7 @@ class Dialogue:
         match act:
             case Ask(question):
                 self._ask(question)
-            case Tell(lines):
+            case Answer(lines):
                 for line in lines:
                     say(line)
             case Save(path, overwrites):

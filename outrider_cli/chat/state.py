@@ -1,7 +1,7 @@
 """A chat as values: what was said, what the commands change, and what is to be done for a line.
 
-Nothing here reads, prints or asks: `Talk.take` says what a line wants, and whoever carries that out
-says what came of it.
+Nothing here reads, prints or asks: `ChatState.take` says what a line wants, and the session, which
+carries that out, reports what came of it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Answer:
     """Show these lines; whatever was to be changed is."""
 
     lines: tuple[str, ...]
@@ -68,7 +68,7 @@ class Quit:
     """End the chat."""
 
 
-Act = Ask | Tell | Save | Load | ShowStatistics | Quit
+Act = Ask | Answer | Save | Load | ShowStatistics | Quit
 
 
 # --- what was said ---
@@ -123,7 +123,7 @@ def _checked(text: str) -> str:
     return text
 
 
-class Talk:
+class ChatState:
     """One chat: its messages, and how the next answer is generated.
 
     `unanswered` is a question without an answer, for /retry. The oldest
@@ -245,14 +245,14 @@ class Command:
 
     argument: str
     about: str
-    run: Callable[[Talk, str], Act]
+    run: Callable[[ChatState, str], Act]
 
 
-def _help(talk: Talk, argument: str) -> Act:
+def _help(talk: ChatState, argument: str) -> Act:
     usages = [f"/{name} {command.argument}".rstrip() for name, command in COMMANDS.items()]
     width = max(map(len, usages)) + 2
     rows = zip(usages, COMMANDS.values(), strict=True)
-    return Tell((*(f"{usage:<{width}}{command.about}" for usage, command in rows), *_KEYS))
+    return Answer((*(f"{usage:<{width}}{command.about}" for usage, command in rows), *_KEYS))
 
 
 _KEYS = (
@@ -261,25 +261,25 @@ _KEYS = (
 )
 
 
-def _draft(talk: Talk, argument: str) -> Act:
+def _draft(talk: ChatState, argument: str) -> Act:
     if argument not in ("on", "off"):
         raise NotDone("/draft takes on or off")
     talk.change(enabled=argument == "on")
-    return Tell((f"drafting is {argument}",))
+    return Answer((f"drafting is {argument}",))
 
 
-def _k(talk: Talk, argument: str) -> Act:
+def _k(talk: ChatState, argument: str) -> Act:
     if not argument:
         talk.change(n_max=None, policy=Policy.MEASURED)
-        return Tell(("drafts are as long as it is measured to pay",))
+        return Answer(("drafts are as long as it is measured to pay",))
     count = _read_integer("/k", argument)
     talk.change(n_max=count)
     fixed = talk.options.policy is Policy.FIXED
     tokens = "token" if count == 1 else "tokens"
-    return Tell((f"drafts have {'exactly' if fixed else 'at most'} {count} {tokens}",))
+    return Answer((f"drafts have {'exactly' if fixed else 'at most'} {count} {tokens}",))
 
 
-def _temperature(talk: Talk, argument: str) -> Act:
+def _temperature(talk: ChatState, argument: str) -> Act:
     try:
         value = float(argument)
     except ValueError:
@@ -289,49 +289,49 @@ def _temperature(talk: Talk, argument: str) -> Act:
     except InvalidRequest as error:
         raise NotDone(str(error)) from None
     talk.change(sampling=sampling)
-    return Tell((f"the temperature is {value:g}",))
+    return Answer((f"the temperature is {value:g}",))
 
 
-def _seed(talk: Talk, argument: str) -> Act:
+def _seed(talk: ChatState, argument: str) -> Act:
     seed = _read_integer("/seed", argument) if argument else -1
     talk.change(seed=None if seed == -1 else seed)
-    return Tell(("every answer has a seed of its own" if seed == -1 else f"the seed is {seed}",))
+    return Answer(("every answer has a seed of its own" if seed == -1 else f"the seed is {seed}",))
 
 
-def _system(talk: Talk, argument: str) -> Act:
+def _system(talk: ChatState, argument: str) -> Act:
     talk.system = argument
-    return Tell(("the system message is set" if argument else "there is no system message",))
+    return Answer(("the system message is set" if argument else "there is no system message",))
 
 
-def _reset(talk: Talk, argument: str) -> Act:
+def _reset(talk: ChatState, argument: str) -> Act:
     talk.reset()
-    return Tell(("a new chat",))
+    return Answer(("a new chat",))
 
 
-def _undo(talk: Talk, argument: str) -> Act:
+def _undo(talk: ChatState, argument: str) -> Act:
     question = talk.take_back()
-    return Tell((f"taken back: {_shortened(question)}",))
+    return Answer((f"taken back: {_shortened(question)}",))
 
 
-def _retry(talk: Talk, argument: str) -> Act:
+def _retry(talk: ChatState, argument: str) -> Act:
     return Ask(talk.take_back())
 
 
-def _save(talk: Talk, argument: str) -> Act:
+def _save(talk: ChatState, argument: str) -> Act:
     return Save(_read_path("/save", argument), overwrites=False)
 
 
-def _overwrite(talk: Talk, argument: str) -> Act:
+def _overwrite(talk: ChatState, argument: str) -> Act:
     return Save(_read_path("/save!", argument), overwrites=True)
 
 
-def _load(talk: Talk, argument: str) -> Act:
+def _load(talk: ChatState, argument: str) -> Act:
     return Load(_read_path("/load", argument))
 
 
-def _colour(talk: Talk, argument: str) -> Act:
+def _colour(talk: ChatState, argument: str) -> Act:
     talk.is_coloured = not talk.is_coloured
-    return Tell((f"colours are {'on' if talk.is_coloured else 'off'}",))
+    return Answer((f"colours are {'on' if talk.is_coloured else 'off'}",))
 
 
 def _read_integer(name: str, text: str) -> int:

@@ -69,7 +69,7 @@ class End(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Library:
+class LlamaBuild:
     """The installed llama-cpp-python; `version` is empty without one."""
 
     version: str
@@ -81,7 +81,7 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class DecodeTrial:
     """What became of the process that tried llama.cpp: the last step it began, and its end."""
 
     step: Step
@@ -99,7 +99,7 @@ def judge_versions(versions: Mapping[str, str]) -> Finding:
     return Finding("versions", Level.OK, told)
 
 
-def judge_build(library: Library, trial: Trial | None) -> list[Finding]:
+def judge_build(library: LlamaBuild, trial: DecodeTrial | None) -> list[Finding]:
     """Return whether llama.cpp is here and works; `trial` is None when it is not here."""
     if not library.version:
         message = "llama-cpp-python is not installed: this machine cannot host a model"
@@ -116,7 +116,7 @@ def judge_build(library: Library, trial: Trial | None) -> list[Finding]:
     return [*findings, _judge_trial(library, trial), *_judge_gpu(library, trial)]
 
 
-def _judge_trial(library: Library, trial: Trial) -> Finding:
+def _judge_trial(library: LlamaBuild, trial: DecodeTrial) -> Finding:
     of = f" ({trial.model})" if trial.model else ""
     if trial.end is End.SIGNAL:
         return _judge_death(library, trial, of)
@@ -134,7 +134,7 @@ def _judge_trial(library: Library, trial: Trial) -> Finding:
     return Finding("build", Level.OK, f"llama.cpp decodes several tokens and one{of}")
 
 
-def _judge_death(library: Library, trial: Trial, of: str) -> Finding:
+def _judge_death(library: LlamaBuild, trial: DecodeTrial, of: str) -> Finding:
     message = f"llama.cpp died of {trial.detail} while {trial.step.value}{of}"
     if trial.detail == "SIGKILL":
         message += ": most likely out of memory"
@@ -152,7 +152,7 @@ def _judge_death(library: Library, trial: Trial, of: str) -> Finding:
     return Finding("build", Level.PROBLEM, message, _rebuild(library))
 
 
-def _judge_gpu(library: Library, trial: Trial) -> list[Finding]:
+def _judge_gpu(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
     """Return what the build makes of the hardware, once its library is loaded."""
     if not trial.system_info:
         return []
@@ -170,17 +170,17 @@ def _judge_gpu(library: Library, trial: Trial) -> list[Finding]:
     return [Finding("gpu", Level.OK, f"none, and none is needed: {trial.system_info}")]
 
 
-def _install(library: Library) -> str:
+def _install(library: LlamaBuild) -> str:
     if library.is_checkout:
         return "rm -f .venv/ready && make setup"
     return _pip(library) if _is_x86(library) else "pip install 'outrider[llama]'"
 
 
-def _rebuild(library: Library) -> str:
+def _rebuild(library: LlamaBuild) -> str:
     return _install(library) if library.is_checkout else _pip(library)
 
 
-def _pip(library: Library, flags: str = "") -> str:
+def _pip(library: LlamaBuild, flags: str = "") -> str:
     """Return the command that builds the library anew, past pip's cache."""
     if _is_x86(library):
         flags += " ".join(f"-DCMAKE_{language}_FLAGS='{_NO_AMX}'" for language in ("C", "CXX"))
@@ -192,7 +192,7 @@ def _pip(library: Library, flags: str = "") -> str:
     )
 
 
-def _is_x86(library: Library) -> bool:
+def _is_x86(library: LlamaBuild) -> bool:
     return library.machine.lower() in ("x86_64", "amd64")
 
 
@@ -481,7 +481,7 @@ class PeerModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
+class ProbedPeer:
     """What a visit to a service found; with a `failure`, nothing after it is known."""
 
     role: str
@@ -498,7 +498,7 @@ class Peer:
     expiry_seconds: float | None = None  # from now, of its certificate
 
 
-def judge_peer(peer: Peer, own_version: str = "") -> list[Finding]:
+def judge_peer(peer: ProbedPeer, own_version: str = "") -> list[Finding]:
     """Return whether a service can be used, and how far away it is."""
     place = f"{peer.role} at {peer.address}"
     if peer.failure is not None:
@@ -519,7 +519,7 @@ def judge_peer(peer: Peer, own_version: str = "") -> list[Finding]:
     return findings + (_judge_orchestrator(peer) if peer.role == "orchestrator" else [])
 
 
-def _judge_distance(peer: Peer, place: str) -> Finding:
+def _judge_distance(peer: ProbedPeer, place: str) -> Finding:
     told = [place]
     if peer.model is not None:
         told.append(f"{peer.model.name}, numerics {peer.model.profile}")
@@ -545,7 +545,7 @@ def _judge_link(between: str, round_trip: float, decode: float) -> list[Finding]
     return [Finding("peers", Level.NOTE, message, remedy)]
 
 
-def _judge_orchestrator(peer: Peer) -> list[Finding]:
+def _judge_orchestrator(peer: ProbedPeer) -> list[Finding]:
     """Return what an orchestrator says of its own peers."""
     findings = []
     for role, state, detail in peer.waits:

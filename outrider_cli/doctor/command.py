@@ -27,11 +27,11 @@ from outrider_cli.services.pair import TargetModel as TargetModelOption
 if TYPE_CHECKING:
     from outrider.model_service.config import ModelConfig
     from outrider.rpc.security import ClientSecurity
-    from outrider_cli.doctor.checks import End, Finding, Library, ModelFile, Port, Trial
+    from outrider_cli.doctor.checks import DecodeTrial, End, Finding, LlamaBuild, ModelFile, Port
     from outrider_cli.render import Line
 
 _TRIAL_SECONDS = 120.0  # a cold file of 2 GB, and some thousand tokens
-_VISIT_SECONDS = 60.0
+_PROBE_SECONDS = 60.0
 _SMALL_BYTES = 100 * 10**6  # one thread decodes it at once, and gets in nobody's way
 _LISTENS = {
     "orchestrator": ORCHESTRATOR_ADDRESS,
@@ -58,10 +58,10 @@ class Hosted:
 
 
 @dataclass(frozen=True, slots=True)
-class Visited:
+class Probed:
     """What the trial found out, beside its end."""
 
-    trial: Trial | None = None
+    trial: DecodeTrial | None = None
     told: dict[str, Any] = field(default_factory=dict)
 
 
@@ -175,12 +175,12 @@ def _look_here(hosted: Sequence[Hosted]) -> list[Finding]:
     ]
 
 
-def _library(hosted: Sequence[Hosted]) -> Library:
-    from outrider_cli.doctor.checks import Library
+def _library(hosted: Sequence[Hosted]) -> LlamaBuild:
+    from outrider_cli.doctor.checks import LlamaBuild
     from outrider_cli.doctor.machine import has_gpu_device
     from outrider_cli.services.pair import BUNDLED
 
-    return Library(
+    return LlamaBuild(
         version=_version("llama-cpp-python"),
         pinned=_pinned_version(),
         is_checkout=(BUNDLED.parent / "scripts" / "setup").is_file(),
@@ -242,7 +242,7 @@ def _file(one: Hosted) -> ModelFile:
         return ModelFile(role=one.role, name=name, error=f"cannot read {one.path}: {error}")
 
 
-def _with_context(one: Hosted, file: ModelFile, tried: Visited) -> ModelFile:
+def _with_context(one: Hosted, file: ModelFile, tried: Probed) -> ModelFile:
     """Return the file with what llama.cpp said of it."""
     told = tried.told.get(one.role, {})
     if told.get("error"):
@@ -252,16 +252,16 @@ def _with_context(one: Hosted, file: ModelFile, tried: Visited) -> ModelFile:
 
 
 def _try_llama(
-    library: Library,
+    library: LlamaBuild,
     hosted: Sequence[Hosted],
     files: Sequence[ModelFile],
     configs: dict[str, ModelConfig],
-) -> Visited:
+) -> Probed:
     """Let a process of its own try llama.cpp, which may well die of it."""
-    from outrider_cli.doctor.checks import Step, Trial
+    from outrider_cli.doctor.checks import DecodeTrial, Step
 
     if not library.version:
-        return Visited()
+        return Probed()
     sizes = {file.role: file.size for file in files if not file.error}
     sound = [one for one in hosted if one.role in sizes]
     order = {
@@ -273,7 +273,7 @@ def _try_llama(
     for line in lines:
         told |= line
     end, detail = _end(code, told.get("failure", ""), last_words)
-    trial = Trial(
+    trial = DecodeTrial(
         step=Step[told.get("step", "IMPORT")],
         end=end,
         model=told.get("model", ""),
@@ -282,7 +282,7 @@ def _try_llama(
         system_info=told.get("system_info", ""),
         offloads=told.get("offloads", False),
     )
-    return Visited(trial, told)
+    return Probed(trial, told)
 
 
 def _end(code: int | None, failure: str, last_words: str) -> tuple[End, str]:
@@ -366,7 +366,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _pair(files: Sequence[ModelFile], tried: Visited) -> list[Finding]:
+def _pair(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
     from outrider_cli.doctor.checks import Pairing, judge_pair
 
     if len(files) != 2 or "pair" not in tried.told:
@@ -374,7 +374,7 @@ def _pair(files: Sequence[ModelFile], tried: Visited) -> list[Finding]:
     return judge_pair(Pairing(**tried.told["pair"]), *files)
 
 
-def _numerics(files: Sequence[ModelFile], tried: Visited) -> list[Finding]:
+def _numerics(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
     from outrider_cli.doctor.checks import judge_numerics
 
     targets = [file for file in files if file.role == "target" and not file.error]
@@ -383,7 +383,7 @@ def _numerics(files: Sequence[ModelFile], tried: Visited) -> list[Finding]:
     return [judge_numerics(tried.told.get("profile", ""), targets[0].size)]
 
 
-def _sharing(hosted: Sequence[Hosted], tried: Visited) -> list[Finding]:
+def _sharing(hosted: Sequence[Hosted], tried: Probed) -> list[Finding]:
     from outrider.threads import available_threads
     from outrider_cli.doctor.checks import Threads, judge_openmp, judge_threads
 
@@ -413,7 +413,7 @@ async def _look_around(
     ]
     findings += _secrets(security)
     for role, address in peers.items():
-        findings += await _visit(role, address, security)
+        findings += await _probe_peer(role, address, security)
     if "target" in peers and "draft" in peers:
         findings += await _compare(peers["target"], peers["draft"], security)
     return findings
@@ -489,17 +489,17 @@ def _secrets(security: ClientSecurity) -> list[Finding]:
     return [*findings, *(f for one in certificates for f in checks.judge_certificate(one))]
 
 
-async def _visit(role: str, address: str, security: ClientSecurity) -> list[Finding]:
+async def _probe_peer(role: str, address: str, security: ClientSecurity) -> list[Finding]:
     import outrider
-    from outrider_cli.doctor.checks import Failure, Peer, judge_peer
-    from outrider_cli.doctor.peers import visit
+    from outrider_cli.doctor.checks import Failure, ProbedPeer, judge_peer
+    from outrider_cli.doctor.peers import probe_peer
 
     try:
-        async with asyncio.timeout(_VISIT_SECONDS):
-            found = await visit(role, address, security)
+        async with asyncio.timeout(_PROBE_SECONDS):
+            found = await probe_peer(role, address, security)
     except TimeoutError:
-        detail = f"the visit took more than {_VISIT_SECONDS:.0f} s"
-        found = Peer(role=role, address=address, failure=Failure.TIMEOUT, detail=detail)
+        detail = f"the visit took more than {_PROBE_SECONDS:.0f} s"
+        found = ProbedPeer(role=role, address=address, failure=Failure.TIMEOUT, detail=detail)
     return judge_peer(found, outrider.__version__)
 
 
@@ -508,7 +508,7 @@ async def _compare(target: str, draft: str, security: ClientSecurity) -> list[Fi
     from outrider_cli.doctor.peers import compare
 
     try:
-        async with asyncio.timeout(_VISIT_SECONDS):
+        async with asyncio.timeout(_PROBE_SECONDS):
             pairing = await compare(target, draft, security)
     except TimeoutError:
         return []  # of which the visits have said enough

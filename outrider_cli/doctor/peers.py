@@ -22,7 +22,7 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
-from outrider_cli.doctor.checks import Failure, Pairing, Peer, PeerModel
+from outrider_cli.doctor.checks import Failure, Pairing, PeerModel, ProbedPeer
 
 ROLES = ("orchestrator", "target", "draft")
 
@@ -47,7 +47,7 @@ class _Failed(Exception):
         self.failure = failure
 
 
-async def visit(role: str, address: str, security: ClientSecurity) -> Peer:
+async def probe_peer(role: str, address: str, security: ClientSecurity) -> ProbedPeer:
     """Return what was found; a service that cannot be used is no error. Takes some seconds."""
     try:
         to = read_address(role, address)
@@ -56,12 +56,12 @@ async def visit(role: str, address: str, security: ClientSecurity) -> Peer:
         async with open_channel(address, security) as channel:
             return await _ask(role, address, channel, metadata, expiry)
     except InvalidConfig as error:
-        return Peer(role=role, address=address, failure=Failure.OPTIONS, detail=str(error))
+        return ProbedPeer(role=role, address=address, failure=Failure.OPTIONS, detail=str(error))
     except _Failed as error:
-        return Peer(role=role, address=address, failure=error.failure, detail=str(error))
+        return ProbedPeer(role=role, address=address, failure=error.failure, detail=str(error))
     except grpc.aio.AioRpcError as error:
         failure, detail = _explain(error, role, address, security)
-        return Peer(role=role, address=address, failure=failure, detail=detail)
+        return ProbedPeer(role=role, address=address, failure=failure, detail=detail)
 
 
 async def whose_port(address: str, security: ClientSecurity) -> str | None:
@@ -140,7 +140,7 @@ async def _expiry(host: str, port: int, tls: ssl.SSLContext) -> float | None:
 
 async def _ask(
     role: str, address: str, channel: grpc.aio.Channel, metadata: Any, expiry: float | None
-) -> Peer:
+) -> ProbedPeer:
     health: Any = health_pb2_grpc.HealthStub(channel)
     status = await _health(health, role, metadata)
     if status is None:
@@ -154,7 +154,7 @@ async def _ask(
         begin = time.perf_counter()
         await _health(health, role, metadata)
         trips.append(time.perf_counter() - begin)
-    found = Peer(
+    found = ProbedPeer(
         role=role,
         address=address,
         serving=status == _SERVING or role == "orchestrator",  # its status says what it waits for
@@ -206,12 +206,12 @@ async def _list_names(stub: Any, metadata: Any) -> list[bytes]:
 # --- from messages to values ---
 
 
-def _with_model(found: Peer, message: common.GetModelResponse) -> Peer:
+def _with_model(found: ProbedPeer, message: common.GetModelResponse) -> ProbedPeer:
     model = _read_model(found.role, found.address, message, 0.0)
     return replace(found, model=model, version=message.service_version)
 
 
-def _with_status(found: Peer, message: messages.GetStatusResponse) -> Peer:
+def _with_status(found: ProbedPeer, message: messages.GetStatusResponse) -> ProbedPeer:
     models, waits = [], []
     for peer in message.peers:
         trip = peer.round_trip_duration.ToNanoseconds() / 1e9

@@ -65,7 +65,7 @@ Verbose = Annotated[
         "-v",
         count=True,
         metavar="",
-        help="Tell what every round did; -vv: and the candidates of both models.",
+        help="OnLogLine what every round did; -vv: and the candidates of both models.",
     ),
 ]
 Compare = Annotated[
@@ -167,7 +167,7 @@ def generate(
     )
     text = read_prompt(prompt)
     client.write_request(text, options)  # refuses before anything is started
-    order = run.Order(text, options, run.make_reader(text, as_json, verbose), compare)
+    order = run.GenerateTask(text, options, run.make_reader(text, as_json, verbose), compare)
     if orchestrator:
         refuse_models(command_line)
         asyncio.run(run.run_remotely(order, orchestrator, connection.security()))

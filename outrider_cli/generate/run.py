@@ -48,7 +48,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class GenerateTask:
     """What to generate, who reads it, and whether to do it once more without drafts."""
 
     prompt: str
@@ -113,7 +113,7 @@ class JsonReader:
         print(json.dumps(json_object(transcript, status, speedup)), flush=True)
 
 
-async def run_locally(order: Order, plan: LocalPlan) -> None:
+async def run_locally(order: GenerateTask, plan: LocalPlan) -> None:
     """Generate with services of our own, which are gone when this returns."""
     progress = Progress()
     try:
@@ -126,7 +126,9 @@ async def run_locally(order: Order, plan: LocalPlan) -> None:
         progress.clear()
 
 
-async def _use(services: LocalServices, order: Order, plan: LocalPlan, progress: Progress) -> None:
+async def _use(
+    services: LocalServices, order: GenerateTask, plan: LocalPlan, progress: Progress
+) -> None:
     async with OutriderClient(await services.start()) as client:
         status = await services.watch(wait_for_pair(client, progress))
         progress.clear()
@@ -135,7 +137,7 @@ async def _use(services: LocalServices, order: Order, plan: LocalPlan, progress:
         await services.watch_without_draft(_carry_out(client, order, status, progress))
 
 
-async def run_remotely(order: Order, address: str, security: ClientSecurity) -> None:
+async def run_remotely(order: GenerateTask, address: str, security: ClientSecurity) -> None:
     """Generate with an orchestrator that is running."""
     progress = Progress()
     try:
@@ -150,7 +152,7 @@ async def run_remotely(order: Order, address: str, security: ClientSecurity) -> 
 
 
 async def _carry_out(
-    client: OutriderClient, order: Order, status: Status, progress: Progress
+    client: OutriderClient, order: GenerateTask, status: Status, progress: Progress
 ) -> None:
     if len(order.prompt) >= _LONG_PROMPT:
         progress.say("reading the prompt")
@@ -171,7 +173,7 @@ async def _carry_out(
 
 
 async def _without_drafts(
-    client: OutriderClient, order: Order, transcript: Transcript
+    client: OutriderClient, order: GenerateTask, transcript: Transcript
 ) -> Transcript:
     """Generate the same once more with the target alone."""
     assert transcript.started is not None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from outrider.processes import ANY_PORT, Child, Tell, watch
+from outrider.processes import ANY_PORT, Child, OnLogLine, watch
 from outrider_cli import COMMAND
 from outrider_cli.options import ModelOptions, arguments
 
@@ -50,7 +50,7 @@ class LocalPlan:
 class LocalServices:
     """Target, draft and orchestrator; the models on ports of the system's choice."""
 
-    def __init__(self, plan: LocalPlan, tell: Tell = _ignore) -> None:
+    def __init__(self, plan: LocalPlan, tell: OnLogLine = _ignore) -> None:
         self._plan = plan
         self._tell = tell
         self.target: Child | None = None
@@ -107,7 +107,9 @@ class LocalServices:
 
 
 @asynccontextmanager
-async def local_services(plan: LocalPlan, tell: Tell = _ignore) -> AsyncIterator[LocalServices]:
+async def local_services(
+    plan: LocalPlan, tell: OnLogLine = _ignore
+) -> AsyncIterator[LocalServices]:
     """Give services that are stopped at the end, however it comes; `tell` gets their log lines."""
     services = LocalServices(plan, tell)
     try:

@@ -18,7 +18,7 @@ from outrider.engine.llama import LlamaConfig, LlamaModel
 from outrider.rpc.security import ClientSecurity
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider.speculation import Policy
-from outrider_cli.bench.remote_draft import start_far, write_token
+from outrider_cli.bench.remote_draft import start_remote, write_token
 from outrider_cli.bench.shaper import Link, Shape, why_not
 from outrider_cli.generate.run import wait_for_pair
 from outrider_cli.options import ModelOptions
@@ -53,7 +53,7 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Outr
 
     with Link(ROUGH) as link:
         children = [
-            await start_far(link, role, Hosted(model, ONE_THREAD), token, ignore)
+            await start_remote(link, role, Hosted(model, ONE_THREAD), token, ignore)
             for role, model in (("target", TARGET), ("draft", DRAFT))
         ]
         try:

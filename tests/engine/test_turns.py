@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.core_lock import SharedCores, Turns, Unshared, shared_cores
+from outrider.engine.core_lock import CoreLock, NoCoreLock, SharedCores, shared_core_lock
 
 CORES = 4
 
@@ -144,15 +144,15 @@ def test_a_loading_engine_waits_to_be_alone(
 
 
 def test_engines_of_one_user_share_one_file(tmp_path: Path) -> None:
-    first, second = shared_cores(1, tmp_path), shared_cores(2, tmp_path)
+    first, second = shared_core_lock(1, tmp_path), shared_core_lock(2, tmp_path)
     assert first.cores_digest == second.cores_digest != b""
     assert first.core_count == len(os.sched_getaffinity(0))
-    assert shared_cores(1, tmp_path / "elsewhere").cores_digest != first.cores_digest
+    assert shared_core_lock(1, tmp_path / "elsewhere").cores_digest != first.cores_digest
 
 
 def test_nobody_is_waited_for_where_no_file_can_be_shared(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
-    turns: Turns = shared_cores(1, tmp_path / "taken")
-    assert isinstance(turns, Unshared) and turns.cores_digest == b""
+    turns: CoreLock = shared_core_lock(1, tmp_path / "taken")
+    assert isinstance(turns, NoCoreLock) and turns.cores_digest == b""
     assert turns.take(0.0) == 0.0
     turns.give()

@@ -42,14 +42,14 @@ async def client(fake: FakeOrchestrator) -> AsyncIterator[anthropic.AsyncAnthrop
         yield one
 
 
-def streamed(client: anthropic.AsyncAnthropic, **wish: Any) -> Any:
-    return client.messages.stream(**WISH | wish)
+def streamed(client: anthropic.AsyncAnthropic, **parsed: Any) -> Any:
+    return client.messages.stream(**WISH | parsed)
 
 
 async def test_a_chat_is_answered(client: anthropic.AsyncAnthropic, fake: FakeOrchestrator):
     samplers = {"temperature": 0.5, "top_k": 5}
-    wish = {"system": "Be brief.", "metadata": {"user_id": "a"}, "extra_body": samplers}
-    answer = await client.messages.create(**WISH | wish)
+    parsed = {"system": "Be brief.", "metadata": {"user_id": "a"}, "extra_body": samplers}
+    answer = await client.messages.create(**WISH | parsed)
     assert [block.type for block in answer.content] == ["text"]
     assert answer.content[0].text == fake.text
     assert (answer.role, answer.model, answer.type) == ("assistant", MODEL, "message")
@@ -111,12 +111,12 @@ async def test_a_call_is_forced(
 
 
 async def test_the_end_has_its_reason(client: anthropic.AsyncAnthropic, fake: FakeOrchestrator):
-    for wish, reason, stop in (
+    for parsed, reason, stop in (
         ({"max_tokens": 3}, "max_tokens", None),
         ({"stop_sequences": ["wör", "zzz"]}, "stop_sequence", "wör"),
     ):
-        answer = await client.messages.create(**WISH | wish)
-        async with streamed(client, **wish) as stream:
+        answer = await client.messages.create(**WISH | parsed)
+        async with streamed(client, **parsed) as stream:
             final = await stream.get_final_message()
         assert (answer.stop_reason, answer.stop_sequence) == (reason, stop)
         assert (final.stop_reason, final.stop_sequence) == (reason, stop)
@@ -178,7 +178,7 @@ async def test_a_schema_for_the_text_is_kept(
 
 
 @pytest.mark.parametrize(
-    ("wish", "field"),
+    ("parsed", "field"),
     [
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content[0].text"),
@@ -189,10 +189,10 @@ async def test_a_schema_for_the_text_is_kept(
     ],
 )
 async def test_what_is_not_supported_is_refused_by_name(
-    client: anthropic.AsyncAnthropic, fake: FakeOrchestrator, wish: Any, field: str
+    client: anthropic.AsyncAnthropic, fake: FakeOrchestrator, parsed: Any, field: str
 ):
     with pytest.raises(anthropic.BadRequestError) as refused:
-        await client.messages.create(**WISH, extra_body=wish)
+        await client.messages.create(**WISH, extra_body=parsed)
     error: Any = refused.value.body
     assert (error["type"], error["error"]["type"]) == ("error", "invalid_request_error")
     assert field in error["error"]["message"]

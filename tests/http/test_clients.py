@@ -109,14 +109,14 @@ async def test_openai_gathers_a_stream_by_itself(
 
 
 async def test_openai_gets_logprobs(client: openai.AsyncOpenAI):
-    wish: Any = {"model": "any", "messages": CHAT, "logprobs": True, "top_logprobs": 2}
-    answer = await client.chat.completions.create(**wish, stop=["wörld"])
+    parsed: Any = {"model": "any", "messages": CHAT, "logprobs": True, "top_logprobs": 2}
+    answer = await client.chat.completions.create(**parsed, stop=["wörld"])
     logprobs = answer.choices[0].logprobs
     assert logprobs and logprobs.content
     assert b"".join(bytes(each.bytes or []) for each in logprobs.content) == b"Hello, "
     assert logprobs.content[0].logprob == -0.25
     assert [top.token for top in logprobs.content[0].top_logprobs] == ["H", "x"]
-    stream = await client.chat.completions.create(**wish, stop=["wörld"], stream=True)
+    stream = await client.chat.completions.create(**parsed, stop=["wörld"], stream=True)
     streamed = []
     async for chunk in stream:
         found = chunk.choices[0].logprobs
@@ -180,8 +180,8 @@ async def test_openai_forces_a_call(
     client: openai.AsyncOpenAI, fake: FakeOrchestrator, choice: Any
 ):
     fake.text = '\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
-    wish: Any = {"model": "any", "messages": CHAT, "tools": [TOOL], "tool_choice": choice}
-    answer = await client.chat.completions.create(**wish)
+    parsed: Any = {"model": "any", "messages": CHAT, "tools": [TOOL], "tool_choice": choice}
+    answer = await client.chat.completions.create(**parsed)
     (one,) = answer.choices
     assert (one.finish_reason, one.message.content) == ("tool_calls", None)
     assert one.message.tool_calls
@@ -191,7 +191,7 @@ async def test_openai_forces_a_call(
     (request,) = fake.requests
     assert list(request.prompt_tokens.token_ids)[-11:] == ids_of("<tool_call>")
     assert r"\"weather\"" in request.sampling.grammar
-    async with client.chat.completions.stream(**wish) as stream:
+    async with client.chat.completions.stream(**parsed) as stream:
         async for event in stream:
             assert event.type != "content.delta" or not event.delta
         final = await stream.get_final_completion()
@@ -233,28 +233,28 @@ async def test_openai_sees_a_call_that_is_cut_off_in_a_stream(
 async def test_openai_gets_one_call_unless_several_are_wanted(
     client: openai.AsyncOpenAI, fake: FakeOrchestrator
 ):
-    wish: Any = {"model": "any", "messages": CHAT, "tools": [TOOL], "tool_choice": "required"}
+    parsed: Any = {"model": "any", "messages": CHAT, "tools": [TOOL], "tool_choice": "required"}
     for parallel in (True, False):
-        await client.chat.completions.create(**wish, parallel_tool_calls=parallel)
+        await client.chat.completions.create(**parsed, parallel_tool_calls=parallel)
         assert ("<tool_call>" in fake.requests[-1].sampling.grammar) is parallel
 
 
 async def test_marks_are_asked_for_where_tools_are_offered(
     client: openai.AsyncOpenAI, fake: FakeOrchestrator
 ):
-    for wish, names in (
+    for parsed, names in (
         ({"tools": [TOOL]}, ["<tool_call>", "</tool_call>"]),
         ({"tools": [TOOL], "tool_choice": "none"}, []),
         ({}, []),
     ):
-        request: Any = {"model": "any", "messages": CHAT, **wish}
+        request: Any = {"model": "any", "messages": CHAT, **parsed}
         await client.chat.completions.create(**request)
         assert list(fake.requests[-1].control_token_names) == names
         assert not fake.requests[-1].sampling.grammar
 
 
 @pytest.mark.parametrize(
-    ("wish", "field"),
+    ("parsed", "field"),
     [
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "any", "tools": [TOOL]}, "tool_choice"),
@@ -270,12 +270,12 @@ async def test_marks_are_asked_for_where_tools_are_offered(
     ],
 )
 async def test_openai_is_refused_a_call_that_cannot_be_forced(
-    client: openai.AsyncOpenAI, fake: FakeOrchestrator, wish: dict[str, Any], field: str
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator, parsed: dict[str, Any], field: str
 ):
-    known = {"tool_choice": "required"} | ({} if "tool_choice" in wish else {"tools": [TOOL]})
+    known = {"tool_choice": "required"} | ({} if "tool_choice" in parsed else {"tools": [TOOL]})
     with pytest.raises(openai.BadRequestError) as refused:
         await client.chat.completions.create(
-            model="any", messages=CHAT, extra_body={**known, **wish}
+            model="any", messages=CHAT, extra_body={**known, **parsed}
         )
     assert refused.value.param == field
     assert not fake.requests
@@ -296,8 +296,8 @@ async def test_openai_without_tools_is_told_the_text_as_it_is(
     client: openai.AsyncOpenAI, fake: FakeOrchestrator
 ):
     fake.text = CALLING
-    for wish in ({}, {"tools": [TOOL], "tool_choice": "none"}):
-        answer = await client.chat.completions.create(model="any", messages=CHAT, **wish)
+    for parsed in ({}, {"tools": [TOOL], "tool_choice": "none"}):
+        answer = await client.chat.completions.create(model="any", messages=CHAT, **parsed)
         assert answer.choices[0].message.content == CALLING
         assert fake.templates[-1].tools_json == ""
 
@@ -328,8 +328,8 @@ async def test_openai_continues_a_message_as_vllm_does(
     client: openai.AsyncOpenAI, fake: FakeOrchestrator
 ):
     for continues in (True, "content"):
-        wish = {"add_generation_prompt": False, "continue_final_message": continues}
-        await client.chat.completions.create(model="any", messages=SAID, extra_body=wish)
+        parsed = {"add_generation_prompt": False, "continue_final_message": continues}
+        await client.chat.completions.create(model="any", messages=SAID, extra_body=parsed)
         assert fake.templates[-1].add_generation_prompt
     for chat, refused_wish in (
         (CHAT, {"continue_final_message": True}),
@@ -354,7 +354,7 @@ SCHEMA: Any = {"type": "object", "properties": {"a": {"type": "integer"}}}
     now="Schemas, choices and grammars are kept, and what is not supported is refused by name.",
 )
 @pytest.mark.parametrize(
-    ("wish", "schema", "grammar"),
+    ("parsed", "schema", "grammar"),
     [
         ({"guided_json": SCHEMA}, SCHEMA, ""),
         ({"guided_json": json.dumps(SCHEMA)}, SCHEMA, ""),
@@ -366,17 +366,17 @@ SCHEMA: Any = {"type": "object", "properties": {"a": {"type": "integer"}}}
     ],
 )
 async def test_openai_asks_for_what_vllm_takes(
-    client: openai.AsyncOpenAI, fake: FakeOrchestrator, wish: Any, schema: Any, grammar: str
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator, parsed: Any, schema: Any, grammar: str
 ):
-    await client.chat.completions.create(model="any", messages=CHAT, extra_body=wish)
-    await client.completions.create(model="any", prompt="a", extra_body=wish)
+    await client.chat.completions.create(model="any", messages=CHAT, extra_body=parsed)
+    await client.completions.create(model="any", prompt="a", extra_body=parsed)
     for request in fake.requests:
         assert (json.loads(request.json_schema) if request.json_schema else None) == schema
         assert request.sampling.grammar == grammar
 
 
 @pytest.mark.parametrize(
-    ("wish", "field"),
+    ("parsed", "field"),
     [
         ({"guided_regex": "a+"}, "guided_regex"),
         ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
@@ -388,10 +388,10 @@ async def test_openai_asks_for_what_vllm_takes(
     ],
 )
 async def test_openai_is_refused_what_vllm_takes_and_we_do_not(
-    client: openai.AsyncOpenAI, fake: FakeOrchestrator, wish: Any, field: str
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator, parsed: Any, field: str
 ):
     with pytest.raises(openai.BadRequestError) as refused:
-        await client.chat.completions.create(model="any", messages=CHAT, extra_body=wish)
+        await client.chat.completions.create(model="any", messages=CHAT, extra_body=parsed)
     assert refused.value.param == field
     assert not fake.requests
 
@@ -469,8 +469,8 @@ async def test_openai_lists_models(client: openai.AsyncOpenAI):
 async def test_openai_raises_its_own_errors(
     client: openai.AsyncOpenAI, url: str, fake: FakeOrchestrator
 ):
-    async def chat(one: openai.AsyncOpenAI = client, **wish: Any) -> None:
-        await one.chat.completions.create(model="any", messages=CHAT, **wish)
+    async def chat(one: openai.AsyncOpenAI = client, **parsed: Any) -> None:
+        await one.chat.completions.create(model="any", messages=CHAT, **parsed)
 
     with pytest.raises(openai.BadRequestError) as refused:
         await chat(extra_body={"functions": [TOOL["function"]]})
@@ -521,7 +521,7 @@ async def test_openai_passes_on_what_is_ours(client: openai.AsyncOpenAI, fake: F
 
 
 @pytest.mark.parametrize(
-    ("wish", "field", "name"),
+    ("parsed", "field", "name"),
     [
         ({"max_tokens": -5}, "token_limit", "max_tokens"),
         ({"max_completion_tokens": -5}, "token_limit", "max_completion_tokens"),
@@ -541,12 +541,14 @@ async def test_openai_passes_on_what_is_ours(client: openai.AsyncOpenAI, fake: F
     now="`param` and the message have the name under which the client sent the field.",
 )
 async def test_openai_is_refused_a_field_by_the_name_it_sent(
-    client: openai.AsyncOpenAI, fake: FakeOrchestrator, wish: Any, field: str, name: str
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator, parsed: Any, field: str, name: str
 ):
     fake.error = InvalidRequest(field, "is wrong")
     for streams in (False, True):
         with pytest.raises(openai.BadRequestError) as refused:
-            await client.chat.completions.create(model="any", messages=CHAT, stream=streams, **wish)
+            await client.chat.completions.create(
+                model="any", messages=CHAT, stream=streams, **parsed
+            )
         assert refused.value.param == name
         assert f"{name}: is wrong" in str(refused.value)
 
@@ -558,10 +560,10 @@ async def test_litellm_chats(url: str, fake: FakeOrchestrator):
     script = """
 import json, sys, litellm
 litellm.telemetry = False
-wish = {"model": "openai/any", "messages": [{"role": "user", "content": "Hi"}],
+parsed = {"model": "openai/any", "messages": [{"role": "user", "content": "Hi"}],
         "api_base": sys.argv[1], "api_key": sys.argv[2]}
-whole = litellm.completion(**wish)
-pieces = list(litellm.completion(**wish, stream=True, stream_options={"include_usage": True}))
+whole = litellm.completion(**parsed)
+pieces = list(litellm.completion(**parsed, stream=True, stream_options={"include_usage": True}))
 print(json.dumps([
     whole.choices[0].message.content,
     "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices),
@@ -602,10 +604,10 @@ from pydantic import BaseModel
 class Weather(BaseModel):
     city: str
 client = openai.OpenAI(base_url=sys.argv[1], api_key=sys.argv[2], max_retries=0)
-wish = {"model": "any", "messages": [{"role": "user", "content": "Hi"}], "max_retries": 0}
+parsed = {"model": "any", "messages": [{"role": "user", "content": "Hi"}], "max_retries": 0}
 modes = [getattr(instructor.Mode, name) for name in sys.argv[3:]]
 print(json.dumps([
-    instructor.from_openai(client, mode=mode).create(response_model=Weather, **wish).city
+    instructor.from_openai(client, mode=mode).create(response_model=Weather, **parsed).city
     for mode in modes
 ]))
 """

@@ -34,10 +34,12 @@ def test_no_generated_request_makes_a_server_error():
     statuses: dict[int, int] = {}
 
     async def call(case: Any) -> httpx.Response:
-        wish = case.as_transport_kwargs(base_url="http://localhost")
-        wish = {name: value for name, value in wish.items() if name not in ("cookies", "timeout")}
+        parsed = case.as_transport_kwargs(base_url="http://localhost")
+        parsed = {
+            name: value for name, value in parsed.items() if name not in ("cookies", "timeout")
+        }
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:
-            return await client.request(**wish)
+            return await client.request(**parsed)
 
     def check(case: Any) -> None:
         try:

@@ -66,40 +66,42 @@ def check(name: str, chunks: list[bytes]) -> None:
 
 @pytest.mark.parametrize("name", COMPLETIONS)
 async def test_a_stream_of_completions_is_as_written_down(name: str):
-    wish = requests.read_completion(requests.CompletionBody(**COMPLETIONS[name]))
-    shape = answers.TextShape(wish.requests[0].HasField("logprobs"))
-    chunks = answers.Chunks(HEAD, shape, wish)
-    responses = await responses_to(wish.requests[0])
+    parsed = requests.read_completion(requests.CompletionBody(**COMPLETIONS[name]))
+    shape = answers.TextShape(parsed.requests[0].HasField("logprobs"))
+    chunks = answers.Chunks(HEAD, shape, parsed)
+    responses = await responses_to(parsed.requests[0])
     check(name, [event(chunk) for each in responses for chunk in chunks.add(0, each)])
 
 
 @pytest.mark.parametrize("name", CHATS)
 async def test_a_stream_of_a_chat_is_as_written_down(name: str):
     body = requests.ChatBody(messages=[{"role": "user", "content": "a"}], **CHATS[name])
-    wish = requests.read_chat(body, [1, 100], None)
-    shape = answers.ChatShape(wish.requests[0].HasField("logprobs"), "1")
-    chunks = answers.Chunks(HEAD, shape, wish)
-    responses = await responses_to(wish.requests[0])
+    parsed = requests.read_chat(body, [1, 100], None)
+    shape = answers.ChatShape(parsed.requests[0].HasField("logprobs"), "1")
+    chunks = answers.Chunks(HEAD, shape, parsed)
+    responses = await responses_to(parsed.requests[0])
     check(name, [event(chunk) for each in responses for chunk in chunks.add(0, each)])
 
 
 @pytest.mark.parametrize("name", NATIVE)
 async def test_a_stream_of_llama_server_is_as_written_down(name: str):
-    wish = llama_server.read_completion(llama_server.CompletionFields(**NATIVE[name], stream=True))
-    events = llama_server.Events(wish)
-    responses = await responses_to(wish.requests[0])
+    parsed = llama_server.read_completion(
+        llama_server.CompletionFields(**NATIVE[name], stream=True)
+    )
+    events = llama_server.Events(parsed)
+    responses = await responses_to(parsed.requests[0])
     check(name, [event(one) for each in responses for one in events.add(0, each, 0.5)])
 
 
 @pytest.mark.parametrize("name", NATIVE)
 async def test_what_is_streamed_is_what_is_answered_at_once(name: str):
-    wish = llama_server.read_completion(llama_server.CompletionFields(**NATIVE[name]))
-    gathering, events = wish.gathering(), llama_server.Events(wish)
+    parsed = llama_server.read_completion(llama_server.CompletionFields(**NATIVE[name]))
+    gathering, events = parsed.gathering(), llama_server.Events(parsed)
     pieces = []
-    for response in await responses_to(wish.requests[0]):
+    for response in await responses_to(parsed.requests[0]):
         gathering.add(0, response)
         pieces += list(events.add(0, response, 0.0))
-    answer = llama_server.answer(wish, gathering)
+    answer = llama_server.answer(parsed, gathering)
     assert isinstance(answer, dict)
     assert answer["content"] == "".join(piece["content"] for piece in pieces)
     told = [one for piece in pieces for one in piece.get("completion_probabilities", [])]

@@ -16,7 +16,7 @@ import pytest_asyncio
 from orchestrator import init_models
 from orchestrator.completions import Responses
 from orchestrator.core.round_times import RoundTimes
-from orchestrator.init_models import Launcher, Wish
+from orchestrator.init_models import Launcher, WantedPair
 from orchestrator.peers import Pair, Peer, State
 from outrider.errors import DeadlinePassed, PeerUnavailable
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -221,11 +221,11 @@ async def test_an_init_that_comes_to_nothing_changes_nothing(
         launcher = Launcher(
             orchestrator, lambda: Pair(Peer("target", "127.0.0.1:9"), None), COMMAND
         )
-        loading = launcher.begin(Wish(model=str(path), options=("--threads=1",)))
+        loading = launcher.begin(WantedPair(model=str(path), options=("--threads=1",)))
         assert loading is not None and await loading is None
         in_use = orchestrator.pair
 
-        returning = launcher.begin(Wish(model=configured.model_name))
+        returning = launcher.begin(WantedPair(model=configured.model_name))
         assert returning is not None
         assert isinstance(await returning, PeerUnavailable)
         assert isinstance(launcher.failure, PeerUnavailable)
@@ -238,7 +238,7 @@ async def test_models_that_take_too_long_are_given_up(tmp_path: Path) -> None:
     path = write_model(tmp_path / "tiny.gguf", shape=Shape(layers=1))
     async with running(OrchestratorProcess("127.0.0.1:9", request_seconds=0.05)) as process:
         launcher = Launcher(process.orchestrator, lambda: process.pair, COMMAND)
-        loading = launcher.begin(Wish(model=str(path)))
+        loading = launcher.begin(WantedPair(model=str(path)))
         assert loading is not None and isinstance(await loading, DeadlinePassed)
         assert not launcher.is_loading and process.orchestrator.pair is process.pair
         await launcher.close()
@@ -253,9 +253,9 @@ async def test_nothing_is_loaded_while_the_configured_services_load() -> None:
         await eventually(lambda: process.pair.target.state is State.LOADING)
         launcher = Launcher(process.orchestrator, lambda: process.pair, COMMAND)
         with pytest.raises(PeerUnavailable, match="is loading its model"):
-            launcher.begin(Wish(model="x.gguf"))
+            launcher.begin(WantedPair(model="x.gguf"))
         await target.load()
         await process.until_ready()
         assert process.pair.target.model is not None
-        assert launcher.begin(Wish(model=process.pair.target.model.model_name)) is None
+        assert launcher.begin(WantedPair(model=process.pair.target.model.model_name)) is None
     await target.close()

@@ -29,11 +29,18 @@ RANDOM_SECONDS = 600.0 if THOROUGH else 8.0
 
 
 def target() -> ToyModel:
-    return toy(seed=1, eos_bias=NEVER, sequence_count=6)
+    return toy(keeps_decodes=False, seed=1, eos_bias=NEVER, sequence_count=6)
 
 
 def draft() -> ToyModel:
-    return toy(seed=2, like=1, agreement=0.9, eos_bias=NEVER, sequence_count=6)
+    return toy(
+        keeps_decodes=False,
+        seed=2,
+        like=1,
+        agreement=0.9,
+        eos_bias=NEVER,
+        sequence_count=6,
+    )
 
 
 async def ask(trio: Trio, number: int) -> None:

@@ -20,7 +20,7 @@ from orchestrator.core.generation import Generation, Plan
 from orchestrator.core.policies import control
 from outrider.costs import CostTable
 from outrider.errors import PositionPastCache
-from outrider.messages import Form, Frame, Opening, Order, Round, Rows, Rule, compose
+from outrider.messages import Form, Frame, Order, Round, Rows, Rule, SessionParameters, compose
 from outrider.sampling import GREEDY
 from outrider.speculation import Speculation
 
@@ -217,7 +217,7 @@ def known_estimates(models: Models) -> PairEstimates:
 
 def _plan(its_control: object, tokens: int) -> Plan:
     return Plan(
-        opening=Opening(
+        opening=SessionParameters(
             session_id=bytes(16),
             attempt=1,
             rule=Rule.MATCH,

@@ -84,6 +84,7 @@ class ToyModel:
     step_seconds: float = 0.0
     no_room_after: int | None = None  # rows of a merged decode above which no cells are found
     before_decode: Callable[[Sequence[Chunk]], None] | None = None  # may raise NoRoom, DecodeFailed
+    keeps_decodes: bool = True
     decodes: list[Decode] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -158,7 +159,8 @@ class ToyModel:
             time.sleep(self.step_seconds)
             kept = tuple(_frozen(chunk) for chunk in chunks)
             self._copied = False
-            self.decodes.append(Decode(kept, row_count))
+            if self.keeps_decodes:
+                self.decodes.append(Decode(kept, row_count))
             return self._append(kept, row_count)
 
     def truncate(self, sequence: int, token_count: int) -> int:

@@ -18,12 +18,12 @@ from outrider_cli.bench.figures import (
     summarize,
     summarize_block,
 )
-from outrider_cli.bench.records import Block, Trial, Turn
+from outrider_cli.bench.records import Block, Generated, Turn
 from outrider_cli.bench.variants import NAMED, Variant, length_variants, peer_variants
 
 ALONE, SERIAL = NAMED["alone"], NAMED["serial"]
 
-PLAIN = Trial(
+PLAIN = Generated(
     begin=100.0,
     deltas=((0.5, 1), (1.5, 1), (2.5, 1), (3.5, 1)),
     finish="token limit",
@@ -34,7 +34,7 @@ PLAIN = Trial(
 )
 """Four tokens, a second each after the first; 0.8 s of it in the target."""
 
-DRAFTED = Trial(
+DRAFTED = Generated(
     begin=100.0,
     deltas=((0.5, 1), (2.0, 4), (3.5, 2)),
     finish="token limit",
@@ -50,7 +50,7 @@ DRAFTED = Trial(
 """Seven tokens; two rounds of 1.5 s, one accepted whole and one with a rejection in its second."""
 
 
-def turn(variant: Variant, trial: Trial, repetition: int = 0, **cpu: float) -> Turn:
+def turn(variant: Variant, trial: Generated, repetition: int = 0, **cpu: float) -> Turn:
     return Turn(variant=variant.name, repetition=repetition, trials=(trial,), cpu_seconds=cpu)
 
 

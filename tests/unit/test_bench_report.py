@@ -15,7 +15,7 @@ from outrider_cli.bench.document import document
 from outrider_cli.bench.figures import Estimate, Summary
 from outrider_cli.bench.machine import Machine
 from outrider_cli.bench.plots import check_matplotlib, draw, make_plots
-from outrider_cli.bench.records import Block, Trial, Turn
+from outrider_cli.bench.records import Block, Generated, Turn
 from outrider_cli.bench.report import Measured, beware_lines, early_lines, pair_lines, run_lines
 from outrider_cli.bench.run import PairResult
 from outrider_cli.bench.settings import Settings
@@ -65,7 +65,7 @@ def about(value: float) -> Estimate:
 def turns(variant: str, rate: float, away: float | None = None) -> list[Turn]:
     """Return two repetitions in which three tokens come at such a rate after the first."""
     deltas = ((0.5, 1), (0.5 + 3.0 / rate, 3))
-    trial = Trial(begin=0.0, deltas=deltas, finish="token limit", round_count=1)
+    trial = Generated(begin=0.0, deltas=deltas, finish="token limit", round_count=1)
     return [
         Turn(variant=variant, repetition=i, trials=(trial,), round_trip_seconds=away)
         for i in range(2)

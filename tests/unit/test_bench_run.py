@@ -9,7 +9,7 @@ from itertools import count
 from outrider.client import EngineSeconds, Finished, FinishReason
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider_cli.bench.interleave import Bench, make_trial
-from outrider_cli.bench.records import Trial
+from outrider_cli.bench.records import Generated
 from outrider_cli.bench.run import ProcessIds
 from outrider_cli.bench.settings import Settings
 from outrider_cli.bench.variants import Variant, named_variants
@@ -48,11 +48,11 @@ class Writer:
         sampling: SamplingParameters,
         seed: int,
         begun: Callable[[], None],
-    ) -> Trial:
+    ) -> Generated:
         self.asked.append((list(prompt), token_limit, seed))
         length = self.lengths.pop(0) if self.lengths else token_limit
         begun()
-        return Trial(begin=0.0, deltas=((1.0, length),), finish="", round_count=length - 1)
+        return Generated(begin=0.0, deltas=((1.0, length),), finish="", round_count=length - 1)
 
 
 def numbered_prompts() -> Iterator[list[int]]:

@@ -23,7 +23,7 @@ from outrider.client import (
     Status,
 )
 from outrider.messages import Rule
-from outrider_cli.chat.state import COMMANDS, Talk, Tell
+from outrider_cli.chat.state import COMMANDS, Answer, ChatState
 from outrider_cli.render import (
     STYLES,
     Line,
@@ -341,8 +341,8 @@ def test_a_pipe_gets_one_line() -> None:
 
 
 def test_every_command_of_a_chat_has_one_line_of_80_columns() -> None:
-    told = COMMANDS["help"].run(Talk(GenerateOptions(), ""), "")
-    assert isinstance(told, Tell)
+    told = COMMANDS["help"].run(ChatState(GenerateOptions(), ""), "")
+    assert isinstance(told, Answer)
     commands = [line for line in told.lines if line.startswith("/")]
     assert len(commands) == len(COMMANDS)
     assert max(map(len, commands)) <= 80

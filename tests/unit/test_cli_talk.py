@@ -11,30 +11,30 @@ from outrider.errors import InvalidRequest
 from outrider.speculation import Policy
 from outrider_cli.chat.state import (
     COMMANDS,
+    Answer,
     Ask,
+    ChatState,
     Load,
     Message,
     NotDone,
     Quit,
     Save,
     ShowStatistics,
-    Talk,
-    Tell,
     read_messages,
     write_messages,
 )
 
 
 @pytest.fixture
-def talk() -> Talk:
+def talk() -> ChatState:
     """A chat of two turns."""
-    talk = Talk(GenerateOptions(), "Be brief.")
+    talk = ChatState(GenerateOptions(), "Be brief.")
     talk.add_answer("one?", "1", is_cut=False)
     talk.add_answer("two?", "2", is_cut=True)
     return talk
 
 
-def said(talk: Talk) -> list[str]:
+def said(talk: ChatState) -> list[str]:
     return [message.text for message in talk.messages]
 
 
@@ -55,7 +55,7 @@ def said(talk: Talk) -> list[str]:
         ("/load f", Load("f")),
     ],
 )
-def test_a_line_says_what_it_wants(talk: Talk, line: str, act: object):
+def test_a_line_says_what_it_wants(talk: ChatState, line: str, act: object):
     assert talk.take(line) == act
 
 
@@ -79,7 +79,7 @@ def test_a_line_says_what_it_wants(talk: Talk, line: str, act: object):
         ("/system \udc80", "not valid Unicode"),
     ],
 )
-def test_what_cannot_be_done_changes_nothing(talk: Talk, line: str, words: str):
+def test_what_cannot_be_done_changes_nothing(talk: ChatState, line: str, words: str):
     options = talk.options
     with pytest.raises(NotDone) as told:
         talk.take(line)
@@ -87,9 +87,9 @@ def test_what_cannot_be_done_changes_nothing(talk: Talk, line: str, words: str):
     assert talk.options == options and talk.system == "Be brief."
 
 
-def test_every_command_is_in_the_help(talk: Talk):
+def test_every_command_is_in_the_help(talk: ChatState):
     told = talk.take("/help")
-    assert isinstance(told, Tell)
+    assert isinstance(told, Answer)
     assert [line.split()[0] for line in told.lines[: len(COMMANDS)]] == [f"/{c}" for c in COMMANDS]
     assert max(map(len, told.lines)) <= 90
 
@@ -97,9 +97,9 @@ def test_every_command_is_in_the_help(talk: Talk):
 # --- what the commands change ---
 
 
-def test_commands_change_how_the_next_answers_are_generated(talk: Talk):
+def test_commands_change_how_the_next_answers_are_generated(talk: ChatState):
     for line in ("/draft off", "/k 2", "/temperature 0", "/seed 7"):
-        assert isinstance(talk.take(line), Tell)
+        assert isinstance(talk.take(line), Answer)
     options = talk.options
     assert (options.enabled, options.n_max, options.seed) == (False, 2, 7)
     assert options.sampling.temperature == 0
@@ -112,21 +112,21 @@ def test_commands_change_how_the_next_answers_are_generated(talk: Talk):
 
 
 def test_a_pinned_length_stays_pinned():
-    talk = Talk(GenerateOptions(n_max=4, policy=Policy.FIXED))
-    assert talk.take("/k 2") == Tell(("drafts have exactly 2 tokens",))
-    assert talk.take("/k 1") == Tell(("drafts have exactly 1 token",))
+    talk = ChatState(GenerateOptions(n_max=4, policy=Policy.FIXED))
+    assert talk.take("/k 2") == Answer(("drafts have exactly 2 tokens",))
+    assert talk.take("/k 1") == Answer(("drafts have exactly 1 token",))
     assert talk.options.policy is Policy.FIXED
 
 
-def test_colours_are_switched(talk: Talk):
-    assert talk.take("/colour") == Tell(("colours are off",)) and not talk.is_coloured
-    assert talk.take("/colour") == Tell(("colours are on",)) and talk.is_coloured
+def test_colours_are_switched(talk: ChatState):
+    assert talk.take("/colour") == Answer(("colours are off",)) and not talk.is_coloured
+    assert talk.take("/colour") == Answer(("colours are on",)) and talk.is_coloured
 
 
 # --- history ---
 
 
-def test_a_question_is_sent_with_all_that_was_said(talk: Talk):
+def test_a_question_is_sent_with_all_that_was_said(talk: ChatState):
     chat = talk.chat("three?")
     assert [message["role"] for message in chat] == ["system", *["user", "assistant"] * 2, "user"]
     assert chat[4] == {"role": "assistant", "content": "2"}, "that it is cut is not sent"
@@ -134,8 +134,8 @@ def test_a_question_is_sent_with_all_that_was_said(talk: Talk):
     assert talk.chat("four?")[:-1] == chat[:-1], "asking adds nothing"
 
 
-def test_a_turn_is_taken_back(talk: Talk):
-    assert talk.take("/undo") == Tell(("taken back: two?",))
+def test_a_turn_is_taken_back(talk: ChatState):
+    assert talk.take("/undo") == Answer(("taken back: two?",))
     assert said(talk) == ["one?", "1"]
     assert talk.take("/retry") == Ask("one?")
     assert said(talk) == []
@@ -143,7 +143,7 @@ def test_a_turn_is_taken_back(talk: Talk):
         talk.take("/undo")
 
 
-def test_a_question_without_an_answer_can_be_asked_again(talk: Talk):
+def test_a_question_without_an_answer_can_be_asked_again(talk: ChatState):
     talk.add_failure("three?")
     assert said(talk)[-1] == "2"
     assert talk.all_messages()[-1] == Message("user", "three?")
@@ -151,7 +151,7 @@ def test_a_question_without_an_answer_can_be_asked_again(talk: Talk):
     assert said(talk)[-1] == "2"
 
 
-def test_a_new_chat_keeps_the_system_message(talk: Talk):
+def test_a_new_chat_keeps_the_system_message(talk: ChatState):
     talk.add_failure("three?")
     talk.take("/reset")
     assert talk.all_messages() == [Message("system", "Be brief.")]
@@ -161,7 +161,7 @@ def test_a_new_chat_keeps_the_system_message(talk: Talk):
     assert talk.chat("x")[0] == {"role": "system", "content": "Be long."}
 
 
-def test_the_older_half_is_kept_but_not_sent(talk: Talk):
+def test_the_older_half_is_kept_but_not_sent(talk: ChatState):
     talk.add_answer("three?", "3", is_cut=False)
     assert talk.forget() == 2
     assert [message["content"] for message in talk.chat("x")] == ["Be brief.", "three?", "3", "x"]
@@ -171,7 +171,7 @@ def test_the_older_half_is_kept_but_not_sent(talk: Talk):
     assert len(talk.all_messages()) == 7
 
 
-def test_what_is_taken_back_makes_no_forgotten_turns(talk: Talk):
+def test_what_is_taken_back_makes_no_forgotten_turns(talk: ChatState):
     talk.forget()
     talk.take("/undo")
     talk.take("/undo")
@@ -182,12 +182,12 @@ def test_what_is_taken_back_makes_no_forgotten_turns(talk: Talk):
 # --- files ---
 
 
-def test_messages_are_saved_and_loaded(talk: Talk):
+def test_messages_are_saved_and_loaded(talk: ChatState):
     talk.add_failure("drei: ä?")
     text = write_messages(talk.all_messages())
     assert "ä" in text
     assert json.loads(text)[4] == {"role": "assistant", "content": "2", "cut": True}
-    other = Talk(GenerateOptions())
+    other = ChatState(GenerateOptions())
     other.replace_messages(read_messages(text))
     assert other.all_messages() == talk.all_messages()
     assert (other.system, other.unanswered) == ("Be brief.", "drei: ä?")
@@ -220,4 +220,4 @@ def test_what_are_no_messages_is_refused(text: str, words: str):
 
 def test_a_system_message_must_be_text():
     with pytest.raises(InvalidRequest, match="system: is not valid Unicode"):
-        Talk(GenerateOptions(), "\udc80")
+        ChatState(GenerateOptions(), "\udc80")

@@ -121,7 +121,7 @@ def test_lines_teach_and_under_rejection_only_verified_tokens_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("latency", "mode"), [(0.0, Mode.WAITING), (0.02, Mode.RESTLESS), (0.15, Mode.RESTLESS)]
+    ("latency", "mode"), [(0.0, Mode.WAITING), (0.02, Mode.NO_WAIT), (0.15, Mode.NO_WAIT)]
 )
 def test_the_way_to_the_draft_decides_whether_to_wait(latency: float, mode: Mode) -> None:
     assert made(latency=latency).forecast.mode is mode

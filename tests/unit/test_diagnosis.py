@@ -9,22 +9,22 @@ import pytest
 from outrider_cli.doctor.checks import (
     MEASURABLE_BYTES,
     Certificate,
+    DecodeTrial,
     End,
     Failure,
     Finding,
     Level,
-    Library,
+    LlamaBuild,
     Memory,
     ModelFile,
     Pairing,
-    Peer,
     PeerModel,
     Port,
     PortState,
+    ProbedPeer,
     Step,
     Threads,
     TokenFile,
-    Trial,
     all_well,
     judge_build,
     judge_certificate,
@@ -45,8 +45,8 @@ from outrider_cli.doctor.checks import (
 OK, NOTE, PROBLEM = Level.OK, Level.NOTE, Level.PROBLEM
 DAY = 86400.0
 
-LIBRARY = Library(version="0.3.36", pinned="0.3.36")
-TRIAL = Trial(step=Step.DONE, end=End.DONE, model="m.gguf", system_info="CPU : OPENMP = 1 |")
+LIBRARY = LlamaBuild(version="0.3.36", pinned="0.3.36")
+TRIAL = DecodeTrial(step=Step.DONE, end=End.DONE, model="m.gguf", system_info="CPU : OPENMP = 1 |")
 TARGET = ModelFile(role="target", name="t.gguf", size=4 * 10**9, context=4096)
 DRAFT = ModelFile(role="draft", name="d.gguf", size=4 * 10**8, context=4096)
 
@@ -98,7 +98,7 @@ def test_without_a_pin_no_version_is_wrong():
     assert levels(judge_build(replace(LIBRARY, pinned=""), TRIAL)) == [OK, OK]
 
 
-def died(name: str, step: Step = Step.SEVERAL) -> Trial:
+def died(name: str, step: Step = Step.SEVERAL) -> DecodeTrial:
     return replace(TRIAL, step=step, end=End.SIGNAL, detail=name, system_info="")
 
 
@@ -147,7 +147,7 @@ def test_a_trial_that_is_slow_after_its_decodes_shows_a_sound_build():
 
 
 def test_a_library_that_does_not_load_is_built_anew():
-    trial = Trial(step=Step.IMPORT, end=End.ERROR, detail="no libllama.so")
+    trial = DecodeTrial(step=Step.IMPORT, end=End.ERROR, detail="no libllama.so")
     finding = only(judge_build(LIBRARY, trial))
     assert (finding.level, finding.remedy) == (PROBLEM, "rm -f .venv/ready && make setup")
     assert "no libllama.so" in finding.message
@@ -380,12 +380,12 @@ def test_a_strangers_port_is_looked_up_by_its_number():
 # --- peers ---
 
 MODEL = PeerModel(role="target", address="t:1", name="big", profile="exact", decode_seconds=0.05)
-NEAR = Peer(role="target", address="t:1", round_trips=(0.001,) * 3, model=MODEL)
+NEAR = ProbedPeer(role="target", address="t:1", round_trips=(0.001,) * 3, model=MODEL)
 
 
 @pytest.mark.parametrize("failure", list(Failure))
 def test_every_failure_has_a_remedy(failure: Failure):
-    peer = Peer(role="draft", address="d:1", failure=failure, detail="it is so")
+    peer = ProbedPeer(role="draft", address="d:1", failure=failure, detail="it is so")
     finding = only(judge_peer(peer))
     assert finding.level is PROBLEM and finding.message == "draft at d:1: it is so"
     assert finding.remedy and "{" not in finding.remedy
@@ -401,7 +401,7 @@ def test_a_peer_is_told_with_its_median_and_worst_round_trip():
 
 
 def test_a_peer_that_loads_is_a_note():
-    assert only(judge_peer(Peer(role="draft", address="d:1", serving=False))).level is NOTE
+    assert only(judge_peer(ProbedPeer(role="draft", address="d:1", serving=False))).level is NOTE
 
 
 @pytest.mark.parametrize(("trip", "count"), [(0.05, 1), (0.051, 2)])
@@ -411,7 +411,7 @@ def test_a_link_that_costs_more_than_a_decode_of_the_target_is_a_note(trip: floa
 
 
 def test_the_link_to_a_draft_is_not_measured_against_its_decode():
-    draft = Peer(role="draft", address="d:1", round_trips=(1.0,), model=MODEL)
+    draft = ProbedPeer(role="draft", address="d:1", round_trips=(1.0,), model=MODEL)
     assert levels(judge_peer(draft)) == [OK]
 
 
@@ -428,7 +428,7 @@ def test_the_certificate_of_a_peer_expires():
 
 FAR = replace(MODEL, round_trip_seconds=0.01)
 SMALL = PeerModel(role="draft", address="d:1", name="small", profile="native")
-ORCHESTRATOR = Peer(role="orchestrator", address="o:1", models=(FAR, SMALL))
+ORCHESTRATOR = ProbedPeer(role="orchestrator", address="o:1", models=(FAR, SMALL))
 
 
 def test_an_orchestrator_that_drafts_is_fine():

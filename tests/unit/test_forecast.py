@@ -107,7 +107,7 @@ def test_confidences_that_say_nothing_change_nothing() -> None:
 
 
 def test_a_longer_way_never_makes_anything_faster() -> None:
-    for mode in (Mode.SERIAL, Mode.WAITING, Mode.RESTLESS):
+    for mode in (Mode.SERIAL, Mode.WAITING, Mode.NO_WAIT):
         along = [rates(conditions(latency=ms / 1e3))[mode] for ms in (0, 1, 5, 20, 50, 150, 400)]
         assert along == sorted(along, reverse=True)
 
@@ -116,14 +116,14 @@ def test_never_waiting_is_never_slower_than_the_target_alone() -> None:
     for ms in (0, 20, 150, 400):
         for acceptance in (0.0, 0.3, 0.9):
             given = rates(conditions(latency=ms / 1e3, acceptance=acceptance))
-            assert given[Mode.RESTLESS] >= 0.999 * given[Mode.PLAIN]
+            assert given[Mode.NO_WAIT] >= 0.999 * given[Mode.PLAIN]
 
 
 def test_a_draft_that_slows_the_target_is_not_run_ahead() -> None:
     given = rates(
         conditions(decode_seconds=CPU.seconds, latency=0.001, token_time=0.006, slowdown=1.6)
     )
-    assert given[Mode.SERIAL] > max(given[Mode.WAITING], given[Mode.RESTLESS])
+    assert given[Mode.SERIAL] > max(given[Mode.WAITING], given[Mode.NO_WAIT])
 
 
 @pytest.mark.parametrize("acceptance", [0.6, 0.8, 0.9])

@@ -23,11 +23,11 @@ from outrider.errors import ContextExhausted, PositionPastCache
 from outrider.messages import (
     Form,
     Frame,
-    Opening,
     Order,
     Round,
     Rows,
     Rule,
+    SessionParameters,
     Span,
     check_room,
     compose,
@@ -56,7 +56,7 @@ def plan(
     **options: object,
 ) -> Plan:
     """Return a plan for PROMPT."""
-    opening = Opening(
+    opening = SessionParameters(
         session_id=bytes(16),
         attempt=1,
         rule=rule,

@@ -13,7 +13,7 @@ from outrider.engine.cache import Session
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Chunk, Row
 from outrider.errors import ContextExhausted, PositionPastCache
-from outrider.messages import Frame, Opening, Order, Rule, Span
+from outrider.messages import Frame, Order, Rule, SessionParameters, Span
 from outrider.noise import Purpose, uniform
 from outrider.sampling import GREEDY, SamplingParameters
 from tests.support.toy import EOS, NEVER, ToyModel, generate_alone
@@ -108,8 +108,8 @@ def test_a_rejection_line_goes_on_while_nothing_was_committed() -> None:
 # drafting
 
 
-def opening(rule: Rule, sampling: SamplingParameters, vocabulary: int = 64) -> Opening:
-    return Opening(
+def opening(rule: Rule, sampling: SamplingParameters, vocabulary: int = 64) -> SessionParameters:
+    return SessionParameters(
         session_id=bytes(16),
         attempt=1,
         rule=rule,

@@ -36,7 +36,7 @@ from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.generation import Plan
 from orchestrator.core.policies import control
 from outrider.distribution import certain
-from outrider.messages import Form, Frame, Opening, Round, Rows, Rule, Span
+from outrider.messages import Form, Frame, Round, Rows, Rule, SessionParameters, Span
 from outrider.sampling import GREEDY
 from outrider.speculation import Policy, Speculation
 from tests.support.ticking import Ticking
@@ -200,7 +200,7 @@ def _begin(rest: str) -> Ticking:
     usual = "distributions" if rule is Rule.REJECTION else "sampled"
     return Ticking(
         Plan(
-            opening=Opening(
+            opening=SessionParameters(
                 session_id=bytes(16),
                 attempt=1,
                 rule=rule,

@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from outrider import wire
 from outrider.distribution import Distribution
 from outrider.errors import InvalidRequest
-from outrider.messages import MAX_DRAFT, Form, Frame, Opening, Order, Round, Rows, Rule, Span
+from outrider.messages import (
+    MAX_DRAFT,
+    Form,
+    Frame,
+    Order,
+    Round,
+    Rows,
+    Rule,
+    SessionParameters,
+    Span,
+)
 from outrider.sampling import SamplingParameters, Stage
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
@@ -65,7 +75,7 @@ SAMPLING = st.builds(
     stages=st.permutations(Stage).map(tuple),
 )
 OPENINGS = st.builds(
-    Opening,
+    SessionParameters,
     session_id=st.binary(min_size=16, max_size=16),
     attempt=POSITIONS,
     rule=st.sampled_from(Rule),
@@ -120,7 +130,7 @@ def sent(message: Any) -> Any:
 
 @SETTINGS
 @given(OPENINGS)
-def test_an_opening_comes_in_as_it_went_out(opening: Opening) -> None:
+def test_an_opening_comes_in_as_it_went_out(opening: SessionParameters) -> None:
     assert wire.read_opening(sent(wire.write_opening(opening))) == opening
 
 
