@@ -270,22 +270,6 @@ def test_nobody_starves_when_not_all_fit_into_a_decode() -> None:
         assert [after - before for before, after in pairwise(turns)] == [2] * 6
 
 
-def test_sessions_in_a_closed_loop_share_their_decodes() -> None:
-    model = toy(step_seconds=0.004)
-    with running(model) as host:
-
-        def loop(session: bytes) -> None:
-            host.pin(session, True)
-            for count in range(1, 21):
-                result(host.submit(session, rows_of(LONG[:count])))
-            host.pin(session, False)
-
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(loop, (A, B, C, D)))
-    # 80 jobs: 20 decodes if everyone is always awaited, 40 if nobody is.
-    assert model.decode_count < 34
-
-
 @pytest.mark.parametrize("forgets", [True, False], ids=["free", "idle"])
 def test_sessions_that_decode_together_become_neighbours(forgets: bool) -> None:
     # Of 100 jobs 75 are left when it is worth it, 25 decodes of 4 ms later. A busy machine

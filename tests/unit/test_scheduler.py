@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,6 +80,35 @@ def test_what_was_just_answered_is_waited_for_as_long_as_it_usually_takes() -> N
     answer(some, first, now)
     assert other is not None
     assert now + 0.0035 < some.decode_time(now) < now + 0.009
+
+
+@pytest.mark.parametrize(
+    ("is_expected", "decodes"), [(True, range(20, 24)), (False, range(35, 81))]
+)
+def test_sessions_in_a_closed_loop_share_their_decodes(is_expected: bool, decodes: range) -> None:
+    some, now, count = scheduler(), 0.0, 0
+    left = {session: 20 for session in (b"0", b"1", b"2", b"3")}
+    arrivals = [(0.0003 * i, session) for i, session in enumerate(left)]
+    while arrivals or some.has_active:
+        wake = some.decode_time(now) if some.has_active else math.inf
+        arrivals.sort()
+        if arrivals and arrivals[0][0] <= wake:
+            arrival, session = arrivals.pop(0)
+            now = max(now, arrival)
+            run(some, session, int(session), now)
+            continue
+        now = max(now, wake) + 0.010
+        count += 1
+        some.note_decode(0.010)
+        for job, _ in some.next_decode():
+            some.end(job)
+            session = job.session_id
+            left[session] -= 1
+            if left[session]:
+                if is_expected:
+                    answer(some, job, now)
+                arrivals.append((now + 0.001 + 0.0004 * int(session), session))
+    assert count in decodes, "20 if all are always awaited, 80 if nobody ever meets another"
 
 
 def test_a_stranger_is_not_waited_for() -> None:
