@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk, Row, Sampler
 from outrider.sampling import SamplingParameters
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from models.corpus import LIBRARY, is_held_out, sources
 from orchestrator.core import acceptance
 from outrider.distribution import Distribution
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk
 from outrider.sampling import SamplingParameters, distribution_of
 from outrider.threads import available_threads

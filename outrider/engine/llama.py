@@ -1,4 +1,4 @@
-"""Hosts a GGUF model with llama.cpp's low-level API. Only the files llama*.py import llama_cpp.
+"""Hosts a GGUF model with llama.cpp's low-level API.
 
 Nothing reaches C unchecked: llama.cpp aborts the process on an id outside the
 vocabulary, a sequence outside its range or a batch over its limits.
@@ -7,11 +7,7 @@ vocabulary, a sequence outside its range or a batch over its limits.
 from __future__ import annotations
 
 import ctypes
-import os
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +15,20 @@ from numpy.typing import NDArray
 
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.identity import FilesDigest, identity_of
+from outrider.engine.llama_library import init_backend, last_error, ll, recent_errors
+from outrider.engine.llama_loading import (
+    MOST_CELLS,
+    LlamaConfig,
+    asked_context,
+    cache_type,
+    cells_of,
+    check_added_tokens,
+    gpu_layers_of,
+    is_quantised,
+    load_model,
+)
+from outrider.engine.llama_sampling import ChainSampler, Samplers
+from outrider.engine.llama_vocabulary import Vocabulary
 from outrider.engine.model import (
     MAX_MULTIPLE,
     MAX_PADDED,
@@ -27,85 +37,9 @@ from outrider.engine.model import (
     ModelDescription,
     NoRoom,
     Row,
-    VocabularyDescription,
 )
 from outrider.errors import DecodeFailed, InvalidConfig, InvalidRequest
 from outrider.sampling import SamplingParameters
-
-# libgomp reads these once, at load. Short spinning costs nothing when alone
-# and keeps two engines on the same cores from starving each other.
-if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-    os.environ["GOMP_SPINCOUNT"] = "10000"
-
-# What llama.cpp asserts is one line; with a debugger installed it would start that for a backtrace.
-os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-
-import llama_cpp as ll
-
-from outrider.engine.llama_sampling import ChainSampler, Samplers
-from outrider.engine.llama_vocabulary import Vocabulary
-
-_ERROR_LEVEL = 4
-_recent_errors: deque[str] = deque(maxlen=4)
-
-# llama.cpp goes on without the lock and only warns, even where it was asked for one.
-_NOT_LOCKED = (b"failed to mlock", b"mlock not supported")
-_NUMA = {
-    "distribute": ll.GGML_NUMA_STRATEGY_DISTRIBUTE,
-    "isolate": ll.GGML_NUMA_STRATEGY_ISOLATE,
-    "numactl": ll.GGML_NUMA_STRATEGY_NUMACTL,
-}
-_LOAD_MODES = {  # by (mmap, mlock)
-    (True, False): ll.LLAMA_LOAD_MODE_AUTO,  # mmap, unless a device cannot
-    (True, True): ll.LLAMA_LOAD_MODE_MMAP_MLOCK,
-    (False, True): ll.LLAMA_LOAD_MODE_MLOCK,
-    (False, False): ll.LLAMA_LOAD_MODE_NONE,
-}
-_CACHE_TYPES = {
-    "f32": ll.GGML_TYPE_F32,
-    "f16": ll.GGML_TYPE_F16,
-    "bf16": 30,  # which the binding leaves out
-    "q8_0": ll.GGML_TYPE_Q8_0,
-    "q5_1": ll.GGML_TYPE_Q5_1,
-    "q5_0": ll.GGML_TYPE_Q5_0,
-    "q4_1": ll.GGML_TYPE_Q4_1,
-    "q4_0": ll.GGML_TYPE_Q4_0,
-    "iq4_nl": ll.GGML_TYPE_IQ4_NL,
-}
-_BLOCK = 32  # values of a block, in every quantised type that a cache may have
-_MOST_CELLS = 2**31 - 1
-_numa_strategy: list[str] = []  # what this process has told llama.cpp, once
-
-
-@ll.llama_log_callback  # type: ignore[untyped-decorator]
-def _keep_errors(level: int, text: bytes, _: Any) -> None:
-    fatal = level == _ERROR_LEVEL or any(words in text for words in _NOT_LOCKED)
-    if fatal and text.strip(b".\n "):
-        _recent_errors.append(text.decode("utf-8", "replace").strip().splitlines()[0])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaConfig:
-    """How to load a model."""
-
-    path: Path
-    context: int  # tokens of one session; 0 takes what the model was trained on, at most 4096
-    sequence_count: int
-    thread_count: int
-    batch_thread_count: int = 0  # of a decode of more than one row; 0 is `thread_count`
-    pad_multiple: int  # each chunk's rows are padded to a multiple, so that kernels do not vary
-    batch_rows: int = 512  # of one decode; also llama.cpp's ubatch, so a cancel waits for one
-    gpu_layers: int = -1  # -1 is every layer where this build has a GPU, else none
-    main_gpu: int = 0  # above 0: holds the whole model, other GPUs nothing
-    tensor_split: Sequence[float] = ()  # shares of the layers, GPU by GPU; () goes by free memory
-    numa: str = ""  # distribute, isolate or numactl; the first model of a process decides
-    mmap: bool = True
-    mlock: bool = False
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"  # a quantised one turns flash attention on: llama.cpp wants it
-    embeddings: bool = False  # whether `embed` works; costs a context when it is first used
-    progress: Callable[[float], None] | None = None
-    """Told the share that is loaded: 0.0 once the file was found sound, up to 1.0."""
 
 
 class LlamaModel:
@@ -115,18 +49,18 @@ class LlamaModel:
     """
 
     def __init__(self, config: LlamaConfig) -> None:
-        _init_backend()
+        init_backend()
         self._config = config
         checked = check_gguf(config.path)
         with FilesDigest(checked.files) as files:
-            self._model = _load(config)
+            self._model = load_model(config)
             self._vocabulary = Vocabulary(self._model)
             self._size = self._vocabulary.size
             try:
-                _check_added_tokens(config.path, self._vocabulary.describe())
+                check_added_tokens(config.path, self._vocabulary.describe())
                 trained = ll.llama_model_n_ctx_train(self._model)
-                asked = _asked_context(config, trained, checked.position_count)
-                self._cells = _cells(asked)
+                asked = asked_context(config, trained, checked.position_count)
+                self._cells = cells_of(asked)
                 self._positions = min(self._cells, checked.position_count or self._cells)
                 self._capacity = min(asked, self._positions - (MAX_MULTIPLE - 1))
                 settings = self._capacity, config.cache_type_k, config.cache_type_v
@@ -148,28 +82,28 @@ class LlamaModel:
         config = self._config
         params = ll.llama_context_default_params()
         cells = self._cells * config.sequence_count
-        if cells > _MOST_CELLS:
-            raise InvalidConfig("ctx", f"{cells} cells in all sessions; {_MOST_CELLS} at most")
+        if cells > MOST_CELLS:
+            raise InvalidConfig("ctx", f"{cells} cells in all sessions; {MOST_CELLS} at most")
         params.n_ctx = cells
         params.n_batch = params.n_ubatch = config.batch_rows
         params.n_seq_max = config.sequence_count
         params.n_outputs_max = max(min(config.batch_rows, MAX_ROWS_OUT), config.sequence_count)
         params.n_threads = config.thread_count
         params.n_threads_batch = config.batch_thread_count or config.thread_count
-        params.type_k = _cache_type(self._model, "cache-type-k", config.cache_type_k)
-        params.type_v = _cache_type(self._model, "cache-type-v", config.cache_type_v)
+        params.type_k = cache_type(self._model, "cache-type-k", config.cache_type_k)
+        params.type_v = cache_type(self._model, "cache-type-v", config.cache_type_v)
         # One stream per session: a neighbour's cells never enter an attention.
         params.kv_unified = False
         params.swa_full = True
         params.no_perf = True
-        if _is_quantised(config.cache_type_v):
+        if is_quantised(config.cache_type_v):
             params.flash_attn_type = ll.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        elif _gpu_layers(config) == 0:
+        elif gpu_layers_of(config) == 0:
             params.flash_attn_type = ll.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        _recent_errors.clear()
+        recent_errors.clear()
         context = ll.llama_init_from_model(self._model, params)
         if not context:
-            raise InvalidConfig("ctx", f"no context of {params.n_ctx} cells: {_last_error()}")
+            raise InvalidConfig("ctx", f"no context of {params.n_ctx} cells: {last_error()}")
         return context
 
     # --- description ---
@@ -229,7 +163,7 @@ class LlamaModel:
                 self._cut(chunk.sequence, chunk.position)
             if code == 1:
                 raise NoRoom
-            raise DecodeFailed(f"llama_decode returned {code}: {_last_error()}", llamaCode=code)
+            raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
         self._copies_pending = False
         for chunk in chunks:
             end = chunk.position + len(chunk.token_ids)
@@ -352,7 +286,7 @@ class LlamaModel:
             ll.llama_memory_seq_rm(self._memory, sequence, -1, -1)
             if state and not ll.llama_state_seq_set_data(self._ctx, state, len(state), sequence):
                 raise RuntimeError(
-                    f"llama.cpp does not take back what a sequence held: {_last_error()}"
+                    f"llama.cpp does not take back what a sequence held: {last_error()}"
                 )
         self._held[second], self._held[first] = held
         self._forget_what_is_incomplete(first)
@@ -416,10 +350,10 @@ class _Embedder:
         params.embeddings = True
         params.pooling_type = pooling
         params.no_perf = True
-        _recent_errors.clear()
+        recent_errors.clear()
         context = ll.llama_init_from_model(model, params)
         if not context:
-            raise DecodeFailed(f"no context for embeddings: {_last_error()}")
+            raise DecodeFailed(f"no context for embeddings: {last_error()}")
         return context
 
     def embed(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
@@ -429,7 +363,7 @@ class _Embedder:
         self._batch.fill([whole], lambda _: len(token_ids), lambda _: len(token_ids))
         code = ll.llama_decode(self._ctx, self._batch.struct)
         if code != 0:
-            raise DecodeFailed(f"llama_decode returned {code}: {_last_error()}", llamaCode=code)
+            raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
         values = ll.llama_get_embeddings_seq(self._ctx, 0)
         return np.ctypeslib.as_array(values, (self._width,)).copy()
 
@@ -478,207 +412,3 @@ class _Batch:
 
 def _pointer(array: NDArray[Any], kind: Any) -> Any:
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
-
-
-def system_info() -> str:
-    """Return the version of llama.cpp and what this build of it uses of the machine."""
-    _init_backend()
-    features = ll.llama_print_system_info().decode("utf-8", "replace").strip()
-    return f"llama.cpp {ll.llama_version().decode()} | {features}"
-
-
-def library_state() -> str:
-    """Return what is another once llama.cpp's libraries are: their names, sizes and times."""
-    libraries = sorted(Path(ll.__file__).parent.rglob("*.so*"))
-    libraries += sorted(Path(ll.__file__).parent.rglob("*.dylib"))
-    states = [(path.name, path.stat()) for path in libraries]
-    return repr([(name, state.st_size, state.st_mtime_ns) for name, state in states])
-
-
-def _init_backend() -> None:
-    ll.llama_log_set(_keep_errors, ctypes.c_void_p(0))
-    ll.llama_backend_init()
-
-
-def _load(config: LlamaConfig) -> Any:
-    """Return the model; raise InvalidConfig with one line that says what is wrong."""
-    params = _model_params(config)
-    _init_numa(config.numa)
-    report = config.progress or _ignore
-    report(0.0)
-
-    @ll.llama_progress_callback  # type: ignore[untyped-decorator]
-    def go_on(share: float, _: Any) -> bool:
-        report(share)
-        return True
-
-    params.progress_callback = go_on
-    _recent_errors.clear()
-    model = ll.llama_model_load_from_file(os.fsencode(config.path), params)
-    if not model:
-        raise InvalidConfig("model", f"llama.cpp cannot load {config.path}: {_last_error()}")
-    refusal = _refusal(config, model)
-    if refusal:
-        ll.llama_model_free(model)
-        raise refusal
-    return model
-
-
-def _refusal(config: LlamaConfig, model: Any) -> InvalidConfig | None:
-    """Return why a model that llama.cpp has loaded cannot be used."""
-    if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
-        return InvalidConfig("model", f"{config.path} is not a decoder-only model")
-    if config.mlock and _recent_errors:
-        reason = _last_error().removeprefix("warning: ")
-        return InvalidConfig("mlock", f"{reason} (see `ulimit -l`)")
-    return None
-
-
-def _ignore(_: float) -> None:
-    return None
-
-
-def _model_params(config: LlamaConfig) -> Any:
-    params = ll.llama_model_default_params()
-    params.n_gpu_layers = _gpu_layers(config)
-    params.load_mode = _LOAD_MODES[config.mmap, config.mlock]
-    if config.main_gpu > 0:
-        _need_gpu("main-gpu")
-        params.split_mode = ll.LLAMA_SPLIT_MODE_NONE
-        params.main_gpu = config.main_gpu
-    if config.tensor_split:
-        _need_gpu("tensor-split")
-        # llama.cpp reads as many as it could have devices.
-        shares = (ctypes.c_float * ll.llama_max_devices())(*config.tensor_split)
-        params.tensor_split = shares
-    return params
-
-
-def _gpu_layers(config: LlamaConfig) -> int:
-    """Return the layers to offload; -1, which is all, only where there is a GPU."""
-    if config.gpu_layers > 0:
-        _need_gpu("n-gpu-layers")
-    return config.gpu_layers if ll.llama_supports_gpu_offload() else 0
-
-
-def _need_gpu(option: str) -> None:
-    if not ll.llama_supports_gpu_offload():
-        raise InvalidConfig(option, "this build of llama.cpp finds no GPU")
-
-
-def _init_numa(strategy: str) -> None:
-    """Bind threads to nodes; for the whole process, once."""
-    if strategy and not _numa_strategy:
-        _numa_strategy.append(strategy)
-        ll.llama_numa_init(_NUMA[strategy])
-
-
-def _is_quantised(cache_type: str) -> bool:
-    return cache_type not in ("f32", "f16", "bf16")
-
-
-def _cache_type(model: Any, option: str, name: str) -> int:
-    """Return ggml's number of a cache type that suits the model's heads."""
-    heads = _head_sizes(model, "key" if option == "cache-type-k" else "value")
-    if _is_quantised(name) and any(size % _BLOCK for size in heads):
-        sizes = ", ".join(map(str, sorted(heads)))
-        raise InvalidConfig(
-            option, f"{name} needs heads of a multiple of {_BLOCK}; the model's are of {sizes}"
-        )
-    return _CACHE_TYPES[name]
-
-
-def _head_sizes(model: Any, kind: str) -> set[int]:
-    """Return the sizes that the file gives for its key or value heads."""
-    architecture = _metadata(model, "general.architecture")
-    prefix = f"{architecture}.attention.{kind}_length"
-    told = {_metadata(model, prefix), _metadata(model, f"{prefix}_swa")} - {""}
-    heads = ll.llama_model_n_head(model)
-    default = {ll.llama_model_n_embd(model) // heads} if heads else set()
-    return {int(size) for size in told} or default
-
-
-def _metadata(model: Any, key: str) -> str:
-    buffer = ctypes.create_string_buffer(64)
-    ll.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
-    return buffer.value.decode("utf-8", "replace")
-
-
-def _last_error() -> str:
-    return _recent_errors[0] if _recent_errors else "no reason given"
-
-
-def _asked_context(config: LlamaConfig, trained: int, learned: int | None) -> int:
-    """Return the context that is asked for. Raises InvalidConfig for more than was learned."""
-    asked = config.context or min(trained, 4096)
-    if asked < 32:
-        raise InvalidConfig("ctx", f"must be at least 32 tokens, not {asked}")
-    if learned is not None and asked > learned:
-        raise InvalidConfig(
-            "ctx", f"must be at most {learned}, the positions the model has learned, not {asked}"
-        )
-    return asked
-
-
-def _cells(context: int) -> int:
-    """Return the cells that llama.cpp gives a sequence of this context, as in every program.
-
-    More must not be asked for: it chooses rotary factors by this number.
-    """
-    return -(-context // 256) * 256
-
-
-def _check_added_tokens(path: Path, vocabulary: VocabularyDescription) -> None:
-    """Refuse a tokenizer that adds what it does not have: llama.cpp would abort at a prompt."""
-    begins = vocabulary.adds_bos and vocabulary.bos is None
-    ends = vocabulary.adds_eos and vocabulary.eos is None
-    if begins or ends:
-        raise InvalidConfig("model", f"{path} adds a token to texts that it does not have")
-
-
-# --- looking at files and at this build, without weights ---
-
-
-@dataclass(frozen=True, slots=True)
-class FileVocabulary:
-    """The vocabulary of a file, the texts its tokens are stored under, and the trained context."""
-
-    description: VocabularyDescription
-    names: list[bytes]
-    trained_context: int
-
-
-def read_vocabulary(path: Path) -> FileVocabulary:
-    """Read a file without its weights. Raises InvalidConfig for what cannot be loaded."""
-    _init_backend()
-    check_gguf(path)
-    params = ll.llama_model_default_params()
-    params.vocab_only = True
-    _recent_errors.clear()
-    model = ll.llama_model_load_from_file(os.fsencode(path), params)
-    if not model:
-        raise InvalidConfig("model", f"llama.cpp cannot load {path}: {_last_error()}")
-    refusal = _unusable(path, model)
-    if refusal:
-        ll.llama_model_free(model)
-        raise refusal
-    vocabulary = Vocabulary(model)
-    description, names = vocabulary.describe(), vocabulary.names()
-    trained = _metadata(model, _metadata(model, "general.architecture") + ".context_length")
-    ll.llama_model_free(model)
-    return FileVocabulary(description, names, int(trained or 0))
-
-
-def _unusable(path: Path, model: Any) -> InvalidConfig | None:
-    """Return why no service would take a model of this kind."""
-    if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
-        return InvalidConfig("model", f"{path} is not a decoder-only model")
-    if ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model):
-        return InvalidConfig("model", f"{path.stem} cannot be rolled back (recurrent)")
-    return None
-
-
-def offloads() -> bool:
-    """Return whether this build of llama.cpp has a GPU to use."""
-    _init_backend()
-    return bool(ll.llama_supports_gpu_offload())

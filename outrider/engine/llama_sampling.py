@@ -1,4 +1,4 @@
-"""llama.cpp's sampler chains with the state of one session. Beside llama.py, the only importer.
+"""llama.cpp's sampler chains with the state of one session.
 
 What llama.cpp draws inside `apply` (XTC, mirostat) is written anew here: it
 cuts as llama.cpp does, and the draw is the caller's own. What llama.cpp no
@@ -16,11 +16,11 @@ from functools import cache, lru_cache
 from itertools import takewhile
 from typing import Any, Protocol
 
-import llama_cpp as ll
 import numpy as np
 from numpy.typing import NDArray
 
 from outrider.distribution import Distribution, certain, from_logits
+from outrider.engine.llama_library import ll
 from outrider.engine.model import Row
 from outrider.errors import InvalidRequest
 from outrider.grammar.gbnf import read_grammar

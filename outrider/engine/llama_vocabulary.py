@@ -1,6 +1,6 @@
 """The vocabulary of a model that llama.cpp holds: its texts, and tokenizing with it.
 
-One of the files that import llama_cpp. Everything here may be called from any thread, beside
+Everything here may be called from any thread, beside
 a decode: llama.cpp only reads the vocabulary.
 """
 
@@ -13,8 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import llama_cpp as ll
-
+from outrider.engine.llama_library import ll
 from outrider.engine.model import VocabularyDescription
 from outrider.errors import Draining, EngineBusy
 

@@ -48,7 +48,7 @@ class LoadingLog:
         self._next_time = now + _LOADING_SECONDS
 
     def _log_start(self) -> None:
-        from outrider.engine.llama import system_info
+        from outrider.engine.llama_library import system_info
 
         config = self._config
         threads = config.threads or available_threads()
@@ -72,7 +72,8 @@ def load_llama(config: ModelConfig) -> Callable[[], Model]:
 
     def load() -> Model:
         try:
-            from outrider.engine.llama import LlamaConfig, LlamaModel
+            from outrider.engine.llama import LlamaModel
+            from outrider.engine.llama_loading import LlamaConfig
         except RuntimeError as error:  # of llama_cpp, where its library cannot be mapped
             raise InvalidConfig("model", f"llama.cpp does not start: {error}") from None
 
@@ -105,7 +106,7 @@ def kept_measurements(config: ModelConfig, exact: bool) -> Measurements:
     """Return where the measurements of a configured model are kept."""
 
     def library() -> str:
-        from outrider.engine.llama import library_state
+        from outrider.engine.llama_library import library_state
 
         return library_state()
 
@@ -118,7 +119,7 @@ def find_core_lock(config: ModelConfig) -> Callable[[], CoreLock]:
     """Return what finds whom the engine takes turns with: nobody, where a GPU does the work."""
 
     def find() -> CoreLock:
-        from outrider.engine.llama import offloads
+        from outrider.engine.llama_library import offloads
 
         if config.n_gpu_layers != 0 and offloads():
             return NoCoreLock()

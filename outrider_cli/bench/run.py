@@ -175,7 +175,7 @@ async def make_prompts(
 
     Raises InvalidRequest when a prompt and its text do not fit the context.
     """
-    from outrider.engine.llama import read_vocabulary
+    from outrider.engine.llama_loading import read_vocabulary
 
     context = result.models["target"].context_token_count
     if settings.prompt_tokens + settings.token_limit > context:

@@ -89,14 +89,14 @@ def _load(config: ModelConfig) -> Model:
 
 def _tell_library() -> None:
     _begin(Step.IMPORT)
-    from outrider.engine import llama
+    from outrider.engine.llama_library import offloads, system_info
 
-    _tell(system_info=llama.system_info(), offloads=llama.offloads())
+    _tell(system_info=system_info(), offloads=offloads())
 
 
 def _read(role: str, path: Path) -> tuple[common.Vocabulary, list[bytes]] | None:
     """Return a file's vocabulary and the names of its tokens, or tell why there is none."""
-    from outrider.engine.llama import read_vocabulary
+    from outrider.engine.llama_loading import read_vocabulary
 
     _begin(Step.READ)
     try:

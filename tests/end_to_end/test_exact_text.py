@@ -17,7 +17,8 @@ from benchmarks.generations import make_generation
 from models.bad_drafts import write_junk
 from orchestrator.driver import Driver
 from orchestrator.peers import Pair, Peer
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider.v1 import common_pb2
 from tests.support.processes import (

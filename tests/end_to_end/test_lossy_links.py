@@ -14,7 +14,8 @@ import pytest
 import pytest_asyncio
 
 from outrider.client import Delta, Finished, GenerateOptions, OutriderClient
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.rpc.security import ClientSecurity
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider.speculation import Policy

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk
 from outrider.errors import DecodeFailed, InvalidConfig
 from outrider.sampling import GREEDY, SamplingParameters

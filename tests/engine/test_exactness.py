@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from outrider.engine.calibrate import exact_padding
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk, ModelDescription
 
 MODELS = Path(__file__).parents[2] / "models"

@@ -15,7 +15,8 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFWriter
 
 from outrider.engine.gguf_check import check_gguf
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk
 from outrider.errors import DecodeFailed, InvalidConfig
 from tests.support import tiny_gguf

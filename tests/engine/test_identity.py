@@ -9,7 +9,8 @@ import pytest
 
 from outrider.engine import identity
 from outrider.engine.identity import FilesDigest
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.errors import InvalidConfig
 from tests.support.tiny_gguf import write_model
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from outrider import sampling
 from outrider.distribution import Distribution
 from outrider.engine.calibrate import HISTORY, PADDINGS, decode_costs, exact_padding
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Row
 from outrider.errors import InvalidConfig
 from outrider.sampling import GREEDY, SamplingParameters
@@ -241,7 +242,8 @@ def alone(path: Path, code: str) -> str:
     program = f"""
 import resource
 from pathlib import Path
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 def load(sequence_count, context=64):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.errors import Draining, EngineBusy
 from tests.support.thorough import THOROUGH
 from tests.support.tiny_gguf import Vocabulary, write_model

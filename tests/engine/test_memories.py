@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from outrider.engine.calibrate import exact_padding
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk, Row
 from tests.support.thorough import THOROUGH
 from tests.support.tiny_architectures import ARCHITECTURES, WINDOW, WINDOWED, write_architecture

@@ -15,7 +15,8 @@ from models import synthetic
 from models.agreement import Position, acceptance, agreement, longest_repeat, write_texts
 from models.synthetic import SHAPES, Acceptance, Agreement, Pair
 from outrider import handshake
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk
 from outrider.sampling import GREEDY
 from tests.support.tiny_gguf import write_model

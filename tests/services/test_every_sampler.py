@@ -16,7 +16,8 @@ import pytest_asyncio
 
 from outrider import wire
 from outrider.distribution import logprobs, softmax
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk
 from outrider.sampling import SamplingParameters
 from outrider.v1 import common_pb2 as common

@@ -16,7 +16,8 @@ import pytest_asyncio
 
 from gateway.config import HttpConfig
 from gateway.server import HttpServer
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from tests.support.sampling_table import LETTERS
 from tests.support.services import (
     DRAFT,

@@ -10,7 +10,8 @@ import pytest
 
 from outrider.engine import host
 from outrider.engine.host import HostOptions
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Numerics
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.services import (

@@ -13,7 +13,8 @@ import pytest
 import pytest_asyncio
 
 from orchestrator.chat.tool_calls import CallFormat
-from outrider.engine.llama import LlamaConfig, LlamaModel
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
 from tests.support.gateway import serving
 from tests.support.schemas import is_valid
 from tests.support.services import (

@@ -1,0 +1,240 @@
+"""Loads GGUF models with llama.cpp: options, refusals, and vocabularies without weights."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outrider.engine.gguf_check import check_gguf
+from outrider.engine.llama_library import init_backend, last_error, ll, recent_errors
+from outrider.engine.llama_vocabulary import Vocabulary
+from outrider.engine.model import VocabularyDescription
+from outrider.errors import InvalidConfig
+
+_NUMA = {
+    "distribute": ll.GGML_NUMA_STRATEGY_DISTRIBUTE,
+    "isolate": ll.GGML_NUMA_STRATEGY_ISOLATE,
+    "numactl": ll.GGML_NUMA_STRATEGY_NUMACTL,
+}
+_LOAD_MODES = {  # by (mmap, mlock)
+    (True, False): ll.LLAMA_LOAD_MODE_AUTO,  # mmap, unless a device cannot
+    (True, True): ll.LLAMA_LOAD_MODE_MMAP_MLOCK,
+    (False, True): ll.LLAMA_LOAD_MODE_MLOCK,
+    (False, False): ll.LLAMA_LOAD_MODE_NONE,
+}
+_CACHE_TYPES = {
+    "f32": ll.GGML_TYPE_F32,
+    "f16": ll.GGML_TYPE_F16,
+    "bf16": 30,  # which the binding leaves out
+    "q8_0": ll.GGML_TYPE_Q8_0,
+    "q5_1": ll.GGML_TYPE_Q5_1,
+    "q5_0": ll.GGML_TYPE_Q5_0,
+    "q4_1": ll.GGML_TYPE_Q4_1,
+    "q4_0": ll.GGML_TYPE_Q4_0,
+    "iq4_nl": ll.GGML_TYPE_IQ4_NL,
+}
+_BLOCK = 32  # values of a block, in every quantised type that a cache may have
+MOST_CELLS = 2**31 - 1
+_numa_strategy: list[str] = []  # what this process has told llama.cpp, once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaConfig:
+    """How to load a model."""
+
+    path: Path
+    context: int  # tokens of one session; 0 takes what the model was trained on, at most 4096
+    sequence_count: int
+    thread_count: int
+    batch_thread_count: int = 0  # of a decode of more than one row; 0 is `thread_count`
+    pad_multiple: int  # each chunk's rows are padded to a multiple, so that kernels do not vary
+    batch_rows: int = 512  # of one decode; also llama.cpp's ubatch, so a cancel waits for one
+    gpu_layers: int = -1  # -1 is every layer where this build has a GPU, else none
+    main_gpu: int = 0  # above 0: holds the whole model, other GPUs nothing
+    tensor_split: Sequence[float] = ()  # shares of the layers, GPU by GPU; () goes by free memory
+    numa: str = ""  # distribute, isolate or numactl; the first model of a process decides
+    mmap: bool = True
+    mlock: bool = False
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"  # a quantised one turns flash attention on: llama.cpp wants it
+    embeddings: bool = False  # whether `embed` works; costs a context when it is first used
+    progress: Callable[[float], None] | None = None
+    """Told the share that is loaded: 0.0 once the file was found sound, up to 1.0."""
+
+
+def load_model(config: LlamaConfig) -> Any:
+    """Return the model; raise InvalidConfig with one line that says what is wrong."""
+    params = _model_params(config)
+    _init_numa(config.numa)
+    report = config.progress or _ignore
+    report(0.0)
+
+    @ll.llama_progress_callback  # type: ignore[untyped-decorator]
+    def go_on(share: float, _: Any) -> bool:
+        report(share)
+        return True
+
+    params.progress_callback = go_on
+    recent_errors.clear()
+    model = ll.llama_model_load_from_file(os.fsencode(config.path), params)
+    if not model:
+        raise InvalidConfig("model", f"llama.cpp cannot load {config.path}: {last_error()}")
+    refusal = _refusal(config, model)
+    if refusal:
+        ll.llama_model_free(model)
+        raise refusal
+    return model
+
+
+def _refusal(config: LlamaConfig, model: Any) -> InvalidConfig | None:
+    """Return why a model that llama.cpp has loaded cannot be used."""
+    if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
+        return InvalidConfig("model", f"{config.path} is not a decoder-only model")
+    if config.mlock and recent_errors:
+        reason = last_error().removeprefix("warning: ")
+        return InvalidConfig("mlock", f"{reason} (see `ulimit -l`)")
+    return None
+
+
+def _ignore(_: float) -> None:
+    return None
+
+
+def _model_params(config: LlamaConfig) -> Any:
+    params = ll.llama_model_default_params()
+    params.n_gpu_layers = gpu_layers_of(config)
+    params.load_mode = _LOAD_MODES[config.mmap, config.mlock]
+    if config.main_gpu > 0:
+        _need_gpu("main-gpu")
+        params.split_mode = ll.LLAMA_SPLIT_MODE_NONE
+        params.main_gpu = config.main_gpu
+    if config.tensor_split:
+        _need_gpu("tensor-split")
+        # llama.cpp reads as many as it could have devices.
+        shares = (ctypes.c_float * ll.llama_max_devices())(*config.tensor_split)
+        params.tensor_split = shares
+    return params
+
+
+def gpu_layers_of(config: LlamaConfig) -> int:
+    """Return the layers to offload; -1, which is all, only where there is a GPU."""
+    if config.gpu_layers > 0:
+        _need_gpu("n-gpu-layers")
+    return config.gpu_layers if ll.llama_supports_gpu_offload() else 0
+
+
+def _need_gpu(option: str) -> None:
+    if not ll.llama_supports_gpu_offload():
+        raise InvalidConfig(option, "this build of llama.cpp finds no GPU")
+
+
+def _init_numa(strategy: str) -> None:
+    """Bind threads to nodes; for the whole process, once."""
+    if strategy and not _numa_strategy:
+        _numa_strategy.append(strategy)
+        ll.llama_numa_init(_NUMA[strategy])
+
+
+def is_quantised(cache_type: str) -> bool:
+    return cache_type not in ("f32", "f16", "bf16")
+
+
+def cache_type(model: Any, option: str, name: str) -> int:
+    """Return ggml's number of a cache type that suits the model's heads."""
+    heads = _head_sizes(model, "key" if option == "cache-type-k" else "value")
+    if is_quantised(name) and any(size % _BLOCK for size in heads):
+        sizes = ", ".join(map(str, sorted(heads)))
+        raise InvalidConfig(
+            option, f"{name} needs heads of a multiple of {_BLOCK}; the model's are of {sizes}"
+        )
+    return _CACHE_TYPES[name]
+
+
+def _head_sizes(model: Any, kind: str) -> set[int]:
+    """Return the sizes that the file gives for its key or value heads."""
+    architecture = _metadata(model, "general.architecture")
+    prefix = f"{architecture}.attention.{kind}_length"
+    told = {_metadata(model, prefix), _metadata(model, f"{prefix}_swa")} - {""}
+    heads = ll.llama_model_n_head(model)
+    default = {ll.llama_model_n_embd(model) // heads} if heads else set()
+    return {int(size) for size in told} or default
+
+
+def _metadata(model: Any, key: str) -> str:
+    buffer = ctypes.create_string_buffer(64)
+    ll.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
+    return buffer.value.decode("utf-8", "replace")
+
+
+def asked_context(config: LlamaConfig, trained: int, learned: int | None) -> int:
+    """Return the context that is asked for. Raises InvalidConfig for more than was learned."""
+    asked = config.context or min(trained, 4096)
+    if asked < 32:
+        raise InvalidConfig("ctx", f"must be at least 32 tokens, not {asked}")
+    if learned is not None and asked > learned:
+        raise InvalidConfig(
+            "ctx", f"must be at most {learned}, the positions the model has learned, not {asked}"
+        )
+    return asked
+
+
+def cells_of(context: int) -> int:
+    """Return the cells that llama.cpp gives a sequence of this context, as in every program.
+
+    More must not be asked for: it chooses rotary factors by this number.
+    """
+    return -(-context // 256) * 256
+
+
+def check_added_tokens(path: Path, vocabulary: VocabularyDescription) -> None:
+    """Refuse a tokenizer that adds what it does not have: llama.cpp would abort at a prompt."""
+    begins = vocabulary.adds_bos and vocabulary.bos is None
+    ends = vocabulary.adds_eos and vocabulary.eos is None
+    if begins or ends:
+        raise InvalidConfig("model", f"{path} adds a token to texts that it does not have")
+
+
+# --- looking at files and at this build, without weights ---
+
+
+@dataclass(frozen=True, slots=True)
+class FileVocabulary:
+    """The vocabulary of a file, the texts its tokens are stored under, and the trained context."""
+
+    description: VocabularyDescription
+    names: list[bytes]
+    trained_context: int
+
+
+def read_vocabulary(path: Path) -> FileVocabulary:
+    """Read a file without its weights. Raises InvalidConfig for what cannot be loaded."""
+    init_backend()
+    check_gguf(path)
+    params = ll.llama_model_default_params()
+    params.vocab_only = True
+    recent_errors.clear()
+    model = ll.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        raise InvalidConfig("model", f"llama.cpp cannot load {path}: {last_error()}")
+    refusal = _unusable(path, model)
+    if refusal:
+        ll.llama_model_free(model)
+        raise refusal
+    vocabulary = Vocabulary(model)
+    description, names = vocabulary.describe(), vocabulary.names()
+    trained = _metadata(model, _metadata(model, "general.architecture") + ".context_length")
+    ll.llama_model_free(model)
+    return FileVocabulary(description, names, int(trained or 0))
+
+
+def _unusable(path: Path, model: Any) -> InvalidConfig | None:
+    """Return why no service would take a model of this kind."""
+    if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
+        return InvalidConfig("model", f"{path} is not a decoder-only model")
+    if ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model):
+        return InvalidConfig("model", f"{path.stem} cannot be rolled back (recurrent)")
+    return None
