@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 
-from orchestrator.core.generation import Generation, Plan
+from orchestrator.core.generation import Generation
+from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
 from orchestrator.driver import Driver
 from orchestrator.peers import Pair

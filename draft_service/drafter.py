@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
-import numpy as np
-
-from outrider.distribution import Distribution, most_probable, quantised, softmax
+from draft_service.guesser import Guess, Guesser
 from outrider.engine.job import Lease, Step
-from outrider.engine.model import Model, Row
-from outrider.engine.sampler_state import SamplerTracker
-from outrider.errors import InvalidRequest
+from outrider.engine.model import Row
 from outrider.messages import (
-    Candidates,
     Frame,
     Order,
     Rule,
@@ -25,33 +17,11 @@ from outrider.messages import (
     check_room,
     compose,
 )
-from outrider.noise import Purpose, uniform
 
 FRAME_TOKENS = 4
 FRAME_SECONDS = 0.005
 """A frame goes out with this many tokens, or this long after its first one, unless an order
 says how many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """A drafted token, how sure the draft is (one byte), and the row under `rejection`.
-
-    `candidates` are there when the session asks for them. A doubtful one is
-    one that the session does not want, and ends the draft.
-    """
-
-    token_id: int
-    confidence: int
-    row: Distribution | None = None
-    candidates: Candidates = ()
-    doubtful: bool = False
-
-
-class Guesser(Protocol):
-    """Picks the token behind a line that started over at `base`."""
-
-    def __call__(self, row: Row, base: int, line: Sequence[int]) -> Guess: ...
 
 
 class Line:
@@ -200,72 +170,3 @@ class _FrameBuilder:
             completed=completed,
             candidates=[guess.candidates for guess in guesses if guess.candidates],
         )
-
-
-def guesser(model: Model, opening: SessionParameters, support: int, tail: float) -> Guesser:
-    """Return how the opening's rule wants tokens picked, by the target's own sampler chain.
-
-    `support` and `tail` bound the rows sent under `rejection`. Ids beyond the
-    target's vocabulary are cut off before anything else. Raises
-    InvalidRequest for sampling parameters that do not go with the model.
-    """
-    sampling, size, count = opening.sampling, opening.vocabulary, opening.candidate_count
-    seed, choice = opening.seed, opening.choice
-    takes_argmax = not sampling.beyond_basic()
-    chain = sampling if takes_argmax else sampling.unsure()
-    tracker = SamplerTracker(model.sampler(chain, seed, choice), opening.prompt_count)
-    dropped = len(opening.dropped.token_ids)
-
-    def distribution_at(row: Row, base: int, line: Sequence[int]) -> Distribution:
-        try:
-            return tracker.at(opening.whole(line), base + dropped).distribution(row)
-        except InvalidRequest:
-            return softmax(row)  # it leads nowhere, and is only a guess
-
-    def candidates(row: Row, distribution: Distribution | None = None) -> Candidates:
-        if not count:
-            return ()
-        if distribution is None or opening.sampling.greedy:
-            distribution = softmax(row)
-        return most_probable(distribution, count)
-
-    def doubts(row: Row, probability: float) -> bool:
-        if probability < opening.min_probability:
-            return True
-        if not opening.min_ratio:
-            return False
-        second, best = np.partition(row, -2)[-2:]
-        return bool(best - second < math.log(opening.min_ratio))
-
-    def greedy(row: Row, base: int, line: Sequence[int]) -> Guess:
-        row = row[:size]
-        if takes_argmax:
-            best = int(row.argmax())
-            probability = 1.0 / float(np.exp(row - row[best]).sum())
-        else:
-            [(best, probability)] = most_probable(distribution_at(row, base, line), 1)
-        doubtful = doubts(row, probability)
-        return Guess(best, int(255 * probability), None, candidates(row), doubtful)
-
-    def shared_noise(row: Row, base: int, line: Sequence[int]) -> Guess:
-        distribution = distribution_at(row[:size], base, line)
-        token_id, margin = distribution.race(seed, choice, len(line) + dropped)
-        probability = distribution.probability(token_id) if opening.min_probability else 1.0
-        doubtful = doubts(row[:size], probability)
-        confidence = int(min(255.0, 32.0 * margin))
-        return Guess(token_id, confidence, None, candidates(row, distribution), doubtful)
-
-    def rejection(row: Row, base: int, line: Sequence[int]) -> Guess:
-        distribution = quantised(distribution_at(row[:size], base, line), support, tail)
-        u = uniform(seed, choice, Purpose.DRAFT, base + dropped, len(line) + dropped)
-        token_id = distribution.draw(u)
-        return Guess(
-            token_id,
-            int(255 * distribution.probability(token_id)),
-            distribution,
-            candidates(row, distribution),
-        )
-
-    return {Rule.MATCH: greedy, Rule.SHARED_NOISE: shared_noise, Rule.REJECTION: rejection}[
-        opening.rule
-    ]

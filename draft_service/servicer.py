@@ -10,7 +10,8 @@ from typing import Any
 
 import grpc
 
-from draft_service.drafter import Drafter, guesser
+from draft_service.drafter import Drafter
+from draft_service.guesser import guesser
 from outrider import wire
 from outrider.engine.host import EngineHost, Loaded
 from outrider.engine.job import Lease, Ticket

@@ -16,7 +16,8 @@ from orchestrator.beam_driver import BeamDriver
 from orchestrator.config import OrchestratorConfig
 from orchestrator.core.actions import End, Finish
 from orchestrator.core.counts import Counts
-from orchestrator.core.generation import Generation, Plan
+from orchestrator.core.generation import Generation
+from orchestrator.core.plan import Plan
 from orchestrator.core.round_times import RoundTimes
 from orchestrator.core.text import TextAssembler
 from orchestrator.driver import Driver, Timings

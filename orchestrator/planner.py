@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from orchestrator.config import OrchestratorConfig
 from orchestrator.core.actions import Finish, TokenLogprob
-from orchestrator.core.generation import Generation, Plan
+from orchestrator.core.generation import Generation
+from orchestrator.core.plan import Plan
 from orchestrator.core.policies import CLASSIC_RATIO, control
 from orchestrator.peers import Hosted, Pair
 from orchestrator.salts import digest

@@ -12,7 +12,8 @@ from google.protobuf.message import Message
 from orchestrator.core.actions import Commit, DraftEnd, Finish, Origin, Report, TokenLogprob
 from orchestrator.core.controller import Control
 from orchestrator.core.counts import Counts
-from orchestrator.core.generation import Generation, Plan
+from orchestrator.core.generation import Generation
+from orchestrator.core.plan import Plan
 from orchestrator.core.text import Piece, TextAssembler
 from orchestrator.driver import EngineSeconds, Timings
 from outrider import wire

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -65,43 +66,58 @@ def plan(
 
     The formulas are the ones that decide while a generation runs.
     """
-    from dataclasses import replace
+    from outrider.errors import InvalidRequest
+    from outrider_cli.render import wrapped
 
-    from outrider.client import ControllerView
+    if not orchestrator and (target_ms is None or draft_ms is None):
+        raise InvalidRequest("plan", "needs --target-ms and --draft-ms, or --orchestrator")
+    _check_draft(acceptance, n_max)
+    measured = asyncio.run(_ask(orchestrator, connection)) if orchestrator else None
+    milliseconds = {
+        **{"draft_token_seconds": draft_ms, "draft_latency_seconds": round_trip_ms},
+        "round_overhead_seconds": overhead_ms,
+    }
+    measured = _with_given(measured, target_ms, milliseconds, slowdown, takes_turns)
+    rows = ACCEPTANCES if acceptance is None else (acceptance,)
+    for line in plan_lines(measured, rows, n_max):
+        print(*wrapped(line, WIDTH, " " * 14), sep="\n")
+
+
+def _check_draft(acceptance: float | None, n_max: int) -> None:
+    """Raise InvalidRequest for what no draft has."""
     from outrider.errors import InvalidRequest
 
-    measured = ControllerView(
-        round_overhead_seconds=0.0015, draft_latency_seconds=0.0005, slowdown=1.0
-    )
-    if orchestrator:
-        measured = asyncio.run(_ask(orchestrator, connection))
-    elif target_ms is None or draft_ms is None:
-        raise InvalidRequest("plan", "needs --target-ms and --draft-ms, or --orchestrator")
-    if target_ms is not None:
-        measured = replace(measured, decode_costs=tuple(read_costs(target_ms)))
-    given: dict[str, Any] = {}
-    for name, value, scale in (
-        ("draft_token_seconds", draft_ms, 1e-3),
-        ("draft_latency_seconds", round_trip_ms, 1e-3),
-        ("round_overhead_seconds", overhead_ms, 1e-3),
-        ("slowdown", slowdown, 1.0),
-    ):
-        if value is not None:
-            if not value >= 0.0:
-                raise InvalidRequest(name, f"must be at least 0, not {value:g}")
-            given[name] = value * scale
-    if takes_turns is not None:
-        given["takes_turns"] = takes_turns
-    measured = replace(measured, **given)
     if acceptance is not None and not 0.0 <= acceptance <= 1.0:
         raise InvalidRequest("acceptance", f"must be in [0, 1], not {acceptance:g}")
     if not 1 <= n_max <= 64:
         raise InvalidRequest("n_max", f"must be in [1, 64], not {n_max}")
-    rows = ACCEPTANCES if acceptance is None else (acceptance,)
-    from outrider_cli.render import wrapped
 
-    for line in plan_lines(measured, rows, n_max):
-        print(*wrapped(line, WIDTH, " " * 14), sep="\n")
+
+def _with_given(
+    measured: ControllerView | None,
+    target_ms: str | None,
+    milliseconds: Mapping[str, float | None],
+    slowdown: float | None,
+    takes_turns: bool | None,
+) -> ControllerView:
+    """Return what was measured, or a usual machine, with what is given in place of it."""
+    from outrider.client import ControllerView
+    from outrider.errors import InvalidRequest
+
+    given: dict[str, Any] = {name: ms / 1e3 for name, ms in milliseconds.items() if ms is not None}
+    if slowdown is not None:
+        given["slowdown"] = slowdown
+    for name, value in given.items():
+        if not value >= 0.0:
+            raise InvalidRequest(name, f"must be at least 0, not {value:g}")
+    if target_ms is not None:
+        given["decode_costs"] = tuple(read_costs(target_ms))
+    if takes_turns is not None:
+        given["takes_turns"] = takes_turns
+    usual = ControllerView(
+        round_overhead_seconds=0.0015, draft_latency_seconds=0.0005, slowdown=1.0
+    )
+    return replace(measured or usual, **given)
 
 
 async def _ask(address: str, connection: ClientOptions) -> ControllerView:

@@ -276,6 +276,8 @@ class _VerifyStream:
 
     def _receive(self, message: messages.VerifyRound) -> None:
         round_ = wire.read_round(message, self._servicer.vocabulary_size)
+        if round_.mirostat_mu is not None and not self._opening.sampling.mirostat:
+            raise InvalidRequest("mirostat_mu", "the session has no mirostat")
         kept = self._servicer.kept_reply(self._opening, message)
         if kept is not None:
             waiting = _Waiting(round_, message, None, kept)

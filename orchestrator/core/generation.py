@@ -16,8 +16,7 @@ rounds are in flight in `TargetProgress`. Nobody else changes any of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -38,11 +37,12 @@ from orchestrator.core.actions import (
     TokenLogprob,
     Wake,
 )
-from orchestrator.core.controller import Control, Outcome
+from orchestrator.core.controller import Outcome
 from orchestrator.core.counts import Counts
 from orchestrator.core.draft_line import Compared
 from orchestrator.core.draft_progress import DraftProgress, DraftState
 from orchestrator.core.estimates import UNREPORTED, ServiceTime
+from orchestrator.core.plan import Plan
 from orchestrator.core.target_progress import RoundInFlight, TargetProgress
 from orchestrator.core.text import ends_inside_character
 from outrider.messages import (
@@ -53,7 +53,6 @@ from outrider.messages import (
     Round,
     Rows,
     Rule,
-    SessionParameters,
     Span,
 )
 from outrider.noise import Purpose, uniform
@@ -62,32 +61,6 @@ from outrider.sampling import distribution_of
 T = TypeVar("T")
 _FINISHING_TOKENS = 3
 """So many tokens may follow the limit to finish a character: it has 4 bytes at most."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What stays the same over a generation."""
-
-    opening: SessionParameters
-    prompt: Sequence[int]
-    control: Control
-    form: Form
-    rollback_calls: bool  # call Rollback after every rejection, as in the textbook
-    end_token_ids: frozenset[int]
-    target_context: int
-    limit_reason: Finish = Finish.TOKEN_LIMIT  # what reaching the token limit means
-    token_texts: Sequence[bytes] = ()  # by id
-    finishes_character: bool = False  # with some tokens beyond the limit; needs `token_texts`
-    control_names: Mapping[int, str] = field(default_factory=dict)  # those to report, by id
-    mirostat_mu: float | None = None  # to begin with; None is mirostat's own start
-    beam_count: int = 1  # more: the target searches the text, and nothing is drafted
-    whole_count: int = 0  # tokens of the prompt, its middle included where that is left out
-    keep_count: int = -1  # tokens at the start that stay when a full context shifts; -1: it ends
-
-    @property
-    def is_truncated(self) -> bool:
-        """Whether the middle of the prompt is left out."""
-        return self.opening.prompt_count < self.whole_count
 
 
 class Generation:

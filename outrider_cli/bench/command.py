@@ -163,20 +163,15 @@ def bench(
 
     So a slow minute hits all of them alike. Leave the machine alone meanwhile.
     """
-    from outrider.errors import InvalidConfig, InvalidRequest
     from outrider.sampling import SamplingParameters
     from outrider_cli.bench.llama_server import check_binary
-    from outrider_cli.bench.plots import check_matplotlib
     from outrider_cli.bench.settings import Settings
-    from outrider_cli.bench.shaper import why_not
     from outrider_cli.bench.variants import length_variants, named_variants
 
     if pair and (model or draft_model):
         raise typer.BadParameter("--pair excludes --model and --draft-model")
-    least = {"prompts": (prompts, 1), "tokens": (tokens, 2), "prompt_tokens": (prompt_tokens, 2)}
-    for name, (value, bound) in least.items():
-        if value < bound:
-            raise InvalidRequest(name, f"must be at least {bound}, not {value}")
+    _check_counts(prompts=(prompts, 1), tokens=(tokens, 2), prompt_tokens=(prompt_tokens, 2))
+    _check_files(prompt_file, json_file, plots)
     sampling = SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     names = [name.strip() for name in variants.split(",") if name.strip()]
     settings = Settings(
@@ -194,18 +189,41 @@ def bench(
         peer_lengths=tuple(read_numbers("peer_draft_lengths", peer_draft_lengths, 1)),
         peer_options=_split(peer_options),
     )
-    if prompt_file is not None and not prompt_file.is_file():
-        raise InvalidConfig("prompt-file", f"there is no file {prompt_file}")
+    settings, notes = _without_impossible(settings)
+    hosted = list(_hosted(_read_pairs(pair, model, draft_model), settings, engine, draft_engine))
+    _run(settings, hosted, notes, json_file, plots)
+
+
+def _check_counts(**counts: tuple[int, int]) -> None:
+    """Raise InvalidRequest for a count below its bound."""
+    from outrider.errors import InvalidRequest
+
+    for name, (value, bound) in counts.items():
+        if value < bound:
+            raise InvalidRequest(name, f"must be at least {bound}, not {value}")
+
+
+def _check_files(prompts: Path | None, json_file: Path | None, plots: Path | None) -> None:
+    """Raise InvalidConfig for what could not be read or written in the end."""
+    from outrider.errors import InvalidConfig
+    from outrider_cli.bench.plots import check_matplotlib
+
+    if prompts is not None and not prompts.is_file():
+        raise InvalidConfig("prompt-file", f"there is no file {prompts}")
     if json_file is not None and not json_file.parent.is_dir():
         raise InvalidConfig("json", f"there is no folder {json_file.parent}")
     if plots is not None:
         check_matplotlib()
-    notes = []
+
+
+def _without_impossible(settings: Settings) -> tuple[Settings, list[str]]:
+    """Return what can be measured here, and notes on what cannot."""
+    from outrider_cli.bench.shaper import why_not
+
     if settings.round_trips_ms and (reason := why_not()):
-        notes.append(f"round trips were not measured: {reason}")
-        settings = replace(settings, round_trips_ms=())
-    hosted = list(_hosted(_read_pairs(pair, model, draft_model), settings, engine, draft_engine))
-    _run(settings, hosted, notes, json_file, plots)
+        note = f"round trips were not measured: {reason}"
+        return replace(settings, round_trips_ms=()), [note]
+    return settings, []
 
 
 def read_numbers(name: str, text: str, least: int) -> list[int]:

@@ -491,7 +491,7 @@ def _secrets(security: ClientSecurity) -> list[Finding]:
 
 async def _probe_peer(role: str, address: str, security: ClientSecurity) -> list[Finding]:
     import outrider
-    from outrider_cli.doctor.checks import Failure, ProbedPeer, judge_peer
+    from outrider_cli.doctor.peer_checks import Failure, ProbedPeer, judge_peer
     from outrider_cli.doctor.peers import probe_peer
 
     try:

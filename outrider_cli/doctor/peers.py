@@ -22,7 +22,8 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
-from outrider_cli.doctor.checks import Failure, Pairing, PeerModel, ProbedPeer
+from outrider_cli.doctor.checks import Pairing
+from outrider_cli.doctor.peer_checks import Failure, PeerModel, ProbedPeer
 
 ROLES = ("orchestrator", "target", "draft")
 

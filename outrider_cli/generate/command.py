@@ -142,9 +142,7 @@ def generate(
 
     Without --orchestrator, the three services are started for this one text and stopped after it.
 
-    outrider generate --prompt 'def main():' --temperature 0
-
-    outrider generate --model large.gguf --draft-model small.gguf --verbose
+    outrider generate --model large.gguf --draft-model small.gguf --temperature 0 --verbose
 
     outrider generate --orchestrator 127.0.0.1:50060 < prompt.txt
     """
@@ -167,14 +165,14 @@ def generate(
     )
     text = read_prompt(prompt)
     client.write_request(text, options)  # refuses before anything is started
-    order = run.GenerateTask(text, options, run.make_reader(text, as_json, verbose), compare)
+    task = run.GenerateTask(text, options, run.make_reader(text, as_json, verbose), compare)
     if orchestrator:
         refuse_models(command_line)
-        asyncio.run(run.run_remotely(order, orchestrator, connection.security()))
-        return
-    own = None if no_draft else choose_draft(model, draft_model)
-    plan = plan_pair(choose_target(model), own, engine, draft_engine)
-    asyncio.run(run.run_locally(order, plan))
+        asyncio.run(run.run_remotely(task, orchestrator, connection.security()))
+    else:
+        own = None if no_draft else choose_draft(model, draft_model)
+        plan = plan_pair(choose_target(model), own, engine, draft_engine)
+        asyncio.run(run.run_locally(task, plan))
 
 
 def read_prompt(given: str | None) -> str:

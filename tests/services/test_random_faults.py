@@ -19,7 +19,8 @@ import grpc
 import pytest
 
 from orchestrator.core.actions import Action, SendRound
-from orchestrator.core.generation import Generation, Plan
+from orchestrator.core.generation import Generation
+from orchestrator.core.plan import Plan
 from outrider.engine.host import HostOptions
 from outrider.messages import Frame, Span
 from outrider.v1 import common_pb2 as common

@@ -377,6 +377,7 @@ async def test_streams_that_ask_nothing_leave_no_sessions(service: ModelProcess)
         round_of(round=-1),
         round_of(row_form=0),
         round_of(row_form=77),
+        round_of(mirostat_mu=5.0),  # a session without mirostat has no state of it
         opened(),
         messages.VerifyRequest(),
     ],

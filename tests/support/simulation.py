@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from orchestrator.core.actions import Commit, End, SendOrder, SendRound, Wake
 from orchestrator.core.counts import Counts
 from orchestrator.core.estimates import Mean, PairEstimates, ServiceTime
-from orchestrator.core.generation import Generation, Plan
+from orchestrator.core.generation import Generation
+from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
 from outrider.costs import CostTable
 from outrider.errors import PositionPastCache

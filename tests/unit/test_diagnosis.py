@@ -11,17 +11,14 @@ from outrider_cli.doctor.checks import (
     Certificate,
     DecodeTrial,
     End,
-    Failure,
     Finding,
     Level,
     LlamaBuild,
     Memory,
     ModelFile,
     Pairing,
-    PeerModel,
     Port,
     PortState,
-    ProbedPeer,
     Step,
     Threads,
     TokenFile,
@@ -32,7 +29,6 @@ from outrider_cli.doctor.checks import (
     judge_numerics,
     judge_openmp,
     judge_pair,
-    judge_peer,
     judge_port,
     judge_threads,
     judge_token,
@@ -41,6 +37,7 @@ from outrider_cli.doctor.checks import (
     show_size,
     show_time,
 )
+from outrider_cli.doctor.peer_checks import Failure, PeerModel, ProbedPeer, judge_peer
 
 OK, NOTE, PROBLEM = Level.OK, Level.NOTE, Level.PROBLEM
 DAY = 86400.0

@@ -16,7 +16,8 @@ from orchestrator.core.actions import Commit, End, Finish, Origin, RollBack, Sen
 from orchestrator.core.counts import Counts
 from orchestrator.core.draft_progress import DraftState
 from orchestrator.core.estimates import PairEstimates
-from orchestrator.core.generation import Generation, Plan
+from orchestrator.core.generation import Generation
+from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
 from outrider.distribution import certain
 from outrider.errors import ContextExhausted, PositionPastCache

@@ -25,7 +25,7 @@ PURE = (
     "outrider.noise",
     "outrider.sampling",
     "outrider.messages",
-    "outrider_cli.doctor.checks",
+    *("outrider_cli.doctor.checks", "outrider_cli.doctor.peer_checks"),
     "outrider.grammar.rules",
     "outrider.grammar.gbnf",
     "outrider.grammar.matcher",
@@ -254,12 +254,32 @@ def test_the_picture_in_the_documents_shows_the_imports():
         assert drawn == picture()
 
 
+WRITTEN = {
+    module: source
+    for module, source in SOURCES.items()
+    if folder_of(module) in SHIPPED and "outrider.v1" not in module
+}
+
+
 def test_no_folder_is_more_than_a_third_of_the_product():
     lines = Counter[str]()
-    for module, source in SOURCES.items():
-        if folder_of(module) in SHIPPED and "outrider.v1" not in module:
-            lines[folder_of(module)] += source.count("\n")
+    for module, source in WRITTEN.items():
+        lines[folder_of(module)] += source.count("\n")
     assert max(lines.values()) <= lines.total() / 3, lines
+
+
+def test_no_file_has_more_than_600_lines():
+    assert [m for m, source in WRITTEN.items() if source.count("\n") > 600] == []
+
+
+def test_no_function_has_more_than_60_lines():
+    functions = [
+        (module, node.name, (node.end_lineno or 0) - node.lineno + 1)
+        for module, source in WRITTEN.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert [each for each in functions if each[2] > 60] == []
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)

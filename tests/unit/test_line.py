@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from draft_service.drafter import Drafter, Guess, Line, guesser
+from draft_service.drafter import Drafter, Line
+from draft_service.guesser import Guess, guesser
 from outrider.engine.cache import Session
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Chunk, Row

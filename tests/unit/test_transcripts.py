@@ -33,7 +33,7 @@ import pytest
 
 from orchestrator.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound
 from orchestrator.core.estimates import PairEstimates
-from orchestrator.core.generation import Plan
+from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
 from outrider.distribution import certain
 from outrider.messages import Form, Frame, Round, Rows, Rule, SessionParameters, Span

@@ -1,0 +1,142 @@
+"""Picks the tokens of a draft: by the target's own sampler chain, as the session's rule wants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from outrider.distribution import Distribution, most_probable, quantised, softmax
+from outrider.engine.model import Model, Row
+from outrider.engine.sampler_state import SamplerTracker
+from outrider.errors import InvalidRequest
+from outrider.messages import Candidates, Rule, SessionParameters
+from outrider.noise import Purpose, uniform
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A drafted token, how sure the draft is (one byte), and the row under `rejection`.
+
+    `candidates` are there when the session asks for them. A doubtful one is
+    one that the session does not want, and ends the draft.
+    """
+
+    token_id: int
+    confidence: int
+    row: Distribution | None = None
+    candidates: Candidates = ()
+    doubtful: bool = False
+
+
+class Guesser(Protocol):
+    """Picks the token after a line that started over at `base`."""
+
+    def __call__(self, row: Row, base: int, line: Sequence[int]) -> Guess: ...
+
+
+class _Picker:
+    """What all rules share: the chain, and what a session wants to know of a token."""
+
+    def __init__(self, model: Model, session: SessionParameters) -> None:
+        sampling = session.sampling
+        self.seed, self.choice = session.seed, session.choice
+        self.takes_argmax = not sampling.beyond_basic()
+        self.dropped = len(session.dropped.token_ids)
+        self._session = session
+        chain = sampling if self.takes_argmax else sampling.unsure()
+        sampler = model.sampler(chain, self.seed, self.choice)
+        self._tracker = SamplerTracker(sampler, session.prompt_count)
+
+    def known(self, row: Row) -> Row:
+        """Return the part of a row whose ids the target has, too."""
+        return row[: self._session.vocabulary]
+
+    def distribution(self, row: Row, base: int, line: Sequence[int]) -> Distribution:
+        """Return what the chain makes of a row after the line."""
+        try:
+            sampler = self._tracker.at(self._session.whole(line), base + self.dropped)
+            return sampler.distribution(row)
+        except InvalidRequest:
+            return softmax(row)  # it leads nowhere, and is only a guess
+
+    def candidates(self, row: Row, distribution: Distribution | None = None) -> Candidates:
+        """Return the most probable tokens, if the session asks for them."""
+        count = self._session.candidate_count
+        if not count:
+            return ()
+        if distribution is None or self._session.sampling.greedy:
+            distribution = softmax(row)
+        return most_probable(distribution, count)
+
+    def doubts(self, row: Row, probability: float) -> bool:
+        """Return whether the session does not want a token of this probability."""
+        if probability < self._session.min_probability:
+            return True
+        if not self._session.min_ratio:
+            return False
+        second, best = np.partition(row, -2)[-2:]
+        return bool(best - second < math.log(self._session.min_ratio))
+
+    @property
+    def weighs_probability(self) -> bool:
+        """Whether a token's probability matters to the session."""
+        return bool(self._session.min_probability)
+
+
+def guesser(model: Model, session: SessionParameters, support: int, tail: float) -> Guesser:
+    """Return how the session's rule wants tokens picked.
+
+    `support` and `tail` bound the rows sent under `rejection`. Ids beyond the
+    target's vocabulary are cut off before anything else. Raises
+    InvalidRequest for sampling parameters that do not go with the model.
+    """
+    picker = _Picker(model, session)
+    if session.rule is Rule.MATCH:
+        return _greedy(picker)
+    if session.rule is Rule.SHARED_NOISE:
+        return _shared_noise(picker)
+    return _rejection(picker, support, tail)
+
+
+def _greedy(picker: _Picker) -> Guesser:
+    def guess(row: Row, base: int, line: Sequence[int]) -> Guess:
+        row = picker.known(row)
+        if picker.takes_argmax:
+            best = int(row.argmax())
+            probability = 1.0 / float(np.exp(row - row[best]).sum())
+        else:
+            [(best, probability)] = most_probable(picker.distribution(row, base, line), 1)
+        doubtful = picker.doubts(row, probability)
+        return Guess(best, int(255 * probability), None, picker.candidates(row), doubtful)
+
+    return guess
+
+
+def _shared_noise(picker: _Picker) -> Guesser:
+    def guess(row: Row, base: int, line: Sequence[int]) -> Guess:
+        row = picker.known(row)
+        distribution = picker.distribution(row, base, line)
+        token_id, margin = distribution.race(picker.seed, picker.choice, len(line) + picker.dropped)
+        probability = distribution.probability(token_id) if picker.weighs_probability else 1.0
+        confidence = int(min(255.0, 32.0 * margin))
+        candidates = picker.candidates(row, distribution)
+        return Guess(token_id, confidence, None, candidates, picker.doubts(row, probability))
+
+    return guess
+
+
+def _rejection(picker: _Picker, support: int, tail: float) -> Guesser:
+    def guess(row: Row, base: int, line: Sequence[int]) -> Guess:
+        row = picker.known(row)
+        distribution = quantised(picker.distribution(row, base, line), support, tail)
+        first, position = base + picker.dropped, len(line) + picker.dropped
+        u = uniform(picker.seed, picker.choice, Purpose.DRAFT, first, position)
+        token_id = distribution.draw(u)
+        confidence = int(255 * distribution.probability(token_id))
+        return Guess(token_id, confidence, distribution, picker.candidates(row, distribution))
+
+    return guess
