@@ -169,7 +169,7 @@ class _DraftStream:
                 self._has_room.set()
 
     def close(self) -> None:
-        """Stop what is under way."""
+        """Stop what is in flight."""
         if self._ticket is not None:
             self._ticket.replaced = True
             self._host.cancel(self._ticket)

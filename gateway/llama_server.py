@@ -469,7 +469,7 @@ def _scaled(embedding: messages.Embedding, kind: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class RunningGeneration:
-    """A generation under way, as /slots shows it."""
+    """A generation in flight, as /slots shows it."""
 
     speculates: bool
     token_count: int
@@ -532,7 +532,7 @@ def _capabilities(template: ChatTemplate) -> dict[str, bool]:
 def slots(
     model: common.GetModelResponse, running: Sequence[RunningGeneration]
 ) -> list[dict[str, Any]]:
-    """Return the answer of /slots: first the generations under way, then what is free."""
+    """Return the answer of /slots: first the generations in flight, then what is free."""
     free = max(0, model.session_count - len(running))
     return [
         {

@@ -78,7 +78,7 @@ class Metrics:
 
         self._requests = counter("requests", "Generations that ended.", "outcome")
         self._running = Gauge(
-            "outrider_running_requests", "Generations under way.", registry=registry
+            "outrider_running_requests", "Generations in flight.", registry=registry
         )
         self._prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
         self._cached_tokens = counter("cached_prompt_tokens", "Tokens of prompts found in a cache.")

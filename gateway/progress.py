@@ -1,4 +1,4 @@
-"""What streams tell on request while they go on, as llama-server does. Pure."""
+"""What streams report on request while they last, as llama-server does. Pure."""
 
 from __future__ import annotations
 

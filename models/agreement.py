@@ -62,7 +62,7 @@ def _rounds(agrees: Sequence[bool], draft_length: int) -> Iterator[tuple[int, in
 def longest_repeat(token_ids: Sequence[int]) -> int:
     """Return the most tokens in a row that all stand a fixed distance before as well.
 
-    In a loop they go on to the end of the text.
+    In a loop they continue to the end of the text.
     """
     ids = np.asarray(token_ids)
     runs = (

@@ -4,7 +4,7 @@
     OMP_WAIT_POLICY=passive python -m models.train --work /tmp/pair
 
 About two hours on two cores. Everything goes to the `--work` folder, with a
-checkpoint every hundred steps from which the same command goes on, and at
+checkpoint every hundred steps from which the same command continues, and at
 the end the two GGUF files to `--out`. `make pair-card` measures what came out.
 
 The target is a llama-shaped model trained on next tokens, with Muon for the
@@ -95,7 +95,7 @@ class Windows:
         self._next_top_level = np.append(top_level, len(ids))[following]
 
     def begin(self, step: int) -> None:
-        """Draw from here on as a run that goes on at a step, other windows than at its start."""
+        """Draw from here on as a run that continues at a step, other windows than at its start."""
         self._random = np.random.default_rng((self._seed, step))
         self._starts: list[int] = []
         self._length = 0
@@ -415,7 +415,7 @@ class Run:
         self._smooth: dict[str, float] = {}
         if self._checkpoint.exists():
             self.optimizer.restore(torch.load(self._checkpoint))
-            print(f"{name}: going on from step {self.optimizer.step_count}", flush=True)
+            print(f"{name}: continuing from step {self.optimizer.step_count}", flush=True)
 
     def remaining(self) -> Iterator[int]:
         """The steps still to do. Saves a checkpoint every hundred of them and at the end."""

@@ -30,7 +30,7 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 Responses = AsyncGenerator[messages.GenerateResponse]
 
 Turn = AbstractAsyncContextManager[None]
-"""Entered when a generation that has to wait may go on, and left when it is over."""
+"""Entered when a generation that has to wait may continue, and left when it is over."""
 
 
 class Observer(Protocol):
@@ -79,7 +79,7 @@ class Completions:
 
         Closing the iterator stops the work at both models. `counts_cached`
         asks the target first how much of the prompt it holds. Raises what can
-        be wrong with the request, EngineBusy when too much is under way, and
+        be wrong with the request, EngineBusy when too much is in flight, and
         DeadlinePassed or PeerUnavailable when `seconds` are over. With a
         `turn` the tokens wait for it, and time counts from there anew.
         """
@@ -200,7 +200,7 @@ class _Taken:
     def with_part(
         self, part: Generation, driver: Driver | BeamDriver
     ) -> messages.GenerationStatistics:
-        """Return what the completion took so far, with a part that is under way.
+        """Return what the completion took so far, with a part that is in flight.
 
         Without its single rounds: a message for each of them would repeat all before it.
         """

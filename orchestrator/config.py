@@ -23,7 +23,7 @@ class OrchestratorConfig:
     draft: str = ""
     peer_security: ClientSecurity = ANONYMOUS  # what both peers are shown
     speculation: Speculation = DEFAULT  # unless the request says otherwise
-    draft_seconds: float = 1.0  # wait for an order this long, then go on plainly
+    draft_seconds: float = 1.0  # wait for an order this long, then continue plainly
     request_seconds: float = 600.0  # a generation's deadline when the client sets none
     generations: int = 64  # at the same time; more get RESOURCE_EXHAUSTED
     chat_template: str = ""  # jinja2, in place of the target's own

@@ -97,18 +97,18 @@ class Launcher:
 
     @property
     def is_loading(self) -> bool:
-        """Whether an `init` is under way."""
+        """Whether an `init` is in progress."""
         return self._task is not None and not self._task.done()
 
     def begin(self, wanted: WantedPair) -> asyncio.Task[OutriderError | None] | None:
         """Begin to put a pair in use; None if it is in use. The task returns what it failed of.
 
-        Raises EngineBusy while another `init` is under way, InvalidRequest for
+        Raises EngineBusy while another `init` is in progress, InvalidRequest for
         a draft without a target, and PeerUnavailable while the configured
         services load, so that nobody knows whether they are meant.
         """
         if self.is_loading:
-            raise EngineBusy("another init is under way", 1.0)
+            raise EngineBusy("another init is in progress", 1.0)
         enter = self._find(wanted)
         self.failure = None
         if enter is None:

@@ -1,4 +1,4 @@
-"""Generations that go on by themselves: submitted, polled, cancelled, kept for a while."""
+"""Generations that continue by themselves: submitted, polled, cancelled, kept for a while."""
 
 from __future__ import annotations
 

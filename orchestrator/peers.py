@@ -160,7 +160,7 @@ class Peer:
             except grpc.aio.AioRpcError as error:
                 if self._note_failure(error):
                     tries = len(_RETRY_SECONDS)  # only an operator can mend it
-            except Exception as error:  # whatever a peer sends, the watch goes on
+            except Exception as error:  # whatever a peer sends, the watch continues
                 logs.internal_error("outrider.orchestrator", error)
                 unreadable = f"the {self.role} at {self.address} sends what cannot be read"
                 self._set(State.REFUSED, f"{unreadable} ({type(error).__name__})")
@@ -290,7 +290,7 @@ class Peer:
     async def stream(self, method: str, request: Any, deadline: float) -> AsyncGenerator[Any]:
         """Yield what an idempotent call streams; else like `call`.
 
-        When the peer restarts meanwhile, it goes on behind what was yielded:
+        When the peer restarts meanwhile, it continues behind what was yielded:
         a repeated call has to stream the same.
         """
         make = getattr(self.stub, method)
@@ -526,7 +526,7 @@ class Pair:
         self._tasks = [asyncio.create_task(peer.watch(self._check)) for peer in self.peers]
 
     async def stop(self) -> None:
-        """Stop watching and close the channels; what is under way ends with PeerUnavailable."""
+        """Stop watching and close the channels; what is in flight ends with PeerUnavailable."""
         for task in self._tasks:
             task.cancel()
         for peer in self.peers:
@@ -553,9 +553,9 @@ class Pair:
         models = tuple(_process(peer.model) for peer in self.peers if peer.model is not None)
         if models != self._models:
             self._models = models
-            under_way = self.estimates.generation_count
+            in_flight = self.estimates.generation_count
             self.estimates = _estimates(self.target, self.draft)
-            self.estimates.generation_count = under_way
+            self.estimates.generation_count = in_flight
 
     def pause_draft(self, fault: str) -> None:
         """Leave a draft that breaks the protocol alone, twice as long as the last time."""

@@ -144,7 +144,7 @@ class Orchestrator:
     async def use(self, pair: Pair) -> None:
         """Put another pair, which is watched already, in the place of this one, and stop this one.
 
-        Jobs end as if they were cancelled, everything else that is under way with PeerUnavailable.
+        Jobs end as if they were cancelled, everything else that is in flight with PeerUnavailable.
         """
         before, self.pair = self.pair, pair
         pair.target.on_change = self.readiness_changed.set

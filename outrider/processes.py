@@ -18,7 +18,7 @@ OnLogLine = Callable[[str, str], None]
 
 ANY_PORT = "127.0.0.1:0"
 
-_GRACE_SECONDS = 2.0  # for what is under way when a service is stopped
+_GRACE_SECONDS = 2.0  # for what is in flight when a service is stopped
 _STOP_SECONDS = 3.0  # a service that takes longer is killed
 _SETTLE_SECONDS = 0.2
 _LINE_BYTES = 1 << 20

@@ -113,7 +113,7 @@ class ServerOptions:
         Path | None, typer.Option(metavar="PEM", help="Demand client certificates signed by this.")
     ] = None
     grace: Annotated[
-        float, typer.Option(metavar="SECONDS", help="After SIGTERM, time for what is under way.")
+        float, typer.Option(metavar="SECONDS", help="After SIGTERM, time for what is in flight.")
     ] = 5.0
     stall_timeout: Annotated[
         float,

@@ -300,9 +300,9 @@ def _model_object(model: Model | None) -> dict[str, Any] | None:
 
 def status_lines(address: str, status: Status) -> list[Line]:
     """Return the state of an orchestrator and its peers."""
-    under_way = _count(status.active_generation_count, "generation") + " under way"
+    in_flight = _count(status.active_generation_count, "generation") + " in flight"
     stopping = ", stopping" if status.draining else ""
-    first = Words(f"orchestrator  {address}  version {status.version}, {under_way}{stopping}")
+    first = Words(f"orchestrator  {address}  version {status.version}, {in_flight}{stopping}")
     return [[first], *(_peer_line(peer) for peer in status.peers), [Words(_speculation(status))]]
 
 

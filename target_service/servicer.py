@@ -352,7 +352,7 @@ class _VerifyStream:
         return reply
 
     def close(self) -> None:
-        """Stop what is under way."""
+        """Stop what is in flight."""
         for waiting in self._waiting:
             if waiting.ticket is not None:
                 self._servicer.host.cancel(waiting.ticket)

@@ -126,7 +126,7 @@ class Verifier:
             token_id = distribution.race(seed, choice, len(text) + i)[0]
             is_last = i == len(logits) - 1
             drafted = token_id if is_last else round_.draft[i]
-            goes_on = self._advance(sampler, distribution, token_id, drafted) and not is_last
+            continues = self._advance(sampler, distribution, token_id, drafted) and not is_last
             samples = round_.form is Form.SAMPLED
             yield Rows(
                 sampled=[token_id] if samples else (),
@@ -139,12 +139,12 @@ class Verifier:
                 ),
                 mirostat_mus=() if sampler.mirostat_mu is None else [sampler.mirostat_mu],
             )
-            if not goes_on:
+            if not continues:
                 return
 
     @staticmethod
     def _advance(sampler: Sampler, distribution: Distribution, token_id: int, drafted: int) -> bool:
-        """Go on over a draft token, and return whether the state allows it."""
+        """Continue over a draft token, and return whether the state allows it."""
         if not sampler.has_state:
             return True
         if sampler.mirostat_mu is not None:

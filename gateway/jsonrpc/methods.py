@@ -117,7 +117,7 @@ class LegacyRpc:
     # --- the system ---
 
     async def _init(self, caller: Caller, params: Mapping[str, Any]) -> Any:
-        """Put a pair in use and wait until it is; loading goes on when the caller hangs up."""
+        """Put a pair in use and wait until it is; loading continues when the caller hangs up."""
         loading = self._begin(params)
         failure = await asyncio.shield(loading) if loading is not None else None
         if failure is not None:

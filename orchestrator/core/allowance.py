@@ -56,7 +56,7 @@ class Allowance:
             self._missing = 0
 
     def take_missing(self, held_count: int) -> None:
-        """Take note that the text is not held. Raises InvalidRequest when that goes on."""
+        """Take note that the text is not held. Raises InvalidRequest when that continues."""
         self._missing += 1
         if held_count < 0 or self._missing > _MOST_MISSING:
             raise InvalidRequest("missing", "holds nothing of what it is sent again and again")

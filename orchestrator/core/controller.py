@@ -278,7 +278,7 @@ class Control(ABC):
         return math.ceil(self.estimates.latency.value / self.estimates.plain_seconds)
 
     def runs_ahead(self) -> bool:
-        """Return whether the draft goes on while the target verifies."""
+        """Return whether the draft continues while the target verifies."""
         if self.rule is Rule.REJECTION:
             return False
         if self.speculation.run_ahead is not None:

@@ -3,7 +3,7 @@
 A generation is a renewal process with two states when the target falls free.
 After a *miss* the draft must start over: its first token is a latency and a
 token's time away. After a *hit*, everything verified so far was accepted and
-the draft, which ran ahead, has already gone on. With acceptance a per token,
+the draft, which ran ahead, has already continued. With acceptance a per token,
 a verify of k tokens adds (1 - a^(k+1)) / (1 - a) of them (Leviathan et al.)
 and leads to a hit with a^(k+1), because the token after a fully accepted
 draft is the draft's own next one just as often.
@@ -59,7 +59,7 @@ class Forecast:
     mode: Mode
     rate: float  # tokens per second
     length: int  # of a draft made anew
-    hit_length: int  # of a draft that went on
+    hit_length: int  # of a draft that continued
     hit_worth: float  # tokens that a hit is better than a miss
     stop_below: int = 0  # a new draft ends with the first token less sure than this
     mean_length: float = 0.0  # of a new draft, with that
@@ -127,7 +127,7 @@ def _longest(
     unsure: float,
     best: Forecast,
 ) -> Forecast:
-    """Return the best length of drafts that go on behind sure tokens only, or `best`.
+    """Return the best length of drafts that continue behind sure tokens only, or `best`.
 
     A `share` of tokens is sure. An unsure last one is verified if it pays.
     """

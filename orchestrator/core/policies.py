@@ -196,7 +196,7 @@ class Measured(Control):
         overtaken and that must all agree with it.
         """
         forecast, estimates = self.forecast, self.estimates
-        rate, goes_on = forecast.rate, self.runs_ahead()
+        rate, continues = forecast.rate, self.runs_ahead()
         mean = self.acceptance.mean
         first = self._wait_for_the_first(now) + behind * estimates.token_time.value
         values, tokens, survival = [], 1.0, 1.0
@@ -216,7 +216,7 @@ class Measured(Control):
                 rounds = max(1, math.ceil(first / time)) if first > 0 else 1
                 tokens, time = 1.0 * rounds, time * rounds
                 hit = mean ** (behind + rounds)
-            worth = forecast.hit_worth if goes_on and (expected or k < have) else 0.0
+            worth = forecast.hit_worth if continues and (expected or k < have) else 0.0
             values.append(tokens - rate * time + hit * worth)
             if k == 0:
                 tokens = 1.0

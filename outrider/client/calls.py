@@ -75,7 +75,7 @@ class OutriderClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the channel; generations under way end."""
+        """Close the channel; generations in flight end."""
         await self._channel.close()
 
     async def generate(
@@ -104,7 +104,7 @@ class OutriderClient:
     async def submit(
         self, prompt: str | Sequence[int], options: GenerateOptions | None = None
     ) -> tuple[str, Started]:
-        """Start a job that goes on by itself; return its id and how the prompt was read.
+        """Start a job that continues by itself; return its id and how the prompt was read.
 
         Raises like `generate`.
         """

@@ -49,7 +49,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the channel; generations under way end."""
+        """Close the channel; generations in flight end."""
         if self._loop.is_running():
             self._run(self._client.close)
             self._stop()

@@ -52,7 +52,7 @@ class GenerateOptions:
     prompt_logprobs: bool = False  # needs `logprobs`
     parse_special: bool = False  # read control tokens in the prompt's text
     truncate_prompt: bool = False  # drop the middle of a prompt that is too long
-    shift: bool = False  # go on when the context is full, without half of it
+    shift: bool = False  # continue when the context is full, without half of it
     keep_token_count: int = 0  # tokens at the start that are never dropped; -1: the prompt
     cache_salt: str = ""  # only generations with the same one share cached prefixes
     enabled: bool = True  # whether to speculate

@@ -78,7 +78,7 @@ def gains_that_pay(
 def split_seconds(row_counts: Sequence[int], cost: CostTable) -> float:
     """Return the time of a decode of these sessions' rows.
 
-    llama.cpp takes as many rows of each as the shortest has, then goes on
+    llama.cpp takes as many rows of each as the shortest has, then continues
     without it (`split_equal`).
     """
     left, seconds = sorted(row_counts), 0.0

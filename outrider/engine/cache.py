@@ -151,7 +151,7 @@ class SessionCache:
         self._free = [other.get(sequence, sequence) for sequence in self._free]
 
     def _neighbour(self) -> int:
-        """Return the free sequence nearest to those in use: llama.cpp shares work of neighbours."""
+        """Return the free sequence nearest to those in use: adjacent ones share their work."""
         used = [s.sequence for s in self._sessions.values() if s.pinned and s.sequence is not None]
 
         def gap(free: int) -> int:

@@ -42,8 +42,8 @@ def decode_costs(
     """Return (rows, seconds) of one decode behind a history, rising rows.
 
     Each is the quickest of up to three, taken in turn with the others, and of some
-    more where it looks dearer than a larger one: what disturbs a machine for a while
-    must not make one row count look dear for good. Sequence 0 is used and left empty.
+    more where it looks more expensive than a larger one: what disturbs a machine for a while
+    must not make one row count look expensive for good. Sequence 0 is used and left empty.
     Ends early when `budget` seconds are spent, or twice that where much was disturbed.
     """
     description = model.describe()

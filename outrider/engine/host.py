@@ -125,7 +125,7 @@ class EngineHost:
         return self.loaded
 
     def stop(self) -> None:
-        """Finish the decode under way, fail everything else, free the model."""
+        """Finish the decode in flight, fail everything else, free the model."""
         self._inbox.put(self._begin_stop)
         self._thread.join()
         self._refuse_all()
@@ -212,7 +212,7 @@ class EngineHost:
         try:
             self._serve()
         except BaseException as error:
-            # A bug: the process cannot go on, and must not look as if it could.
+            # A bug: the process cannot continue, and must not look as if it could.
             self.died.set_exception(error)
             raise
         self._model.close()

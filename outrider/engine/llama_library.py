@@ -32,7 +32,7 @@ _ERROR_LEVEL = 4
 recent_errors: deque[str] = deque(maxlen=4)
 """What llama.cpp complained of, oldest first; a loader clears it before it begins."""
 
-# llama.cpp goes on without the lock and only warns, even where it was asked for one.
+# llama.cpp continues without the lock and only warns, even where it was asked for one.
 _NOT_LOCKED = (b"failed to mlock", b"mlock not supported")
 
 

@@ -217,7 +217,7 @@ class Mirostat:
     """Keeps the surprise of the text near tau, by how many of the sorted tokens it keeps.
 
     Its state `mu` follows from the drawn tokens and their probabilities, not
-    from the text alone, so whoever goes on elsewhere must be told it. Source:
+    from the text alone, so whoever continues elsewhere must be told it. Source:
     Basu et al. 2007.14966, in llama.cpp's form.
     """
 
@@ -339,7 +339,7 @@ class Grammar:
         self._allowed.mask(self._matcher, self._place, candidates)
 
     def accept(self, token_id: int) -> None:
-        """Go on behind a token. Raises InvalidRequest if it is not allowed."""
+        """Continue behind a token. Raises InvalidRequest if it is not allowed."""
         place = self._allowed.behind(self._matcher, self._place, token_id)
         if place is None:
             raise InvalidRequest("grammar", f"does not allow token {token_id} where it stands")

@@ -118,7 +118,7 @@ class Sampler(Protocol):
         ...
 
     def accept(self, token_id: int, is_prompt: bool = False) -> None:
-        """Go on behind a token; a grammar and mirostat do not look at the prompt's.
+        """Continue behind a token; a grammar and mirostat do not look at the prompt's.
 
         Raises InvalidRequest for a token that the grammar does not allow.
         """

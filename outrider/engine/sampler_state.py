@@ -10,7 +10,7 @@ from outrider.engine.model import Sampler
 class SamplerTracker:
     """Has a sampler for any text: state is kept for settled tokens, others are fed to a copy.
 
-    A text that does not go on from the last one is fed anew from its start, so
+    A text that does not continue from the last one is fed anew from its start, so
     nothing is lost with a cache, a stream or a process.
     """
 

@@ -117,7 +117,7 @@ class ModelService:
         self.forget_reply(session_id)
         forgotten = self.host.forget(session_id)
         if session_id in self._owners:
-            self.host.pin(session_id, True)  # its stream may go on, from nothing
+            self.host.pin(session_id, True)  # its stream may continue, from nothing
         await asyncio.wrap_future(forgotten)
         return common.CloseSessionResponse()
 

@@ -95,7 +95,7 @@ class OrchestratorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SubmitGeneration(self, request, context):
-        """Starts a generation that goes on by itself and is polled. Returns at once.
+        """Starts a generation that continues by itself and is polled. Returns at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -173,7 +173,7 @@ class LlamaServer:
                 await asyncio.sleep(_POLL_SECONDS)
 
     async def stop(self) -> None:
-        """Stop it; requests under way fail."""
+        """Stop it; requests in flight fail."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.terminate()

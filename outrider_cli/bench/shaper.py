@@ -98,7 +98,7 @@ class Lane:
         return self._held[0][0] if self._held else None
 
     def reshape(self, shape: Shape) -> None:
-        """Go on as if every packet held had found the new shape when it arrived.
+        """Continue as if every packet held had found the new shape when it arrived.
 
         So nothing of an old long delay or slow line lingers. What was lost stays lost.
         """

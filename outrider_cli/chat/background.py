@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Background:
     """An event loop in a thread; the main thread hands it work and waits.
 
-    Between two works the loop goes on: connections are kept, and what child
+    Between two works the loop continues: connections are kept, and what child
     processes write is read.
     """
 

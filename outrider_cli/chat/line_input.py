@@ -17,7 +17,7 @@ _HISTORY_LINES = 1000
 
 
 class Keyboard(Protocol):
-    """Gives what is typed; a line that ends in a backslash goes on in the next one."""
+    """Gives what is typed; a line that ends in a backslash continues in the next one."""
 
     is_interactive: bool
 

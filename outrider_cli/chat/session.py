@@ -155,7 +155,7 @@ class Backend:
         draft = self._services.draft
         if draft is not None and draft.ended and not self._has_lost_draft:
             self._has_lost_draft = True
-            note("the draft ended; answers go on without it")
+            note("the draft ended; answers continue without it")
 
     async def _generate(self, talk: ChatState, question: str, show: Show) -> None:
         assert self._client is not None

@@ -20,7 +20,7 @@ _ROLES = ("system", "user", "assistant")
 
 
 class NotDone(OutriderError):
-    """A line cannot be carried out; nothing has changed, and the chat goes on."""
+    """A line cannot be carried out; nothing has changed, and the chat continues."""
 
     reason = "NOT_DONE"
     status = "INVALID_ARGUMENT"
@@ -201,7 +201,7 @@ class ChatState:
         return [*first, *self.messages, *last]
 
     def replace_messages(self, messages: list[Message]) -> None:
-        """Go on from other messages; a question at the end is for /retry."""
+        """Continue from other messages; a question at the end is for /retry."""
         self.reset()
         rest = list(messages)
         self.system = rest.pop(0).text if rest and rest[0].role == "system" else ""
@@ -256,7 +256,7 @@ def _help(talk: ChatState, argument: str) -> Act:
 
 
 _KEYS = (
-    "A line that ends in \\ goes on in the next one; // begins a question that begins with /.",
+    "A line that ends in \\ continues in the next one; // begins a question that begins with /.",
     "Ctrl-C stops an answer or clears the line; Ctrl-D, or Ctrl-C twice, ends the chat.",
 )
 
@@ -365,7 +365,7 @@ COMMANDS = {
     "retry": Command("", "ask the last question again", _retry),
     "save": Command("FILE", "write the messages as JSON to a new file", _save),
     "save!": Command("FILE", "write them over an old one", _overwrite),
-    "load": Command("FILE", "go on from saved messages", _load),
+    "load": Command("FILE", "continue from saved messages", _load),
     "colour": Command("", "show the origins of tokens by colour, or no more", _colour),
     "quit": Command("", "end the chat", lambda *_: Quit()),
 }

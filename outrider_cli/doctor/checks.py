@@ -266,7 +266,7 @@ def judge_pair(pairing: Pairing, target: ModelFile, draft: ModelFile) -> list[Fi
     if 0 < draft.context < target.context:
         message = (
             f"the draft's context of {draft.context} tokens is smaller than the target's "
-            f"{target.context}: texts that grow past it go on without drafts"
+            f"{target.context}: texts that grow past it continue without drafts"
         )
         findings.append(Finding("pair", Level.NOTE, message, f"--draft-ctx {target.context}"))
     if draft.size * LEAST_RATIO > target.size > 0:

@@ -77,7 +77,7 @@ def orchestrator(
     ] = DRAFT_ADDRESS,
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Use the target alone.")] = False,
     draft_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Wait this long for a draft, then go on.")
+        float, typer.Option(metavar="SECONDS", help="Wait this long for a draft, then continue.")
     ] = 1.0,
     request_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")

@@ -95,7 +95,7 @@ class LocalServices:
         return await watch(work, self._children())
 
     async def watch_without_draft(self, work: Coroutine[Any, Any, T]) -> T:
-        """As `watch`, for work that goes on without the draft."""
+        """As `watch`, for work that continues without the draft."""
         return await watch(work, [c for c in self._children() if c is not self.draft])
 
     async def stop(self) -> None:

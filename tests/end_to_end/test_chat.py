@@ -158,7 +158,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(chat: Callable[..., Terminal],
     terminal.wait_for("(cut)\n> ")
     assert time.monotonic() - began < 1
     assert "before the cut" in statistics(terminal)
-    until(lambda: "0 generations under way" in status(orchestrator).out, seconds=5)
+    until(lambda: "0 generations in flight" in status(orchestrator).out, seconds=5)
     terminal.enter("/undo")
     terminal.wait_for("taken back: def read(path):")
     terminal.enter("/quit")
@@ -242,7 +242,7 @@ def test_a_service_that_dies_ends_the_chat_in_one_line(open_chat: Open, tiny: tu
 def test_a_draft_that_dies_is_missed_in_one_line(open_chat: Open, tiny: tuple[str, ...]):
     terminal = open_chat(*tiny, "-n", "8")
     terminal.command.services()["draft"].kill()
-    note = "note: the draft ended; answers go on without it\n"
+    note = "note: the draft ended; answers continue without it\n"
     for _ in range(20):  # a short answer may be there before the end is noticed
         terminal.enter("read a line")
         if note in terminal.wait_for(PROMPT):

@@ -1,4 +1,4 @@
-"""A service that is asked to stop finishes what is under way, and takes nothing new."""
+"""A service that is asked to stop finishes what is in flight, and takes nothing new."""
 
 from __future__ import annotations
 

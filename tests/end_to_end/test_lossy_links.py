@@ -1,7 +1,7 @@
 """Both models behind a link that loses, delays and reorders packets: the text stays the target's.
 
 TCP mends what is lost, late: frames and rows come in bursts, long after they
-were wanted, and several rounds are under way at once.
+were wanted, and several rounds are in flight at once.
 """
 
 from __future__ import annotations

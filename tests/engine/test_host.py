@@ -841,7 +841,9 @@ def test_a_stopped_engine_refuses_and_leaves_nobody_waiting(
 def test_a_shared_decode_leaves_out_what_does_not_pay() -> None:
     model, text = toy(), [*TEXT, 3]  # two tokens beyond a multiple of four
     with running(model) as host:
-        host._scheduler.cost = CostTable([(1, 0.010), (64, 0.640)])  # rows are as dear as decodes
+        host._scheduler.cost = CostTable(
+            [(1, 0.010), (64, 0.640)]
+        )  # rows are as expensive as decodes
         gate = Gate(model)
         first = host.submit(C, rows_of(TEXT))
         assert gate.entered.wait(PATIENCE)

@@ -322,7 +322,7 @@ SAID: Any = [*CHAT, {"role": "assistant", "content": "Hel"}]
     "text",
     "A chat that was to be continued as vLLM's clients ask for it",
     before="`continue_final_message` was ignored: the last message was closed.",
-    now="The text goes on from the last message, and what contradicts that is refused by name.",
+    now="The text continues from the last message, and what contradicts that is refused by name.",
 )
 async def test_openai_continues_a_message_as_vllm_does(
     client: openai.AsyncOpenAI, fake: FakeOrchestrator

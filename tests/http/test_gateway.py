@@ -111,7 +111,7 @@ async def test_a_server_that_stops_says_so_to_those_it_leaves(stalls_after: int,
 
 ERRORS: list[tuple[OutriderError, int, str]] = [
     (PromptTooLong(900, 508, 512), 400, "exceed_context_size_error"),
-    (EngineBusy("64 generations are under way", 2.0), 429, "rate_limit_error"),
+    (EngineBusy("64 generations are in flight", 2.0), 429, "rate_limit_error"),
     (PeerUnavailable("the target is gone"), 503, "unavailable_error"),
     (DeadlinePassed("too late"), 504, "server_error"),
     (Unauthenticated("the target wants a token"), 502, "server_error"),

@@ -220,7 +220,7 @@ def test_what_is_no_prompt_is_refused_under_the_name_it_was_sent_by(prompt: Any)
 @pytest.mark.fault(
     "text",
     "`max_tokens` or `max_completion_tokens` at `/completion`",
-    before="It was ignored, and the text went on to its end.",
+    before="It was ignored, and the text continued to its end.",
     now="It is the limit, unless there is `n_predict`, as in llama-server.",
 )
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_an_order_with_unknown_ids_keeps_all_else() -> None:
 
 
 async def test_what_a_replaced_order_drafted_is_sent(service: ModelProcess) -> None:
-    """The later order goes on where the line ends, so no token of it may be missing."""
+    """The later order continues where the line ends, so no token of it may be missing."""
     async with DraftStream(service) as stream:
         await stream.draft(1, 0, TEXT, 6)
         gate = Gate(service.model, shut=False)

@@ -361,4 +361,4 @@ async def test_a_disconnect_amid_several_completions_frees_everything(trio: Trio
         if not status.active_generation_count:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("generations go on")
+    raise AssertionError("generations continue")

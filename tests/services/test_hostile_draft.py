@@ -101,7 +101,7 @@ class ReadsNothing(DraftServicer):
     "hang",
     "A draft answers pings and reads nothing of a long text",
     before="every write to it was awaited, and the request lasted past every deadline",
-    now="what is sent waits in an outbox of the draft's own, and the text goes on without it",
+    now="what is sent waits in an outbox of the draft's own, and the text continues without it",
 )
 async def test_a_draft_that_reads_nothing_holds_up_nobody() -> None:
     def large() -> ToyModel:

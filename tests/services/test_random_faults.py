@@ -104,7 +104,7 @@ class Walker:
         raise NotImplementedError
 
     def stays(self) -> bool:
-        """Return whether to go on with this stream."""
+        """Return whether to continue with this stream."""
         return len(self.text) <= TEXT_LIMIT and self.rng.random() > 0.05
 
 
@@ -212,7 +212,7 @@ class DraftWalker(Walker):
         self.told = len(self.text)
 
     def _grow(self, lines: defaultdict[int, dict[int, int]]) -> None:
-        """Let the text go on, along the line or not."""
+        """Let the text continue, along the line or not."""
         line = lines[max(lines)] if lines else {}
         for _ in range(self.rng.randint(0, 3)):
             along = line.get(len(self.text))

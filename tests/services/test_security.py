@@ -330,7 +330,7 @@ async def call_once(
     )
     try:
         if streams_out:
-            await made.read()  # Health.Watch answers once and goes on
+            await made.read()  # Health.Watch answers once and continues
         else:
             await made
     except grpc.aio.AioRpcError as error:

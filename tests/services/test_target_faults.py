@@ -1,4 +1,4 @@
-"""The target may forget, restart and go away: the text goes on, or ends with a clear error."""
+"""The target may forget, restart and go away: the text continues, or ends with a clear error."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ async def test_cancelling_stops_both_services_within_one_decode(draft_length: in
         before = trio.target.decode_count, trio.draft.decode_count
         await eventually(partial(all_idle, trio.target, trio.draft))
         await asyncio.sleep(0.2)
-        # One under way when the call was cancelled, one that was merged already.
+        # One in flight when the call was cancelled, one that was merged already.
         assert trio.target.decode_count <= before[0] + 2
         assert trio.draft.decode_count <= before[1] + 2
         assert (await trio.orchestrator.status()).active_generation_count == 0

@@ -48,7 +48,7 @@ class FakeOrchestrator:
     The first answers are `texts`, as long as there are any.
 
     `error` is raised after `error_after` rounds; with `stalls_after` it stops
-    there and goes on when `go_on` is set. `closed_count` counts the generations
+    there and continues when `go_on` is set. `closed_count` counts the generations
     that ended or were closed, `requests` are those seen.
     """
 

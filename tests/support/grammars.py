@@ -84,7 +84,7 @@ USUAL = {
 }
 
 AMBIGUOUS = 'root ::= "a" root "b" | "a" root "c" | "x"'
-"""After n times `a` there are 2^n ways to go on."""
+"""After n times `a` there are 2^n ways to continue."""
 
 _SOME = [*range(0x20, 0x7F), 0x0A, 0xE9, 0x3042, 0x4E00, 0x1F600]
 

@@ -329,7 +329,7 @@ class ToySampler:
         return sampling.distribution_of(row, self.parameters)
 
     def accept(self, token_id: int, is_prompt: bool = False) -> None:
-        """Go on behind a token, which changes nothing."""
+        """Continue behind a token, which changes nothing."""
 
     def clone(self) -> ToySampler:
         """Return a copy."""
@@ -358,13 +358,13 @@ def generate_alone(
     pending = list(prompt)
     texts = model.token_texts()
 
-    def goes_on() -> bool:
+    def continues() -> bool:
         if len(written) < token_count or not written or not finishes_character:
             return len(written) < token_count
         tail = b"".join(texts[token_id] for token_id in written[-4:])
         return len(written) < token_count + 3 and ends_inside_character(tail)
 
-    while goes_on() and not (written and written[-1] in ends):
+    while continues() and not (written and written[-1] in ends):
         position = len(prompt) + len(written)
         row = _decode_alone(model, position - len(pending), pending)
         token_id, _ = sampler.distribution(row).race(seed, choice, position)

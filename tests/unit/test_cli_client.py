@@ -197,12 +197,12 @@ def test_durations_are_read_as_seconds():
 
 
 async def test_an_error_keeps_its_reason_and_its_words():
-    rich = to_status(EngineBusy("64 generations are under way", 1.0))
+    rich = to_status(EngineBusy("64 generations are in flight", 1.0))
     trailing = Metadata(("grpc-status-details-bin", rich.SerializeToString()))
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
     failed = await failure(AioRpcError(code, Metadata(), trailing, rich.message))
     assert (failed.reason, failed.status) == ("ENGINE_BUSY", "RESOURCE_EXHAUSTED")
-    assert str(failed) == "64 generations are under way"
+    assert str(failed) == "64 generations are in flight"
     assert failed.metadata == {"retrySeconds": "1.0"}
 
 

@@ -307,7 +307,7 @@ def test_text_for_a_terminal_cannot_give_it_orders():
 
 def test_the_status_shows_what_is_ready_and_what_is_wrong():
     lines = ["".join(words.text for words in line) for line in status_lines("here:1", STATUS)]
-    assert lines[0] == "orchestrator  here:1  version 0.1.0, 1 generation under way"
+    assert lines[0] == "orchestrator  here:1  version 0.1.0, 1 generation in flight"
     assert lines[1].startswith(
         "target        127.0.0.1:7  ready       small (0a1b2c3d), 512 tokens"
     )

@@ -291,8 +291,8 @@ def test_a_draft_told_the_bonus_token_need_not_have_guessed_it() -> None:
 
 
 def test_rows_that_cost_too_much_are_not_verified() -> None:
-    dear = made(costs=CPU, token_time=0.006, acceptance=0.6, run_ahead=False)
-    choice = dear.choose([128] * 8, 8, now=0.0, length=10, expected=False)
+    expensive = made(costs=CPU, token_time=0.006, acceptance=0.6, run_ahead=False)
+    choice = expensive.choose([128] * 8, 8, now=0.0, length=10, expected=False)
     assert choice.count == 3 and choice.until is None  # four rows cost what one does
 
 

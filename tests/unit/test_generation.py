@@ -163,7 +163,7 @@ class Draft:
         self.frames = []
 
     def take_order(self) -> None:
-        """Let the oldest order that has not begun replace the one under way."""
+        """Let the oldest order that has not begun replace the one in flight."""
         if not self.loses_unsent:
             self._send(0)
         self.unsent = []
@@ -214,7 +214,7 @@ class Draft:
 
 
 class World:
-    """A generation, its two peers, and all messages under way. Checks every action."""
+    """A generation, its two peers, and all messages in flight. Checks every action."""
 
     def __init__(self, its_plan: Plan) -> None:
         self.plan = its_plan
@@ -222,7 +222,7 @@ class World:
         self.target = Target(its_plan.target_context)
         self.draft = Draft(its_plan.opening.rule)
         self.draft_context = 1000
-        self.under_way: set[int] = set()  # rounds sent on this stream and not answered
+        self.in_flight: set[int] = set()  # rounds sent on this stream and not answered
         self.busy: list[int] = []  # rounds to ask for again later
         self.orders: dict[int, list[int]] = {}  # by order: the committed text it stood for
         self.alone = written_alone(its_plan)
@@ -265,7 +265,7 @@ class World:
     def say_busy(self, number: int) -> None:
         """Answer that there is no room: to be asked again after a while."""
         round_ = self.target.inbox.popleft()
-        self.under_way.discard(round_.number)
+        self.in_flight.discard(round_.number)
         self.busy.append(round_.number)
 
     def ask_again(self, number: int) -> None:
@@ -273,7 +273,7 @@ class World:
 
     def hear_target(self, number: int) -> None:
         round_, answer = self.target.outbox.popleft()
-        self.under_way.discard(round_)
+        self.in_flight.discard(round_)
         answer(self.generation)
 
     def evict_target(self, number: int) -> None:
@@ -283,7 +283,7 @@ class World:
         self.target.opened = False
         self.target.inbox.clear()
         self.target.outbox.clear()
-        self.under_way.clear()
+        self.in_flight.clear()
         self.generation.target_lost()
 
     def open_target(self, number: int) -> None:
@@ -332,7 +332,7 @@ class World:
             if isinstance(action, SendRound):
                 self._check_round(action.round)
                 self.target.inbox.append(action.round)
-                self.under_way.add(action.round.number)
+                self.in_flight.add(action.round.number)
             elif isinstance(action, SendOrder):
                 self._check_order(action.order)
                 self.draft.inbox.append(action.order)
@@ -367,8 +367,8 @@ class World:
         self.question = question
 
     def _check_assumption(self, round_: Round) -> None:
-        """A round behind another one builds on it, and is never under way alone."""
-        assert (self.under_way or self.busy) and self.plan.control.runs_ahead()
+        """A round behind another one builds on it, and is never in flight alone."""
+        assert (self.in_flight or self.busy) and self.plan.control.runs_ahead()
         # What was asked behind it may have been dropped.
         assert len(self.generation.committed) <= round_.prefix.position <= len(self.assumed)
         kept = self.assumed[: round_.prefix.position]
@@ -403,7 +403,7 @@ class World:
         del self.draft.held[action.token_count :]
 
     def _check_somebody_is_at_work(self) -> None:
-        waits = self.under_way or self.busy or self.generation.waits_for_draft
+        waits = self.in_flight or self.busy or self.generation.waits_for_draft
         assert self.ended or waits or not self.target.opened, "nobody is at work"
 
     # --- the end ---
@@ -472,7 +472,7 @@ def test_every_policy_and_running_ahead_write_the_targets_own_text(
     events: bytes, rule: Rule, draft: int, policy: Policy, run_ahead: bool | None
 ) -> None:
     world = World(plan(rule, limit=40, draft=draft, policy=policy, run_ahead=run_ahead))
-    world.plan.control.estimates.overhead.note(1.0)  # so that several rounds are under way
+    world.plan.control.estimates.overhead.note(1.0)  # so that several rounds are in flight
     run(world, events)
 
 

@@ -1,4 +1,4 @@
-"""The draft's line: when it goes on, when it starts over, and the frames it is sent in."""
+"""The draft's line: when it continues, when it starts over, and the frames it is sent in."""
 
 from __future__ import annotations
 
@@ -535,6 +535,6 @@ def test_a_draft_ends_with_the_first_token_that_is_not_sure_enough(rule: Rule) -
         assert tokens(frames) == tokens(whole)[: first + 1]
         assert frames[-1].completed == desk.last
         if first < 23:
-            # Ordered on, it goes on behind the doubtful token.
+            # Ordered on, it continues behind the doubtful token.
             more = desk.order(Span(len(PROMPT), []), len(PROMPT) + first + 2, 24)
             assert tokens(more) == tokens(whole)[first + 1 : first + 2]

@@ -10,10 +10,10 @@ now into the files; the difference is for a reader to judge.
                                `rollback calls` may follow
     target opens | is lost | is busy | is full | holds N
     draft opens [context N] | is lost | is late | is busy | holds N
-    drafted 8 9                the line goes on, and the newest order is complete
-    drafted 8 9, more          the line goes on, and so does the order
+    drafted 8 9                the line continues, and the newest order is complete
+    drafted 8 9, more          the line continues, and so does the order
     drafted from 4 base 3: 8   a frame of any kind, with `, more` or `, order N`
-    verified accepted=2 next=9 the target's answer to the round under way; `of 3` if it has
+    verified accepted=2 next=9 the target's answer to the round in flight; `of 3` if it has
                                verified only three of its draft tokens
     stop at 6                  a stop sequence is complete with the text's first six tokens
 
@@ -55,7 +55,7 @@ class Play:
         self._rounds: dict[int, Round] = {}
         self._order = 0
         self._base = 0
-        self._line: list[int] = []  # what `drafted` goes on with, from its base on
+        self._line: list[int] = []  # what `drafted` continues with, from its base on
 
     def tell(self, line: str) -> None:
         """Make happen what a line says."""
@@ -174,7 +174,7 @@ class Play:
         return f"draft[{order.number}] {_span(order.committed)}, until {order.draft_until}"
 
     def _expect_line(self) -> None:
-        """Let `drafted` go on where a draft would: with its line, or at the end of the text."""
+        """Let `drafted` continue where a draft would: with its line, or at the end of the text."""
         text = self._known.committed
         agrees = self._line[: len(text) - self._base] == text[self._base :]
         if not agrees or self._rule is Rule.REJECTION:
