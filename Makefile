@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
-    test http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
+    test mutations http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
     bench-grammar compose-test clean
 
 BIN := .venv/bin
@@ -55,6 +55,9 @@ technical: setup ## something dry, at temperature 0.2
 test: setup ## run the tests; those of the page need Chromium, which is installed where that can be
 	@scripts/browser && tests= || tests='-m "not browser"'; \
 	    eval $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $$tests
+
+mutations: setup ## make one mistake after the other in a copy, and see the tests fail; ONLY=WORDS
+	@$(BIN)/python -m tests.mutations.run $(if $(ONLY),--only '$(ONLY)')
 
 http-examples: setup ## send the HTTP gateway 5,000 generated requests
 	OUTRIDER_TEST_HTTP_EXAMPLES=5000 $(BIN)/python -m pytest -q --timeout 1800 tests/http/test_openapi.py

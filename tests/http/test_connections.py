@@ -146,7 +146,9 @@ def test_a_key_makes_every_host_good_unless_hosts_are_named() -> None:
     assert named == {"127.0.0.1", "box"}
 
 
-@pytest.mark.parametrize("header", ["", "::1:80.evil", "localhost.evil", "127.1.evil:80", "[x]"])
+@pytest.mark.parametrize(
+    "header", ["", "::1:80.evil", "localhost.evil", "notlocalhost", "127.1.evil:80", "[x]"]
+)
 def test_no_other_host_is_taken_for_loopback(header: str) -> None:
     assert not is_known_host(header, frozenset())
 

@@ -6,8 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.errors import ContextExhausted, PositionPastCache
-from outrider.messages import Form, Round, Rows, Span, check_room, compose, contradicts
+from outrider.errors import ContextExhausted, ModelChanged, PositionPastCache
+from outrider.messages import (
+    ANY_MODEL,
+    Form,
+    ModelReference,
+    Round,
+    Rows,
+    Span,
+    check_room,
+    compose,
+    contradicts,
+)
 
 IDS = st.lists(st.integers(0, 9), max_size=12)
 SETTINGS = settings(derandomize=True, deadline=None)
@@ -143,3 +153,14 @@ def test_rows_are_counted_in_whatever_form_they_come() -> None:
     assert len(Rows()) == 0
     assert len(Rows(sampled=[1, 2])) == 2
     assert len(Rows(logits=[b"", b"", b""])) == 3
+
+
+# models
+
+
+def test_the_identity_says_which_model_is_meant() -> None:
+    meant = ModelReference(b"1", "small")
+    meant.check(ModelReference(b"1", "renamed"))
+    ANY_MODEL.check(meant)
+    with pytest.raises(ModelChanged):
+        meant.check(ModelReference(b"2", "small"))

@@ -51,3 +51,10 @@ def test_a_late_frame_is_compared_when_the_text_gets_there() -> None:
     assert line.token_ids == [9, 9]
     line.add(frame(3, 5, 6), [1, 2, 3, 4, 5])
     assert line.compare([1, 2, 3, 4, 5, 7]).mismatch == 5
+
+
+def test_a_frame_of_an_older_base_changes_nothing() -> None:
+    line = ReceivedLine()
+    line.add(frame(5, 5, 8, 9), [1, 2, 3, 4, 5])
+    assert not line.add(frame(3, 7, 6), [1, 2, 3, 4, 5]).is_news
+    assert (line.base, line.start, line.token_ids) == (5, 5, [8, 9])

@@ -1,0 +1,1 @@
+"""Mistakes that the tests are to notice: `make mutations`."""

@@ -1,0 +1,335 @@
+"""The mistakes: what a maintainer could break with one line, and the tests that must notice.
+
+They are of every part of the product. For each the fastest tests that notice are named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One wrong change: `old`, which is exactly once in `file`, becomes `new`."""
+
+    what: str  # is wrong then
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]  # files or tests; one of them fails at least
+
+
+ACCEPTANCE = "tests/unit/test_acceptance.py"
+DISTRIBUTION = "tests/unit/test_distribution.py"
+GENERATION = "tests/unit/test_generation.py"
+NOISE = "tests/unit/test_noise.py"
+CONTROL = "tests/unit/test_control.py"
+RECEIVED = "tests/unit/test_received_line.py"
+CACHE = "tests/unit/test_cache.py"
+
+MISTAKES = (
+    # --- the rule ---
+    Mistake(
+        "the coin compares with q/p instead of p/q",
+        "orchestrator/core/acceptance.py",
+        "* q.probability(token.token_id) >= p.probability(token.token_id)",
+        "* p.probability(token.token_id) >= q.probability(token.token_id)",
+        (f"{ACCEPTANCE}::test_the_coin_decides_at_p_over_q",),
+    ),
+    Mistake(
+        "after a rejection the next token comes from p and not from the residual",
+        "orchestrator/core/acceptance.py",
+        "residual(p, q).draw(",
+        "p.draw(",
+        (f"{ACCEPTANCE}::test_after_a_rejection_only_what_p_has_more_than_q_can_follow",),
+    ),
+    Mistake(
+        "the residual takes weights for probabilities",
+        "outrider/distribution.py",
+        "np.maximum(p.weights / p.total - q_of_p, 0.0)",
+        "np.maximum(p.weights - q_of_p, 0.0)",
+        (f"{DISTRIBUTION}::test_a_residual_does_not_depend_on_the_scale_of_the_weights",),
+    ),
+    Mistake(
+        "a row that is sent rounds unlikely tokens to weight 0",
+        "outrider/distribution.py",
+        "np.maximum(scaled, 1.0)",
+        "scaled",
+        (f"{DISTRIBUTION}::test_a_weight_too_small_to_write_is_written_as_1",),
+    ),
+    Mistake(
+        "matching accepts the first token that differs, too",
+        "orchestrator/core/acceptance.py",
+        "return Verdict(i, sample)",
+        "return Verdict(i + 1, sample)",
+        (f"{ACCEPTANCE}::test_the_first_sample_that_differs_follows_the_accepted_tokens",),
+    ),
+    # --- rounds and rollback ---
+    Mistake(
+        "the target is taken to hold the token that it corrected",
+        "orchestrator/core/generation.py",
+        "self._target.held = before + verdict.accepted_count\n",
+        "self._target.held = before + verdict.accepted_count + 1\n",
+        (f"{GENERATION}::test_the_span_of_a_round_starts_at_what_the_target_holds",),
+    ),
+    Mistake(
+        "a round sent ahead is kept although it assumed another bonus token",
+        "orchestrator/core/target_progress.py",
+        "is_whole and next_token_id == self.in_flight[0].pending",
+        "is_whole",
+        (f"{GENERATION}::test_every_policy_and_running_ahead_write_the_targets_own_text",),
+    ),
+    Mistake(
+        "an answer counts for the oldest round whichever it answers",
+        "orchestrator/core/target_progress.py",
+        "return numbers[:1] == [number]",
+        "return bool(numbers)",
+        (f"{GENERATION}::test_the_text_is_the_targets_own_whatever_happens",),
+    ),
+    Mistake(
+        "a target that was opened again is not sent the text again",
+        "orchestrator/core/target_progress.py",
+        "self.is_open = True\n        self.held = 0\n",
+        "self.is_open = True\n",
+        (f"{GENERATION}::test_a_stream_may_come_back_to_a_replica_that_was_left",),
+    ),
+    Mistake(
+        "a span is appended where it should replace",
+        "outrider/messages.py",
+        "[*held[: span.position], *span.token_ids]",
+        "[*held, *span.token_ids]",
+        ("tests/unit/test_messages.py::test_a_span_replaces_everything_from_its_position_on",),
+    ),
+    Mistake(
+        "a cut keeps a position whose row is wanted",
+        "outrider/engine/cache.py",
+        "len(wanted) - row_count)",
+        "len(wanted) - row_count + 1)",
+        (f"{CACHE}::test_a_position_whose_row_is_wanted_is_decoded_again",),
+    ),
+    Mistake(
+        "a cut believes that the model kept what it was asked to keep",
+        "outrider/engine/job.py",
+        "            del held[self._model.truncate(self.session.sequence, token_count) :]",
+        "            self._model.truncate(self.session.sequence, token_count)\n"
+        "            del held[token_count:]",
+        ("tests/engine/test_host.py::test_what_the_memory_no_longer_has_is_read_again",),
+    ),
+    Mistake(
+        "a stop sequence leaves the tokens behind it in the text",
+        "orchestrator/core/generation.py",
+        "        del self.committed[length:]\n",
+        "",
+        (f"{GENERATION}::test_a_stop_sequence_takes_back_what_was_committed_behind_it",),
+    ),
+    # --- the draft's line ---
+    Mistake(
+        "a frame of an older base changes the line",
+        "orchestrator/core/draft_line.py",
+        " or frame.base < self.base",
+        "",
+        (f"{RECEIVED}::test_a_frame_of_an_older_base_changes_nothing",),
+    ),
+    Mistake(
+        "tokens before a lost frame are never compared with the text",
+        "orchestrator/core/draft_line.py",
+        "            self._early.update(enumerate(self.token_ids, self.start))\n",
+        "",
+        (f"{RECEIVED}::test_what_came_before_a_gap_must_agree_with_the_text_too",),
+    ),
+    Mistake(
+        "an answer to an older order completes the newest",
+        "orchestrator/core/draft_progress.py",
+        "if order == self.order:",
+        "if order <= self.order:",
+        ("tests/unit/test_draft_progress.py::test_an_older_order_completes_nothing",),
+    ),
+    Mistake(
+        "a block of the rejection rule serves as a part of another block",
+        "draft_service/drafter.py",
+        "if self._rule is Rule.REJECTION and self.base != len(text):",
+        "if self._rule is Rule.REJECTION and self.base is None:",
+        ("tests/unit/test_line.py::test_a_rejection_line_starts_over_even_where_it_agrees",),
+    ),
+    # --- noise and sampling ---
+    Mistake(
+        "shared noise is the same at every position",
+        "outrider/noise.py",
+        "return _mix((key + position * _SEED) & _MASK)",
+        "return _mix(key)",
+        (f"{NOISE}::test_seeds_streams_positions_and_ids_give_different_numbers",),
+    ),
+    Mistake(
+        "all choices of a request draw the same numbers",
+        "outrider/noise.py",
+        "(int(purpose) << 32) | choice",
+        "int(purpose) << 32",
+        (f"{NOISE}::test_choices_purposes_rounds_and_positions_give_different_numbers",),
+    ),
+    Mistake(
+        "a temperature next to 0 is divided by",
+        "outrider/sampling.py",
+        "if self.temperature >= _NEAR_ZERO:",
+        "if self.temperature > 0.0:",
+        (
+            "tests/unit/test_sampling.py"
+            "::test_a_tiny_temperature_gives_the_largest_logit_and_no_overflow",
+        ),
+    ),
+    Mistake(
+        "penalties look at as many tokens as DRY does",
+        "outrider/engine/llama_sampling.py",
+        "self._within_context(its.repeat_last_n)",
+        "self._within_context(its.dry_penalty_last_n)",
+        (
+            "tests/engine/test_sampling_chains.py"
+            "::test_each_sampler_changes_the_distribution_as_llama_cpps_does",
+        ),
+    ),
+    Mistake(
+        "a sampler keeps the state of a text that was taken back",
+        "outrider/engine/sampler_state.py",
+        "if not self._settled_text or not _starts_with(text, self._settled_text):",
+        "if not self._settled_text:",
+        ("tests/unit/test_sampler_state.py",),
+    ),
+    Mistake(
+        "logprobs from before and after sampling are exchanged",
+        "target_service/verifier.py",
+        "distribution if options.after_sampling else softmax(row)",
+        "softmax(row) if options.after_sampling else distribution",
+        (
+            "tests/services/test_every_sampler.py"
+            "::test_logprobs_after_sampling_are_those_of_the_distribution",
+        ),
+    ),
+    Mistake(
+        "a stop sequence is found only within one token",
+        "orchestrator/core/text.py",
+        "self._release(len(pending) - _longest_start(pending, self._stops))",
+        "self._release(len(pending))",
+        ("tests/unit/test_text.py::test_a_stop_sequence_is_found_across_tokens",),
+    ),
+    # --- when to draft, and for how long to wait ---
+    Mistake(
+        "a draft that was given up is never tried again",
+        "orchestrator/core/policies.py",
+        "        self._unknown_rounds += 1\n",
+        "",
+        (f"{CONTROL}::test_a_draft_left_alone_is_tried_again_ever_more_rarely",),
+    ),
+    Mistake(
+        "the draft is waited for without end",
+        "orchestrator/core/controller.py",
+        "return now >= since + self._patience()",
+        "return False",
+        (f"{CONTROL}::test_a_fixed_length_is_waited_for_until_patience_ends",),
+    ),
+    # --- bounds ---
+    Mistake(
+        "messages of a draft are not counted",
+        "orchestrator/core/allowance.py",
+        "        self._messages -= 1\n",
+        "",
+        ("tests/unit/test_allowance.py::test_messages_without_end_are_refused",),
+    ),
+    Mistake(
+        "each piece of a body has the whole limit to itself",
+        "gateway/middleware.py",
+        'left -= len(message.get("body", b""))',
+        'left = self._most - len(message.get("body", b""))',
+        (
+            "tests/http/test_gateway.py"
+            "::test_a_long_body_is_refused_whether_it_says_its_length_or_not",
+        ),
+    ),
+    Mistake(
+        "a page of a job may exceed what a message holds",
+        "orchestrator/reporting.py",
+        "size <= PAGE_BYTES",
+        "size <= 100 * PAGE_BYTES",
+        ("tests/services/test_jobs.py::test_a_result_beyond_a_message_is_polled_in_pages",),
+    ),
+    # --- refusals ---
+    Mistake(
+        "another model under the same name is taken for the one that is meant",
+        "outrider/messages.py",
+        "if self.identity and self.identity != hosted.identity:",
+        "if self.identity and self.name != hosted.name:",
+        ("tests/unit/test_messages.py::test_the_identity_says_which_model_is_meant",),
+    ),
+    Mistake(
+        "token names are not compared where the digests differ",
+        "outrider/handshake.py",
+        "return target.digest != draft.digest",
+        "return False",
+        ("tests/unit/test_handshake.py::test_another_digest_asks_for_a_comparison_of_names",),
+    ),
+    Mistake(
+        "any token opens the door",
+        "outrider/rpc/security.py",
+        "hmac.compare_digest(_encode(told[0]), self._expected)",
+        "hmac.compare_digest(_encode(told[0]), _encode(told[0]))",
+        ("tests/unit/test_security.py::test_only_the_token_itself_once_opens_the_door",),
+    ),
+    Mistake(
+        "a host whose name only ends like loopback's is let in",
+        "gateway/middleware.py",
+        'name.endswith(".localhost")',
+        'name.endswith("localhost")',
+        ("tests/http/test_connections.py::test_no_other_host_is_taken_for_loopback",),
+    ),
+    Mistake(
+        "a draining orchestrator takes new generations",
+        "orchestrator/service.py",
+        "        self._take_work()\n        responses =",
+        "        responses =",
+        ("tests/services/test_going_away.py::test_http_grpc_and_jobs_drain_together",),
+    ),
+    # --- the engine ---
+    Mistake(
+        "two jobs of one session run at the same time",
+        "outrider/engine/scheduler.py",
+        " if session not in self._active]",
+        "]",
+        ("tests/unit/test_scheduler.py::test_jobs_of_a_session_start_one_after_the_other",),
+    ),
+    Mistake(
+        "a prefix is shared with a caller of another salt",
+        "outrider/engine/cache.py",
+        " and s.salt == salt]",
+        "]",
+        (f"{CACHE}::test_a_session_of_another_salt_is_neither_counted_nor_copied",),
+    ),
+    Mistake(
+        "a cut sequence is believed whole although cells of its window are gone",
+        "outrider/engine/llama.py",
+        "            self._forget_what_is_incomplete(sequence)\n",
+        "",
+        (
+            "tests/engine/test_memories.py"
+            "::test_a_sequence_that_lost_what_it_needs_says_that_it_is_empty",
+        ),
+    ),
+    Mistake(
+        "rows are not padded",
+        "outrider/engine/llama.py",
+        "return -(-row_count // self.pad_multiple) * self.pad_multiple",
+        "return row_count",
+        ("tests/engine/test_llama.py::test_what_would_abort_the_process_is_an_assertion",),
+    ),
+    Mistake(
+        "pad rows stay in the memory",
+        "outrider/engine/llama.py",
+        "                self._cut(chunk.sequence, end)\n",
+        "                pass\n",
+        ("tests/engine/test_llama.py::test_pad_rows_are_cut_again",),
+    ),
+    Mistake(
+        "what was measured with other threads is believed",
+        "outrider/engine/measurements.py",
+        ", model.thread_count)",
+        ")",
+        ("tests/engine/test_measurements.py::test_another_model_or_build_is_measured_anew",),
+    ),
+)
