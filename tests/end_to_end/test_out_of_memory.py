@@ -15,10 +15,10 @@ from tests.support.tiny_gguf import write_model
 COMMAND = "from outrider_cli import main; main()"
 
 NO_MEMORY_TO_LOAD = f"""
-import target_service.main
+from outrider.model_service import run
 def load():
     raise MemoryError("Unable to allocate 3.00 GiB")
-target_service.main.load_llama = lambda config: load
+run.load_llama = lambda config: load
 {COMMAND}
 """
 

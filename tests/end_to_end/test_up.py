@@ -54,7 +54,9 @@ def test_a_pair_is_ready_survives_its_draft_and_stops():
     with up() as command:
         lines = ready(command)
         address = lines[0].split()[1]
-        assert re.fullmatch(r"orchestrator  127\.0\.0\.1:\d+  version \S+, 0 .* way", lines[0])
+        assert re.fullmatch(
+            r"orchestrator  127\.0\.0\.1:\d+  version \S+, 0 generations in flight", lines[0]
+        )
         assert [line.split()[0] for line in lines[1:4]] == ["target", "draft", "speculating"]
         assert " ready " in lines[1] and " ready " in lines[2]
         assert lines[4:] == [f"try: outrider generate --orchestrator={address}"]
@@ -206,15 +208,14 @@ def test_clients_may_be_asked_for_certificates(secrets: Path, monkeypatch: pytes
 
 
 def test_a_draft_that_dies_before_the_pair_is_ready_is_one_line() -> None:
-    # With a thread each, the draft waits for no turn of a target that is stopped in its own.
+    # As long as the target does not answer, the pair cannot be ready. It is stopped before there
+    # is anyone to ask it; with a thread each, the draft does not wait for its processor.
     with up("--verbose") as command:
-        command.wait_for_services("target", "draft")
-        # As long as the target does not answer, the pair cannot be ready.
-        target = command.services()["target"]
+        command.wait_for_services("target", "draft", "orchestrator")
+        command.services()["target"].suspend()
         assert command.process.stderr is not None
         for line in command.process.stderr:
-            if b"outrider.orchestrator" in line and b'"serving"' in line:
-                target.suspend()
+            assert b'"target ready"' not in line
             if b'"draft ready"' in line:
                 break
         command.services()["draft"].kill()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine import host
+from outrider.engine import scheduler
 from outrider.engine.host import HostOptions
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
@@ -81,7 +81,7 @@ async def leave_early(orchestrator: OrchestratorProcess) -> None:
 async def test_users_who_come_and_go_get_the_text_that_each_would_get_alone(
     tmp_path: Path, name: str, drafts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "_FIRST_EXCHANGE", 0.0)  # as often as possible
+    monkeypatch.setattr(scheduler, "_FIRST_EXCHANGE", 0.0)  # as often as possible
     path = write_architecture(tmp_path / "target.gguf", name)
     draft_path = write_architecture(tmp_path / "draft.gguf", name, last_seed=2)
     single = ModelProcess(TARGET, partial(load, path, 1), OPTIONS)

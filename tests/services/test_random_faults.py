@@ -21,6 +21,7 @@ import pytest
 from orchestrator.core.actions import Action, SendRound
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
+from orchestrator.core.target_progress import RoundInFlight
 from outrider.engine.host import HostOptions
 from outrider.messages import Frame, Span
 from outrider.v1 import common_pb2 as common
@@ -335,11 +336,12 @@ class Watched(Generation):
                 assert list(prefix.token_ids) == self.committed[prefix.position :]
         return actions
 
-    def _ask(self, length: int, count: int, prefix: Span, is_ahead: bool = False) -> None:
+    def _ask(self, length: int, count: int, prefix: Span, is_ahead: bool = False) -> RoundInFlight:
         # A round may be sent later, when the line is another or none.
-        super()._ask(length, count, prefix, is_ahead)
+        asked = super()._ask(length, count, prefix, is_ahead)
         if count and not is_ahead:
-            self._check(self._asked[-1].round.draft)
+            self._check(asked.round.draft)
+        return asked
 
     def _check(self, draft: Sequence[int]) -> None:
         Watched.rounds_with_draft += 1
