@@ -8,8 +8,8 @@ from contextlib import aclosing
 
 from orchestrator.core.actions import Commit, End, SendRound
 from orchestrator.core.generation import Generation
-from orchestrator.driver import Timings
 from orchestrator.peers import Pair
+from orchestrator.timings import Timings
 from outrider import wire
 from outrider.errors import DeadlinePassed, DecodeFailed, InvalidRequest, PeerUnavailable
 from outrider.messages import Rows
@@ -78,8 +78,7 @@ class BeamDriver:
     def _read(self, part: messages.SearchBeamsResponse) -> list[Rows]:
         size = self._generation.plan.opening.vocabulary
         self.timings.target.add(part.service_time)
-        counts = self._generation.counts
-        counts.cached = max(counts.cached, part.cached_token_count)
+        self._generation.target_cached(part.cached_token_count)
         try:
             token_ids = wire.read_ids("token_ids", part.token_ids, size)
             logprobs = wire.read_logprobs(part.logprobs, size, len(token_ids))

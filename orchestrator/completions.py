@@ -20,9 +20,11 @@ from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.round_times import RoundTimes
 from orchestrator.core.text import TextAssembler
-from orchestrator.driver import Driver, Timings
+from orchestrator.driver import Driver
 from orchestrator.peers import Pair
-from orchestrator.planner import Planner, read_count, read_stops
+from orchestrator.planner import Planner
+from orchestrator.request import GenerationRequest, read_request
+from orchestrator.timings import Timings
 from outrider import logs
 from outrider.errors import EngineBusy
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -85,33 +87,31 @@ class Completions:
         """
         limit = self._config.request_seconds
         seconds = limit if seconds is None else min(seconds, limit)
-        deadline = time.monotonic() + seconds
-        begin = time.perf_counter()
-        count = read_count(request)
+        clock = _Clock(time.perf_counter(), time.monotonic() + seconds)
+        default, drafts = self._config.speculation, self._pair.draft is not None
+        asked = read_request(request, default, drafts)
         async with AsyncExitStack() as stack:
             if turn is None:
-                self._check_place(count)
-                in_flight = stack.enter_context(self._active(request))
-            request_ = _Request(request, deadline, begin)
-            plan = await self.planner.plan(request, deadline)
+                self._check_place(asked.completion_count)
+                in_flight = stack.enter_context(self._active(asked))
+            plan = await self.planner.plan(asked, clock.deadline)
             started = reporting.started(plan)
             if counts_cached:
-                started.cached_token_count = await self.planner.cached_count(plan, deadline)
-            if request.prompt_logprobs:
-                async for scores in self.planner.score(plan, deadline):
+                started.cached_token_count = await self.planner.cached_count(plan, clock.deadline)
+            if asked.prompt_logprobs:
+                async for scores in self.planner.score(plan, clock.deadline):
                     texts = plan.token_texts
                     logprobs = [reporting.logprob_of(each, texts) for each in scores]
                     started.prompt_logprobs.extend(logprobs)
             yield messages.GenerateResponse(started=started)
             if turn is not None:
                 await stack.enter_async_context(turn)
-                in_flight = stack.enter_context(self._active(request))
-                request_.begin, request_.deadline = time.perf_counter(), time.monotonic() + seconds
-            stream = self._completion(plan, request_)
-            if count > 1:
-                others = [self.planner.another(plan, choice) for choice in range(1, count)]
-                stream = merged(stream, [self._completion(each, request_) for each in others])
-            async with aclosing(stream):
+                in_flight = stack.enter_context(self._active(asked))
+                clock = _Clock(time.perf_counter(), time.monotonic() + seconds)
+            plans = [plan]
+            plans += [self.planner.another(plan, i) for i in range(1, asked.completion_count)]
+            first, *others = [self._completion(each, asked, clock) for each in plans]
+            async with aclosing(merged(first, others) if others else first) as stream:
                 async for response in stream:
                     in_flight.token_count += len(response.delta.token_ids)
                     yield response
@@ -122,19 +122,17 @@ class Completions:
             raise EngineBusy(f"{self.active_count} generations are in flight", wait)
 
     @contextmanager
-    def _active(self, request: messages.GenerateRequest) -> Iterator[InFlight]:
+    def _active(self, asked: GenerationRequest) -> Iterator[InFlight]:
         """Count a request's completions as active, and learn how long they take."""
         begin = time.monotonic()
-        count = read_count(request)
-        speculates = not request.speculative.HasField("enabled") or request.speculative.enabled
-        in_flight = InFlight(speculates)
-        self._count_active(count)
+        in_flight = InFlight(asked.speculation.drafts)
+        self._count_active(asked.completion_count)
         self.in_flight.append(in_flight)
         try:
             yield in_flight
         finally:
             self.in_flight.remove(in_flight)
-            self._count_active(-count)
+            self._count_active(-asked.completion_count)
             self.pace.note(time.monotonic() - begin)
 
     def _count_active(self, more: int) -> None:
@@ -146,22 +144,22 @@ class Completions:
         self._pair.estimates.generation_count = max(1, self.active_count)
 
     async def _completion(
-        self, plan: Plan, request: _Request
+        self, plan: Plan, asked: GenerationRequest, clock: _Clock
     ) -> AsyncGenerator[messages.GenerateResponse]:
         """Yield one completion; where a full context shifts, of several generations."""
-        text = TextAssembler[messages.TokenOrigin](request.stops)
-        taken = _Taken(Timings(request.begin))
+        text = TextAssembler[messages.TokenOrigin](asked.stops)
+        taken = _Taken(Timings(clock.begin))
         last = messages.TOKEN_ORIGIN_PLAIN
         while True:
             generation = Generation(plan)
             drive = BeamDriver if plan.beam_count > 1 else Driver
-            driver = drive(generation, self._pair, request.deadline)
-            driver.timings.begin = request.begin
-            deltas = _deltas(generation, driver, text, request.wants_report)
+            driver = drive(generation, self._pair, clock.deadline)
+            driver.timings.begin = clock.begin
+            deltas = _deltas(generation, driver, text, asked.wants_report)
             async with aclosing(deltas):
                 async for delta in deltas:
                     last = delta.origins[-1]
-                    if request.wants_statistics:
+                    if asked.wants_statistics:
                         delta.statistics.CopyFrom(taken.with_part(generation, driver))
                     yield _response(plan, delta=delta)
             taken.add(generation, driver)
@@ -172,7 +170,7 @@ class Completions:
         rest = text.finish(last)
         if rest:
             delta = messages.GenerationDelta(pieces=reporting.pieces_of(rest))
-            if request.wants_statistics:
+            if asked.wants_statistics:
                 delta.statistics.CopyFrom(taken.statistics(generation))
             yield _response(plan, delta=delta)
         finished = reporting.finished(generation, taken.statistics(generation))
@@ -215,15 +213,12 @@ class _Taken:
         return reporting.statistics(part, self.counts, self.timings, self.byte_count)
 
 
-class _Request:
-    """What all completions of a request share. Raises InvalidRequest."""
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """When the work of a request began and has to end."""
 
-    def __init__(self, request: messages.GenerateRequest, deadline: float, begin: float) -> None:
-        self.deadline = deadline
-        self.begin = begin
-        self.stops = read_stops(request.stop_sequences)
-        self.wants_report = request.round_detail != messages.ROUND_DETAIL_UNSPECIFIED
-        self.wants_statistics = request.running_statistics
+    begin: float  # of the performance counter, where its durations begin
+    deadline: float  # of the monotonic clock
 
 
 def _response(plan: Plan, **event: Any) -> messages.GenerateResponse:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from orchestrator.core.acceptance import drew_as_keyed
 from orchestrator.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound, Wake
 from orchestrator.core.allowance import Allowance
-from orchestrator.core.estimates import ServiceTime, plain_share
+from orchestrator.core.estimates import ServiceTime
 from orchestrator.core.generation import Generation
-from orchestrator.core.round_times import RoundTimes
 from orchestrator.link import Backoff, Link
 from orchestrator.peers import Pair, Stream, StreamLost
+from orchestrator.timings import EngineSeconds, Timings
 from outrider import wire
 from outrider.errors import (
     DeadlinePassed,
@@ -26,7 +26,6 @@ from outrider.errors import (
 )
 from outrider.messages import Order, Round, Rows, Rule, SessionParameters
 from outrider.noise import draft_seed
-from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
 
 _RETRY_SECONDS = 0.1
@@ -34,70 +33,6 @@ _MOST_EVENTS = 256  # that wait until committed text was taken; then peers are r
 _BUSY_SECONDS = 0.01  # at least, before a round is asked again
 _MOST_MISSING = 16
 """Answers in a row that the target does not hold the text: each is sent the whole of it again."""
-
-
-@dataclass(slots=True)
-class EngineSeconds:
-    """A model service's own time over a generation."""
-
-    queue: float = 0.0
-    decode: float = 0.0
-    sample: float = 0.0
-    prompt: float = 0.0  # of the decoding, what the first answer took
-    rows: int = 0  # of the decodes, other sessions' included
-
-    def add(self, spent: common.ServiceTime) -> None:
-        """Add the time that came with one answer."""
-        self.queue += spent.queue_us / 1e6
-        self.decode += spent.decode_us / 1e6
-        self.sample += spent.sample_us / 1e6
-        self.rows += spent.decoded_row_count
-        self.prompt = self.prompt or self.decode
-
-    @property
-    def work(self) -> float:
-        """What the service did for this generation, waiting left out."""
-        return self.decode + self.sample
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return self.queue + self.work
-
-
-@dataclass(slots=True)
-class Timings:
-    """Where a generation's seconds went."""
-
-    begin: float
-    first_token: float = 0.0
-    last_token: float = 0.0
-    prompt: float = 0.0
-    draft_wait: float = 0.0
-    verify_wait: float = 0.0
-    draft_network: float = 0.0  # of the waiting, what the service's own time does not explain
-    verify_network: float = 0.0
-    plain: float = 0.0  # the rounds after the prompt's, as if without drafts
-    plain_rounds: int = 0
-    rounds: RoundTimes = field(default_factory=RoundTimes)
-    target: EngineSeconds = field(default_factory=EngineSeconds)
-    draft: EngineSeconds = field(default_factory=EngineSeconds)
-
-    def add(self, more: Timings) -> None:
-        """Count what a later part of the same completion took."""
-        self.last_token = more.last_token or self.last_token
-        self.first_token = self.first_token or more.first_token
-        for name in ("draft_wait", "verify_wait", "draft_network", "verify_network", "plain"):
-            setattr(self, name, getattr(self, name) + getattr(more, name))
-        self.plain_rounds += more.plain_rounds
-        self.rounds.add(more.rounds)
-        self.prompt = self.prompt or more.prompt
-        for mine, its in ((self.target, more.target), (self.draft, more.draft)):
-            mine.queue += its.queue
-            mine.decode += its.decode
-            mine.sample += its.sample
-            mine.rows += its.rows
-            mine.prompt = mine.prompt or its.prompt
 
 
 class Driver:
@@ -405,8 +340,8 @@ class Driver:
         if not timings.prompt:
             timings.prompt = waited
             return
-        costs = self._generation.plan.control.estimates.costs
-        timings.plain += max(0.0, waited - decoded) + decoded * plain_share(costs, row_count)
+        share = self._generation.plain_share(row_count)
+        timings.plain += max(0.0, waited - decoded) + decoded * share
         timings.plain_rounds += 1
 
     def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:

@@ -15,7 +15,7 @@ from orchestrator.core.counts import Counts
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.text import Piece, TextAssembler
-from orchestrator.driver import EngineSeconds, Timings
+from orchestrator.timings import EngineSeconds, Timings
 from outrider import wire
 from outrider.messages import Candidates
 from outrider.v1 import common_pb2 as common

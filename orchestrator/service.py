@@ -22,6 +22,7 @@ from orchestrator.jobs import Jobs
 from orchestrator.peers import Hosted, Pair, Peer, State
 from orchestrator.planner import check_embedded
 from orchestrator.reporting import duration, view
+from orchestrator.request import read_parts
 from outrider import wire
 from outrider.errors import Draining, InvalidRequest
 from outrider.messages import Rule
@@ -159,7 +160,7 @@ class Orchestrator:
         """Return the tokens of a text."""
         planner, deadline = self._completions.planner, self._deadline()
         hosted = await self.model(request.model)
-        [ids] = await planner.tokenize(
+        [ids] = await planner.tokenize_texts(
             [request.text], hosted, deadline, request.add_special, request.parse_special
         )
         # A long text has many tokens.
@@ -240,7 +241,7 @@ class Orchestrator:
         most = hosted.model.context_token_count
         for i, parts in enumerate(request.inputs):
             try:
-                ids = await planner.tokenize_parts(parts, hosted, deadline, False, most)
+                ids = await planner.tokenize(read_parts(parts), hosted, deadline, most)
                 check_embedded(len(ids), most)
             except InvalidRequest as refusal:
                 raise refusal.named(f"inputs[{i}]") from None

@@ -126,7 +126,7 @@ class SamplingParameters:
         _check_whole("mirostat", self.mirostat, 0, 2)
         _check("mirostat_tau", self.mirostat_tau, 0.0, 100.0)
         _check("mirostat_eta", self.mirostat_eta, 0.0, 1.0)
-        _check_biases(self.logit_bias)
+        check_biases(self.logit_bias)
         if "\0" in self.grammar:
             raise InvalidRequest("grammar", "holds a NUL character")
         if len(set(self.stages)) != len(self.stages):
@@ -253,12 +253,13 @@ def check_bias_count(count: int) -> None:
         raise InvalidRequest("logit_bias", f"{count} of them, at most {MAX_BIASES}")
 
 
-def _check_biases(biases: Sequence[tuple[int, float]]) -> None:
+def check_biases(biases: Sequence[tuple[int | str, float]]) -> None:
+    """Raise InvalidRequest for too many, or for one that is neither finite nor -inf."""
     check_bias_count(len(biases))
-    for token_id, bias in biases:
+    for token, bias in biases:
         if not (bias == -math.inf or -MAX_BIAS <= bias <= MAX_BIAS):
             raise InvalidRequest(
-                "logit_bias", f"{bias!r} for token {token_id} is neither finite nor -inf"
+                "logit_bias", f"{bias!r} for token {token!r} is neither finite nor -inf"
             )
 
 

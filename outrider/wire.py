@@ -7,7 +7,7 @@ Readers raise InvalidRequest with the field's name. What depends on the model
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -125,19 +125,19 @@ _SCALARS = tuple(
 """The sampling parameters that are one number each, under one name here and on the wire."""
 
 
-def read_sampling(
-    message: common.SamplingParameters, size: int | None = None
-) -> SamplingParameters:
-    """Return the parameters; unset fields take their defaults. `size` bounds the biased ids."""
+def read_sampling(message: common.SamplingParameters) -> SamplingParameters:
+    """Return the parameters; unset fields take their defaults."""
+    return replace(read_settings(message), logit_bias=tuple(map(_read_bias, message.logit_biases)))
+
+
+def read_settings(message: common.SamplingParameters) -> SamplingParameters:
+    """Return the parameters without their biases, which may name tokens by text."""
     known: dict[str, Any] = {n: getattr(message, n) for n in _SCALARS if message.HasField(n)}
     if message.HasField("dry_sequence_breakers"):
         known["dry_sequence_breakers"] = tuple(message.dry_sequence_breakers.texts)
     if message.samplers:
         known["stages"] = tuple(map(_read_stage, message.samplers))
-    biases = tuple(map(_read_bias, message.logit_biases))
-    if size is not None:
-        read_ids("logit_biases", [token_id for token_id, _ in biases], size)
-    return SamplingParameters(logit_bias=biases, grammar=message.grammar, **known)
+    return SamplingParameters(grammar=message.grammar, **known)
 
 
 def _read_stage(value: int) -> Stage:

@@ -41,7 +41,7 @@ from orchestrator.core.controller import Outcome
 from orchestrator.core.counts import Counts
 from orchestrator.core.draft_line import Compared
 from orchestrator.core.draft_progress import DraftProgress, DraftState
-from orchestrator.core.estimates import UNREPORTED, ServiceTime
+from orchestrator.core.estimates import UNREPORTED, ServiceTime, plain_share
 from orchestrator.core.plan import Plan
 from orchestrator.core.target_progress import RoundInFlight, TargetProgress
 from orchestrator.core.text import ends_inside_character
@@ -113,6 +113,10 @@ class Generation:
     def draft_length(self) -> int:
         """The tokens that a draft made anew now would have; 0 while there is no draft."""
         return 0 if self._draft.is_absent else self._control.draft_count(MAX_DRAFT)
+
+    def plain_share(self, row_count: int) -> float:
+        """Return what one row costs to decode as a share of what `row_count` rows cost."""
+        return plain_share(self._control.estimates.costs, row_count)
 
     @property
     def _only_reads(self) -> bool:

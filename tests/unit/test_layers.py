@@ -50,7 +50,12 @@ PURE = (
     "orchestrator.chat.sandbox",
     "orchestrator.chat.tool_calls",
 )
-PURE_OVER_PROTOBUF = ("outrider.wire", "outrider.handshake", "orchestrator.salts")
+PURE_OVER_PROTOBUF = (
+    "outrider.wire",
+    "outrider.handshake",
+    "orchestrator.request",
+    "orchestrator.salts",
+)
 HTTP_SHAPES = (
     *(f"gateway.{name}" for name in ("anthropic", "calls", "errors", "gathering", "llama_server")),
     *(f"gateway.{name}" for name in ("openai", "options", "progress", "structured", "usage")),
@@ -133,7 +138,7 @@ RULES = {
     ),
     "wire knows protobuf and values": Rule(
         within(*PURE_OVER_PROTOBUF),
-        lambda name: impure(name) and outside("outrider.v1")(name),
+        lambda name: impure(name) and outside("outrider.v1", *PURE_OVER_PROTOBUF)(name),
         [("outrider.wire", "import asyncio"), ("outrider.wire", "from outrider import engine")],
     ),
 }
