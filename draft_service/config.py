@@ -1,4 +1,4 @@
-"""What a draft service can be told."""
+"""The settings of a draft service."""
 
 from __future__ import annotations
 

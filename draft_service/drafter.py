@@ -25,7 +25,7 @@ says how many."""
 
 
 class Line:
-    """The committed text as last told, and the tokens drafted after it.
+    """The committed text as last sent, and the tokens drafted after it.
 
     `base` is the committed length at which the line last started over; a new
     stream has no line.
@@ -74,7 +74,7 @@ class Drafter:
         # A block of the rejection rule has a fixed length, whatever is in it.
         self._ends = () if opening.rule is Rule.REJECTION else frozenset(end_token_ids)
         self._frames = _FrameBuilder(0, 0, clock)
-        self._told: deque[Span] = deque()
+        self._unread: deque[Span] = deque()
         self._clock = clock
 
     def tell(self, committed: Span) -> None:
@@ -82,7 +82,7 @@ class Drafter:
 
         The order may be replaced before it starts, and the next one builds on it.
         """
-        self._told.append(committed)
+        self._unread.append(committed)
 
     def draft(
         self, lease: Lease, order: Order, emit: Callable[[Frame], None]
@@ -117,9 +117,9 @@ class Drafter:
         emit(frame.take(order.number))
 
     def _follow(self, committed: Span, lease: Lease) -> bool:
-        """Follow everything told since the last order that started; say if the line restarted."""
-        told = [self._told.popleft() for _ in range(len(self._told))]
-        spans = [span for span in told if span.end <= lease.capacity]
+        """Follow the orders since the last one that started; say if the line restarted."""
+        unread = [self._unread.popleft() for _ in range(len(self._unread))]
+        spans = [span for span in unread if span.end <= lease.capacity]
         return any([self._line.follow(span, lease.held) for span in (*spans, committed)])
 
     def _ended(self, line: Line) -> bool:

@@ -1,4 +1,4 @@
-"""What the HTTP gateway can be told."""
+"""The settings of the HTTP gateway."""
 
 from __future__ import annotations
 

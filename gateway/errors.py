@@ -78,7 +78,7 @@ class Failure:
 
 
 def failure_of(error: OutriderError) -> Failure:
-    """Return what a client is told."""
+    """Return the error as a client gets it."""
     return Failure(
         status=_REASON_STATUSES.get(error.reason, _STATUSES.get(error.status, 500)),
         message=str(error),

@@ -55,7 +55,7 @@ class Orchestrator(Protocol):
         """Yield one `started`, then deltas and one `finished` of each completion."""
 
     def in_flight(self) -> list[InFlight]:
-        """Return the generations in flight, whoever asked for them."""
+        """Return the generations in flight, over HTTP, gRPC and as jobs."""
 
     async def tokenize(
         self, request: messages.TokenizeTextRequest
@@ -109,7 +109,7 @@ ANTHROPIC = Dialect(errors.anthropic_body, error_event="error")
 
 
 def failure_of(error: Exception) -> errors.Failure:
-    """Return what a client is told; a bug is logged with an id, and the client gets that alone."""
+    """Return the error as a client gets it: of a bug, which is logged, only an id."""
     if isinstance(error, OutriderError):
         return errors.failure_of(error)
     error_id = secrets.token_hex(4)
@@ -279,7 +279,7 @@ class Gateway:
         return response.text
 
     async def _chat_ids(self, prompt: str, model: common.ModelReference) -> list[int]:
-        """Return the ids of a rendered chat; BOS is there once, whoever writes it."""
+        """Return the ids of a rendered chat, with BOS once, also where the template has it."""
         response = await self._orchestrator.tokenize(
             messages.TokenizeTextRequest(text=prompt, parse_special=True, model=model)
         )

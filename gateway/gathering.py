@@ -106,11 +106,11 @@ def committed_tokens(
 ) -> list[CommittedToken]:
     """Return the tokens of a delta; without `texts`, theirs come with the report of the round."""
     report = delta.report
-    told = {token.token_id: token.text for token in (*report.draft, report.target)}
+    known = {token.token_id: token.text for token in (*report.draft, report.target)}
     return [
         CommittedToken(
             token_id,
-            texts[token_id] if texts else told.get(token_id, b""),
+            texts[token_id] if texts else known.get(token_id, b""),
             ORIGINS[delta.origins[i]],
             delta.logprobs[i] if i < len(delta.logprobs) else None,
         )

@@ -201,15 +201,15 @@ class Events:
         if addition is None:
             return
         is_last = response.WhichOneof("event") == "finished"
-        told: dict[str, Any] = {}
+        report: dict[str, Any] = {}
         if self._wish.fields.report and not is_last:
             completion = self._gathering.completions[index]
             prompt_count = len(self._gathering.prompts[prompt].prompt_token_ids)
             first = prompt_count + len(completion.token_ids) - len(response.delta.token_ids)
-            told = report_of(response.delta, first, seconds, self._decoders[index])
+            report = report_of(response.delta, first, seconds, self._decoders[index])
         if addition.text or addition.tokens or response.delta.token_ids:
             ids = list(response.delta.token_ids)
-            yield self._piece(index, addition, ids) | told | timed
+            yield self._piece(index, addition, ids) | report | timed
         if is_last:
             yield _final(self._wish, self._gathering, index, streamed=True)
 
@@ -378,15 +378,15 @@ def report_of(
 ) -> dict[str, Any]:
     """Return the tokens and the round of a delta; the first token is the text's number `first`."""
     number = delta.report.round
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "tokens": [
             _reported(token, first + i, number, decoder.decode(token.text))
             for i, token in enumerate(committed_tokens(delta))
         ]
     }
     if delta.HasField("report"):
-        told["round"] = _round(delta.report, seconds)
-    return told
+        report["round"] = _round(delta.report, seconds)
+    return report
 
 
 def _reported(token: CommittedToken, position: int, round_number: int, text: str) -> dict[str, Any]:

@@ -106,12 +106,12 @@ class ApiKey:
         await self._refusal(scope["path"], failure)(scope, receive, send)
 
     def _knows(self, scope: Scope) -> bool:
-        told = [
+        given = [
             value.removeprefix(b"Bearer ") if name == b"authorization" else value
             for name, value in scope["headers"]
             if name in (b"authorization", b"x-api-key")
         ]
-        return any([hmac.compare_digest(value.strip(), self._key) for value in told])
+        return any([hmac.compare_digest(value.strip(), self._key) for value in given])
 
 
 class KnownHost:

@@ -12,7 +12,7 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 
 @dataclass(slots=True)
 class StreamProgress:
-    """The timings so far, for every chunk, and how far prompts are read: before, and behind."""
+    """The timings so far, for every chunk, and how far prompts are read: before, and after."""
 
     tells_timings: bool = False
     tells_prompts: bool = False

@@ -1,4 +1,4 @@
-"""Runs generations for whoever asks: over gRPC, over HTTP, as jobs."""
+"""Runs generations: asked for over gRPC, over HTTP, as jobs."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ async def merged(
     first: AsyncGenerator[messages.GenerateResponse],
     others: Sequence[AsyncGenerator[messages.GenerateResponse]],
 ) -> AsyncGenerator[messages.GenerateResponse]:
-    """Yield what several streams bring, as it comes; the others start behind the first's first.
+    """Yield what several streams bring, as it comes; the others start after the first's first.
 
     By then the prompt is in the target's cache. Raises what any of them raises.
     """

@@ -1,4 +1,4 @@
-"""What an orchestrator can be told."""
+"""The settings of an orchestrator."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Driver:
         self._deadline = deadline
         self._loop = asyncio.get_running_loop()
         self._events: list[Callable[[], None]] = []
-        self._told: list[Commit | End] = []
+        self._untaken: list[Commit | End] = []
         self._news = asyncio.Event()
         self._advancing = False
         self._timers: set[asyncio.TimerHandle] = set()
@@ -74,7 +74,7 @@ class Driver:
         try:
             async for event in self._rounds():
                 if isinstance(event, End):
-                    self._tidy_up()  # before the end is taken: whoever takes it asks for no more
+                    self._tidy_up()  # before the end is taken: nothing is asked for after it
                 yield event
         finally:
             self._close()
@@ -86,12 +86,12 @@ class Driver:
             self._news.clear()
             if self._failure is not None:
                 raise self._failure
-            for event in self._told:
+            for event in self._untaken:
                 self._note_commit()
                 yield event
                 if isinstance(event, End):
                     return
-            self._told.clear()
+            self._untaken.clear()
             self._advance()
 
     def _happen(self, event: Callable[[], None]) -> None:
@@ -100,17 +100,17 @@ class Driver:
         self._advance()
 
     def _advance(self) -> None:
-        """Handle what happened and carry out what follows, whoever brings the news.
+        """Handle what happened and carry out what follows, on news of any kind.
 
         One at a time; and not while committed text waits to be taken, because
-        whoever takes it may end the generation there. Nothing is awaited here: what
+        its reader may end the generation there. Nothing is awaited here: what
         a peer does or leaves undone holds nobody up.
         """
         if self._advancing:
             return
         self._advancing = True
         try:
-            while self._failure is None and not self._told:
+            while self._failure is None and not self._untaken:
                 self._handle_events()
                 self._act()
                 if not self._events:
@@ -119,7 +119,7 @@ class Driver:
             self._failure = error
         finally:
             self._advancing = False
-        if self._told or self._failure is not None:
+        if self._untaken or self._failure is not None:
             self._news.set()
 
     def _handle_events(self) -> None:
@@ -129,15 +129,15 @@ class Driver:
 
     def _act(self) -> None:
         """Carry out what the generation asks; work for the models goes out before text."""
-        told = []
+        untaken = []
         self._forget_timer(self._wake)
         for action in self._generation.next_actions(time.perf_counter()):
             if isinstance(action, Commit | End):
-                told.append(action)
+                untaken.append(action)
             else:
                 self._carry_out(action)
         self._note_idle()
-        self._told += told
+        self._untaken += untaken
 
     def _note_commit(self) -> None:
         self.timings.last_token = time.perf_counter()
@@ -217,7 +217,7 @@ class Driver:
         hosted = draft.hosted
         opening = replace(self._next_opening(self._draft), model=hosted.reference)
         if opening.rule is Rule.REJECTION:
-            # Whoever knows the coins can draft what they will accept.
+            # A draft that knows the coins can draft what they will accept.
             opening = replace(opening, seed=draft_seed(opening.seed))
         self._allowance = Allowance()
         stream = draft.open(opening)

@@ -46,7 +46,7 @@ class _Job:
 
     @property
     def end(self) -> int:
-        """The cursor behind everything that came."""
+        """The cursor after everything that came."""
         return self.first + len(self.responses)
 
     def note(self, response: messages.GenerateResponse | None) -> None:
@@ -100,7 +100,7 @@ class _Job:
         return self.responses[: leading(self.responses)]
 
     async def wait(self, cursor: int, seconds: float) -> None:
-        """Wait until there is something behind the cursor, or the end."""
+        """Wait until there is something after the cursor, or the end."""
         deadline = time.monotonic() + seconds
         while self.end <= cursor and not self.is_over and time.monotonic() < deadline:
             self._news.clear()
@@ -129,7 +129,7 @@ class _Turns:
         self._start()
         begin = time.monotonic()
         try:
-            await turn  # cancelled with whoever waits for it
+            await turn  # cancelled with the task that waits for it
             begin = time.monotonic()
             yield
         finally:
@@ -218,10 +218,10 @@ class Jobs:
     async def poll(
         self, request: messages.PollGenerationRequest
     ) -> messages.PollGenerationResponse:
-        """Return what came behind the cursor, and forget what came before it.
+        """Return what came after the cursor, and forget what came before it.
 
         Raises NotFound for a job that is not known, or not any more, and
-        InvalidRequest for a cursor behind which nothing can come.
+        InvalidRequest for a cursor after which nothing can come.
         """
         job = self._find(request.job_id)
         seconds = request.wait_duration.ToMilliseconds() / 1e3

@@ -68,7 +68,7 @@ class Vocabulary:
 class Hosted:
     """The model that a peer hosts, with the vocabulary of that very model.
 
-    One value, so that whoever holds it never reads one model's ids with another's vocabulary.
+    One value, so that no holder reads one model's ids with another's vocabulary.
     """
 
     model: common.GetModelResponse
@@ -290,7 +290,7 @@ class Peer:
     async def stream(self, method: str, request: Any, deadline: float) -> AsyncGenerator[Any]:
         """Yield what an idempotent call streams; else like `call`.
 
-        When the peer restarts meanwhile, it continues behind what was yielded:
+        When the peer restarts meanwhile, it continues after what was yielded:
         a repeated call has to stream the same.
         """
         make = getattr(self.stub, method)
@@ -341,7 +341,7 @@ class Peer:
         )
 
     async def close(self) -> None:
-        """Close the channel; whoever waits for the peer, or for its answer, is told at once."""
+        """Close the channel; every wait for the peer, or for its answer, ends at once."""
         self.closed = True
         self.state = State.LOST
         self.detail = f"the {self.role} at {self.address} is no longer used"
@@ -375,7 +375,7 @@ _USERS_FIELDS = ("grammar", "sampling")
 class StreamLost(Exception):
     """A stream ended. `final` says that another try would end the same way.
 
-    `refusal` is what the user is to be told, where that is known.
+    `refusal` is the error for the user, where that is known.
     """
 
     def __init__(self, code: grpc.StatusCode, detail: str, trailing: Any = None) -> None:

@@ -88,7 +88,7 @@ class Orchestrator:
             raise Draining("the orchestrator is stopping")
 
     def observe(self, observer: Observer) -> None:
-        """Show an observer all generations from now on, whoever asks for them."""
+        """Show an observer all generations from now on, of every surface."""
         self._observers.append(observer)
 
     def generate(
@@ -102,7 +102,7 @@ class Orchestrator:
 
         Closing the iterator stops the work at both models. With
         `counts_cached`, `started` says how much of the prompt the target holds.
-        With a `turn`, everything behind `started` waits for it. Raises Draining.
+        With a `turn`, everything after `started` waits for it. Raises Draining.
         """
         self._take_work()
         responses = self._completions.generate(request, seconds, counts_cached, turn)

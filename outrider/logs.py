@@ -38,7 +38,7 @@ _LAST_SECONDS = 2.0
 
 
 class BackgroundLines(logging.Handler):
-    """Writes lines to a file descriptor from a thread of its own: whoever logs never waits.
+    """Writes lines to a file descriptor from a thread of its own: nothing that logs ever waits.
 
     When nobody reads the other end, `_lines` fills up; what comes then is dropped and counted in
     `_dropped`, and the next line that is written says how many those were.

@@ -210,7 +210,7 @@ class Rows:
     """From the target: what follows the prefix and each draft token, in one of three forms.
 
     `candidates` and `logprobs` come beside any of them when the session asks
-    for them, and mirostat's state behind each sampled id where it is used.
+    for them, and mirostat's state after each sampled id where it is used.
     """
 
     sampled: Sequence[int] = ()
@@ -229,7 +229,7 @@ class Rows:
 
     @classmethod
     def join(cls, parts: Sequence[Rows]) -> Rows:
-        """Return the rows of all parts, one behind the other."""
+        """Return the rows of all parts, one after the other."""
         return cls(
             **{
                 each.name: [row for part in parts for row in getattr(part, each.name)]

@@ -46,7 +46,7 @@ class Child:
         cls, command: Sequence[str], role: str, listen: str, options: Sequence[str], tell: OnLogLine
     ) -> Child:
         """Start a service; `command` is what runs any role, without the role."""
-        # What the environment says was said to this process; the child is told by flags alone.
+        # What the environment says was said to this process; the child has flags alone.
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("OUTRIDER_")}
         process = await asyncio.create_subprocess_exec(
             *(*command, role, *options),

@@ -58,7 +58,7 @@ def read_stages(names: Sequence[str]) -> tuple[Stage, ...]:
 
 
 DEFAULT_STAGES = tuple(Stage)
-"""llama.cpp's order; tail-free sampling, which it no longer has, stands behind top-k as it did."""
+"""llama.cpp's order; tail-free sampling, which it no longer has, stands after top-k as it did."""
 
 SCORING = frozenset({Stage.PENALTIES, Stage.DRY})
 """The stages that change each logit by itself, and drop none."""
@@ -160,7 +160,7 @@ class SamplingParameters:
         return bool(self.grammar or self.mirostat or stateful & set(self.active_stages()))
 
     def best_count(self) -> int:
-        """Return how many of the best logits count behind the scoring stages; 0 is all of them."""
+        """Return how many of the best logits count after the scoring stages; 0 is all of them."""
         cuts = [stage for stage in self.active_stages() if stage not in SCORING]
         if self.greedy and not cuts:
             return 1

@@ -45,7 +45,7 @@ class Prefix:
 class ModelOptions:
     """How to run a model."""
 
-    alias: Annotated[str, typer.Option(help="The name told to others; else the file's.")] = ""
+    alias: Annotated[str, typer.Option(help="The name that others see; else the file's.")] = ""
     n_gpu_layers: Annotated[
         int, typer.Option(help="Layers on the GPU; -1: all, if llama.cpp was built for one.")
     ] = -1

@@ -23,7 +23,7 @@ from outrider.messages import Logprobs, SessionParameters, check_room
 from outrider.wire import SESSION_ID_BYTES
 
 _FINISHING_TOKENS = 3
-"""What the best beam is continued by behind the limit, for a character that is cut there."""
+"""What the best beam is continued by after the limit, for a character that is cut there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Tokens that all beams agree on, behind those found before."""
+    """Tokens that all beams agree on, after those found before."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[Logprobs]
@@ -136,15 +136,15 @@ class BeamSearch:
         Raises ContextExhausted when the prompt does not fit, and InvalidRequest when
         the grammar leaves nothing to write.
         """
-        limit, told = self._opening.token_limit, 0
+        limit, reported = self._opening.token_limit, 0
         try:
             for step in range(limit + _FINISHING_TOKENS + 1):
                 if step == limit or self._beams[0].is_over:
                     del self._beams[1:]
-                count = agreed_count(self._beams, told)
-                if count > told:
-                    yield self._found(told, count)
-                    told = count
+                count = agreed_count(self._beams, reported)
+                if count > reported:
+                    yield self._found(reported, count)
+                    reported = count
                 if self._beams[0].is_over:
                     return
                 try:
@@ -152,7 +152,7 @@ class BeamSearch:
                 except ContextExhausted:
                     if not step:
                         raise
-                    yield self._found(told, step)
+                    yield self._found(reported, step)
                     return
         finally:
             self._stop()
@@ -228,9 +228,9 @@ class BeamSearch:
         options = self._opening.logprobs
         if options is None:
             return [Next(token_id, value) for token_id, value in best]
-        told = distribution if options.after_sampling else softmax(row)
+        row_ = distribution if options.after_sampling else softmax(row)
         return [
-            Next(token_id, value, logprobs(told, options.top_count, [token_id]))
+            Next(token_id, value, logprobs(row_, options.top_count, [token_id]))
             for token_id, value in best
         ]
 

@@ -1,4 +1,4 @@
-"""What a target service can be told."""
+"""The settings of a target service."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Verifier:
             raise RoundSuperseded("the answer before it is another than it assumes")
 
     def _rows(self, logits: list[Row], prefix: list[int], round_: Round) -> Rows:
-        """Read rows off the logits, the first one behind the prefix.
+        """Read rows off the logits, the first one after the prefix.
 
         Behind a draft token that a state forbids the last row is repeated:
         nobody looks at it.
@@ -156,7 +156,7 @@ class Verifier:
         return True
 
     def _sampler(self, text: Sequence[int], round_: Round) -> Sampler:
-        """Return a sampler behind the text that may be advanced over the draft."""
+        """Return a sampler after the text that may be advanced over the draft."""
         sampler = self._tracker.at(text, len(text))
         if sampler.has_state:
             sampler = sampler.clone()

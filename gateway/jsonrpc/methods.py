@@ -329,7 +329,7 @@ _NAMES = {
     "beam_count": "n_beams",
     "penalize_newline": "penalize_nl",
 }
-"""The library's names of what is called otherwise behind it."""
+"""The library's names of what has another name here."""
 
 
 def _under_its_name(error: InvalidRequest) -> InvalidRequest:

@@ -93,7 +93,7 @@ def read_asked(body: Mapping[str, Any], vocabulary_size: int) -> Asked:
     _set_prompt(request, fields.prompt)
     if fields.n_probs:
         request.logprobs.top_count = fields.n_probs
-        # The library told what it drew from, and at temperature 0 the softmax.
+        # The library reports what it drew from, and at temperature 0 the softmax.
         request.logprobs.after_sampling = bool(fields.temperature)
     return Asked(request, fields, said)
 
@@ -247,8 +247,8 @@ class Progress:
             generated_token_count=len(self.origins),
         )
         answer = self.final(messages.GenerationFinished(statistics=counted))
-        told = {"reason": error.reason, "message": str(error), **error.metadata}
-        return answer | {"status": 500, "error": told}
+        reported = {"reason": error.reason, "message": str(error), **error.metadata}
+        return answer | {"status": 500, "error": reported}
 
 
 def _probabilities(tokens: Iterable[CommittedToken]) -> list[dict[str, Any]]:

@@ -175,7 +175,7 @@ class TextShape:
         return self._choice(index, "", (), 0, None)
 
     def pieces(self, index: int, addition: Addition) -> Iterator[dict[str, Any]]:
-        """Yield the new text, the first time behind the prompt if that is echoed."""
+        """Yield the new text, the first time after the prompt if that is echoed."""
         text, tokens = addition.text, addition.tokens
         if index not in self._offsets:
             echo = self._echo(index)

@@ -1,7 +1,7 @@
 """Writes down what a model must write when it has to call a tool. Pure.
 
 The mark that opens a call ends the prompt, and a grammar lets nothing but calls
-behind it, as the model's template shows them.
+after it, as the model's template shows them.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def force_calls(tools: Sequence[Tool], form: CallFormat, *, several: bool = Fals
         check_grammar(grammar)
     except InvalidRequest as refusal:
         raise InvalidRequest("tools", f"their grammar is refused: {refusal}") from None
-    # Llama's templates show calls without the mark, behind which there may also be a program.
+    # Llama's templates show calls without the mark, after which there may also be a program.
     opening = "" if form is CallFormat.LLAMA else opening_of(form)
     return ForcedCalls(opening, grammar)
 

@@ -247,7 +247,7 @@ class Control(ABC):
 
     @property
     def leaves_draft_alone(self) -> bool:
-        """Whether a draft of which nothing is wanted is not even told the text."""
+        """Whether a draft of which nothing is wanted is not even sent the text."""
         return False
 
     @property
@@ -263,7 +263,7 @@ class Control(ABC):
         """
         estimates = self.estimates
         if self.probing:
-            # A probe must reach behind what is decoded until it comes.
+            # A probe must reach beyond what is decoded until it comes.
             return self._overtaken()
         if not self.runs_ahead():
             return 0

@@ -91,12 +91,12 @@ class ReceivedLine:
         self._early.clear()
         self._begin(self.start)
 
-    def agreed(self, committed: Sequence[int], told: int) -> int:
-        """Return how much of the committed text the draft has, by what it was told and drafted.
+    def agreed(self, committed: Sequence[int], sent: int) -> int:
+        """Return how much of the committed text the draft has, by what it was sent and drafted.
 
         Behind a gap in its frames nobody knows what it drafted.
         """
-        return told if self.start > told else max(told, min(len(committed), self.end))
+        return sent if self.start > sent else max(sent, min(len(committed), self.end))
 
     def after(self, length: int) -> slice:
         """Return where the guesses for positions `length` and later are."""

@@ -127,7 +127,7 @@ def _longest(
     unsure: float,
     best: Forecast,
 ) -> Forecast:
-    """Return the best length of drafts that continue behind sure tokens only, or `best`.
+    """Return the best length of drafts that continue after sure tokens only, or `best`.
 
     A `share` of tokens is sure. An unsure last one is verified if it pays.
     """

@@ -115,7 +115,7 @@ class Measured(Control):
         return not estimates.takes_turns or self._probe_seconds() <= self._PROBE_SHARE * passed
 
     def _probe_seconds(self) -> float:
-        """Return the draft's time for a probe, the text that it was not told included."""
+        """Return the draft's time for a probe, the text that it was not sent included."""
         estimates = self.estimates
         count = self._PROBE_LENGTH + self._overtaken()
         return self._unread * estimates.read_time + count * estimates.token_time.value
@@ -155,8 +155,8 @@ class Measured(Control):
             return self._wait_for_all(len(confidences), cap, now, expected)
         most = max(0, min(self.speculation.n_max, cap))
         have = min(len(confidences), most)
-        behind = max(0, length - self._next_position(length))
-        values = self._values(confidences, have, most if expected else have, now, behind, expected)
+        unread = max(0, length - self._next_position(length))
+        values = self._values(confidences, have, most if expected else have, now, unread, expected)
         best_now = _best(values[: have + 1], self.speculation.n_min)
         best = _best(values, self.speculation.n_min)
         if best <= have or self.is_late(now):
@@ -171,7 +171,7 @@ class Measured(Control):
     def _next_position(self, length: int) -> int:
         """Return where the next token stands that will come; the text may be further by now.
 
-        A draft that does not run ahead stands still until it is told more, and then starts there.
+        A draft that does not run ahead stands still until it is sent more, and then starts there.
         """
         if not self.runs_ahead():
             return self._orders[-1][0] if self._orders else length
@@ -185,24 +185,24 @@ class Measured(Control):
         have: int,
         most: int,
         now: float,
-        behind: int,
+        unread: int,
         expected: bool,
     ) -> list[float]:
         """Return what it is worth, in tokens, to verify 0, 1, .. `most` draft tokens.
 
         That is what the round adds, less what the target makes anyway in the
         time, and what a hit after it is worth. Beyond `have` tokens the time
-        includes the wait for them, and for `behind` ones that the text has
+        includes the wait for them, and for `unread` ones that the text has
         overtaken and that must all agree with it.
         """
         forecast, estimates = self.forecast, self.estimates
         rate, continues = forecast.rate, self.runs_ahead()
         mean = self.acceptance.mean
-        first = self._wait_for_the_first(now) + behind * estimates.token_time.value
+        first = self._wait_for_the_first(now) + unread * estimates.token_time.value
         values, tokens, survival = [], 1.0, 1.0
         for k in range(most + 1):
             if k == have + 1:
-                survival *= mean**behind
+                survival *= mean**unread
             if k:
                 survival *= self.acceptance.chance(confidences[k - 1]) if k <= have else mean
                 tokens += survival
@@ -215,7 +215,7 @@ class Measured(Control):
                 # Plain rounds until the first frame comes, and the line agrees with them all.
                 rounds = max(1, math.ceil(first / time)) if first > 0 else 1
                 tokens, time = 1.0 * rounds, time * rounds
-                hit = mean ** (behind + rounds)
+                hit = mean ** (unread + rounds)
             worth = forecast.hit_worth if continues and (expected or k < have) else 0.0
             values.append(tokens - rate * time + hit * worth)
             if k == 0:

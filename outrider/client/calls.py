@@ -114,7 +114,7 @@ class OutriderClient:
         return response.job_id, read_started(response.started)
 
     async def poll(self, job_id: str, cursor: int = 0, wait_seconds: float = 0.0) -> Polled:
-        """Return what a job has brought behind a cursor, waiting up to 30 s for it.
+        """Return what a job has brought after a cursor, waiting up to 30 s for it.
 
         Raises CallFailed.
         """

@@ -80,7 +80,7 @@ class Client:
         return self._run(lambda: self._client.submit(prompt, options))
 
     def poll(self, job_id: str, cursor: int = 0, wait_seconds: float = 0.0) -> Polled:
-        """Return what a job has brought behind a cursor."""
+        """Return what a job has brought after a cursor."""
         return self._run(lambda: self._client.poll(job_id, cursor, wait_seconds))
 
     def cancel(self, job_id: str) -> None:

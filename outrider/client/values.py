@@ -157,7 +157,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What both models thought about one position; no candidates where none were told."""
+    """What both models thought about one position; no candidates where none were reported."""
 
     target: tuple[Candidate, ...]
     draft: tuple[Candidate, ...]
@@ -191,7 +191,7 @@ class Started:
     prompt_token_ids: tuple[int, ...]
     seed: int
     acceptance: Rule
-    cached_token_count: int = 0  # of the prompt, as a job is told
+    cached_token_count: int = 0  # of the prompt; jobs report it
     truncated: bool = False  # the middle of the prompt was dropped
     context_token_count: int = 0
     prompt_logprobs: tuple[Logprob, ...] = ()  # if they were asked for; the first says nothing
@@ -337,7 +337,7 @@ class JobFailure:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """What a job has brought behind a cursor; `finished`: these are its last events."""
+    """What a job has brought after a cursor; `finished`: these are its last events."""
 
     events: tuple[Event, ...]
     next_cursor: int

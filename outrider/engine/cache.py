@@ -1,7 +1,7 @@
 """Who owns which sequence and what it holds: sessions, reuse, eviction. Pure.
 
 A token history is the truth and a cache a hint: a session may lose its
-sequence whenever it is idle, and is then told everything again.
+sequence whenever it is idle, and is then sent everything again.
 
 Each sequence has room for a whole context of its own, so giving a session a
 sequence reserves its prompt and its token limit at once.

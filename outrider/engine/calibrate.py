@@ -39,7 +39,7 @@ def history(model: Model, count: int) -> list[int]:
 def decode_costs(
     model: Model, clock: Clock, row_counts: Sequence[int] = ROW_COUNTS, budget: float = 3.0
 ) -> list[tuple[int, float]]:
-    """Return (rows, seconds) of one decode behind a history, rising rows.
+    """Return (rows, seconds) of one decode after a history, rising rows.
 
     Each is the quickest of up to three, taken in turn with the others, and of some
     more where it looks more expensive than a larger one: what disturbs a machine for a while
@@ -111,7 +111,7 @@ def warm_up(model: Model) -> None:
 def exact_padding(model: Model) -> int | None:
     """Return the least padding with which equal tokens get equal bits; None if none does.
 
-    The same tokens are decoded in pieces of all sizes, behind a history that
+    The same tokens are decoded in pieces of all sizes, after a history that
     was read in other chunks, and beside other sessions. The model is left with
     this padding, or with the largest; sequences 0 and up are used and emptied.
     """
@@ -183,7 +183,7 @@ def _read_end_again(model: Model, ids: list[int], chunk: int) -> None:
 
 
 def _tail(model: Model, ids: list[int], counts: Sequence[int]) -> NDArray[np.float32]:
-    """Return the logits of the last tokens, decoded in pieces of `counts` behind the rest."""
+    """Return the logits of the last tokens, decoded in pieces of `counts` after the rest."""
     position = len(ids) - sum(counts)
     model.truncate(0, position)
     rows = []

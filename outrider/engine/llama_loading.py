@@ -39,7 +39,7 @@ _CACHE_TYPES = {
 }
 _BLOCK = 32  # values of a block, in every quantised type that a cache may have
 MOST_CELLS = 2**31 - 1
-_numa_strategy: list[str] = []  # what this process has told llama.cpp, once
+_numa_strategy: list[str] = []  # what this process has set in llama.cpp, once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,10 +158,10 @@ def _head_sizes(model: Any, kind: str) -> set[int]:
     """Return the sizes that the file gives for its key or value heads."""
     architecture = _metadata(model, "general.architecture")
     prefix = f"{architecture}.attention.{kind}_length"
-    told = {_metadata(model, prefix), _metadata(model, f"{prefix}_swa")} - {""}
+    sizes = {_metadata(model, prefix), _metadata(model, f"{prefix}_swa")} - {""}
     heads = ll.llama_model_n_head(model)
     default = {ll.llama_model_n_embd(model) // heads} if heads else set()
-    return {int(size) for size in told} or default
+    return {int(size) for size in sizes} or default
 
 
 def _metadata(model: Any, key: str) -> str:

@@ -28,7 +28,7 @@ MAX_PADDED = 16
 """Rows that a chunk may be padded to beyond what kernels ask for."""
 
 MAX_MULTIPLE = 4
-"""The largest `pad_multiple`: a session has room for a full one behind its last token."""
+"""The largest `pad_multiple`: a session has room for a full one after its last token."""
 
 
 class Numerics(Enum):
@@ -102,7 +102,7 @@ class NoRoom(Exception):
 
 
 class Sampler(Protocol):
-    """One session's sampler chain and its state, which follows the tokens that it is told."""
+    """One session's sampler chain and its state, which follows the tokens that it is given."""
 
     has_state: bool
     """Whether the distribution of a row depends on the tokens besides."""
@@ -118,7 +118,7 @@ class Sampler(Protocol):
         ...
 
     def accept(self, token_id: int, is_prompt: bool = False) -> None:
-        """Continue behind a token; a grammar and mirostat do not look at the prompt's.
+        """Continue after a token; a grammar and mirostat do not look at the prompt's.
 
         Raises InvalidRequest for a token that the grammar does not allow.
         """

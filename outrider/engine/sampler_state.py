@@ -21,7 +21,7 @@ class SamplerTracker:
         self._ahead, self._ahead_text = fresh, list[int]()
 
     def at(self, text: Sequence[int], settled_count: int) -> Sampler:
-        """Return a sampler behind `text`, of which the first tokens are settled.
+        """Return a sampler after `text`, of which the first tokens are settled.
 
         It is to be asked, and cloned by who wants to advance it. Raises
         InvalidRequest when the grammar does not allow the text.

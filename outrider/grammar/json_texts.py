@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-MOST_DIGITS = 18  # what is a whole number for whoever reads it, in 64 bits
+MOST_DIGITS = 18  # what every reader takes for a whole number, in 64 bits
 GREATEST = 10**MOST_DIGITS - 1
 
 FIXED = {

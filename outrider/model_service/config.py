@@ -27,7 +27,7 @@ class ModelConfig:
     """
 
     model: Path
-    alias: str = ""  # the name told to others; the file's name if empty
+    alias: str = ""  # the name that others see; the file's name if empty
     n_gpu_layers: int = -1  # every layer where this build of llama.cpp has a GPU, else none
     main_gpu: int = 0  # above 0: the one GPU to use
     tensor_split: str = ""  # shares of the layers such as 3,1, GPU by GPU; else by free memory

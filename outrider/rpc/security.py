@@ -96,8 +96,8 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         metadata = handler_call_details.invocation_metadata
-        told = [value for key, value in metadata if key == _HEADER]
-        if len(told) == 1 and hmac.compare_digest(_encode(told[0]), self._expected):
+        given = [value for key, value in metadata if key == _HEADER]
+        if len(given) == 1 and hmac.compare_digest(_encode(given[0]), self._expected):
             return await continuation(handler_call_details)
         return self._refusal
 

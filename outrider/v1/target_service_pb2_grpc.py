@@ -107,7 +107,7 @@ class TargetServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListVocabulary(self, request, context):
-        """Lists the text of every token, so that nobody detokenizes by call.
+        """Lists the text of every token, so that detokenizing needs no call.
         Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -202,13 +202,13 @@ async def wait_for_pair(client: OutriderClient, progress: Progress) -> Status:
 
 async def wait_for_target(client: OutriderClient, progress: Progress) -> Status:
     """Return once the target is ready; the draft may come later, or never."""
-    told = ""
+    shown = ""
     while True:
         status = await client.status()
         target = status.peer("target")
         if target is None or target.state is PeerState.READY:
             return status
-        if waiting_line(status) != told:
-            told = waiting_line(status)
-            progress.say(told)
+        if waiting_line(status) != shown:
+            shown = waiting_line(status)
+            progress.say(shown)
         await asyncio.sleep(_POLL_SECONDS)

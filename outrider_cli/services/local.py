@@ -77,7 +77,7 @@ class LocalServices:
         return await self.watch(self.orchestrator.address())
 
     async def http_address(self) -> str:
-        """Return where the orchestrator serves HTTP, which it was told to do."""
+        """Return where the orchestrator serves HTTP, which it was asked to do."""
         assert self.orchestrator is not None
         return await self.watch(self.orchestrator.address())
 

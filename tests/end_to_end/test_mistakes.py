@@ -316,5 +316,5 @@ def _table() -> str:
     parts = [_HEAD]
     for title, lines in sections.items():
         rows = "\n".join(_rows[line] for line in lines)
-        parts.append(f"## {title}\n\n| typed | told |\n|---|---|\n{rows}\n")
+        parts.append(f"## {title}\n\n| typed | printed |\n|---|---|\n{rows}\n")
     return "\n".join(parts)

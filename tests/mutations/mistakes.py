@@ -268,8 +268,8 @@ MISTAKES = (
     Mistake(
         "any token opens the door",
         "outrider/rpc/security.py",
-        "hmac.compare_digest(_encode(told[0]), self._expected)",
-        "hmac.compare_digest(_encode(told[0]), _encode(told[0]))",
+        "hmac.compare_digest(_encode(given[0]), self._expected)",
+        "hmac.compare_digest(_encode(given[0]), _encode(given[0]))",
         ("tests/unit/test_security.py::test_only_the_token_itself_once_opens_the_door",),
     ),
     Mistake(
