@@ -1,9 +1,8 @@
-"""Checks a GGUF file before llama.cpp reads it: its format, and what llama.cpp would abort on.
+"""Checks the header of a GGUF file before llama.cpp reads it.
 
-llama.cpp refuses most damaged files by itself, but some end the process: a
-token listed twice, heads that do not divide, a type it cannot compute with.
-Those are refused here, and what it would refuse is said in plainer words.
-Only the header is read, never the weights.
+llama.cpp answers most damage with an error of its own. Refused here is what it would end the
+process for (a token listed twice, experts that do not add up), and the common mistakes, in
+plainer words: another kind of file, a download that was cut off, a part of a split model.
 """
 
 from __future__ import annotations
@@ -30,29 +29,24 @@ _SCALARS = {
     **{0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i"},
     **{6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"},
 }
-_LEAST_PAIR = 8 + 1 + 4 + 1  # bytes of the shortest key and value
-_LEAST_TENSOR = 8 + 1 + 4 + 8 + 4 + 8
-_MOST_STRINGS = 1 << 24
-_MOST_NUMBERS = 1 << 24
-_NAME_BYTES = 63
+_OTHER_FILES = {
+    b"version https://git-lfs": "is a Git LFS pointer; fetch the file itself with git lfs pull",
+    b"<": "is a web page",
+    b"PK": "is a zip archive, perhaps of PyTorch weights; convert it to GGUF",
+}
 _MOST_LAYERS = 512
 _MOST_EXPERTS = 1024
+_MOST_HEADS = 1 << 16
 _MAP_ALIGNMENT = 32  # of ggml's CPU buffers over a mapped file
 
-_TYPES = {  # number: (name, values of a block, bytes of a block)
-    **{0: ("f32", 1, 4), 1: ("f16", 1, 2), 30: ("bf16", 1, 2), 26: ("i32", 1, 4)},
-    **{2: ("q4_0", 32, 18), 3: ("q4_1", 32, 20), 6: ("q5_0", 32, 22), 7: ("q5_1", 32, 24)},
-    **{8: ("q8_0", 32, 34), 20: ("iq4_nl", 32, 18), 39: ("mxfp4", 32, 17), 40: ("nvfp4", 64, 36)},
-    **{41: ("q1_0", 128, 18), 42: ("q2_0", 64, 18), 10: ("q2_K", 256, 84), 11: ("q3_K", 256, 110)},
-    **{12: ("q4_K", 256, 144), 13: ("q5_K", 256, 176), 14: ("q6_K", 256, 210)},
-    **{16: ("iq2_xxs", 256, 66), 17: ("iq2_xs", 256, 74), 22: ("iq2_s", 256, 82)},
-    **{18: ("iq3_xxs", 256, 98), 21: ("iq3_s", 256, 110), 23: ("iq4_xs", 256, 136)},
-    **{
-        19: ("iq1_s", 256, 50),
-        29: ("iq1_m", 256, 56),
-        34: ("tq1_0", 256, 54),
-        35: ("tq2_0", 256, 66),
-    },
+_F32, _I32 = 0, 26
+_BLOCKS = {  # values and bytes of a block, by the number of a tensor's type
+    **{_F32: (1, 4), 1: (1, 2), 30: (1, 2), _I32: (1, 4)},
+    **{2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 20: (32, 18)},
+    **{39: (32, 17), 40: (64, 36), 41: (128, 18), 42: (64, 18)},
+    **{10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210)},
+    **{16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 21: (256, 110)},
+    **{22: (256, 82), 23: (256, 136), 29: (256, 56), 34: (256, 54), 35: (256, 66)},
 }
 _ROPE_SCALINGS = (b"none", b"linear", b"yarn", b"longrope")
 _EPSILONS = ("layer_norm_rms_epsilon", "layer_norm_epsilon", "group_norm_epsilon")
@@ -60,28 +54,9 @@ _EQUAL_HEADS = {  # architectures whose graph asserts that all these sizes of a 
     *("llama", "llama4", "mistral3", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "smollm3"),
     *("granite", "olmo2", "olmoe", "starcoder2", "internlm2", "falcon", "deepseek", "seed_oss"),
 }
-_MOST_HEADS = 1 << 16
 _NO_TOKENIZERS = (b"", b"none", b"no_vocab", b"test", b"rwkv")
-_SPECIAL_TOKENS = ("bos", "eos", "eot", "eom")  # llama.cpp itself drops other ids out of range
+_SPECIAL_TOKENS = ("bos", "eos", "eot", "eom")  # llama.cpp takes another for one out of range
 _PART_NAME = re.compile(r"(?P<prefix>.+)-00001-of-(?P<count>\d{5})\.gguf", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    name: str
-    shape: tuple[int, ...]
-    type: int
-    offset: int  # from the start of the data
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The header of one file."""
-
-    values: dict[str, Value]
-    types: dict[str, int]
-    tensors: dict[str, _Tensor]
 
 
 class _Refused(Exception):
@@ -93,6 +68,20 @@ class _Damaged(_Refused):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"is damaged: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    name: str
+    shape: tuple[int, ...]
+    offset: int  # from the start of the data, as is `end`
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    values: dict[str, Value]
+    shapes: dict[str, tuple[int, ...]]  # of the tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,27 +100,30 @@ def check_gguf(path: Path) -> Checked:
     """
     first = _read(path)
     others = _other_parts(path, first)
-    parts = [_read(part) for part in others]
+    shapes = dict(first.shapes)
+    for part in others:
+        shapes |= _read(part).shapes
     try:
-        for index, part in enumerate(parts, start=1):
-            _check_part(index, part)
-        tensors = first.tensors | {k: t for part in parts for k, t in part.tensors.items()}
-        _check_model(first, tensors)
+        _check_model(first.values)
     except _Refused as reason:
         raise InvalidConfig("model", f"{path} {reason}") from None
-    learned = tensors.get("position_embd.weight")
-    return Checked([path, *others], learned.shape[-1] if learned else None)
+    learned = shapes.get("position_embd.weight")
+    return Checked([path, *others], learned[-1] if learned else None)
 
 
-def _read(path: Path) -> _Part:
+# --- one file ---
+
+
+def _read(path: Path) -> _Header:
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise _Refused("is not a file")
-            if file.read(4) != b"GGUF":
-                raise _Refused("is not a GGUF file")
+            start = file.read(64)
+            if start[:4] != b"GGUF":
+                raise _Refused(_describe_other(start))
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _read_part(_Reader(data, position=4))
+                return _read_header(_Reader(data, position=4))
     except _Refused as refused:
         raise InvalidConfig("model", f"{path} {refused}") from None
     except (OSError, ValueError) as error:
@@ -144,6 +136,16 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
+def _describe_other(start: bytes) -> str:
+    """Return what a file is that does not begin like a GGUF one."""
+    if start[8:10] == b'{"':  # after the length of its header
+        return "is not a GGUF file: it holds safetensors; convert it to GGUF"
+    for beginning, what in _OTHER_FILES.items():
+        if start.lstrip().startswith(beginning):
+            return f"is not a GGUF file: it {what}"
+    return "is not a GGUF file"
+
+
 class _Reader:
     """Reads forwards, and never past the end."""
 
@@ -153,10 +155,11 @@ class _Reader:
         self.size = len(data)
 
     def numbers(self, code: str, count: int = 1) -> tuple[Scalar, ...]:
-        """Return `count` values of a struct code."""
-        layout = f"<{count}{code}"
-        start = self._advance(struct.calcsize(layout))
-        return struct.unpack_from(layout, self._data, start)
+        """Return `count` values of a struct code; of long lists, which nobody asks for, none."""
+        start = self._advance(struct.calcsize(f"<{code}") * count)
+        if count > _MOST_LAYERS:
+            return ()
+        return struct.unpack_from(f"<{count}{code}", self._data, start)
 
     def integer(self, code: str) -> int:
         return int(self.numbers(code)[0])
@@ -168,7 +171,7 @@ class _Reader:
 
     def strings(self, count: int) -> list[bytes]:
         """Return what `string` would, `count` times, but quickly: a vocabulary has 150,000."""
-        data, size, position = self._data, self.size, self.position
+        data, position = self._data, self.position
         unpack = struct.Struct("<Q").unpack_from
         found = []
         try:
@@ -177,144 +180,75 @@ class _Reader:
                 found.append(data[position + 8 : end])
                 position = end
         except (struct.error, OverflowError):
-            position = size + 1
-        if position > size:
-            raise _past_end(self.size)
-        self.position = position
+            position = self.size + 1
+        self._advance(position - self.position)
         return found
 
     def _advance(self, count: int) -> int:
         start = self.position
         if count > self.size - start:
-            raise _past_end(self.size)
+            raise _Damaged(f"its header does not end within its {self.size} bytes")
         self.position += count
         return start
 
 
-def _past_end(size: int) -> _Damaged:
-    return _Damaged(f"its header does not end within its {size} bytes")
-
-
-# --- one file ---
-
-
-def _read_part(reader: _Reader) -> _Part:
+def _read_header(reader: _Reader) -> _Header:
     version = reader.integer("I")
     if version & 0xFFFF == 0 and version:
         raise _Refused("is big-endian; llama.cpp wants little-endian files here")
     if version not in _VERSIONS:
         raise _Refused(f"is of GGUF version {version}, not 2 or 3")
     tensor_count, pair_count = reader.integer("Q"), reader.integer("Q")
-    if pair_count * _LEAST_PAIR + tensor_count * _LEAST_TENSOR > reader.size:
-        raise _Damaged(f"{tensor_count} tensors and {pair_count} keys do not fit its size")
     values: dict[str, Value] = {}
-    types: dict[str, int] = {}
     for _ in range(pair_count):
-        key = _read_name(reader, "key")
-        if key in values:
-            raise _Damaged(f"the key {key!r} comes twice")
-        types[key] = reader.integer("i")
-        values[key] = _read_value(reader, key, types[key])
-    alignment = _alignment(values)
-    tensors: dict[str, _Tensor] = {}
-    for _ in range(tensor_count):
-        tensor = _read_tensor(reader)
-        if tensor.name in tensors:
-            raise _Damaged(f"the tensor {tensor.name!r} comes twice")
-        tensors[tensor.name] = tensor
-    start = _padded(reader.position, alignment)
-    end = _check_layout(tensors, start, alignment)
-    if end > reader.size:
-        raise _Refused(f"is truncated: {end - reader.size} bytes are missing")
-    return _Part(values, types, tensors)
+        key = reader.string().decode("utf-8", "replace")
+        values[key] = _read_value(reader, reader.integer("i"))
+    tensors = [_read_tensor(reader) for _ in range(tensor_count)]
+    alignment = values.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise _Damaged(f"general.alignment is {alignment!r}")
+    data = -(-reader.position // alignment) * alignment
+    if any((data + tensor.offset) % _MAP_ALIGNMENT for tensor in tensors):
+        raise _Damaged(f"a tensor is at no multiple of {_MAP_ALIGNMENT} bytes")
+    missing = max((data + tensor.end for tensor in tensors), default=0) - reader.size
+    if missing > 0:
+        raise _Refused(f"is truncated: {missing} bytes are missing")
+    return _Header(values, {tensor.name: tensor.shape for tensor in tensors})
 
 
-def _read_name(reader: _Reader, kind: str) -> str:
-    name = reader.string()
-    try:
-        text = name.decode()
-    except UnicodeDecodeError:
-        text = ""
-    if not text or not text.isprintable():
-        raise _Damaged(f"the name of a {kind} is no text: {name[:40]!r}")
-    return text
-
-
-def _read_value(reader: _Reader, key: str, kind: int) -> Value:
-    if kind in _SCALARS:
-        return reader.numbers(_SCALARS[kind])[0]
+def _read_value(reader: _Reader, kind: int) -> Value:
     if kind == _STRING:
         return reader.string()
+    if kind in _SCALARS:
+        return reader.numbers(_SCALARS[kind])[0]
     if kind != _ARRAY:
-        raise _Damaged(f"{key} has the unknown type {kind}")
+        raise _Damaged(f"a key has the unknown type {kind}")
     element, count = reader.integer("i"), reader.integer("Q")
-    if element == _STRING and count <= _MOST_STRINGS:
+    if element == _STRING:
         return reader.strings(count)
-    if element in _SCALARS and count <= _MOST_NUMBERS:
-        return reader.numbers(_SCALARS[element], count)
-    raise _Damaged(f"{key} is a list of {count} values of type {element}")
+    if element not in _SCALARS:
+        raise _Damaged(f"a key is a list of the unknown type {element}")
+    return reader.numbers(_SCALARS[element], count)
 
 
 def _read_tensor(reader: _Reader) -> _Tensor:
-    name = _read_name(reader, "tensor")
-    if len(name.encode()) > _NAME_BYTES:
-        raise _Damaged(f"the tensor name {name[:80]!r} is longer than {_NAME_BYTES} bytes")
-    dimensions = reader.integer("I")
-    if not 1 <= dimensions <= 4:
-        raise _Damaged(f"{name} has {dimensions} dimensions")
-    shape = tuple(int(size) for size in reader.numbers("Q", dimensions))
-    number, offset = reader.integer("i"), reader.integer("Q")
-    if number not in _TYPES:
-        raise _Damaged(f"{name} has the type {number}, which is none of weights")
-    type_name, block, block_bytes = _TYPES[number]
-    count = math.prod(shape)
-    if not 0 < count < 2**63:
-        raise _Damaged(f"{name} has the shape {shape}")
-    if shape[0] % block:
-        raise _Damaged(f"{name} has rows of {shape[0]}, no multiple of a {type_name} block")
-    _check_type(name, len(shape), type_name)
-    return _Tensor(name, shape, number, offset, count // block * block_bytes)
-
-
-def _check_type(name: str, dimensions: int, type_name: str) -> None:
-    """Refuse what llama.cpp cannot compute with, which it finds out by an abort."""
+    name = reader.string().decode("utf-8", "replace")
+    shape = tuple(int(size) for size in reader.numbers("Q", reader.integer("I")))
+    kind, offset = reader.integer("i"), reader.integer("Q")
+    # llama.cpp finds out by an abort that it cannot compute with these.
     added = name.endswith((".bias", "norm.weight"))
-    if added and type_name != "f32":
-        raise _Damaged(f"{name} is {type_name}, not f32")
-    if dimensions == 1 and type_name not in ("f32", "f16", "bf16"):
-        raise _Damaged(f"{name} is {type_name}, not floating-point")
-    if type_name == "i32" and "tid2eid" not in name:
+    if kind not in _BLOCKS or (added and kind != _F32):
+        raise _Damaged(f"{name} has the type {kind}")
+    if kind == _I32 and "tid2eid" not in name:
         raise _Damaged(f"{name} is of whole numbers")
-
-
-def _alignment(values: dict[str, Value]) -> int:
-    alignment = values.get("general.alignment", 32)
-    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-        raise _Damaged(f"general.alignment is {alignment!r}, no power of two")
-    return alignment
-
-
-def _padded(size: int, alignment: int) -> int:
-    return -(-size // alignment) * alignment
-
-
-def _check_layout(tensors: dict[str, _Tensor], start: int, alignment: int) -> int:
-    """Return where the last tensor ends; each must start where the one before it ends."""
-    expected = 0
-    for tensor in tensors.values():
-        if tensor.offset != expected:
-            raise _Damaged(f"{tensor.name} is at {tensor.offset} of the data, not at {expected}")
-        if (start + tensor.offset) % _MAP_ALIGNMENT:
-            raise _Damaged(f"{tensor.name} is at no multiple of {_MAP_ALIGNMENT} bytes")
-        end = start + expected + tensor.size
-        expected += _padded(tensor.size, alignment)
-    return end if tensors else 0
+    block, block_bytes = _BLOCKS[kind]
+    return _Tensor(name, shape, offset, offset + math.prod(shape) // block * block_bytes)
 
 
 # --- several files ---
 
 
-def _other_parts(path: Path, first: _Part) -> list[Path]:
+def _other_parts(path: Path, first: _Header) -> list[Path]:
     """Return the files that llama.cpp loads besides the first, which carry its name."""
     count = first.values.get("split.count", 0)
     if not isinstance(count, int) or count < 2:
@@ -327,11 +261,6 @@ def _other_parts(path: Path, first: _Part) -> list[Path]:
     return [path.with_name(part) for part in names]
 
 
-def _check_part(index: int, part: _Part) -> None:
-    if part.values.get("split.no") != index or part.types["split.no"] != 2:
-        raise _Damaged(f"its part {index + 1} says to be another")
-
-
 # --- what the keys mean ---
 
 
@@ -341,7 +270,7 @@ class _Keys:
     def __init__(self, values: dict[str, Value]) -> None:
         self._values = values
         architecture = values.get("general.architecture")
-        if not isinstance(architecture, bytes) or not architecture:
+        if not isinstance(architecture, bytes):
             raise _Damaged("it has no general.architecture")
         self.architecture = architecture.decode("utf-8", "replace")
 
@@ -354,80 +283,55 @@ class _Keys:
         starts = tuple(f"{self.architecture}.{group}." for group in groups)
         return any(key.startswith(starts) for key in self._values)
 
-    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
-        """Return a whole number of a range; required without a default."""
-        [number] = {*self.integers(key, 1, low, high, default)}
-        return number
-
-    def integers(
-        self, key: str, count: int, low: int, high: int, default: int | None = None
-    ) -> Sequence[int]:
-        """Return `count` whole numbers, given one by one or all at once."""
+    def integer(self, key: str, most: int, default: int = 0) -> int:
+        """Return a whole number up to a bound, of those for each layer the largest."""
         value = self.get(key)
         if value is None:
-            if default is None:
-                raise _Damaged(f"it has no {self.architecture}.{key}")
-            return [default] * count
-        values = value if isinstance(value, tuple) else (value,) * count
-        numbers = [v for v in values if isinstance(v, int) and low <= v <= high]
-        if len(numbers) != len(values) or len(numbers) != count:
-            raise _Damaged(f"{self.architecture}.{key} is {_shown(value)}")
-        return numbers
+            return default
+        values = value if isinstance(value, tuple) else (value,)
+        numbers = [number for number in values if isinstance(number, int)]
+        if not numbers or not 0 <= min(numbers) <= max(numbers) <= most:
+            raise _Damaged(f"{self.architecture}.{key} is {repr(value)[:40]}")
+        return max(numbers)
 
 
-def _shown(value: Value) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
-
-
-def _check_model(first: _Part, tensors: dict[str, _Tensor]) -> None:
-    keys = _Keys(first.values)
+def _check_model(values: dict[str, Value]) -> None:
+    keys = _Keys(values)
     if keys.has_any("ssm", "wkv"):
         raise _Refused("cannot be rolled back: it is recurrent, and drafts could not be rejected")
-    layers = keys.integer("block_count", 1, _MOST_LAYERS)
-    keys.integer("nextn_predict_layers", 0, layers, default=0)
-    keys.integer("context_length", 1, 2**31 - 1)
-    embedding = keys.integer("embedding_length", 1, 2**31 - 1)
     if keys.get("attention.causal") is False:
         raise _Refused("is no causal model: it does not predict the next token")
-    _check_heads(keys, layers, embedding)
-    _check_experts(keys, layers)
+    layers = keys.integer("block_count", _MOST_LAYERS)
+    if not layers:
+        raise _Damaged(f"it has no {keys.architecture}.block_count")
+    keys.integer("nextn_predict_layers", layers)
+    _check_heads(keys)
+    _check_experts(keys)
     _check_numbers(keys)
-    token_count = _check_tokens(first.values)
-    embedded = tensors.get("token_embd.weight")
-    if embedded is None:
-        raise _Damaged("it has no tensor token_embd.weight")
-    if len(embedded.shape) != 2 or embedded.shape[1] != token_count:
-        raise _Damaged(f"token_embd.weight has the shape {embedded.shape} for {token_count} tokens")
+    _check_tokens(values)
 
 
-def _check_heads(keys: _Keys, layers: int, embedding: int) -> None:
-    """Check what attention divides by. Single layers may go without heads."""
-    heads = keys.integers("attention.head_count", layers, 0, _MOST_HEADS)
-    kv_heads = heads
-    if keys.get("attention.head_count_kv") is not None:
-        kv_heads = keys.integers("attention.head_count_kv", layers, 0, _MOST_HEADS)
-    if not max(heads) or not max(kv_heads):
-        raise _Damaged("it has no attention heads")
-    for count, kv_count in zip(heads, kv_heads, strict=True):
-        if kv_count and count % kv_count:
-            raise _Damaged(f"{count} attention heads do not share {kv_count} key-value heads")
-    size = embedding // heads[0] if heads[0] else 1
-    key = keys.integer("attention.key_length", 1, 2**16, default=size)
-    value = keys.integer("attention.value_length", 1, 2**16, default=size)
-    rotated = keys.integer("rope.dimension_count", 0, 2**16, default=key)
+def _check_heads(keys: _Keys) -> None:
+    """Check what attention divides by."""
+    heads = keys.integer("attention.head_count", _MOST_HEADS)
+    if heads % (keys.integer("attention.head_count_kv", _MOST_HEADS, heads) or 1):
+        raise _Damaged("its attention heads do not share its key-value heads")
+    size = keys.integer("embedding_length", 2**31 - 1) // (heads or 1)
+    key = keys.integer("attention.key_length", 2**16, size)
+    value = keys.integer("attention.value_length", 2**16, size)
+    rotated = keys.integer("rope.dimension_count", 2**16, key)
     if keys.architecture in _EQUAL_HEADS and not key == value == rotated:
         raise _Damaged(
             f"its heads have {key} keys, {value} values, {rotated} rotated: not one size"
         )
 
 
-def _check_experts(keys: _Keys, layers: int) -> None:
+def _check_experts(keys: _Keys) -> None:
     """Check what llama.cpp asserts of a mixture of experts."""
-    count = keys.integer("expert_count", 0, _MOST_EXPERTS, default=0)
-    used = max(keys.integers("expert_used_count", layers, 0, _MOST_EXPERTS, default=0))
-    groups = keys.integer("expert_group_count", 0, _MOST_EXPERTS, default=0)
-    used_groups = keys.integer("expert_group_used_count", 0, _MOST_EXPERTS, default=0)
+    count = keys.integer("expert_count", _MOST_EXPERTS)
+    used = keys.integer("expert_used_count", _MOST_EXPERTS)
+    groups = keys.integer("expert_group_count", _MOST_EXPERTS)
+    used_groups = keys.integer("expert_group_used_count", _MOST_EXPERTS)
     if keys.architecture.startswith("hunyuan") and count <= 1:
         return  # llama.cpp takes it for a dense model
     sound = used == groups == 0 if count == 0 else 0 < used <= count and groups < count
@@ -440,15 +344,14 @@ def _check_experts(keys: _Keys, layers: int) -> None:
 def _check_numbers(keys: _Keys) -> None:
     scaling = keys.get("rope.scaling.type")
     if scaling is not None and scaling not in _ROPE_SCALINGS:
-        raise _Damaged(f"{keys.architecture}.rope.scaling.type is {_shown(scaling)}")
+        raise _Damaged(f"{keys.architecture}.rope.scaling.type is {scaling!r:.40}")
     for name in _EPSILONS:
         epsilon = keys.get(f"attention.{name}")
         if isinstance(epsilon, float) and not 0.0 <= epsilon < math.inf:
             raise _Damaged(f"{keys.architecture}.attention.{name} is {epsilon}")
 
 
-def _check_tokens(values: dict[str, Value]) -> int:
-    """Return the number of tokens."""
+def _check_tokens(values: dict[str, Value]) -> None:
     tokens = values.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens:
         raise _Damaged("it has no list of tokens")
@@ -457,10 +360,6 @@ def _check_tokens(values: dict[str, Value]) -> int:
     names = {text or b"[EMPTY_%d]" % i for i, text in enumerate(texts)}
     if len(names) != len(tokens):
         raise _Damaged(f"{len(tokens) - len(names)} of its tokens come twice")
-    for name in ("scores", "token_type"):
-        given = values.get(f"tokenizer.ggml.{name}")
-        if given is not None and (not isinstance(given, tuple) or len(given) < len(tokens)):
-            raise _Damaged(f"tokenizer.ggml.{name} is not one for each of {len(tokens)} tokens")
     for name in _SPECIAL_TOKENS:
         token_id = values.get(f"tokenizer.ggml.{name}_token_id", 0)
         if not isinstance(token_id, int) or not 0 <= token_id < len(tokens):
@@ -472,4 +371,3 @@ def _check_tokens(values: dict[str, Value]) -> int:
         missing = [b for b in range(256) if not {b"<0x%02X>" % b, bytes([b])} & names]
         if missing:
             raise _Damaged(f"{len(missing)} bytes have no token")
-    return len(tokens)
