@@ -73,7 +73,8 @@ class Drafter:
         self._guess = guess
         # A block of the rejection rule has a fixed length, whatever is in it.
         self._ends = () if opening.rule is Rule.REJECTION else frozenset(end_token_ids)
-        self._frames = _FrameBuilder(0, 0, clock)
+        self._frames = _FrameBuilder(0, 0, clock)  # of the order that is worked on
+        # Orders' text that the engine's thread has not taken yet.
         self._unread: deque[Span] = deque()
         self._clock = clock
 

@@ -90,7 +90,8 @@ class _DraftStream:
         self._owner = owner
         self._drafter = drafter
         self._size = vocabulary_size
-        self._ticket: Ticket | None = None
+        self._ticket: Ticket | None = None  # of the newest order; None before the first
+        # An exception is the end.
         self._outbox: asyncio.Queue[messages.DraftResponse | BaseException] = asyncio.Queue()
         self._has_room = asyncio.Event()  # whether few enough answers wait to be written
         self._has_room.set()

@@ -63,9 +63,9 @@ class Completions:
         self._observers = observers
         self._pair = pair
         self.planner = Planner(config, pair)
-        self.active_count = 0
-        self.in_flight: list[InFlight] = []
-        self.pace = Pace()
+        self.active_count = 0  # completions in flight; jobs that wait for their turn are none
+        self.in_flight: list[InFlight] = []  # requests, oldest first
+        self.pace = Pace()  # how long they take, for those who are sent away
         self.idle = asyncio.Event()
         """Set while `active_count` is 0."""
         self.idle.set()

@@ -45,23 +45,27 @@ class Driver:
         self._pair = pair
         self._deadline = deadline
         self._loop = asyncio.get_running_loop()
+        # What happened and was not handled yet, oldest first.
         self._events: list[Callable[[], None]] = []
+        # For the reader of `run`; nothing advances while there are any.
         self._untaken: list[Commit | End] = []
-        self._news = asyncio.Event()
-        self._advancing = False
-        self._timers: set[asyncio.TimerHandle] = set()
-        self._target: Link | None = None
-        self._draft: Link | None = None
+        self._news = asyncio.Event()  # set when there is something untaken, or a failure
+        self._advancing = False  # `_advance` runs; what happens meanwhile only joins `_events`
+        self._timers: set[asyncio.TimerHandle] = set()  # that have not fired; none outlives `run`
+        self._target: Link | None = None  # the newest stream; None before the first
+        self._draft: Link | None = None  # the same
         self._target_backoff, self._draft_backoff = Backoff(), Backoff()
         self._target_missing = 0  # answers since the last rows that say the text is not held
         self._allowance = Allowance()  # of the draft's stream
-        self._failure: Exception | None = None
+        self._failure: Exception | None = None  # ends `run`; set once
+        # By number: those whose rows are not complete.
         self._rounds_sent: dict[int, _SentRound] = {}
         self._answer_time = 0.0  # of the newest round
+        # When the target fell idle for the draft; None while it works.
         self._idle_since: float | None = None
         self._idle_service = 0.0  # the draft's time when the target fell idle
-        self._wake: asyncio.TimerHandle | None = None
-        self._closed_bytes = 0
+        self._wake: asyncio.TimerHandle | None = None  # for the newest Wake; the one before is void
+        self._closed_bytes = 0  # over links that are closed
 
     async def run(self) -> AsyncGenerator[Commit | End]:
         """Yield what is committed and, last, the end.
@@ -436,12 +440,12 @@ class _SentRound:
 
     def __init__(self, round_: Round, now: float) -> None:
         self.time = now
-        self.service = EngineSeconds()
+        self.service = EngineSeconds()  # of the messages so far
         self.draft_wait = 0.0  # before it was sent
-        self.draft_network = 0.0
-        self._expected = round_.row_count
+        self.draft_network = 0.0  # of `draft_wait`, what the draft's own time does not explain
+        self._expected = round_.row_count  # rows; fewer where the target cut the round
         self._may_be_cut = bool(round_.survivals)
-        self._rows = Rows()
+        self._rows = Rows()  # so far, in order and without gaps
 
     def expect(self, answered: int) -> None:
         """Note that fewer rows come than were asked for; 0 is all of them."""

@@ -89,8 +89,10 @@ class Launcher:
         self._command = command  # runs any service, without the role
         self._make_configured = make_configured
         self._configured = orchestrator.pair  # as it was last seen
+        # The pair that is used, and the processes that serve it.
         self._now = _InUse(orchestrator.pair)
-        self._services = AsyncExitStack()
+        self._services = AsyncExitStack()  # ends these processes
+        # Of the `init` in flight, or of the last one.
         self._task: asyncio.Task[OutriderError | None] | None = None
         self.failure: OutriderError | None = None
         """Why the last `init` came to nothing."""

@@ -33,16 +33,17 @@ class _Job:
             cached_token_count=started.cached_token_count,
         )
         self.job_id = secrets.token_hex(16)
-        self.first = 0
-        self.responses: list[messages.GenerateResponse] = []
-        self.waiting_bytes = 0
-        self.error: OutriderError | None = None
-        self.is_over = False
+        self.first = 0  # the cursor of the first response that is kept; it only grows
+        self.responses: list[messages.GenerateResponse] = []  # that were not taken yet
+        self.waiting_bytes = 0  # of these responses
+        self.error: OutriderError | None = None  # what ended it, where that was a failure
+        self.is_over = False  # nothing is added any more
+        # Of the latest look at it; what it brought is kept from there.
         self.last_use = time.monotonic()
         self.settled = asyncio.Event()
         """Set once nobody waits for it any more: its end was taken, or it was cancelled."""
-        self.task: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None  # that fills it; None until it is started
+        self._news = asyncio.Event()  # set when there is more than there was, or the end
 
     @property
     def end(self) -> int:
@@ -117,7 +118,8 @@ class _Turns:
 
     def __init__(self, share: Callable[[], int]) -> None:
         self._share = share
-        self._running: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()  # by caller; `share` at most in all
+        # Callers and their turns, oldest first.
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
         self.pace = Pace()
 
@@ -170,7 +172,8 @@ class Jobs:
         self._capacity = capacity
         self._caller_capacity = max(1, capacity // 4)
         self._keep_seconds = keep_seconds
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, _Job] = {}  # by id, those that are over and kept included
+        # By caller: jobs that are not among `_jobs` yet, and count as if.
         self._starting: Counter[str] = Counter()
 
     def __len__(self) -> int:

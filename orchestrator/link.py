@@ -40,9 +40,10 @@ class Link:
         self._receive = receive
         self._is_full = is_full
         self._lose = lose
+        # What is to be written or called, in order.
         self._outbox: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
-        self._is_over = False
+        self._is_over = False  # `lose` was called, or must not be any more
 
     @property
     def byte_count(self) -> int:

@@ -94,7 +94,7 @@ class Peer:
         self.detail = f"waiting for the {role} at {address}"
         self.hosted: Hosted | None = None
         """What it described last."""
-        self.round_trip = 0.0
+        self.round_trip = 0.0  # of the newest GetModel; 0 before the first
         self._security = security
         self.metadata = call_metadata(security)
         limit = _DRAFT_BYTES if role == "draft" else MESSAGE_BYTES
@@ -102,10 +102,10 @@ class Peer:
         self._health = health_pb2_grpc.HealthStub(self._channel)
         stub = DraftServiceStub if role == "draft" else TargetServiceStub
         self.stub: Any = stub(self._channel)
-        self._changed = asyncio.Event()
+        self._changed = asyncio.Event()  # set whenever the state may be another
         self.on_change: Callable[[], None] = _ignore
         """Called whenever the state may be another."""
-        self.closed = False
+        self.closed = False  # never false again; every wait for it ends
 
     @property
     def model(self) -> common.GetModelResponse | None:
@@ -508,13 +508,15 @@ class Pair:
     def __init__(self, target: Peer, draft: Peer | None) -> None:
         self.target = target
         self.draft = draft
+        # Why this draft cannot draft for this target.
         self.mismatch: VocabularyMismatch | None = None
+        # Of these two models; started again when either is another.
         self.estimates = PairEstimates()
         self._draft_fault = ""  # why the draft is left alone until `_paused_until`
         self._paused_until = 0.0  # of the monotonic clock
         self._draft_faults = 0  # in a row, each soon after the pause of the one before
-        self._models: tuple[bytes, ...] = ()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._models: tuple[bytes, ...] = ()  # whose estimates these are, by identity
+        self._tasks: list[asyncio.Task[None]] = []  # one for each peer, from `start` to `stop`
 
     @property
     def peers(self) -> list[Peer]:

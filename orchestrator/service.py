@@ -51,14 +51,15 @@ class Orchestrator:
     def __init__(self, config: OrchestratorConfig, pair: Pair) -> None:
         self.config = config
         self.pair = pair
-        self.draining = False
+        self.draining = False  # new work is refused; never false again
         self.readiness_changed = asyncio.Event()
         """Set whenever `ready` may be another."""
         pair.target.on_change = self.readiness_changed.set
+        # Shared with every Completions, that of a later pair too.
         self._observers: list[Observer] = []
         self._completions = Completions(config, pair, self._observers)
-        self._template: ChatTemplate | None = None
-        self._template_key = ("", "", "")
+        self._template: ChatTemplate | None = None  # the one compiled last, for `_template_key`
+        self._template_key = ("", "", "")  # its source, BOS and EOS
         self._jobs = Jobs(
             lambda request, turn: self.generate(request, counts_cached=True, turn=turn),
             self._job_share,

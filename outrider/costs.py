@@ -21,13 +21,13 @@ class CostTable:
 
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:
         assert points
-        self._counts = [count for count, _ in points]
+        self._counts = [count for count, _ in points]  # rows, rising
         pads = all(count % self._counts[0] == 0 for count in self._counts)
         self._multiple = self._counts[0] if pads else 1
-        self._raw = [seconds for _, seconds in points]
+        self._raw = [seconds for _, seconds in points]  # as measured
         self._seconds = [min(s for _, s in points[i:]) for i in range(len(points))]
-        self._drifts = [1.0] * len(points)
-        self._drift = 1.0
+        self._drifts = [1.0] * len(points)  # what each takes now over what was measured
+        self._drift = 1.0  # the same for all of them together
         self._now = list(self._seconds)  # with the drifts
 
     def padded(self, row_count: float) -> float:

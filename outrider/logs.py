@@ -48,7 +48,7 @@ class BackgroundLines(logging.Handler):
         super().__init__()
         self._descriptor = descriptor
         self._lines: queue.Queue[bytes | None] = queue.Queue(most_lines)
-        self._dropped = 0
+        self._dropped = 0  # lines for which there was no room, since the last that said so
         self._thread = threading.Thread(target=self._write, name="logs", daemon=True)
         self._thread.start()
 

@@ -37,7 +37,7 @@ class Child:
         self.role = role
         self._process = process
         self._tell = tell
-        self._last_line = ""
+        self._last_line = ""  # of standard error, kept to say why it ended
         self._last_error = ""
         self._reader = asyncio.create_task(self._read_errors())
 

@@ -123,12 +123,13 @@ class BeamSearch:
         text = opening.whole(prompt)
         tracker = SamplerTracker(model.sampler(opening.sampling), opening.prompt_count)
         first = Beam(session_id=opening.session_id, sampler=tracker.at(text, len(text)))
-        self._beams = [first]
+        self._beams = [first]  # best first; never empty
+        # Whose cells are this search's; given back at the end.
         self._sessions = {opening.session_id}
-        self._tickets: set[Ticket] = set()
-        self._spent = EngineTime()
-        self._cached_count = 0
-        self._is_stopped = False
+        self._tickets: set[Ticket] = set()  # of jobs that are not done
+        self._spent = EngineTime()  # since the last answer
+        self._cached_count = 0  # tokens of the prompt that the cache held
+        self._is_stopped = False  # the reader is gone; no further job starts
 
     async def run(self) -> AsyncGenerator[Found]:
         """Yield the tokens; closing the iterator stops the work.

@@ -261,10 +261,10 @@ class _VerifyStream:
         self._opening = opening
         self._owner = owner
         self._verifier = verifier
-        self._told_cached = False
-        self._waiting: deque[_Waiting] = deque()
+        self._has_reported_cached = False  # the first answer, which says what was cached, is out
+        self._waiting: deque[_Waiting] = deque()  # rounds that are not answered, oldest first
         self._room = asyncio.Semaphore(_MOST_UNANSWERED)  # of `_waiting`
-        self._arrived = asyncio.Event()
+        self._arrived = asyncio.Event()  # set when there is a round to answer, or the end
 
     async def read(self, requests: AsyncIterator[messages.VerifyRequest]) -> None:
         """Queue every round; end when the client does."""
@@ -346,9 +346,9 @@ class _VerifyStream:
             return [_superseded(number)]
         answered = len(rows) if len(rows) < waiting.round.row_count else 0
         reply = list(_pack(number, rows, answered, lease.take_spent()))
-        if not self._told_cached and self._verifier.cached_count:
+        if not self._has_reported_cached and self._verifier.cached_count:
             reply[0].cached_token_count = self._verifier.cached_count
-        self._told_cached = True
+        self._has_reported_cached = True
         return reply
 
     def close(self) -> None:

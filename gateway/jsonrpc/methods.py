@@ -79,7 +79,7 @@ class LegacyRpc:
         self._orchestrator = orchestrator
         self._launcher = launcher
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
-        self._latest: dict[str, str] = {}
+        self._latest: dict[str, str] = {}  # by caller: its newest job's id
         self._callers: dict[str, Caller] = {}  # by job
 
     def methods(self, caller: Caller) -> dict[str, Method]:

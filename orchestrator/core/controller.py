@@ -78,20 +78,23 @@ class Control(ABC):
         self.speculation = speculation
         self.rule = rule
         self.estimates = estimates
+        # This session's own, from what all had.
         self.acceptance = Acceptance(estimates.acceptance.get(rule))
-        self._all_acceptance = estimates.acceptance.setdefault(rule, Acceptance())
+        self._all_acceptance = estimates.acceptance.setdefault(rule, Acceptance())  # all sessions'
         self._longest_patience = patience
-        self._tokens = self._seconds = 0.0
-        self._last_time: float | None = None
+        self._tokens = self._seconds = 0.0  # committed and spent in rounds; older ones fade
+        self._last_time: float | None = None  # when the newest rows came
+        # The target has been without a round since; None while one is in flight.
         self._idle_since: float | None = None
         self._orders: list[tuple[int, float]] = []  # committed length and time, unanswered ones
-        self._due = 0.0
+        self._due = 0.0  # when the next frame of the oldest order is expected
         self._draft_seconds = 0.0  # since the newest round was sent
-        self._frame_tokens = 1
-        self._unread = 0
+        self._frame_tokens = 1  # of the newest order
+        self._unread = 0  # tokens of the text that the draft has not read yet
         self._line_end: int | None = None  # of the line, while it agrees with the text
+        # Rounds so far; how many when the forecast was made.
         self._rounds = self._forecast_round = 0
-        self._forecast: Forecast | None = None
+        self._forecast: Forecast | None = None  # made again every few rounds
 
     # --- what happened ---
 

@@ -27,13 +27,14 @@ class ReceivedLine:
     """Tokens from `start` on, of the newest base."""
 
     def __init__(self) -> None:
-        self.base = -1
-        self.start = 0
+        self.base = -1  # the text that the line continues, by its length; -1 before the first frame
+        self.start = 0  # the position of the first token that is kept
+        # From `start` on without a gap; the lists below have one entry each.
         self.token_ids: list[int] = []
         self.confidences: list[int] = []
         self.rows: list[Distribution] = []
         self.candidates: list[Candidates] = []
-        self._dead = -1
+        self._dead = -1  # frames of this base or an older one are of a line that was left
         self._compared = 0  # the position up to which it was compared with the text
         self._early: dict[int, int] = {}  # by position: tokens before a gap, not yet compared
 

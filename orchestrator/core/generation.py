@@ -69,6 +69,7 @@ class Generation:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.committed = list(plan.prompt)  # it only grows, but for what a stop sequence takes back
+        # What happened so far, for reports; nothing is decided by it but the first round.
         self.counts = Counts()
         self.finished: Finish | None = None  # set once; nothing is asked after it
         self.waits_for_draft = False  # the newest actions were to wait for more of the line

@@ -36,7 +36,7 @@ class TextAssembler(Generic[Tag]):
     def __init__(self, stop_sequences: Sequence[str]) -> None:
         self._stops = tuple(stop_sequences)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held: list[Piece[Tag]] = []
+        self._held: list[Piece[Tag]] = []  # a text that may become a stop sequence
         self.stopped_by = ""
         """The stop sequence that was found; empty before."""
 

@@ -74,10 +74,10 @@ class SharedCores:
         self.cores_digest = _identity(file)
         self._file = file
         self._count = min(thread_count, core_count)
-        self._held: int | None = None
-        self._waiting_since: float | None = None
-        self._gave_up = False
-        self._longest = _FIRST_WAIT
+        self._held: int | None = None  # the first core that is locked; None while none is
+        self._waiting_since: float | None = None  # None while it does not wait
+        self._gave_up = False  # it waited too long, and decodes without the lock
+        self._longest = _FIRST_WAIT  # of others' latest decodes, as seen from here; fades
 
     def take(self, now: float) -> float:
         """Lock free cores; see CoreLock."""

@@ -101,16 +101,17 @@ class EngineHost:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._places = threading.Semaphore(options.queue_limit)  # of jobs that wait to start
         self._stopping = False  # never false again; what comes after is refused
-        self.loaded: Future[Loaded] = Future()
+        self.loaded: Future[Loaded] = Future()  # or why there is no model
+        # Has an exception once the thread failed; never a result.
         self.died: Future[None] = Future()
-        self.counters = Counters()
+        self.counters = Counters()  # written by the thread; any other's read may be a decode late
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         # From here on the thread's own; they are there once `loaded` has a result.
         self._model: Model
         self._cache: SessionCache
         self._scheduler: Scheduler
         self._core_lock: CoreLock
-        self._can_exchange = False
+        self._can_exchange = False  # sequences may leave the cache and come back
         self._capacity = 0  # tokens that a session can hold
 
     def start(self) -> Future[Loaded]:

@@ -39,9 +39,10 @@ class FilesDigest:
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
         self._state, sizes = _state_of(paths)
+        # The digest of files in this state; None if it has to be computed.
         self._known = _find_kept(self._state)
         self._pool = ThreadPoolExecutor(min(_MOST_THREADS, available_threads()))
-        self._parts: list[Future[bytes]] = []
+        self._parts: list[Future[bytes]] = []  # digests of parts, in order; none where it is known
         if self._known is None:
             self._parts = [
                 self._pool.submit(_digest_part, path, start)

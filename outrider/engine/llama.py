@@ -70,12 +70,12 @@ class LlamaModel:
                 ll.llama_model_free(self._model)
                 raise
         self._memory = ll.llama_get_memory(self._ctx)
-        self._batch = _Batch(config.batch_rows)
-        self._held = [0] * config.sequence_count
+        self._batch = _Batch(config.batch_rows)  # filled for each decode, never kept
+        self._held = [0] * config.sequence_count  # positions in use, by sequence
         self._window = ll.llama_model_n_swa(self._model)  # tokens of a sliding window; 0 without
         self._copies_pending = False  # llama.cpp copies between streams when it next decodes
         self._samplers = Samplers(self._vocabulary.pointer, self._size, self._capacity)
-        self._embedder: _Embedder | None = None
+        self._embedder: _Embedder | None = None  # made for the first embedding
         self.pad_multiple = config.pad_multiple
 
     def _new_context(self) -> Any:

@@ -43,9 +43,10 @@ class ModelService:
     def __init__(self, host: EngineHost, alias: str) -> None:
         self.host = host
         self._alias = alias
-        self._owners: dict[bytes, Ownership] = {}
+        self._owners: dict[bytes, Ownership] = {}  # by session: which stream it belongs to
+        # Without what changes; made once the model is loaded.
         self._response: common.GetModelResponse | None = None
-        self._texts: list[bytes] = []
+        self._texts: list[bytes] = []  # by token id; empty until the model is loaded, as the names
         self._names: list[bytes] = []
         self.vocabulary_size = 0
 

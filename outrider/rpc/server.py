@@ -55,7 +55,7 @@ class Server:
     def __init__(self, config: ServerConfig, service_name: str) -> None:
         self._config = config
         self._credentials = server_credentials(config.security)
-        self._names = ("", service_name)
+        self._names = ("", service_name)  # that the health service answers for
         self._health = health.aio.HealthServicer()
         interceptors: list[grpc.aio.ServerInterceptor] = [
             StallInterceptor(config.stall_seconds),
@@ -68,8 +68,8 @@ class Server:
         if config.reflection:
             names = (service_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self.grpc)
-        self.address = ""
-        self.stop_requested = asyncio.Event()
+        self.address = ""  # HOST:PORT as bound; empty before
+        self.stop_requested = asyncio.Event()  # set by SIGTERM or SIGINT
 
     async def start(self) -> None:
         """Listen. Raises InvalidConfig when the address may not or cannot be taken."""
