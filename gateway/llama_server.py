@@ -36,8 +36,9 @@ from gateway.options import (
 from gateway.progress import StreamProgress
 from gateway.usage import timings
 from orchestrator.chat.template import ChatTemplate
+from outrider import wire
 from outrider.errors import InvalidRequest
-from outrider.sampling import SamplingParameters, Stage
+from outrider.sampling import NUMBERS, SamplingParameters
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -45,14 +46,6 @@ _STOP_TYPES = {
     messages.FINISH_REASON_END_OF_TEXT: "eos",
     messages.FINISH_REASON_STOP_SEQUENCE: "word",
 }
-_SETTINGS = (  # under one name here and in SamplingParameters
-    *("temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p"),
-    *("top_n_sigma", "tfs_z", "xtc_probability", "xtc_threshold", "typical_p", "repeat_last_n"),
-    *("repeat_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base"),
-    *("dry_allowed_length", "dry_penalty_last_n", "mirostat", "mirostat_tau", "mirostat_eta"),
-    "min_keep",
-)
-
 
 # --- requests ---
 
@@ -341,7 +334,7 @@ def sampling_settings(sampling: common.SamplingParameters) -> dict[str, Any]:
     return {
         **{
             name: getattr(sampling if sampling.HasField(name) else _DEFAULTS, name)
-            for name in _SETTINGS
+            for name in NUMBERS
         },
         "dry_sequence_breakers": list(sampling.dry_sequence_breakers.texts)
         if sampling.HasField("dry_sequence_breakers")
@@ -351,10 +344,7 @@ def sampling_settings(sampling: common.SamplingParameters) -> dict[str, Any]:
             for bias in sampling.logit_biases
         ],
         "grammar": sampling.grammar,
-        "samplers": [
-            Stage[common.Sampler.Name(each).removeprefix("SAMPLER_")].value
-            for each in sampling.samplers
-        ]
+        "samplers": [wire.STAGES.read(each).value for each in sampling.samplers]
         or [stage.value for stage in _DEFAULTS.stages],
     }
 

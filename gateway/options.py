@@ -10,11 +10,13 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from outrider import wire
 from outrider.errors import InvalidRequest
-from outrider.sampling import read_stages
+from outrider.messages import Rule
+from outrider.sampling import NUMBERS, read_stages
+from outrider.speculation import Policy
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
-from outrider.wire import write_stage
 
 MOST_CHOICES = 128
 """Completions of one HTTP request at most, over all its prompts."""
@@ -40,25 +42,6 @@ Float32 = Annotated[float, Field(ge=-3e38, le=3e38)]
 
 Prompt = str | ListOf[Int32 | str]
 """A text, or token ids and texts in turn."""
-
-_RULES = {
-    "match": common.ACCEPTANCE_RULE_MATCH,
-    "shared-noise": common.ACCEPTANCE_RULE_SHARED_NOISE,
-    "rejection": common.ACCEPTANCE_RULE_REJECTION,
-}
-_POLICIES = {
-    "measured": messages.DRAFT_POLICY_MEASURED,
-    "fixed": messages.DRAFT_POLICY_FIXED,
-    "classic": messages.DRAFT_POLICY_CLASSIC,
-}
-_SAMPLING = (  # under one name here and in SamplingParameters
-    *("temperature", "top_k", "top_p", "min_p", "dynatemp_range", "dynatemp_exponent"),
-    *("typical_p", "top_n_sigma", "tfs_z", "xtc_probability", "xtc_threshold", "min_keep"),
-    *("repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty"),
-    *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
-    *("mirostat", "mirostat_tau", "mirostat_eta"),
-)
-
 
 _NAMES = {
     "token_limit": ("n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens"),
@@ -338,7 +321,7 @@ def refuse(fields: Body, **neutral: Iterable[Any]) -> None:
 
 def sampling_parameters(fields: GenerationFields) -> common.SamplingParameters:
     """Return the parameters that are given; the rest stays unset."""
-    known: dict[str, Any] = {name: getattr(fields, name) for name in _SAMPLING}
+    known: dict[str, Any] = {name: getattr(fields, name) for name in NUMBERS}
     known["penalize_newline"] = fields.penalize_nl
     if fields.temperature is not None:
         known["temperature"] = max(0.0, fields.temperature)  # a negative one is greedy, as 0 is
@@ -359,7 +342,7 @@ def sampling_parameters(fields: GenerationFields) -> common.SamplingParameters:
 def _samplers(names: list[str] | str | None) -> list[common.Sampler]:
     if isinstance(names, str):
         names = [name for name in names.split(";") if name]
-    return [write_stage(stage) for stage in read_stages(names or ())]
+    return [wire.STAGES.write(stage) for stage in read_stages(names or ())]
 
 
 def _biases(
@@ -413,6 +396,6 @@ def _speculative(fields: GenerationFields) -> messages.SpeculativeOptions:
     }
     return messages.SpeculativeOptions(
         **known,
-        policy=_POLICIES[parsed.policy] if parsed.policy else None,
-        acceptance=_RULES[parsed.acceptance] if parsed.acceptance else None,
+        policy=wire.POLICIES.write(Policy(parsed.policy)) if parsed.policy else None,
+        acceptance=wire.RULES.write(Rule(parsed.acceptance)) if parsed.acceptance else None,
     )

@@ -14,7 +14,7 @@ from orchestrator import reporting
 from orchestrator.admission import Pace
 from orchestrator.beam_driver import BeamDriver
 from orchestrator.config import OrchestratorConfig
-from orchestrator.core.actions import End, Finish
+from orchestrator.core.actions import End
 from orchestrator.core.counts import Counts
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
@@ -27,6 +27,7 @@ from orchestrator.request import GenerationRequest, read_request
 from orchestrator.timings import Timings
 from outrider import logs
 from outrider.errors import EngineBusy
+from outrider.messages import FinishReason
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 Responses = AsyncGenerator[messages.GenerateResponse]
@@ -241,7 +242,7 @@ async def _deltas(
                 break
             delta = reporting.delta_of(event, plan, text)
             length += len(delta.token_ids)
-            if text.stopped_by and generation.finished is not Finish.STOP_SEQUENCE:
+            if text.stopped_by and generation.finished is not FinishReason.STOP_SEQUENCE:
                 generation.stop(length)
             if wants_report and event.report is not None:
                 delta.report.CopyFrom(reporting.report_of(event.report, plan.token_texts))

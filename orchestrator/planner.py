@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from orchestrator.config import OrchestratorConfig
-from orchestrator.core.actions import Finish, TokenLogprob
+from orchestrator.core.actions import TokenLogprob
 from orchestrator.core.controller import Control
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
@@ -19,7 +19,7 @@ from orchestrator.peers import Hosted, Pair
 from orchestrator.request import GenerationRequest, Prompt
 from outrider import wire
 from outrider.errors import InvalidRequest, PromptTooLong
-from outrider.messages import Rule, SessionParameters, Span
+from outrider.messages import FinishReason, Rule, SessionParameters, Span
 from outrider.sampling import SamplingParameters, check_bias_count
 from outrider.speculation import Policy, Speculation
 from outrider.texts import least_token_count
@@ -81,7 +81,7 @@ class Planner:
             rollback_calls=asked.rollback_calls,
             end_token_ids=frozenset([*vocabulary.end_token_ids, *stop_ids]),
             target_context=capacity,
-            limit_reason=Finish.TOKEN_LIMIT if is_limited else Finish.CONTEXT_FULL,
+            limit_reason=FinishReason.TOKEN_LIMIT if is_limited else FinishReason.CONTEXT_FULL,
             token_texts=hosted.vocabulary.texts,
             finishes_character=asked.finish_character,
             control_names={
@@ -104,7 +104,7 @@ class Planner:
         """
         text, opening, keep = generation.committed, plan.opening, plan.keep_count
         drop = (len(text) - keep) // 2
-        if generation.finished is not Finish.CONTEXT_FULL or keep < 0 or not drop:
+        if generation.finished is not FinishReason.CONTEXT_FULL or keep < 0 or not drop:
             return None
         dropped = Span(keep, [*opening.dropped.token_ids, *text[keep : keep + drop]])
         return replace(

@@ -9,7 +9,7 @@ from itertools import accumulate, takewhile
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from orchestrator.core.actions import Commit, DraftEnd, Finish, Origin, Report, TokenLogprob
+from orchestrator.core.actions import Commit, Report, TokenLogprob
 from orchestrator.core.controller import Control
 from orchestrator.core.counts import Counts
 from orchestrator.core.generation import Generation
@@ -20,34 +20,6 @@ from outrider import wire
 from outrider.messages import Candidates
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
-
-_ORIGINS = {
-    Origin.DRAFTED: messages.TOKEN_ORIGIN_DRAFTED,
-    Origin.CORRECTED: messages.TOKEN_ORIGIN_CORRECTED,
-    Origin.BONUS: messages.TOKEN_ORIGIN_BONUS,
-    Origin.PLAIN: messages.TOKEN_ORIGIN_PLAIN,
-}
-_REASONS = {
-    Finish.END_OF_TEXT: messages.FINISH_REASON_END_OF_TEXT,
-    Finish.TOKEN_LIMIT: messages.FINISH_REASON_TOKEN_LIMIT,
-    Finish.STOP_SEQUENCE: messages.FINISH_REASON_STOP_SEQUENCE,
-    Finish.CONTEXT_FULL: messages.FINISH_REASON_CONTEXT_FULL,
-}
-_DRAFT_ENDS = {
-    DraftEnd.LENGTH: messages.DRAFT_END_LENGTH,
-    DraftEnd.END_OF_TEXT: messages.DRAFT_END_END_OF_TEXT,
-    DraftEnd.TOKEN_LIMIT: messages.DRAFT_END_TOKEN_LIMIT,
-    DraftEnd.CONTEXT: messages.DRAFT_END_CONTEXT,
-    DraftEnd.SHORT: messages.DRAFT_END_SHORT,
-    DraftEnd.LATE: messages.DRAFT_END_LATE,
-    DraftEnd.PAUSED: messages.DRAFT_END_PAUSED,
-    DraftEnd.ABSENT: messages.DRAFT_END_ABSENT,
-    DraftEnd.OFF: messages.DRAFT_END_OFF,
-    DraftEnd.PROMPT: messages.DRAFT_END_PROMPT,
-    DraftEnd.DOUBT: messages.DRAFT_END_DOUBT,
-    DraftEnd.ENOUGH: messages.DRAFT_END_ENOUGH,
-}
-
 
 PAGE_BYTES = 2 * 2**20
 """What goes into one message at most, unless a single part of it is larger."""
@@ -77,7 +49,7 @@ def started(plan: Plan) -> messages.GenerationStarted:
     return messages.GenerationStarted(
         prompt_token_ids=plan.prompt,
         seed=plan.opening.seed,
-        acceptance_rule=wire.write_rule(plan.opening.rule),
+        acceptance_rule=wire.RULES.write(plan.opening.rule),
         truncated=plan.is_truncated,
         untruncated_token_count=plan.whole_count,
         context_token_count=plan.target_context,
@@ -97,7 +69,7 @@ def delta_of(
     for i, token_id in enumerate(event.token_ids):
         if text.stopped_by:
             break
-        origin = _ORIGINS[event.origins[i]]
+        origin = wire.ORIGINS.write(event.origins[i])
         delta.token_ids.append(token_id)
         delta.origins.append(origin)
         delta.pieces.extend(pieces_of(_shown(token_id, plan, text, origin)))
@@ -157,7 +129,7 @@ def report_of(report: Report, texts: Sequence[bytes]) -> messages.RoundReport:
         draft=[token(token_id) for token_id in report.draft],
         accepted_token_count=report.accepted_count,
         target=token(report.next_token_id),
-        draft_end=_DRAFT_ENDS[report.draft_end],
+        draft_end=wire.DRAFT_ENDS.write(report.draft_end),
         positions=[
             messages.PositionCandidates(
                 target=candidates(report.target_candidates, i),
@@ -175,7 +147,7 @@ def finished(
     assert generation.finished is not None
     plan = generation.plan
     return messages.GenerationFinished(
-        reason=_REASONS[generation.finished],
+        reason=wire.FINISH_REASONS.write(generation.finished),
         statistics=numbers,
         truncated=plan.is_truncated or bool(plan.opening.dropped.token_ids),
     )

@@ -180,10 +180,10 @@ def _read_rule_and_form(
     """Return the acceptance rule and the row form, refusing what does not go together."""
     rule = Rule.MATCH if sampling.greedy else Rule.SHARED_NOISE
     if options.acceptance:
-        rule = wire.read_rule(options.acceptance)
+        rule = wire.RULES.read(options.acceptance)
     form = Form.DISTRIBUTIONS if rule is Rule.REJECTION else Form.SAMPLED
     if options.row_form:
-        form = wire.read_form(options.row_form)
+        form = wire.FORMS.read(options.row_form)
     if (form is Form.SAMPLED) == (rule is Rule.REJECTION):
         raise InvalidRequest(
             "speculative.row_form", f"{form.value} does not go with acceptance {rule.value}"
@@ -206,7 +206,7 @@ def _read_speculation(
         if options.HasField(name)
     }
     if options.policy:
-        known["policy"] = wire.read_policy(options.policy)
+        known["policy"] = wire.POLICIES.read(options.policy)
     if not drafts:
         known["enabled"] = False
     known.setdefault("n_min", min(default.n_min, known.get("n_max", default.n_max)))

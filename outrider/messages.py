@@ -55,6 +55,45 @@ class Form(Enum):
     LOGITS = "logits"
 
 
+class Origin(Enum):
+    """Where a token came from."""
+
+    UNSPECIFIED = "unspecified"
+    DRAFTED = "drafted"  # proposed by the draft and accepted
+    CORRECTED = "corrected"  # the target's, in place of a rejected one
+    BONUS = "bonus"  # the target's, after a fully accepted draft
+    PLAIN = "plain"  # the target's, in a round without a draft
+
+
+class FinishReason(Enum):
+    """Why a generation ended."""
+
+    UNSPECIFIED = "unspecified"
+    END_OF_TEXT = "end of text"
+    TOKEN_LIMIT = "token limit"
+    STOP_SEQUENCE = "stop sequence"
+    CONTEXT_FULL = "context full"
+    CANCELLED = "cancelled"
+
+
+class DraftEnd(Enum):
+    """Why a round's draft is as long as it is."""
+
+    UNSPECIFIED = "unspecified"
+    LENGTH = "it has the length that was asked for"
+    END_OF_TEXT = "it ends the text"
+    TOKEN_LIMIT = "the token limit leaves no more"
+    CONTEXT = "a context leaves no more"
+    SHORT = "no more was there when the target was free"
+    LATE = "the draft is past its deadline"
+    PAUSED = "plain rounds follow a draft that failed or was dropped"
+    ABSENT = "there is no draft service"
+    OFF = "none is wanted"
+    PROMPT = "the first round is the prompt's"
+    DOUBT = "the draft was not sure enough of the next token"
+    ENOUGH = "more would not have paid"
+
+
 @dataclass(frozen=True, slots=True)
 class LogprobOptions:
     """How many of the most probable tokens to report, and under which distribution."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 
 import numpy as np
@@ -66,6 +66,18 @@ SCORING = frozenset({Stage.PENALTIES, Stage.DRY})
 _KEEP_THE_BEST = {Stage.TOP_N_SIGMA, Stage.TOP_K, Stage.TOP_P, Stage.MIN_P}
 
 
+def _real(default: float, low: float, high: float) -> float:
+    """Return the field of a number in [low, high]."""
+    made: float = field(default=default, metadata={"low": low, "high": high, "whole": False})
+    return made
+
+
+def _whole(default: int, low: int, high: int = 2**31 - 1) -> int:
+    """Return the field of a whole number in [low, high]."""
+    made: int = field(default=default, metadata={"low": low, "high": high, "whole": True})
+    return made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParameters:
     """How a row of logits becomes a distribution; the defaults are llama.cpp's.
@@ -76,56 +88,41 @@ class SamplingParameters:
     value is outside its range or not a number.
     """
 
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    dynatemp_range: float = 0.0  # the temperature moves by so much, with the entropy
-    dynatemp_exponent: float = 1.0
-    typical_p: float = 1.0
-    top_n_sigma: float = -1.0  # off unless above 0
-    tfs_z: float = 1.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    min_keep: int = 0  # tokens that top-p, min-p, typical-p, tail-free and XTC leave at least
-    repeat_last_n: int = 64  # tokens that penalties look at; -1 is the context
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    temperature: float = _real(0.8, 0.0, MAX_TEMPERATURE)
+    dynatemp_range: float = _real(0.0, 0.0, MAX_TEMPERATURE)
+    """By so much the temperature moves, with the entropy."""
+    dynatemp_exponent: float = _real(1.0, 0.0, 100.0)
+    top_k: int = _whole(40, 0)
+    top_p: float = _real(0.95, 0.0, 1.0)
+    min_p: float = _real(0.05, 0.0, 1.0)
+    top_n_sigma: float = _real(-1.0, -1.0, 1e6)  # off unless above 0
+    tfs_z: float = _real(1.0, 0.0, 1.0)
+    xtc_probability: float = _real(0.0, 0.0, 1.0)
+    xtc_threshold: float = _real(0.1, 0.0, 1.0)
+    typical_p: float = _real(1.0, 0.0, 1.0)
+    repeat_last_n: int = _whole(64, -1)  # tokens that penalties look at; -1 is the context
+    repeat_penalty: float = _real(1.0, 1e-3, 1e3)
+    presence_penalty: float = _real(0.0, -1e3, 1e3)
+    frequency_penalty: float = _real(0.0, -1e3, 1e3)
     penalize_newline: bool = True
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = -1  # -1 is the context
+    dry_multiplier: float = _real(0.0, 0.0, 1e3)
+    dry_base: float = _real(1.75, 0.0, 1e3)
+    dry_allowed_length: int = _whole(2, 0)
+    dry_penalty_last_n: int = _whole(-1, -1)  # -1 is the context
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    mirostat: int = 0  # 1 and 2 are its versions
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
+    mirostat: int = _whole(0, 0, 2)  # 1 and 2 are its versions
+    mirostat_tau: float = _real(5.0, 0.0, 100.0)
+    mirostat_eta: float = _real(0.1, 0.0, 1.0)
+    min_keep: int = _whole(0, 0)
+    """Tokens that top-p, min-p, typical-p, tail-free and XTC leave at least."""
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, what is added); -inf: never
     grammar: str = ""  # GBNF
     stages: tuple[Stage, ...] = DEFAULT_STAGES
 
     def __post_init__(self) -> None:
-        _check("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
-        _check_whole("top_k", self.top_k, 0, 2**31 - 1)
-        for name in ("top_p", "min_p", "typical_p", "tfs_z", "xtc_probability", "xtc_threshold"):
-            _check(name, getattr(self, name), 0.0, 1.0)
-        _check("dynatemp_range", self.dynatemp_range, 0.0, MAX_TEMPERATURE)
-        _check("dynatemp_exponent", self.dynatemp_exponent, 0.0, 100.0)
-        _check("top_n_sigma", self.top_n_sigma, -1.0, 1e6)
-        _check_whole("min_keep", self.min_keep, 0, 2**31 - 1)
-        _check_whole("repeat_last_n", self.repeat_last_n, -1, 2**31 - 1)
-        _check("repeat_penalty", self.repeat_penalty, 1e-3, 1e3)
-        _check("presence_penalty", self.presence_penalty, -1e3, 1e3)
-        _check("frequency_penalty", self.frequency_penalty, -1e3, 1e3)
-        _check("dry_multiplier", self.dry_multiplier, 0.0, 1e3)
-        _check("dry_base", self.dry_base, 0.0, 1e3)
-        _check_whole("dry_allowed_length", self.dry_allowed_length, 0, 2**31 - 1)
-        _check_whole("dry_penalty_last_n", self.dry_penalty_last_n, -1, 2**31 - 1)
+        for each in _NUMBERS:
+            _check(each.name, getattr(self, each.name), **each.metadata)
         _check_breakers(self.dry_sequence_breakers)
-        _check_whole("mirostat", self.mirostat, 0, 2)
-        _check("mirostat_tau", self.mirostat_tau, 0.0, 100.0)
-        _check("mirostat_eta", self.mirostat_eta, 0.0, 1.0)
         check_biases(self.logit_bias)
         if "\0" in self.grammar:
             raise InvalidRequest("grammar", "holds a NUL character")
@@ -227,14 +224,16 @@ class SamplingParameters:
         return effective + [stage.name.lower() for stage in stages]
 
 
-def _check(name: str, value: float, low: float, high: float) -> None:
+_NUMBERS = tuple(each for each in fields(SamplingParameters) if each.metadata)
+
+NUMBERS = tuple(each.name for each in _NUMBERS)
+"""The numbers among the parameters; messages, HTTP bodies and CLI options call them the same."""
+
+
+def _check(name: str, value: float, low: float, high: float, whole: bool) -> None:
     if not low <= value <= high:
         raise InvalidRequest(name, f"must be in [{low:g}, {high:g}], not {value!r}")
-
-
-def _check_whole(name: str, value: int, low: int, high: int) -> None:
-    _check(name, value, low, high)
-    if value != int(value):
+    if whole and value != int(value):
         raise InvalidRequest(name, f"must be a whole number, not {value!r}")
 
 

@@ -7,8 +7,9 @@ Readers raise InvalidRequest with the field's name. What depends on the model
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
+from enum import Enum
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -22,19 +23,22 @@ from outrider.messages import (
     NOTHING_DROPPED,
     SALT_BYTES,
     Candidates,
+    DraftEnd,
+    FinishReason,
     Form,
     Frame,
     LogprobOptions,
     Logprobs,
     ModelReference,
     Order,
+    Origin,
     Round,
     Rows,
     Rule,
     SessionParameters,
     Span,
 )
-from outrider.sampling import SamplingParameters, Stage
+from outrider.sampling import NUMBERS, SamplingParameters, Stage
 from outrider.speculation import Policy
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
@@ -48,81 +52,40 @@ MAX_VOCABULARY = 1 << 22
 MAX_SUPPORT = 4096
 """Entries of one draft distribution at most."""
 
-_RULES = {
-    common.ACCEPTANCE_RULE_MATCH: Rule.MATCH,
-    common.ACCEPTANCE_RULE_SHARED_NOISE: Rule.SHARED_NOISE,
-    common.ACCEPTANCE_RULE_REJECTION: Rule.REJECTION,
-}
-_FORMS = {
-    common.ROW_FORM_SAMPLED: Form.SAMPLED,
-    common.ROW_FORM_DISTRIBUTIONS: Form.DISTRIBUTIONS,
-    common.ROW_FORM_LOGITS: Form.LOGITS,
-}
-_POLICIES = {
-    orchestrator.DRAFT_POLICY_MEASURED: Policy.MEASURED,
-    orchestrator.DRAFT_POLICY_FIXED: Policy.FIXED,
-    orchestrator.DRAFT_POLICY_CLASSIC: Policy.CLASSIC,
-}
-_STAGES = {
-    common.SAMPLER_PENALTIES: Stage.PENALTIES,
-    common.SAMPLER_DRY: Stage.DRY,
-    common.SAMPLER_TOP_N_SIGMA: Stage.TOP_N_SIGMA,
-    common.SAMPLER_TOP_K: Stage.TOP_K,
-    common.SAMPLER_TFS_Z: Stage.TFS_Z,
-    common.SAMPLER_TYPICAL_P: Stage.TYPICAL_P,
-    common.SAMPLER_TOP_P: Stage.TOP_P,
-    common.SAMPLER_MIN_P: Stage.MIN_P,
-    common.SAMPLER_XTC: Stage.XTC,
-    common.SAMPLER_TEMPERATURE: Stage.TEMPERATURE,
-}
-_STAGE_VALUES = {stage: value for value, stage in _STAGES.items()}
-_POLICY_VALUES = {policy: value for value, policy in _POLICIES.items()}
-_RULE_VALUES = {rule: value for value, rule in _RULES.items()}
-_FORM_VALUES = {form: value for value, form in _FORMS.items()}
+Member = TypeVar("Member", bound=Enum)
 
 
-def read_rule(value: int) -> Rule:
-    """Return the acceptance rule of an enum value."""
-    if value not in _RULES:
-        raise InvalidRequest("acceptance_rule", f"unknown value {value}")
-    return _RULES[value]  # type: ignore[index]
+class EnumNumbers(Generic[Member]):
+    """The members of an enum of ours and the numbers of their namesakes in a protobuf enum."""
+
+    def __init__(self, field: str, ours: type[Member], theirs: Any, prefix: str) -> None:
+        self._field = field
+        self._numbers = {member: theirs.Value(prefix + member.name) for member in ours}
+        self._members = {number: member for member, number in self._numbers.items()}
+
+    def read(self, number: int, default: Member | None = None) -> Member:
+        """Return a member; for an unknown number the default, or else raise InvalidRequest."""
+        member = self._members.get(number, default)
+        if member is None:
+            raise InvalidRequest(self._field, f"unknown value {number}")
+        return member
+
+    def write(self, member: Member) -> Any:
+        """Return the number of a member."""
+        return self._numbers[member]
 
 
-def write_rule(rule: Rule) -> common.AcceptanceRule:
-    """Return the enum value of an acceptance rule."""
-    return _RULE_VALUES[rule]
+RULES = EnumNumbers("acceptance_rule", Rule, common.AcceptanceRule, "ACCEPTANCE_RULE_")
+FORMS = EnumNumbers("row_form", Form, common.RowForm, "ROW_FORM_")
+STAGES = EnumNumbers("samplers", Stage, common.Sampler, "SAMPLER_")
+POLICIES = EnumNumbers("policy", Policy, orchestrator.DraftPolicy, "DRAFT_POLICY_")
+ORIGINS = EnumNumbers("origin", Origin, orchestrator.TokenOrigin, "TOKEN_ORIGIN_")
+DRAFT_ENDS = EnumNumbers("draft_end", DraftEnd, orchestrator.DraftEnd, "DRAFT_END_")
+FINISH_REASONS = EnumNumbers("reason", FinishReason, orchestrator.FinishReason, "FINISH_REASON_")
 
 
-def read_policy(value: int) -> Policy:
-    """Return the draft policy of an enum value."""
-    if value not in _POLICIES:
-        raise InvalidRequest("policy", f"unknown value {value}")
-    return _POLICIES[value]  # type: ignore[index]
-
-
-def write_policy(policy: Policy) -> orchestrator.DraftPolicy:
-    """Return the enum value of a draft policy."""
-    return _POLICY_VALUES[policy]
-
-
-def read_form(value: int) -> Form:
-    """Return the row form of an enum value."""
-    if value not in _FORMS:
-        raise InvalidRequest("row_form", f"unknown value {value}")
-    return _FORMS[value]  # type: ignore[index]
-
-
-def write_form(form: Form) -> common.RowForm:
-    """Return the enum value of a row form."""
-    return _FORM_VALUES[form]
-
-
-_SCALARS = tuple(
-    each.name
-    for each in fields(SamplingParameters)
-    if each.name not in ("dry_sequence_breakers", "logit_bias", "grammar", "stages")
-)
-"""The sampling parameters that are one number each, under one name here and on the wire."""
+_SCALARS = (*NUMBERS, "penalize_newline")
+"""The sampling parameters that are one value each, under one name here and on the wire."""
 
 
 def read_sampling(message: common.SamplingParameters) -> SamplingParameters:
@@ -136,14 +99,8 @@ def read_settings(message: common.SamplingParameters) -> SamplingParameters:
     if message.HasField("dry_sequence_breakers"):
         known["dry_sequence_breakers"] = tuple(message.dry_sequence_breakers.texts)
     if message.samplers:
-        known["stages"] = tuple(map(_read_stage, message.samplers))
+        known["stages"] = tuple(map(STAGES.read, message.samplers))
     return SamplingParameters(grammar=message.grammar, **known)
-
-
-def _read_stage(value: int) -> Stage:
-    if value not in _STAGES:
-        raise InvalidRequest("samplers", f"unknown value {value}")
-    return _STAGES[value]  # type: ignore[index]
 
 
 def _read_bias(message: common.LogitBias) -> tuple[int, float]:
@@ -162,13 +119,8 @@ def write_sampling(parameters: SamplingParameters) -> common.SamplingParameters:
             for token_id, bias in parameters.logit_bias
         ],
         grammar=parameters.grammar,
-        samplers=map(write_stage, parameters.stages),
+        samplers=map(STAGES.write, parameters.stages),
     )
-
-
-def write_stage(stage: Stage) -> common.Sampler:
-    """Return the enum value of a link of the sampler chain."""
-    return _STAGE_VALUES[stage]
 
 
 def read_logprob_options(message: common.LogprobOptions) -> LogprobOptions:
@@ -200,7 +152,7 @@ def read_opening(message: common.OpenSession) -> SessionParameters:
     return SessionParameters(
         session_id=read_session_id(message.session_id),
         attempt=_at_least("attempt", message.attempt, 0),
-        rule=read_rule(message.acceptance_rule),
+        rule=RULES.read(message.acceptance_rule),
         sampling=read_sampling(message.sampling),
         seed=message.seed,
         choice=_at_least("choice_index", message.choice_index, 0),
@@ -320,7 +272,7 @@ def write_opening(opening: SessionParameters) -> common.OpenSession:
     return common.OpenSession(
         session_id=opening.session_id,
         attempt=opening.attempt,
-        acceptance_rule=write_rule(opening.rule),
+        acceptance_rule=RULES.write(opening.rule),
         sampling=write_sampling(opening.sampling),
         seed=opening.seed,
         choice_index=opening.choice,
@@ -463,7 +415,7 @@ def read_round(message: target.VerifyRound, size: int) -> Round:
     if len(message.draft_token_ids) > MAX_DRAFT:
         raise InvalidRequest("draft_token_ids", f"at most {MAX_DRAFT} in one round")
     ids = read_ids("draft_token_ids", message.draft_token_ids, size)
-    form, survivals = read_form(message.row_form), message.draft_survivals
+    form, survivals = FORMS.read(message.row_form), message.draft_survivals
     if survivals and (len(survivals) != len(ids) or form is not Form.SAMPLED):
         raise InvalidRequest("draft_survivals", "one for every draft token, with SAMPLED only")
     mu = message.mirostat_mu if message.HasField("mirostat_mu") else None
@@ -479,7 +431,7 @@ def write_round(round_: Round) -> target.VerifyRequest:
             round=round_.number,
             prefix=write_span(round_.prefix),
             draft_token_ids=round_.draft,
-            row_form=write_form(round_.form),
+            row_form=FORMS.write(round_.form),
             draft_survivals=round_.survivals,
             sent_ahead=round_.is_ahead,
             mirostat_mu=round_.mirostat_mu,

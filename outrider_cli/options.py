@@ -323,14 +323,9 @@ class SamplingOptions:
 
     def request(self) -> dict[str, Any]:
         """Return the arguments of client.GenerateOptions. Raises InvalidRequest."""
-        from outrider.sampling import SamplingParameters, read_stages
+        from outrider.sampling import NUMBERS, SamplingParameters, read_stages
 
-        known = {
-            each.name: getattr(self, each.name)
-            for each in fields(self)
-            if each.name in SamplingParameters.__slots__
-            and each.name not in ("logit_bias", "grammar")
-        }
+        known: dict[str, Any] = {name: getattr(self, name) for name in NUMBERS}
         if self.dry_sequence_breaker is not None:
             texts = [text for text in self.dry_sequence_breaker if text != "none"]
             known["dry_sequence_breakers"] = tuple(texts)

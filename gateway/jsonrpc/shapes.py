@@ -264,36 +264,19 @@ def _probabilities(tokens: Iterable[CommittedToken]) -> list[dict[str, Any]]:
     ]
 
 
-_SETTINGS_SINCE = (
-    *("dynatemp_range", "dynatemp_exponent", "top_n_sigma", "xtc_probability", "xtc_threshold"),
-    *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
-    *("dry_sequence_breakers", "min_keep", "samplers"),
-)
-"""What the library did not have; under llama-server's names."""
-
-
 def settings(asked: Asked, started: messages.GenerationStarted) -> dict[str, Any]:
     """Return `generation_settings`: every key of the library's and more, everything resolved."""
     sampling, fields, said = started.sampling, asked.fields, asked.settings
-    since = sampling_settings(sampling)
+    shown = sampling_settings(sampling)
+    temperature = shown.pop("temperature")
     return {
-        **{name: since[name] for name in _SETTINGS_SINCE},
+        **shown,
         "n_ctx": started.context_token_count,
         "model": started.model_name,
         "seed": started.seed,
-        "temp": _short(sampling.temperature),
-        "top_k": sampling.top_k,
+        "temp": _short(temperature),
         "top_p": _short(sampling.top_p),
         "min_p": _short(sampling.min_p),
-        "tfs_z": sampling.tfs_z,
-        "typical_p": sampling.typical_p,
-        "repeat_last_n": sampling.repeat_last_n,
-        "repeat_penalty": sampling.repeat_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "mirostat": sampling.mirostat,
-        "mirostat_tau": sampling.mirostat_tau,
-        "mirostat_eta": sampling.mirostat_eta,
         "penalize_nl": sampling.penalize_newline,
         "stop": list(asked.request.stop_sequences),
         "n_predict": said["n_predict"],
@@ -302,7 +285,6 @@ def settings(asked: Asked, started: messages.GenerationStarted) -> dict[str, Any
         "stream": False,
         "logit_bias": [_write_bias(each) for each in sampling.logit_biases],
         "n_probs": fields.n_probs or 0,
-        "grammar": sampling.grammar,
         "speculative": _write_speculative(fields.speculative),
     }
 

@@ -4,27 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
-from outrider.messages import Candidates, Logprobs, Order, Round
-
-
-class Origin(Enum):
-    """Where a committed token came from."""
-
-    DRAFTED = "drafted"
-    CORRECTED = "corrected"
-    BONUS = "bonus"
-    PLAIN = "plain"
-
-
-class Finish(Enum):
-    """Why a generation ended."""
-
-    END_OF_TEXT = "end of text"
-    TOKEN_LIMIT = "token limit"
-    STOP_SEQUENCE = "stop sequence"
-    CONTEXT_FULL = "context full"
+from outrider.messages import Candidates, DraftEnd, FinishReason, Logprobs, Order, Origin, Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +36,6 @@ class RollBack:
     token_count: int
     round: int
     order: int
-
-
-class DraftEnd(Enum):
-    """Why a round's draft is as long as it is."""
-
-    LENGTH = "length"  # as long as was wanted
-    END_OF_TEXT = "end of text"
-    TOKEN_LIMIT = "token limit"
-    CONTEXT = "context"
-    DOUBT = "doubt"  # the draft stopped at an unsure token, as the request wants
-    ENOUGH = "enough"  # more would not have paid
-    SHORT = "short"  # no more was there when the target was free
-    LATE = "late"
-    PAUSED = "paused"
-    ABSENT = "absent"
-    OFF = "off"
-    PROMPT = "prompt"  # the first round is the prompt's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +74,7 @@ class Commit:
 class End:
     """The generation is over."""
 
-    reason: Finish
+    reason: FinishReason
 
 
 Action = SendOrder | SendRound | Wake | RollBack | Commit | End

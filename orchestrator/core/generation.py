@@ -26,10 +26,7 @@ from orchestrator.core.acceptance import DraftToken, Verdict
 from orchestrator.core.actions import (
     Action,
     Commit,
-    DraftEnd,
     End,
-    Finish,
-    Origin,
     Report,
     RollBack,
     SendOrder,
@@ -47,9 +44,12 @@ from orchestrator.core.target_progress import RoundInFlight, TargetProgress
 from orchestrator.core.text import ends_inside_character
 from outrider.messages import (
     MAX_DRAFT,
+    DraftEnd,
+    FinishReason,
     Form,
     Frame,
     Order,
+    Origin,
     Round,
     Rows,
     Rule,
@@ -71,7 +71,7 @@ class Generation:
         self.committed = list(plan.prompt)  # it only grows, but for what a stop sequence takes back
         # What happened so far, for reports; nothing is decided by it but the first round.
         self.counts = Counts()
-        self.finished: Finish | None = None  # set once; nothing is asked after it
+        self.finished: FinishReason | None = None  # set once; nothing is asked after it
         self.waits_for_draft = False  # the newest actions were to wait for more of the line
         self._control = plan.control
         self._draft = DraftProgress()
@@ -211,7 +211,7 @@ class Generation:
     def target_full(self, round_: int) -> None:
         """The round does not fit the target's context."""
         if self._target.is_oldest(round_):
-            self._finish(Finish.CONTEXT_FULL)
+            self._finish(FinishReason.CONTEXT_FULL)
 
     def target_rows(
         self, round_: int, rows: Rows, now: float, spent: ServiceTime = UNREPORTED
@@ -338,7 +338,7 @@ class Generation:
             self.committed.append(token_id)
             count += 1
             if token_id in self.plan.end_token_ids:
-                self._finish(Finish.END_OF_TEXT)
+                self._finish(FinishReason.END_OF_TEXT)
             elif self._is_long_enough():
                 self._finish(self.plan.limit_reason)
             if self.finished:
@@ -371,10 +371,10 @@ class Generation:
         accepted = max(0, min(last_accepted, length - before))
         self.counts.forget_accepted(accepted, last_accepted)
         del self.committed[length:]
-        self.finished = Finish.STOP_SEQUENCE
+        self.finished = FinishReason.STOP_SEQUENCE
         self._target.in_flight.clear()
 
-    def _finish(self, reason: Finish) -> None:
+    def _finish(self, reason: FinishReason) -> None:
         if self.finished is None:
             self.finished = reason
             self._target.in_flight.clear()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core.actions import Finish
 from orchestrator.core.controller import Control
-from outrider.messages import Form, SessionParameters
+from outrider.messages import FinishReason, Form, SessionParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +20,7 @@ class Plan:
     rollback_calls: bool  # call Rollback after every rejection, as in the textbook
     end_token_ids: frozenset[int]
     target_context: int
-    limit_reason: Finish = Finish.TOKEN_LIMIT  # what reaching the token limit means
+    limit_reason: FinishReason = FinishReason.TOKEN_LIMIT  # what reaching the token limit means
     token_texts: Sequence[bytes] = ()  # by id
     finishes_character: bool = False  # with some tokens beyond the limit; needs `token_texts`
     control_names: Mapping[int, str] = field(default_factory=dict)  # those to report, by id

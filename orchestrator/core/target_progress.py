@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.core.actions import DraftEnd
 from outrider.distribution import Distribution
-from outrider.messages import Candidates, Round, Span
+from outrider.messages import Candidates, DraftEnd, Round, Span
 
 
 @dataclass(slots=True)

@@ -12,16 +12,13 @@ from outrider.client.values import (
     ControllerView,
     Delta,
     Detail,
-    DraftEnd,
     EngineSeconds,
     Event,
     Finished,
-    FinishReason,
     GenerateOptions,
     JobFailure,
     Logprob,
     Model,
-    Origin,
     Peer,
     PeerState,
     Piece,
@@ -34,6 +31,7 @@ from outrider.client.values import (
     Status,
     Token,
 )
+from outrider.messages import DraftEnd, FinishReason, Origin
 
 __all__ = [
     "CallFailed",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -15,17 +14,13 @@ from outrider.client.values import (
     Candidate,
     ControllerView,
     Delta,
-    Detail,
-    DraftEnd,
     EngineSeconds,
     Event,
     Finished,
-    FinishReason,
     GenerateOptions,
     JobFailure,
     Logprob,
     Model,
-    Origin,
     Peer,
     PeerState,
     Piece,
@@ -39,6 +34,7 @@ from outrider.client.values import (
     Token,
     check_text,
 )
+from outrider.messages import DraftEnd, FinishReason, Origin
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -51,7 +47,7 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
         token_limit=options.token_limit,
         stop_sequences=options.stop_sequences,
         speculative=_write_speculative(options),
-        round_detail=_DETAILS[options.detail],
+        round_detail=messages.RoundDetail.Name(options.detail.value),
         json_schema=options.json_schema,
         ignore_eos=options.ignore_eos,
         finish_character=options.finish_character,
@@ -84,17 +80,13 @@ def _write_speculative(options: GenerateOptions) -> messages.SpeculativeOptions:
     policy = known.pop("policy", None)
     message = messages.SpeculativeOptions(**known)
     if policy is not None:
-        message.policy = wire.write_policy(policy)
+        message.policy = wire.POLICIES.write(policy)
     if options.acceptance is not None:
-        message.acceptance = wire.write_rule(options.acceptance)
+        message.acceptance = wire.RULES.write(options.acceptance)
     if options.rows is not None:
-        message.row_form = wire.write_form(options.rows)
+        message.row_form = wire.FORMS.write(options.rows)
     if options.rollback is not None:
-        message.rollback = (
-            messages.ROLLBACK_MODE_RPC
-            if options.rollback is Rollback.RPC
-            else messages.ROLLBACK_MODE_SPAN
-        )
+        message.rollback = _ROLLBACKS.write(options.rollback)
     return message
 
 
@@ -121,7 +113,7 @@ def read_started(message: messages.GenerationStarted) -> Started:
     return Started(
         tuple(message.prompt_token_ids),
         message.seed,
-        wire.read_rule(message.acceptance_rule),
+        wire.RULES.read(message.acceptance_rule),
         message.cached_token_count,
         message.truncated,
         message.context_token_count,
@@ -156,7 +148,7 @@ def _read_report(message: messages.RoundReport) -> Report:
         draft=tuple(read_token(token) for token in message.draft),
         accepted_token_count=message.accepted_token_count,
         target=read_token(message.target),
-        draft_end=_DRAFT_ENDS.get(message.draft_end, DraftEnd.UNSPECIFIED),
+        draft_end=wire.DRAFT_ENDS.read(message.draft_end, DraftEnd.UNSPECIFIED),
         positions=tuple(
             Position(_read_candidates(position.target), _read_candidates(position.draft))
             for position in message.positions
@@ -174,13 +166,13 @@ def _read_candidates(listed: Iterable[messages.Candidate]) -> tuple[Candidate, .
 
 
 def _read_finished(message: messages.GenerationFinished, choice: int) -> Finished:
-    reason = _REASONS.get(message.reason, FinishReason.UNSPECIFIED)
+    reason = wire.FINISH_REASONS.read(message.reason, FinishReason.UNSPECIFIED)
     statistics = Statistics(**_read_fields(message.statistics))
     return Finished(reason, statistics, message.stop_sequence, message.truncated, choice)
 
 
 def _read_origin(value: int) -> Origin:
-    return _ORIGINS.get(value, Origin.UNSPECIFIED)
+    return wire.ORIGINS.read(value, Origin.UNSPECIFIED)
 
 
 def read_status(message: messages.GetStatusResponse) -> Status:
@@ -201,7 +193,7 @@ def _read_peer(message: messages.PeerStatus) -> Peer:
     return Peer(
         role=message.role,
         address=message.address,
-        state=_STATES.get(message.state, PeerState.UNSPECIFIED),
+        state=_STATES.read(message.state, PeerState.UNSPECIFIED),
         detail=message.detail,
         model=_read_model(message.model) if message.HasField("model") else None,
         round_trip_seconds=message.round_trip_duration.ToNanoseconds() / 1e9,
@@ -242,21 +234,7 @@ def _read_fields(message: Message) -> dict[str, Any]:
     return fields
 
 
-Member = TypeVar("Member", bound=Enum)
-
-
-def _members(ours: type[Member], theirs: Any, prefix: str) -> dict[int, Member]:
-    return {theirs.Value(prefix + member.name): member for member in ours}
-
-
 # Values added later are not in here, and read as unspecified.
-_ORIGINS = _members(Origin, messages.TokenOrigin, "TOKEN_ORIGIN_")
-_REASONS = _members(FinishReason, messages.FinishReason, "FINISH_REASON_")
-_STATES = _members(PeerState, messages.PeerState, "PEER_STATE_")
-_DRAFT_ENDS = _members(DraftEnd, messages.DraftEnd, "DRAFT_END_")
-_DETAILS = {
-    Detail.NOTHING: messages.ROUND_DETAIL_UNSPECIFIED,
-    Detail.TOKENS: messages.ROUND_DETAIL_TOKENS,
-    Detail.CANDIDATES: messages.ROUND_DETAIL_CANDIDATES,
-}
+_STATES = wire.EnumNumbers("state", PeerState, messages.PeerState, "PEER_STATE_")
+_ROLLBACKS = wire.EnumNumbers("rollback", Rollback, messages.RollbackMode, "ROLLBACK_MODE_")
 _PROFILES = {common.NUMERICS_PROFILE_EXACT: "exact", common.NUMERICS_PROFILE_NATIVE: "native"}

@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from draft_service.drafter import Line
-from orchestrator.core.actions import Commit, End, Finish, Origin, RollBack, SendOrder, SendRound
+from orchestrator.core.actions import Commit, End, RollBack, SendOrder, SendRound
 from orchestrator.core.counts import Counts
 from orchestrator.core.draft_progress import DraftState
 from orchestrator.core.estimates import PairEstimates
@@ -22,9 +22,11 @@ from orchestrator.core.policies import control
 from outrider.distribution import certain
 from outrider.errors import ContextExhausted, PositionPastCache
 from outrider.messages import (
+    FinishReason,
     Form,
     Frame,
     Order,
+    Origin,
     Round,
     Rows,
     Rule,
@@ -226,7 +228,7 @@ class World:
         self.busy: list[int] = []  # rounds to ask for again later
         self.orders: dict[int, list[int]] = {}  # by order: the committed text it stood for
         self.alone = written_alone(its_plan)
-        self.ended: Finish | None = None
+        self.ended: FinishReason | None = None
         self.checks_guesses = True
         self.replicas: list[list[int]] = []  # what other targets at the same address hold
         self.question: tuple[int, list[int]] = (0, [])
@@ -449,7 +451,7 @@ def run(world: World, events: bytes) -> None:
     world.finish_without_the_draft()
     assert world.generation.committed == world.alone
     ended = world.alone[-1] in world.plan.end_token_ids
-    assert world.ended is (Finish.END_OF_TEXT if ended else Finish.TOKEN_LIMIT)
+    assert world.ended is (FinishReason.END_OF_TEXT if ended else FinishReason.TOKEN_LIMIT)
 
 
 @SETTINGS
@@ -541,7 +543,7 @@ def test_the_text_goes_on_to_the_end_of_the_targets_context(
         world.happen(number)
     world.finish_without_the_draft()
     text = world.generation.committed
-    if world.ended is Finish.CONTEXT_FULL:
+    if world.ended is FinishReason.CONTEXT_FULL:
         assert len(text) == target_context + 1
     else:
         assert text == world.alone
@@ -720,10 +722,10 @@ def test_nothing_is_asked_twice() -> None:
 def test_a_finished_generation_stays_finished() -> None:
     generation = begun()
     generation.stop(len(PROMPT))
-    assert generation.next_actions() == [End(Finish.STOP_SEQUENCE)]
+    assert generation.next_actions() == [End(FinishReason.STOP_SEQUENCE)]
     first_token(generation)
     generation.draft_lost()
-    assert generation.next_actions() == [End(Finish.STOP_SEQUENCE)]
+    assert generation.next_actions() == [End(FinishReason.STOP_SEQUENCE)]
     assert generation.committed == PROMPT
 
 
@@ -743,15 +745,15 @@ def test_a_stop_sequence_takes_back_what_was_committed_behind_it(
     assert generation.committed == [*PROMPT, 5, 6, 2, 3, 7][:length]
     assert generation.counts.accepted == accepted
     assert generation.counts.accepted_by_position == [int(i < accepted) for i in range(3)]
-    assert generation.next_actions() == [End(Finish.STOP_SEQUENCE)]
+    assert generation.next_actions() == [End(FinishReason.STOP_SEQUENCE)]
 
 
 def test_the_limit_ends_with_the_reason_it_was_given() -> None:
-    generation = begun(limit=1, limit_reason=Finish.CONTEXT_FULL)
+    generation = begun(limit=1, limit_reason=FinishReason.CONTEXT_FULL)
     first_token(generation)
     assert generation.next_actions() == [
         Commit([5], [Origin.PLAIN]),
-        End(Finish.CONTEXT_FULL),
+        End(FinishReason.CONTEXT_FULL),
     ]
 
 

@@ -162,7 +162,7 @@ class Play:
         if isinstance(action, Commit):
             origins = " ".join(origin.value for origin in action.origins)
             assert action.report is not None
-            why = action.report.draft_end.value
+            why = action.report.draft_end.name.lower().replace("_", " ")
             return f"text {_text(action.token_ids)} ({origins}; draft: {why})"
         assert isinstance(action, End)
         return f"end: {action.reason.value}"

@@ -191,12 +191,12 @@ def test_rows_come_in_as_they_went_out(
 
 @pytest.mark.parametrize("rule", Rule)
 def test_every_rule_has_a_value(rule: Rule) -> None:
-    assert wire.read_rule(wire.write_rule(rule)) is rule
+    assert wire.RULES.read(wire.RULES.write(rule)) is rule
 
 
 @pytest.mark.parametrize("form", Form)
 def test_every_form_has_a_value(form: Form) -> None:
-    assert wire.read_form(wire.write_form(form)) is form
+    assert wire.FORMS.read(wire.FORMS.write(form)) is form
 
 
 def test_unset_sampling_fields_take_their_defaults_and_zeros_stay() -> None:
