@@ -156,13 +156,6 @@ class SamplingParameters:
         stateful = {Stage.PENALTIES, Stage.DRY, Stage.XTC}
         return bool(self.grammar or self.mirostat or stateful & set(self.active_stages()))
 
-    def best_count(self) -> int:
-        """Return how many of the best logits count after the scoring stages; 0 is all of them."""
-        cuts = [stage for stage in self.active_stages() if stage not in SCORING]
-        if self.greedy and not cuts:
-            return 1
-        return self.top_k if cuts and cuts[0] is Stage.TOP_K else 0
-
     def active_stages(self) -> list[Stage]:
         """Return the stages that change anything, in order; mirostat itself is none of them.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.chat.tool_calls import CallFormat, opening_of
 from outrider.errors import InvalidRequest
-from outrider.grammar.gbnf import check_grammar
+from outrider.grammar.gbnf import read_grammar
 from outrider.grammar.schema import rules_of_schema, written
 
 _NAME = re.compile(r"[\w.-]{1,128}")
@@ -135,7 +135,7 @@ def force_calls(tools: Sequence[Tool], form: CallFormat, *, several: bool = Fals
     rules["call"] = " | ".join(calls)
     grammar = written(rules)
     try:
-        check_grammar(grammar)
+        read_grammar(grammar)
     except InvalidRequest as refusal:
         raise InvalidRequest("tools", f"their grammar is refused: {refusal}") from None
     # Llama's templates show calls without the mark, after which there may also be a program.

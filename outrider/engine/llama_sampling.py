@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -20,25 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.distribution import Distribution, certain, from_logits
+from outrider.engine.grammar_matcher import GrammarMatcher, GrammarVocabulary
 from outrider.engine.llama_library import ll
 from outrider.engine.model import Row
 from outrider.errors import InvalidRequest
 from outrider.grammar.gbnf import read_grammar
-from outrider.grammar.matcher import Matcher, Place
-from outrider.grammar.tokens import Tokens
 from outrider.noise import Purpose, uniform
 from outrider.sampling import SCORING, SamplingParameters, Stage
 
 _FIELDS = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-_FEW = 512
-"""Up to so many tokens are looked at one by one, more in the order of their texts."""
-
-_KEPT_TABLES = 64
-"""Places of grammars of which it is known what every token of the vocabulary is there."""
-
-_NEVER = b"\0"
-"""A text that no grammar allows."""
-
 _MIROSTAT_TOKENS = 100
 """Tokens that mirostat 1 estimates the slope from: llama.cpp's own number."""
 
@@ -263,57 +252,16 @@ class Mirostat:
         return mu - its.mirostat_eta * (surprise - its.mirostat_tau)
 
 
-class Allowed:
-    """What a grammar says of the tokens of one vocabulary.
+def _texts_for_grammars(vocabulary: Any, size: int) -> GrammarVocabulary:
+    """Return what a grammar sees of a vocabulary.
 
     llama.cpp's own sampler is not asked: there are grammars with which it ends
     the process, or never ends (docs/grammars.md). As there, a token's text is
     also what a control token is named, and the ends of a text are no text.
     """
-
-    def __init__(self, vocabulary: Any, size: int) -> None:
-        ends = [ll.llama_vocab_is_eog(vocabulary, token_id) for token_id in range(size)]
-        self._is_end = np.array(ends, np.bool_)
-        self._texts = [
-            b"" if ends[token_id] else _text_with_control(vocabulary, token_id)
-            for token_id in range(size)
-        ]
-        self._size = size
-        self._tables: OrderedDict[Place, NDArray[np.bool_]] = OrderedDict()
-        self._tokens = Tokens([text if text and text[0] else _NEVER for text in self._texts])
-
-    def mask(self, matcher: Matcher, place: Place, candidates: Candidates) -> None:
-        """Make what is not allowed behind a place impossible."""
-        ids = candidates.ids
-        if len(ids) > _FEW or place in self._tables:
-            allowed = self._table(matcher, place)[ids]
-        else:
-            allowed = np.array([self._follows(matcher, place, int(i)) for i in ids], np.bool_)
-        allowed[self._is_end[ids]] = place.can_end
-        candidates.logits[~allowed] = -np.inf
-
-    def _table(self, matcher: Matcher, place: Place) -> NDArray[np.bool_]:
-        """Return which tokens may follow a place. Texts come back to a few places all the time."""
-        table = self._tables.get(place)
-        if table is None:
-            table = np.zeros(self._size, np.bool_)
-            table[self._tokens.allowed(matcher, place)] = True
-            self._tables[place] = table
-        self._tables.move_to_end(place)
-        if len(self._tables) > _KEPT_TABLES:
-            self._tables.popitem(last=False)
-        return table
-
-    def _follows(self, matcher: Matcher, place: Place, token_id: int) -> bool:
-        text = self._texts[token_id]
-        return bool(text) and matcher.follow(place, text) is not None
-
-    def behind(self, matcher: Matcher, place: Place, token_id: int) -> Place | None:
-        """Return the place behind a token; None if it is not allowed."""
-        if self._is_end[token_id]:
-            return place if place.can_end else None
-        text = self._texts[token_id]
-        return matcher.follow(place, text) if text else None
+    is_end = np.array([ll.llama_vocab_is_eog(vocabulary, i) for i in range(size)], np.bool_)
+    texts = [b"" if is_end[i] else _text_with_control(vocabulary, i) for i in range(size)]
+    return GrammarVocabulary(texts, is_end)
 
 
 def _text_with_control(vocabulary: Any, token_id: int) -> bytes:
@@ -327,26 +275,22 @@ def _text_with_control(vocabulary: Any, token_id: int) -> bytes:
 
 
 class Grammar:
-    """A grammar and the place in it that a text has come to."""
+    """The stage that leaves only the tokens that a grammar allows."""
 
-    def __init__(self, allowed: Allowed, matcher: Matcher, place: Place) -> None:
-        self._allowed = allowed
+    def __init__(self, matcher: GrammarMatcher) -> None:
         self._matcher = matcher
-        self._place = place
 
     def mask(self, candidates: Candidates) -> None:
-        """Make what is not allowed impossible. Raises InvalidRequest for too many ways."""
-        self._allowed.mask(self._matcher, self._place, candidates)
+        """Make what is not allowed impossible. Raises InvalidRequest for what is too complex."""
+        candidates.logits[~self._matcher.allowed()[candidates.ids]] = -np.inf
 
     def accept(self, token_id: int) -> None:
-        """Continue behind a token. Raises InvalidRequest if it is not allowed."""
-        place = self._allowed.behind(self._matcher, self._place, token_id)
-        if place is None:
+        """Advance by a token. Raises InvalidRequest if it is not allowed."""
+        if not self._matcher.accept(token_id):
             raise InvalidRequest("grammar", f"does not allow token {token_id} where it stands")
-        self._place = place
 
     def clone(self) -> Grammar:
-        return Grammar(self._allowed, self._matcher, self._place)
+        return Grammar(self._matcher.clone())
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +336,7 @@ class ChainSampler:
         for link in links.scores:
             link.apply(candidates)
         if links.grammar:
-            _mask(candidates, links.grammar, self._parameters.best_count())
+            links.grammar.mask(candidates)
         for link in links.cuts:
             link.apply(candidates)
         if links.mirostat and self.mirostat_mu is not None and not self._parameters.greedy:
@@ -428,37 +372,6 @@ class ChainSampler:
         return copy
 
 
-def _mask(candidates: Candidates, grammar: Grammar, wanted: int) -> None:
-    """Mask the row; where only the `wanted` best of it count, no more of it than needed.
-
-    The distribution is the same: top-k of a masked row is the first k that are allowed.
-    """
-    size = len(candidates)
-    if not wanted:
-        grammar.mask(candidates)
-        return
-    logits = candidates.logits.copy()
-    for count in (min(size, max(32, 2 * wanted)), min(size, _FEW), size):
-        ids = _largest(logits, count)
-        candidates.fill(logits[ids], ids, is_sorted=True)
-        grammar.mask(candidates)
-        allowed = np.isfinite(candidates.logits)
-        if np.count_nonzero(allowed) >= wanted:
-            break
-    # As many stay as top-k would keep: llama.cpp counts impossible ones too.
-    order = np.argsort(~allowed, kind="stable")[:wanted]
-    candidates.fill(candidates.logits[order], candidates.ids[order], is_sorted=True)
-
-
-def _largest(logits: NDArray[np.float32], count: int) -> NDArray[np.int32]:
-    """Return the ids of the `count` largest logits, largest first, ties to the lowest id."""
-    if count < len(logits):
-        ids = np.sort(np.argpartition(-logits, count - 1)[:count])
-    else:
-        ids = np.arange(len(logits))
-    return ids[np.argsort(-logits[ids], kind="stable")].astype(np.int32)
-
-
 class Samplers:
     """Makes the chains of one model's sessions. `sampler` may be called from any thread."""
 
@@ -473,7 +386,7 @@ class Samplers:
         # These read the whole vocabulary, or a long text.
         self._new_dry = lru_cache(8)(self._make_dry)
         self._new_grammar = lru_cache(8)(self._make_grammar)
-        self._allowed = cache(lambda: Allowed(vocabulary, size))
+        self._texts = cache(lambda: _texts_for_grammars(vocabulary, size))
 
     def sampler(self, parameters: SamplingParameters, seed: int, choice: int) -> ChainSampler:
         """Return the chain of a new session.
@@ -562,8 +475,7 @@ class Samplers:
         )
 
     def _make_grammar(self, text: str) -> Grammar:
-        matcher = Matcher(read_grammar(text))
-        return Grammar(self._allowed(), matcher, matcher.start())
+        return Grammar(self._texts().matcher(read_grammar(text)))
 
     def _within_context(self, window: int) -> int:
         return self._context if window < 0 else min(window, self._context)

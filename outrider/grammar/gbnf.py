@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from outrider.errors import InvalidRequest
-from outrider.grammar.matcher import Matcher
 from outrider.grammar.rules import CharSet, Element, Grammar, Rule, find_fault
 
 MAX_BYTES = 1 << 16
@@ -32,11 +31,6 @@ _HEX = {
 _ESCAPES = {"t": "\t", "r": "\r", "n": "\n"} | {c: c for c in '\\"[]-'}
 _ANY = CharSet((), negated=True)
 _BOUNDS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
-
-
-def check_grammar(text: str) -> None:
-    """Raise InvalidRequest unless `text` is a grammar that texts can be followed through."""
-    Matcher(read_grammar(text)).start()
 
 
 def read_grammar(text: str) -> Grammar:

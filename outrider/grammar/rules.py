@@ -9,6 +9,8 @@ from graphlib import CycleError, TopologicalSorter
 
 # Of llama.cpp, which looks at every way to begin every rule; so it goes 2000 rules deep at most.
 _MAX_LEFT_STEPS = 2_000_000
+_NEVER_IN_TEXT = ((0, 0), (0xD800, 0xDFFF))
+_LAST = 0x10FFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,21 @@ class CharSet:
     def matches(self, low: int, high: int) -> bool:
         """Return whether a character of a range is let; if negated, whether all are."""
         return self.negated != any(first <= high and low <= last for first, last in self.ranges)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Return the characters that are let in texts: ascending ranges that are apart."""
+        excluded = self.ranges if self.negated else _complement(self.ranges)
+        return _complement((*excluded, *_NEVER_IN_TEXT))
+
+
+def _complement(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    found = []
+    start = 0
+    for low, high in sorted(ranges):
+        if start < low:
+            found.append((start, low - 1))
+        start = max(start, high + 1)
+    return [*found, (start, _LAST)] if start <= _LAST else found
 
 
 Element = CharSet | int

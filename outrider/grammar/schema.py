@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from outrider.errors import InvalidRequest
-from outrider.grammar.gbnf import MAX_BYTES, check_grammar
+from outrider.grammar.gbnf import MAX_BYTES, read_grammar
 from outrider.grammar.json_texts import (
     FIXED,
     FORMATS,
@@ -56,7 +56,7 @@ def grammar_of_schema(schema: str) -> str:
     """
     grammar = written(rules_of_schema(schema))
     try:
-        check_grammar(grammar)
+        read_grammar(grammar)
     except InvalidRequest as refusal:
         raise invalid(f"its grammar is refused: {refusal}") from None
     return grammar

@@ -12,21 +12,20 @@ import json
 import random
 import resource
 import sys
+from codecs import utf_8_decode
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 import outrider.engine.llama  # noqa: F401  (sets llama.cpp's environment)
-from outrider.errors import InvalidRequest
+from outrider.engine.grammar_matcher import GrammarMatcher, GrammarVocabulary
 from outrider.grammar.gbnf import read_grammar
-from outrider.grammar.matcher import Matcher, Place
 
 import llama_cpp as ll  # isort: skip
 
 MEMORY = 1 << 30
 STEPS = 12
-MANY_WAYS = 64
 
 
 class LlamaVocabulary:
@@ -42,6 +41,12 @@ class LlamaVocabulary:
         self.ends = {i for i in self.ids if ll.llama_vocab_is_eog(self.vocab, i)}
         # llama.cpp takes these for the text of their names.
         self.control = {i for i in self.ids if ll.llama_vocab_is_control(self.vocab, i)}
+        is_end = np.array([i in self.ends for i in self.ids])
+        self._ours = GrammarVocabulary(self.texts, is_end)
+
+    def matcher(self, grammar: str) -> GrammarMatcher:
+        """Return our own matcher of the same tokens."""
+        return self._ours.matcher(read_grammar(grammar))
 
     def _text(self, token_id: int) -> bytes:
         buffer = ctypes.create_string_buffer(256)
@@ -73,13 +78,9 @@ class LlamaGrammar:
         ll.llama_sampler_free(self._sampler)
 
 
-def allowed(
-    vocabulary: LlamaVocabulary, matcher: Matcher, place: Place, ids: Iterable[int]
-) -> set[int]:
+def allowed(matcher: GrammarMatcher, ids: Iterable[int]) -> set[int]:
     """Return the tokens that our matcher allows."""
-    texts = vocabulary.texts
-    following = {i for i in ids if texts[i] and matcher.follow(place, texts[i])}
-    return following | (vocabulary.ends & set(ids) if place.can_end else set())
+    return {*np.flatnonzero(matcher.allowed()).tolist()} & {*ids}
 
 
 def may_be_text(begun: bytes) -> bool:
@@ -93,16 +94,24 @@ def may_be_text(begun: bytes) -> bool:
     return False
 
 
+def ends_in_a_character(begun: bytes) -> bool:
+    """Return whether bytes end with the first of a character's."""
+    return len(utf_8_decode(begun, "replace", False)[0].encode()) < len(begun)
+
+
 def differences(
-    vocabulary: LlamaVocabulary, place: Place, theirs: set[int], ours: set[int]
+    vocabulary: LlamaVocabulary, begun: bytes, theirs: set[int], ours: set[int]
 ) -> set[int]:
-    """Return the tokens about which they disagree without a reason."""
+    """Return the tokens about which they disagree without a reason, behind a text's bytes.
+
+    Where a class is negated, llama.cpp refuses the first bytes of any character that it excludes.
+    """
+    texts = vocabulary.texts
     no_text = {
-        i
-        for i in theirs - ours
-        if i in vocabulary.control or not may_be_text(place.pending + vocabulary.texts[i])
+        i for i in theirs - ours if i in vocabulary.control or not may_be_text(begun + texts[i])
     }
-    return (theirs ^ ours) - no_text
+    parts = {i for i in ours - theirs if ends_in_a_character(begun + texts[i])}
+    return (theirs ^ ours) - no_text - parts
 
 
 def follow(vocabulary: LlamaVocabulary, text: str, choose: random.Random) -> str:
@@ -112,27 +121,22 @@ def follow(vocabulary: LlamaVocabulary, text: str, choose: random.Random) -> str
         return "refused"
     ids = [i for i in vocabulary.ids if len(vocabulary.texts[i]) == 1 or i in vocabulary.ends]
     theirs = grammar.allowed(ids)
-    matcher = Matcher(read_grammar(text))
-    place = matcher.start()
+    matcher = vocabulary.matcher(text)
+    written = b""
     try:
         for _ in range(STEPS):
-            ours = allowed(vocabulary, matcher, place, ids)
-            if len(place.state.stacks) > MANY_WAYS:
-                break
-            wrong = differences(vocabulary, place, theirs, ours)
+            ours = allowed(matcher, ids)
+            wrong = differences(vocabulary, written, theirs, ours)
             if wrong:
                 return f"differs in {sorted(vocabulary.texts[i] for i in wrong)}"
-            tokens = sorted(ours - vocabulary.ends)
+            tokens = sorted(ours & theirs - vocabulary.ends)
             if not tokens:
                 break
             token_id = choose.choice(tokens)
             grammar.accept(token_id)
-            after = matcher.follow(place, vocabulary.texts[token_id])
-            assert after is not None
-            place = after
+            assert matcher.accept(token_id)
+            written += vocabulary.texts[token_id]
             theirs = grammar.allowed(ids)
-    except InvalidRequest:
-        return "followed until there were too many ways"
     finally:
         grammar.close()
     return "followed"

@@ -5,6 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import numpy as np
+
+from outrider.engine.grammar_matcher import GrammarMatcher, GrammarVocabulary
+from outrider.grammar.gbnf import read_grammar
 from outrider.grammar.rules import CharSet, Grammar, Rule
 
 JSON = r"""
@@ -85,6 +89,26 @@ USUAL = {
 
 AMBIGUOUS = 'root ::= "a" root "b" | "a" root "c" | "x"'
 """After n times `a` there are 2^n ways to continue."""
+
+_BYTES = GrammarVocabulary([bytes([i]) for i in range(256)], np.zeros(256, np.bool_))
+
+
+def compiled(grammar: str) -> GrammarMatcher:
+    """Return a matcher of a grammar whose tokens are the single bytes."""
+    return _BYTES.matcher(read_grammar(grammar))
+
+
+def follow(matcher: GrammarMatcher, text: bytes) -> GrammarMatcher | None:
+    """Return the place after more of a text, None if the grammar does not let it."""
+    place = matcher.clone()
+    return place if all(place.accept(byte) for byte in text) else None
+
+
+def lets(matcher: GrammarMatcher, text: str) -> bool:
+    """Return whether a whole text is one of the grammar's."""
+    place = follow(matcher, text.encode())
+    return place is not None and place.can_end
+
 
 _SOME = [*range(0x20, 0x7F), 0x0A, 0xE9, 0x3042, 0x4E00, 0x1F600]
 

@@ -15,8 +15,7 @@ from orchestrator.chat.required_calls import ForcedCalls, force_calls, forced_to
 from orchestrator.chat.tool_calls import CallFormat, Mark, ToolCall, mark_names, opening_of, parse
 from outrider.errors import InvalidRequest
 from outrider.grammar.gbnf import read_grammar
-from outrider.grammar.matcher import Matcher
-from tests.support.grammars import random_text
+from tests.support.grammars import compiled, follow, random_text
 from tests.support.schemas import USUAL, is_valid
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
@@ -76,8 +75,7 @@ def called(text: str, calls: ForcedCalls, form: CallFormat) -> list[ToolCall]:
 
 
 def lets(calls: ForcedCalls, text: str) -> bool:
-    matcher = Matcher(read_grammar(calls.grammar))
-    place = matcher.follow(matcher.start(), text.encode())
+    place = follow(compiled(calls.grammar), text.encode())
     return place is not None and place.can_end
 
 

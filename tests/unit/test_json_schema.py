@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from outrider.engine.grammar_matcher import GrammarMatcher
 from outrider.errors import InvalidRequest
 from outrider.grammar.gbnf import read_grammar
-from outrider.grammar.matcher import Matcher
 from outrider.grammar.schema import grammar_of_schema
-from tests.support.grammars import random_text
+from tests.support.grammars import compiled, follow, lets, random_text
 from tests.support.schemas import USUAL, is_valid
 
 SETTINGS = settings(
@@ -24,13 +24,8 @@ SETTINGS = settings(
 )
 
 
-def converted(schema: Any) -> Matcher:
-    return Matcher(read_grammar(grammar_of_schema(json.dumps(schema))))
-
-
-def lets(matcher: Matcher, text: str) -> bool:
-    place = matcher.follow(matcher.start(), text.encode())
-    return place is not None and place.can_end
+def converted(schema: Any) -> GrammarMatcher:
+    return compiled(grammar_of_schema(json.dumps(schema)))
 
 
 def refusal(schema: Any) -> str:
@@ -207,7 +202,7 @@ def test_the_numbers_of_a_range_are_let(low: int, high: int, keys: tuple[str, st
 
 
 def test_any_object_is_an_object() -> None:
-    matcher = Matcher(read_grammar(grammar_of_schema('{"type": "object"}')))
+    matcher = compiled(grammar_of_schema('{"type": "object"}'))
     assert lets(matcher, '{"a": [1, {"b": null}]}') and lets(matcher, "{}")
     assert not any(lets(matcher, text) for text in ("[]", "1", '"a"', ""))
 
@@ -215,10 +210,10 @@ def test_any_object_is_an_object() -> None:
 def test_a_model_cannot_go_on_with_spaces() -> None:
     matcher = converted({"properties": {"a": {"items": {}}}})
     for space in (" ", "\n", "\t"):
-        place = matcher.follow(matcher.start(), b'{"a": [1,')
+        place = follow(matcher, b'{"a": [1,')
         count = 0
         while place is not None:
-            place = matcher.follow(place, space.encode())
+            place = follow(place, space.encode())
             count += 1
         assert count <= 2
     assert lets(matcher, '{\n  "a": [\n\t\t1,\n    2\n  ]\n}')

@@ -28,8 +28,8 @@ PURE = (
     *("outrider_cli.doctor.checks", "outrider_cli.doctor.peer_checks"),
     "outrider.grammar.rules",
     "outrider.grammar.gbnf",
-    "outrider.grammar.matcher",
-    "outrider.grammar.tokens",
+    "outrider.grammar.lexemes",
+    "outrider.grammar.lark",
     "outrider.grammar.json_texts",
     "outrider.grammar.pattern",
     "outrider.grammar.schema_reader",
@@ -111,6 +111,11 @@ RULES = {
         outside("outrider.engine.llama_library"),
         within("llama_cpp"),
         [("outrider.engine.llama", LAZY), ("target_service.main", "from llama_cpp import Llama")],
+    ),
+    "one file imports llguidance": Rule(
+        outside("outrider.engine.grammar_matcher"),
+        within("llguidance"),
+        [("outrider.grammar.lark", "from llguidance import LLMatcher")],
     ),
     "grpc stays at the edges": Rule(
         outside(*GRPC_PLACES),
