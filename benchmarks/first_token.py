@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import statistics
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 
 from benchmarks.generations import PROMPTS
-from benchmarks.processes import TARGET, model_service, process
+from benchmarks.processes import TARGET
 from outrider.client import Delta, GenerateOptions, OutriderClient
+from outrider.processes import ANY_PORT
 from outrider.sampling import GREEDY
+from outrider_cli.options import ModelOptions
+from outrider_cli.services.local import Hosted, LocalPlan, local_services
 
 WARM_UPS, PAIRS, TOKENS = 10, 200, 4
 
 
 async def main() -> None:
     """Measure and print."""
-    async with _orchestrator() as (address, gateway), OutriderClient(address) as client:
-        stream = await _HttpStream.open(gateway)
+    target = Hosted(TARGET, ModelOptions())
+    plan = LocalPlan(target=target, draft=None, orchestrator=(f"--http={ANY_PORT}",))
+    async with (
+        local_services(plan) as services,
+        OutriderClient(await services.start()) as client,
+    ):
+        stream = await _HttpStream.open(await services.http_address())
         pairs = []
         for i in range(WARM_UPS + PAIRS):
             # Either is first in half of the pairs.
@@ -37,26 +42,6 @@ async def main() -> None:
                 pairs.append((await _direct_seconds(client), over_http))
         stream.close()
     _print(pairs[WARM_UPS:])
-
-
-@asynccontextmanager
-async def _orchestrator() -> AsyncIterator[tuple[str, str]]:
-    """Run a target and an orchestrator; yield where gRPC and HTTP are served."""
-    gateway = f"127.0.0.1:{_free_port()}"
-    async with AsyncExitStack() as stack:
-        target = await stack.enter_async_context(process(*model_service("target", TARGET)))
-        options = ("--target", target, "--no-draft", "--http", gateway)
-        listen = ("--listen", "127.0.0.1:0", "--stop-on-stdin-end")
-        address = await stack.enter_async_context(
-            process("outrider_cli", "orchestrator", *options, *listen)
-        )
-        yield address, gateway
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 async def _direct_seconds(client: OutriderClient) -> float:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
+from dataclasses import replace
 
 import psutil  # type: ignore[import-untyped]
 
 from benchmarks.generations import PROMPTS
-from benchmarks.processes import DRAFT, TARGET, model_service, process_with_pid
+from benchmarks.processes import DRAFT, TARGET
 from outrider.client import Delta, GenerateOptions, OutriderClient, Status
+from outrider_cli.options import ModelOptions
+from outrider_cli.services.local import Hosted, LocalPlan, local_services
 
 GENERATIONS = 32
 CONTEXT = 512
@@ -17,34 +20,25 @@ CONTEXT = 512
 
 async def main() -> None:
     """Measure and print."""
-    sessions = ("--sessions", str(GENERATIONS), "--ctx", str(CONTEXT))
-    async with AsyncExitStack() as stack:
-        addresses, pids = [], []
-        for arguments in (
-            model_service("target", TARGET, *sessions),
-            model_service("draft", DRAFT, "--threads", "1", *sessions),
-        ):
-            address, pid = await stack.enter_async_context(process_with_pid(*arguments))
-            addresses.append(address)
-            pids.append(pid)
-        peers = ("--target", addresses[0], "--draft", addresses[1])
-        address, pid = await stack.enter_async_context(
-            process_with_pid("outrider_cli", "orchestrator", *peers, *_LOCAL)
-        )
-        client = await stack.enter_async_context(OutriderClient(address))
+    options = ModelOptions(sessions=GENERATIONS, context=CONTEXT)
+    draft = Hosted(DRAFT, replace(options, threads=1))
+    plan = LocalPlan(target=Hosted(TARGET, options), draft=draft)
+    async with (
+        local_services(plan) as services,
+        OutriderClient(await services.start()) as client,
+    ):
+        pids = services.pids
+        own = pids["orchestrator"]
         await _wait_until_speculating(client)
-        print(f"orchestrator, idle                 {_megabytes(pid):6.1f} MB")
+        print(f"orchestrator, idle                 {_megabytes(own):6.1f} MB")
         readers = await _open_generations(client)
-        print(f"orchestrator, {GENERATIONS} generations open  {_megabytes(pid):6.1f} MB")
-        for role, model, model_pid in (("target", TARGET, pids[0]), ("draft", DRAFT, pids[1])):
+        print(f"orchestrator, {GENERATIONS} generations open  {_megabytes(own):6.1f} MB")
+        for role, model in (("target", TARGET), ("draft", DRAFT)):
             size = model.stat().st_size / 1e6
-            print(f"{role:6} of {size:5.1f} MB                 {_megabytes(model_pid):6.1f} MB")
+            print(f"{role:6} of {size:5.1f} MB                 {_megabytes(pids[role]):6.1f} MB")
         for reader in readers:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
-
-
-_LOCAL = ("--listen", "127.0.0.1:0", "--stop-on-stdin-end")
 
 
 async def _wait_until_speculating(client: OutriderClient) -> Status:

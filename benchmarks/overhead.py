@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import sys
 from contextlib import AsyncExitStack
 
 from benchmarks.echo import EchoClient
@@ -28,10 +29,8 @@ async def main() -> None:
     """Measure and print."""
     async with AsyncExitStack() as stack:
         pair = await stack.enter_async_context(running_pair())
-        echoes = [
-            EchoClient(await stack.enter_async_context(process("benchmarks.echo")))
-            for _ in range(2)
-        ]
+        running = [process("benchmarks.echo", command=(sys.executable, "-m")) for _ in range(2)]
+        echoes = [EchoClient(await stack.enter_async_context(each)) for each in running]
         overheads: list[float] = []
         raw: list[float] = []
         spaced: list[float] = []

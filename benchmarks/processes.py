@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from orchestrator.peers import Pair, Peer
+from outrider.processes import ANY_PORT, Child
+from outrider_cli import COMMAND
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 TARGET = MODELS / "stdlib-target-q8_0.gguf"
@@ -16,38 +16,13 @@ DRAFT = MODELS / "stdlib-draft-q8_0.gguf"
 
 
 @asynccontextmanager
-async def process(*arguments: str) -> AsyncIterator[str]:
-    """Run `python -m ARGUMENTS`; yield the address that it prints."""
-    async with process_with_pid(*arguments) as (address, _):
-        yield address
-
-
-@asynccontextmanager
-async def process_with_pid(*arguments: str) -> AsyncIterator[tuple[str, int]]:
-    """Run `python -m ARGUMENTS`; yield the address that it prints, and its process id."""
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        *arguments,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert child.stdout is not None and child.stdin is not None
-    line = (await child.stdout.readline()).decode()
-    if " listening on " not in line:
-        raise SystemExit(f"{' '.join(arguments)}: did not start")
+async def process(role: str, *options: str, command: Sequence[str] = COMMAND) -> AsyncIterator[str]:
+    """Run a service; yield the address that it prints."""
+    child = await Child.start(command, role, ANY_PORT, options)
     try:
-        yield line.split()[-1], child.pid
+        yield await child.address()
     finally:
-        child.stdin.close()
-        await child.wait()
-
-
-def model_service(role: str, model: Path, *options: str) -> tuple[str, ...]:
-    """Return the arguments that run a model service on a free port."""
-    listen = ("--listen", "127.0.0.1:0", "--stop-on-stdin-end")
-    return ("outrider_cli", role, "--model", str(model), *listen, *options)
+        await child.stop()
 
 
 @asynccontextmanager
@@ -55,14 +30,13 @@ async def running_pair(
     target_options: Sequence[str] = (), draft_options: Sequence[str] = ()
 ) -> AsyncIterator[Pair]:
     """Run the bundled pair in two processes; yield it connected and ready."""
+    beside = ("--threads=1", "--nice=19")
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(
-            process(*model_service("target", TARGET, *target_options))
+            process("target", f"--model={TARGET}", *target_options)
         )
         draft = await stack.enter_async_context(
-            process(
-                *model_service("draft", DRAFT, "--threads", "1", "--nice", "19", *draft_options)
-            )
+            process("draft", f"--model={DRAFT}", *beside, *draft_options)
         )
         pair = Pair(Peer("target", target), Peer("draft", draft))
         pair.start()

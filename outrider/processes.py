@@ -16,6 +16,11 @@ T = TypeVar("T")
 OnLogLine = Callable[[str, str], None]
 """Takes a role and a line of its log."""
 
+
+def no_log(role: str, line: str) -> None:
+    """Take a line of a log that nobody reads."""
+
+
 ANY_PORT = "127.0.0.1:0"
 
 _GRACE_SECONDS = 2.0  # for what is in flight when a service is stopped
@@ -43,7 +48,12 @@ class Child:
 
     @classmethod
     async def start(
-        cls, command: Sequence[str], role: str, listen: str, options: Sequence[str], tell: OnLogLine
+        cls,
+        command: Sequence[str],
+        role: str,
+        listen: str,
+        options: Sequence[str],
+        tell: OnLogLine = no_log,
     ) -> Child:
         """Start a service; `command` is what runs any role, without the role."""
         # What the environment says was said to this process; the child has flags alone.
@@ -93,20 +103,30 @@ class Child:
                 self._last_error = text.removeprefix(_ERROR_PREFIX)
 
     @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    @property
     def ended(self) -> bool:
         """Whether the service is gone."""
         return self._process.returncode is not None
 
     async def stop(self) -> None:
-        """Ask the service to stop; kill it when it does not."""
+        """Stop the service."""
+        await stop_process(self._process)
+
+
+async def stop_process(process: Process) -> None:
+    """Ask a process to stop; kill it when it does not."""
+    with suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), _STOP_SECONDS)
+    except TimeoutError:
         with suppress(ProcessLookupError):
-            self._process.terminate()
-        try:
-            await asyncio.wait_for(self._process.wait(), _STOP_SECONDS)
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+            process.kill()
+        await process.wait()
 
 
 async def watch(work: Coroutine[Any, Any, T], children: Sequence[Child]) -> T:

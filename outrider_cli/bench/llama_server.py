@@ -20,13 +20,14 @@ import time
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from outrider.errors import InvalidConfig, PeerUnavailable, ServiceStopped
+from outrider.processes import stop_process
 from outrider.sampling import SamplingParameters
 from outrider_cli.bench.records import Generated
 from outrider_cli.bench.variants import Variant, peer_variants
@@ -34,7 +35,6 @@ from outrider_cli.bench.variants import Variant, peer_variants
 _HOST = "127.0.0.1"
 _LOAD_SECONDS = 600.0
 _POLL_SECONDS = 0.05
-_STOP_SECONDS = 5.0
 _REQUEST_SECONDS = 3600.0
 _PR_SET_PDEATHSIG = 1
 
@@ -175,14 +175,7 @@ class LlamaServer:
     async def stop(self) -> None:
         """Stop it; requests in flight fail."""
         if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.terminate()
-            try:
-                await asyncio.wait_for(self._process.wait(), _STOP_SECONDS)
-            except TimeoutError:
-                with suppress(ProcessLookupError):
-                    self._process.kill()
-                await self._process.wait()
+            await stop_process(self._process)
         self._threads.shutdown()
         self._log.close()
 

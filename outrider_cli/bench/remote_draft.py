@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import statistics
 import time
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from outrider.processes import Child, OnLogLine
+from outrider.processes import Child
 from outrider_cli import COMMAND
 from outrider_cli.bench.shaper import Link, Shape
 from outrider_cli.options import arguments
 from outrider_cli.services.local import Hosted
 
-_LINE_BYTES = 1 << 20
 _PINGS = 3
 
 
@@ -51,11 +48,11 @@ class RemoteDraft:
 
 
 @asynccontextmanager
-async def remote_draft(hosted: Hosted, tell: OnLogLine) -> AsyncIterator[RemoteDraft]:
+async def remote_draft(hosted: Hosted) -> AsyncIterator[RemoteDraft]:
     """Give a draft service behind a link without delay; both are gone at the end."""
     with TemporaryDirectory() as folder, Link(Shape()) as link:
         token_file = write_token(Path(folder, "token"))
-        child = await start_remote(link, "draft", hosted, token_file, tell)
+        child = await start_remote(link, "draft", hosted, token_file)
         try:
             yield RemoteDraft(await child.address(), token_file, child, link)
         finally:
@@ -69,22 +66,12 @@ def write_token(path: Path) -> Path:
     return path
 
 
-async def start_remote(
-    link: Link, role: str, hosted: Hosted, token_file: Path, tell: OnLogLine
-) -> Child:
+async def start_remote(link: Link, role: str, hosted: Hosted, token_file: Path) -> Child:
     """Start a model service at the far end of a link."""
-    command = (
-        *(*COMMAND, role, "--stop-on-stdin-end"),
-        *("--listen", f"{link.far_address}:0", "--allow-remote", "--token-file", str(token_file)),
-        *(f"--model={hosted.model}", *arguments(hosted.options)),
+    options = ("--allow-remote", f"--token-file={token_file}", f"--model={hosted.model}")
+    return await Child.start(
+        link.inside(COMMAND),
+        role,
+        f"{link.far_address}:0",
+        (*options, *arguments(hosted.options)),
     )
-    process = await asyncio.create_subprocess_exec(
-        *link.inside(command),
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        env={k: v for k, v in os.environ.items() if not k.startswith("OUTRIDER_")},
-        limit=_LINE_BYTES,
-        start_new_session=True,
-    )
-    return Child(role, process, tell)

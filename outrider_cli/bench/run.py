@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -50,10 +49,9 @@ async def _run_here(
     settings: Settings, target: Hosted, draft: Hosted, result: PairResult, progress: Progress
 ) -> None:
     """Measure all variants and users with the three services on this machine."""
-    pids = ProcessIds()
     plan = LocalPlan(target=target, draft=draft, orchestrator=_PATIENT)
     async with (
-        local_services(plan, pids.tell) as services,
+        local_services(plan) as services,
         OutriderClient(await services.start()) as client,
     ):
         status = await services.watch(wait_for_pair(client, progress))
@@ -62,7 +60,7 @@ async def _run_here(
         bench = Bench(settings, prompts, progress.say, settings.seed)
         for index, users in enumerate(settings.users):
             swept = (*settings.variants, *(settings.lengths if index == 0 else ()))
-            ours = [Outrider(variant, client, pids.known) for variant in swept]
+            ours = [Outrider(variant, client, services.pids) for variant in swept]
             peer_plan = _plan_peer(settings, target.model, draft.model, users, result)
             async with running_peers(peer_plan, progress.say) as peers:
                 await services.watch(_run_block(bench, ours, peers, users, result))
@@ -106,20 +104,20 @@ async def _run_far(
     settings: Settings, target: Hosted, draft: Hosted, result: PairResult, progress: Progress
 ) -> None:
     """Measure what is worth it at every round trip, with the draft behind a link."""
-    pids = ProcessIds()
     progress.say("starting the services, with the draft far away")
-    async with remote_draft(draft, pids.tell) as far:
+    async with remote_draft(draft) as far:
         shown = ClientSecurity(token_file=far.token_file)
         token = ("--token-file", str(far.token_file))
         plan = LocalPlan(target=target, draft=far.address, orchestrator=(*_PATIENT, *token))
         async with (
-            local_services(plan, pids.tell) as services,
+            local_services(plan) as services,
             OutriderClient(await services.start(), shown) as client,
         ):
             await services.watch(wait_for_pair(client, progress))
             prompts = await services.watch(make_prompts(settings, target.model, client, result))
             bench = Bench(settings, prompts, progress.say, settings.seed)
-            ours = [Outrider(NAMED[name], client, pids.known) for name in DISTANT]
+            pids = {**services.pids, "draft": far.child.pid}
+            ours = [Outrider(NAMED[name], client, pids) for name in DISTANT]
             await services.watch(_run_distances(bench, ours, far, result))
 
 
@@ -150,19 +148,6 @@ async def _run_distances(
 
 def _models(status: Status) -> dict[str, Model]:
     return {peer.role: peer.model for peer in status.peers if peer.model is not None}
-
-
-class ProcessIds:
-    """Learns the process of every service from the first line of its log."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, int] = {}
-
-    def tell(self, role: str, line: str) -> None:
-        """Take a line of a service's log."""
-        if role not in self.known and line.startswith("{"):
-            with suppress(ValueError, KeyError):
-                self.known[role] = int(json.loads(line)["pid"])
 
 
 # --- prompts ---

@@ -65,7 +65,7 @@ Verbose = Annotated[
         "-v",
         count=True,
         metavar="",
-        help="OnLogLine what every round did; -vv: and the candidates of both models.",
+        help="Tell what every round did; -vv: and the candidates of both models.",
     ),
 ]
 Compare = Annotated[

@@ -9,17 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from outrider.processes import ANY_PORT, Child, OnLogLine, watch
+from outrider.processes import ANY_PORT, Child, OnLogLine, no_log, watch
 from outrider_cli import COMMAND
 from outrider_cli.options import ModelOptions, arguments
 
 T = TypeVar("T")
 
 _PLAIN = "plain://"  # never TLS between processes of one machine
-
-
-def _ignore(role: str, line: str) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +46,7 @@ class LocalPlan:
 class LocalServices:
     """Target, draft and orchestrator; the models on ports of the system's choice."""
 
-    def __init__(self, plan: LocalPlan, tell: OnLogLine = _ignore) -> None:
+    def __init__(self, plan: LocalPlan, tell: OnLogLine = no_log) -> None:
         self._plan = plan
         self._tell = tell
         self.target: Child | None = None
@@ -98,6 +94,11 @@ class LocalServices:
         """As `watch`, for work that continues without the draft."""
         return await watch(work, [c for c in self._children() if c is not self.draft])
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes that run, by role."""
+        return {child.role: child.pid for child in self._children()}
+
     async def stop(self) -> None:
         """Stop all services."""
         await asyncio.gather(*(child.stop() for child in self._children()))
@@ -107,9 +108,7 @@ class LocalServices:
 
 
 @asynccontextmanager
-async def local_services(
-    plan: LocalPlan, tell: OnLogLine = _ignore
-) -> AsyncIterator[LocalServices]:
+async def local_services(plan: LocalPlan, tell: OnLogLine = no_log) -> AsyncIterator[LocalServices]:
     """Give services that are stopped at the end, however it comes; `tell` gets their log lines."""
     services = LocalServices(plan, tell)
     try:

@@ -111,9 +111,10 @@ def _client_of(server: ServerOptions) -> ClientOptions:
 async def _stay_up(
     plan: LocalPlan, client: ClientOptions, verbose: bool, serves_http: bool
 ) -> None:
+    from outrider.processes import no_log
     from outrider_cli.services.local import local_services
 
-    async with local_services(plan, _show_log if verbose else lambda role, line: None) as services:
+    async with local_services(plan, _show_log if verbose else no_log) as services:
         address = await services.start()
         if serves_http:
             print(f"http: {await services.http_address()}", flush=True)

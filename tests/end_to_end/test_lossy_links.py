@@ -49,12 +49,9 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Outr
     """An orchestrator here; target and draft at the far end."""
     token = write_token(tmp_path_factory.mktemp("link") / "token")
 
-    def ignore(role: str, line: str) -> None:
-        pass
-
     with Link(ROUGH) as link:
         children = [
-            await start_remote(link, role, Hosted(model, ONE_THREAD), token, ignore)
+            await start_remote(link, role, Hosted(model, ONE_THREAD), token)
             for role, model in (("target", TARGET), ("draft", DRAFT))
         ]
         try:

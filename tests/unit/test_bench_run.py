@@ -10,7 +10,6 @@ from outrider.client import EngineSeconds, Finished, FinishReason
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider_cli.bench.interleave import Bench, make_trial
 from outrider_cli.bench.records import Generated
-from outrider_cli.bench.run import ProcessIds
 from outrider_cli.bench.settings import Settings
 from outrider_cli.bench.variants import Variant, named_variants
 from tests.unit.test_cli_render import STATISTICS
@@ -120,12 +119,3 @@ def test_what_a_generation_of_ours_tells_is_kept_without_the_prompt():
     assert trial.accepted_by_position == (1, 1, 1, 0)
     assert (trial.target_seconds, trial.draft_seconds, trial.wire_bytes) == (0.75, 0.0, 300)
     assert trial.told["plain_round_seconds"] == 0.875
-
-
-def test_processes_are_known_from_their_logs():
-    ids = ProcessIds()
-    ids.tell("target", "llama.cpp says hello")
-    ids.tell("target", '{"message": "starting", "pid": 12}')
-    ids.tell("target", '{"message": "serving", "pid": 13}')
-    ids.tell("draft", '{"message": "no process"}')
-    assert ids.known == {"target": 12}
