@@ -210,12 +210,8 @@ class ModelFile:
     context: int = 0  # tokens of a session, as it would be hosted; 0 where unknown
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """The bytes that a process could take, and what sets that limit: machine or cgroup."""
-
-    available: int
-    limited_by: str = "machine"
+Memory = tuple[int, str]
+"""The bytes that a process could take, and what sets that limit: machine or cgroup."""
 
 
 def judge_models(
@@ -226,7 +222,7 @@ def judge_models(
     # Two roles of one file share its pages.
     total = sum(size for _, size in {(model.name, model.size) for model in models})
     if memory is not None and total:
-        findings += _judge_memory(total, memory, offloads)
+        findings.append(_judge_memory(total, *memory, offloads))
     return findings
 
 
@@ -239,30 +235,22 @@ def _judge_file(model: ModelFile) -> Finding:
     return Finding("models", Level.OK, told + context)
 
 
-def _judge_memory(total: int, memory: Memory, offloads: bool) -> list[Finding]:
+def _judge_memory(total: int, available: int, limited_by: str, offloads: bool) -> Finding:
     numbers = (
-        f"the weights take {show_size(total)} of the {show_size(memory.available)} "
-        f"that the {memory.limited_by} has available"
+        f"the weights take {show_size(total)} of the {show_size(available)} "
+        f"that the {limited_by} has available"
     )
     remedy = "take smaller weights or fewer --sessions, or host the draft on another machine"
-    if total <= _FULL * memory.available:
-        return [Finding("memory", Level.OK, numbers)]
-    if offloads or total <= memory.available:
-        return [Finding("memory", Level.NOTE, f"{numbers}; the caches come on top", remedy)]
-    return [Finding("memory", Level.PROBLEM, numbers, remedy)]
+    if total <= _FULL * available:
+        return Finding("memory", Level.OK, numbers)
+    if offloads or total <= available:
+        return Finding("memory", Level.NOTE, f"{numbers}; the caches come on top", remedy)
+    return Finding("memory", Level.PROBLEM, numbers, remedy)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairing:
-    """What comparing the vocabularies of two models gave; `mismatch` is empty if they fit."""
-
-    mismatch: str = ""
-    rule: str = ""  # that is broken
-
-
-def judge_pair(pairing: Pairing, target: ModelFile, draft: ModelFile) -> list[Finding]:
-    """Return whether two models can work together, and what slows them down."""
-    findings = [judge_pairing(pairing)]
+def judge_sizes(target: ModelFile, draft: ModelFile) -> list[Finding]:
+    """Return what slows two models down that work together."""
+    findings = []
     if 0 < draft.context < target.context:
         message = (
             f"the draft's context of {draft.context} tokens is smaller than the target's "
@@ -277,11 +265,11 @@ def judge_pair(pairing: Pairing, target: ModelFile, draft: ModelFile) -> list[Fi
     return findings
 
 
-def judge_pairing(pairing: Pairing) -> Finding:
-    """Return whether two vocabularies fit."""
-    if not pairing.mismatch:
+def judge_pairing(mismatch: str = "", rule: str = "") -> Finding:
+    """Return whether two vocabularies fit, or which rule they break and how."""
+    if not mismatch:
         return Finding("pair", Level.OK, "the draft and the target share a vocabulary")
-    message = f"the vocabularies do not match (rule: {pairing.rule}): {pairing.mismatch}"
+    message = f"the vocabularies do not match (rule: {rule}): {mismatch}"
     remedy = "take a draft of the target's own family, made with the same tokenizer"
     return Finding("pair", Level.PROBLEM, message, remedy)
 
@@ -307,30 +295,27 @@ def judge_numerics(profile: str, size: int) -> Finding:
 # --- sharing a machine ---
 
 
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """What a model hosted here asks for; 0 threads are as many as are available."""
+def judge_threads(
+    wanted: Sequence[tuple[str, int]], affinity: int, available: int
+) -> list[Finding]:
+    """Return whether the roles' threads fit on the cores that this process may use.
 
-    role: str
-    count: int
-
-
-def judge_threads(wishes: Sequence[Threads], affinity: int, available: int) -> list[Finding]:
-    """Return whether the models' threads fit on the cores that this process may use."""
+    0 threads are as many as are available.
+    """
     limit = f"{_plural(affinity, 'core')} in the affinity mask"
     if available < affinity:
         limit += f", {available} by the cgroup's quota"
     findings = []
-    for wish in wishes:
-        if wish.count > available:
-            flag = "--draft-threads" if wish.role == "draft" else "--threads"
-            message = f"{wish.role}: {_plural(wish.count, 'thread')}, but only {limit}"
+    for role, count in wanted:
+        if count > available:
+            flag = "--draft-threads" if role == "draft" else "--threads"
+            message = f"{role}: {_plural(count, 'thread')}, but only {limit}"
             findings.append(
                 Finding("threads", Level.PROBLEM, message, f"{flag} {available}, or leave it out")
             )
-    total = sum(wish.count or available for wish in wishes)
-    told = ", ".join(f"{wish.role} {wish.count or available}" for wish in wishes)
-    if total > available and len(wishes) > 1:
+    total = sum(count or available for _, count in wanted)
+    told = ", ".join(f"{role} {count or available}" for role, count in wanted)
+    if total > available and len(wanted) > 1:
         told += f", who take turns on {_plural(available, 'core')}"
     if not findings:
         told = f"{told}; " if told else ""
@@ -415,98 +400,61 @@ def read_spin_count(text: str) -> float | None:
 # --- ports ---
 
 
-class PortState(Enum):
-    """What a port is."""
-
-    FREE = "free"
-    OURS = "taken by Outrider"
-    TAKEN = "taken by something else"
-    UNUSABLE = "not an address here"
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """Where a service shall listen; `detail` says what is there, or why it cannot."""
-
-    role: str  # empty for an address that any service may want
-    address: str
-    state: PortState
-    detail: str = ""
-
-
-def judge_port(port: Port) -> Finding:
-    """Return whether a service can listen there."""
-    place = f"{port.address} ({port.role})" if port.role else port.address
-    if port.state is PortState.FREE:
+def judge_port(role: str, address: str, owner: str | None, is_taken: bool) -> Finding:
+    """Return whether a service can listen there; `owner` says which of ours does."""
+    place = f"{address} ({role})" if role else address
+    if not is_taken:
         return Finding("ports", Level.OK, f"{place} is free")
-    if port.state is PortState.OURS:
+    if owner is not None:
         remedy = "use it, or give a second one another --listen"
-        return Finding("ports", Level.NOTE, f"{place} is taken: {port.detail}", remedy)
-    if port.state is PortState.TAKEN:
-        number = port.address.rpartition(":")[2]
-        remedy = f"give another --listen; to see whose it is: ss -ltnp 'sport = :{number}'"
-        detail = port.detail or "another program listens there"
-        return Finding("ports", Level.PROBLEM, f"{place} is taken: {detail}", remedy)
-    message = f"{place} cannot be listened on: {port.detail}"
+        return Finding("ports", Level.NOTE, f"{place} is taken: {owner}", remedy)
+    number = address.rpartition(":")[2]
+    remedy = f"give another --listen; to see whose it is: ss -ltnp 'sport = :{number}'"
+    message = f"{place} is taken: another program listens there"
+    return Finding("ports", Level.PROBLEM, message, remedy)
+
+
+def judge_unusable(role: str, address: str, reason: str) -> Finding:
+    """Return that no service can listen there at all."""
+    place = f"{address} ({role})" if role else address
+    message = f"{place} cannot be listened on: {reason}"
     return Finding("ports", Level.PROBLEM, message, "--listen wants an address of this machine")
 
 
 # --- tokens and certificates ---
 
 
-@dataclass(frozen=True, slots=True)
-class TokenFile:
-    """A token file: why it cannot be used, and the bits of its mode."""
-
-    name: str
-    error: str
-    mode: int
-
-
-def judge_token(file: TokenFile) -> Finding:
-    """Return whether a token can be used and is a secret."""
-    if file.error:
-        remedy = f"openssl rand -hex 32 > {file.name} && chmod 600 {file.name}"
-        if "cannot read" in file.error:
+def judge_token(name: str, error: str, mode: int) -> Finding:
+    """Return whether a token file can be used, or why not, and is a secret by its mode."""
+    if error:
+        remedy = f"openssl rand -hex 32 > {name} && chmod 600 {name}"
+        if "cannot read" in error:
             remedy = "correct --token-file, or let this user read the file"
-        return Finding("token", Level.PROBLEM, file.error, remedy)
-    if file.mode & 0o004:
-        message = f"every user of this machine can read {file.name}"
-        return Finding("token", Level.NOTE, message, f"chmod 600 {file.name}")
-    return Finding("token", Level.OK, f"{file.name} holds a token, and not for everyone")
+        return Finding("token", Level.PROBLEM, error, remedy)
+    if mode & 0o004:
+        message = f"every user of this machine can read {name}"
+        return Finding("token", Level.NOTE, message, f"chmod 600 {name}")
+    return Finding("token", Level.OK, f"{name} holds a token, and not for everyone")
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """A certificate file; `expiry_seconds` is from now, None where it cannot be told."""
-
-    option: str
-    name: str
-    error: str = ""
-    expiry_seconds: float | None = None
-
-
-def judge_certificate(certificate: Certificate) -> list[Finding]:
-    """Return whether a certificate can be used, and for how long."""
-    if certificate.error:
-        remedy = "correct the option, or have the certificate made anew"
-        return [Finding("tls", Level.PROBLEM, certificate.error, remedy)]
-    what = f"{certificate.name} ({certificate.option})"
-    seconds = certificate.expiry_seconds
+def judge_certificate(option: str, name: str, seconds: float | None) -> Finding:
+    """Return for how long a certificate can be used; `seconds` are None where that is not known."""
+    what = f"{name} ({option})"
     if seconds is None:
-        return [Finding("tls", Level.OK, f"{what} can be read; its expiry is not known")]
+        return Finding("tls", Level.OK, f"{what} can be read; its expiry is not known")
     told = f"{what} is valid for another {_plural(int(seconds // _DAY), 'day')}"
-    return judge_expiry(what, seconds) or [Finding("tls", Level.OK, told)]
+    return judge_expiry(what, seconds) or Finding("tls", Level.OK, told)
 
 
-def judge_expiry(what: str, seconds: float) -> list[Finding]:
+def judge_expiry(what: str, seconds: float) -> Finding | None:
+    """Return that a certificate expires or has expired; None while it is good for long."""
     remedy = "have a new one issued, and start the services again"
     if seconds <= 0:
-        return [Finding("tls", Level.PROBLEM, f"{what} has expired", remedy)]
+        return Finding("tls", Level.PROBLEM, f"{what} has expired", remedy)
     if seconds < EXPIRY_DAYS * _DAY:
         message = f"{what} expires in {_plural(int(seconds // _DAY), 'day')}"
-        return [Finding("tls", Level.NOTE, message, remedy)]
-    return []
+        return Finding("tls", Level.NOTE, message, remedy)
+    return None
 
 
 # --- words ---

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +28,7 @@ from outrider_cli.services.pair import TargetModel as TargetModelOption
 if TYPE_CHECKING:
     from outrider.model_service.config import ModelConfig
     from outrider.rpc.security import ClientSecurity
-    from outrider_cli.doctor.checks import DecodeTrial, End, Finding, LlamaBuild, ModelFile, Port
+    from outrider_cli.doctor.checks import DecodeTrial, End, Finding, LlamaBuild, ModelFile
     from outrider_cli.render import Line
 
 _TRIAL_SECONDS = 120.0  # a cold file of 2 GB, and some thousand tokens
@@ -367,11 +368,11 @@ def _signal_name(number: int) -> str:
 
 
 def _pair(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
-    from outrider_cli.doctor.checks import Pairing, judge_pair
+    from outrider_cli.doctor.checks import judge_pairing, judge_sizes
 
     if len(files) != 2 or "pair" not in tried.told:
         return []
-    return judge_pair(Pairing(**tried.told["pair"]), *files)
+    return [judge_pairing(**tried.told["pair"]), *judge_sizes(*files)]
 
 
 def _numerics(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
@@ -385,16 +386,14 @@ def _numerics(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
 
 def _sharing(hosted: Sequence[Hosted], tried: Probed) -> list[Finding]:
     from outrider.threads import available_threads
-    from outrider_cli.doctor.checks import Threads, judge_openmp, judge_threads
+    from outrider_cli.doctor.checks import judge_openmp, judge_threads
 
-    wishes = [
-        Threads(one.role, max(one.options.threads, one.options.threads_batch)) for one in hosted
-    ]
+    wanted = [(one.role, max(one.options.threads, one.options.threads_batch)) for one in hosted]
     affinity = len(os.sched_getaffinity(0))
     system_info = tried.trial.system_info if tried.trial else ""
     uses_openmp = not system_info or "OPENMP = 1" in system_info
     return [
-        *judge_threads(wishes, affinity, available_threads()),
+        *judge_threads(wanted, affinity, available_threads()),
         *judge_openmp(os.environ, len(hosted), uses_openmp),
     ]
 
@@ -405,12 +404,8 @@ def _sharing(hosted: Sequence[Hosted], tried: Probed) -> list[Finding]:
 async def _look_around(
     hosts: bool, peers: dict[str, str], listen: str | None, security: ClientSecurity
 ) -> list[Finding]:
-    from outrider_cli.doctor import checks
-
     places = {"": listen} if listen else _LISTENS if hosts else {}
-    findings = [
-        checks.judge_port(await _port(role, address, security)) for role, address in places.items()
-    ]
+    findings = [await _port(role, address, security) for role, address in places.items()]
     findings += _secrets(security)
     for role, address in peers.items():
         findings += await _probe_peer(role, address, security)
@@ -419,23 +414,21 @@ async def _look_around(
     return findings
 
 
-async def _port(role: str, address: str, security: ClientSecurity) -> Port:
+async def _port(role: str, address: str, security: ClientSecurity) -> Finding:
     """Return whether a service could listen there, by trying."""
     from outrider.errors import InvalidConfig
     from outrider.rpc.channel import read_listen
-    from outrider_cli.doctor.checks import Port, PortState
+    from outrider_cli.doctor.checks import judge_port, judge_unusable
     from outrider_cli.doctor.peers import whose_port
 
     try:
         place = read_listen(address)
-        if _can_listen(place.host.strip("[]"), place.port):
-            return Port(role, address, PortState.FREE)
+        is_taken = not _can_listen(place.host.strip("[]"), place.port)
     except (InvalidConfig, OSError) as error:
-        detail = error.strerror if isinstance(error, OSError) else str(error)
-        return Port(role, address, PortState.UNUSABLE, detail or str(error))
+        return judge_unusable(role, address, getattr(error, "strerror", None) or str(error))
     reached = f"{_EVERYWHERE.get(place.host, place.host)}:{place.port}"
-    owner = await whose_port(reached, security)
-    return Port(role, address, PortState.OURS if owner else PortState.TAKEN, owner or "")
+    owner = await whose_port(reached, security) if is_taken else None
+    return judge_port(role, address, owner, is_taken)
 
 
 def _can_listen(host: str, port: int) -> bool:
@@ -462,31 +455,30 @@ def _secrets(security: ClientSecurity) -> list[Finding]:
     """Return what is found about the files of the connection's options."""
     from outrider.errors import InvalidConfig
     from outrider.rpc.security import call_metadata, channel_credentials
-    from outrider_cli.doctor import checks, machine
-    from outrider_cli.doctor.checks import Certificate
+    from outrider_cli.doctor import machine
+    from outrider_cli.doctor.checks import Finding, Level, judge_certificate, judge_token
 
     findings = []
-    if security.token_file is not None:
-        path, error = security.token_file, ""
+    if (path := security.token_file) is not None:
+        error = ""
         try:
             call_metadata(security)
         except InvalidConfig as refused:
             error = str(refused)
-        mode = 0 if error else path.stat().st_mode
-        findings.append(checks.judge_token(checks.TokenFile(str(path), error, mode)))
+        findings.append(judge_token(str(path), error, 0 if error else path.stat().st_mode))
     if security.tls_ca is None:
         return findings
     try:
         channel_credentials(security)
     except InvalidConfig as refused:
-        refusal = Certificate("--tls-ca", str(security.tls_ca), error=str(refused))
-        return [*findings, *checks.judge_certificate(refusal)]
+        remedy = "correct the option, or have the certificate made anew"
+        return [*findings, Finding("tls", Level.PROBLEM, str(refused), remedy)]
     ends = machine.ca_expiry(security.tls_ca)
-    certificates = [Certificate("--tls-ca", str(security.tls_ca), "", ends)]
+    findings.append(judge_certificate("--tls-ca", str(security.tls_ca), ends))
     if security.tls_cert is not None and security.tls_key is not None:
         ends = machine.own_expiry(security.tls_cert, security.tls_key)
-        certificates.append(Certificate("--tls-cert", str(security.tls_cert), "", ends))
-    return [*findings, *(f for one in certificates for f in checks.judge_certificate(one))]
+        findings.append(judge_certificate("--tls-cert", str(security.tls_cert), ends))
+    return findings
 
 
 async def _probe_peer(role: str, address: str, security: ClientSecurity) -> list[Finding]:
@@ -504,15 +496,12 @@ async def _probe_peer(role: str, address: str, security: ClientSecurity) -> list
 
 
 async def _compare(target: str, draft: str, security: ClientSecurity) -> list[Finding]:
-    from outrider_cli.doctor.checks import judge_pairing
     from outrider_cli.doctor.peers import compare
 
-    try:
+    with suppress(TimeoutError):  # of which the visits have said enough
         async with asyncio.timeout(_PROBE_SECONDS):
-            pairing = await compare(target, draft, security)
-    except TimeoutError:
-        return []  # of which the visits have said enough
-    return [] if pairing is None else [judge_pairing(pairing)]
+            return await compare(target, draft, security)
+    return []
 
 
 # --- what is shown ---

@@ -18,12 +18,12 @@ def available_memory(proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> Me
     found = []
     machine = _field(proc / "meminfo", "MemAvailable:")
     if machine is not None:
-        found.append(Memory(1024 * machine))
+        found.append((1024 * machine, "machine"))
     for folder in _memory_folders(proc, cgroups):
         left = _left(folder)
         if left is not None:
-            found.append(Memory(left, "cgroup"))
-    return min(found, key=lambda memory: memory.available, default=None)
+            found.append((left, "cgroup"))
+    return min(found, default=None)
 
 
 def _memory_folders(proc: Path, cgroups: Path) -> list[Path]:

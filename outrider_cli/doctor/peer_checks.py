@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider_cli.doctor.checks import (
     Finding,
     Level,
@@ -29,18 +31,6 @@ class Failure(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerModel:
-    """The model of a service, as the service or the orchestrator describes it."""
-
-    role: str
-    address: str
-    name: str
-    profile: str
-    decode_seconds: float = 0.0  # of one row; 0 where unknown
-    round_trip_seconds: float = 0.0  # from the orchestrator; 0 where unknown
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedPeer:
     """What a visit to a service found; with a `failure`, nothing after it is known."""
 
@@ -50,12 +40,9 @@ class ProbedPeer:
     detail: str = ""
     serving: bool = True
     round_trips: tuple[float, ...] = ()  # seconds
-    model: PeerModel | None = None
-    models: tuple[PeerModel, ...] = ()  # that an orchestrator has
-    obstacle: str = ""  # why an orchestrator does not use its draft
-    waits: tuple[tuple[str, str, str], ...] = ()  # role, state, detail of peers that are not ready
-    version: str = ""
     expiry_seconds: float | None = None  # from now, of its certificate
+    model: common.GetModelResponse | None = None  # what a model service says
+    status: messages.GetStatusResponse | None = None  # what an orchestrator says
 
 
 def judge_peer(peer: ProbedPeer, own_version: str = "") -> list[Finding]:
@@ -65,24 +52,23 @@ def judge_peer(peer: ProbedPeer, own_version: str = "") -> list[Finding]:
         remedy = peer.failure.value.format(role=peer.role)
         return [Finding("peers", Level.PROBLEM, f"{place}: {peer.detail}", remedy)]
     findings = [_judge_distance(peer, place)]
-    if peer.version and own_version and peer.version != own_version:
-        message = f"{place} is version {peer.version}, this is {own_version}"
+    said = peer.model or peer.status
+    if said and own_version and said.service_version != own_version:
+        message = f"{place} is version {said.service_version}, this is {own_version}"
         findings.append(Finding("peers", Level.NOTE, message, "install the same everywhere"))
     if peer.expiry_seconds is not None:
-        findings += judge_expiry(f"the certificate of the {place}", peer.expiry_seconds)
-    if peer.model is not None and peer.round_trips:
-        findings += _judge_link(
-            f"this machine and the {place}",
-            median_of(peer.round_trips),
-            peer.model.decode_seconds if peer.role == "target" else 0.0,
-        )
-    return findings + (_judge_orchestrator(peer) if peer.role == "orchestrator" else [])
+        expires = judge_expiry(f"the certificate of the {place}", peer.expiry_seconds)
+        findings += [expires] if expires else []
+    if peer.model is not None and peer.role == "target":
+        between = f"this machine and the {place}"
+        findings += _judge_link(between, median_of(peer.round_trips), peer.model)
+    return findings + (_judge_orchestrator(peer.status) if peer.status else [])
 
 
 def _judge_distance(peer: ProbedPeer, place: str) -> Finding:
     told = [place]
     if peer.model is not None:
-        told.append(f"{peer.model.name}, numerics {peer.model.profile}")
+        told.append(_describe(peer.model))
     if peer.round_trips:
         middle, worst = median_of(peer.round_trips), max(peer.round_trips)
         told.append(f"round trip {show_time(middle)}, at worst {show_time(worst)}")
@@ -93,8 +79,14 @@ def _judge_distance(peer: ProbedPeer, place: str) -> Finding:
     return Finding("peers", Level.NOTE, f"{message}; it is not serving yet", remedy)
 
 
-def _judge_link(between: str, round_trip: float, decode: float) -> list[Finding]:
-    """Return a note when a link costs more than the work behind it."""
+def _describe(model: common.GetModelResponse) -> str:
+    profile = common.NumericsProfile.Name(model.numerics_profile)
+    return f"{model.model_name}, numerics {profile.removeprefix('NUMERICS_PROFILE_').lower()}"
+
+
+def _judge_link(between: str, round_trip: float, target: common.GetModelResponse) -> list[Finding]:
+    """Return a note when a link costs more than the work after it."""
+    decode = target.decode_costs[0].milliseconds / 1e3 if target.decode_costs else 0.0
     if not 0 < decode < round_trip:
         return []
     message = (
@@ -105,28 +97,34 @@ def _judge_link(between: str, round_trip: float, decode: float) -> list[Finding]
     return [Finding("peers", Level.NOTE, message, remedy)]
 
 
-def _judge_orchestrator(peer: ProbedPeer) -> list[Finding]:
+def _judge_orchestrator(status: messages.GetStatusResponse) -> list[Finding]:
     """Return what an orchestrator says of its own peers."""
-    findings = []
-    for role, state, detail in peer.waits:
-        level = Level.PROBLEM if state in ("refused", "lost") else Level.NOTE
-        remedy = f"outrider doctor --{role} with its address says more, run beside the orchestrator"
-        findings.append(Finding("peers", level, f"its {role} is {state}: {detail}", remedy))
-    for model in peer.models:
-        trip = model.round_trip_seconds
+    ready = [peer for peer in status.peers if peer.state == messages.PEER_STATE_READY]
+    waits = [peer for peer in status.peers if peer.state != messages.PEER_STATE_READY]
+    findings = [_judge_wait(peer) for peer in waits]
+    for peer in ready:
+        trip = peer.round_trip_duration.ToNanoseconds() / 1e9
         distance = f", round trip {show_time(trip)}" if trip else ""
-        message = f"its {model.role} at {model.address}, {model.name}, numerics {model.profile}"
-        findings.append(Finding("peers", Level.OK, message + distance))
-        if model.role == "target":
-            between = f"the orchestrator and its target at {model.address}"
-            findings += _judge_link(between, trip, model.decode_seconds)
-    if peer.waits:
+        message = f"its {peer.role} at {peer.address}, {_describe(peer.model)}{distance}"
+        findings.append(Finding("peers", Level.OK, message))
+        if peer.role == "target":
+            between = f"the orchestrator and its target at {peer.address}"
+            findings += _judge_link(between, trip, peer.model)
+    if waits:
         return findings
-    if not peer.obstacle:
+    if status.speculating:
         return [*findings, Finding("pair", Level.OK, "the orchestrator uses its draft")]
-    if len(peer.models) < 2:
-        message = f"the orchestrator works without a draft: {peer.obstacle}"
+    if len(ready) < 2:
+        message = f"the orchestrator works without a draft: {status.reason}"
         return [*findings, Finding("pair", Level.NOTE, message, "start it with --draft HOST:PORT")]
-    message = f"the orchestrator refuses its pair: {peer.obstacle}"
+    message = f"the orchestrator refuses its pair: {status.reason}"
     remedy = "take a draft of the target's own family, made with the same tokenizer"
     return [*findings, Finding("pair", Level.PROBLEM, message, remedy)]
+
+
+def _judge_wait(peer: messages.PeerStatus) -> Finding:
+    state = messages.PeerState.Name(peer.state).removeprefix("PEER_STATE_").lower()
+    level = Level.PROBLEM if state in ("refused", "lost") else Level.NOTE
+    role = peer.role
+    remedy = f"outrider doctor --{role} with its address says more, run beside the orchestrator"
+    return Finding("peers", level, f"its {role} is {state}: {peer.detail}", remedy)

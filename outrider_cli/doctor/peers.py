@@ -22,8 +22,8 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
-from outrider_cli.doctor.checks import Pairing
-from outrider_cli.doctor.peer_checks import Failure, PeerModel, ProbedPeer
+from outrider_cli.doctor.checks import Finding, judge_pairing
+from outrider_cli.doctor.peer_checks import Failure, ProbedPeer
 
 ROLES = ("orchestrator", "target", "draft")
 
@@ -36,7 +36,6 @@ _STUBS: dict[str, Any] = {
     "target": TargetServiceStub,
     "draft": DraftServiceStub,
 }
-_PROFILES = {common.NUMERICS_PROFILE_EXACT: "exact", common.NUMERICS_PROFILE_NATIVE: "native"}
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
@@ -82,8 +81,8 @@ async def whose_port(address: str, security: ClientSecurity) -> str | None:
     return None
 
 
-async def compare(target: str, draft: str, security: ClientSecurity) -> Pairing | None:
-    """Return whether two services fit, as the orchestrator would; None if one does not say."""
+async def compare(target: str, draft: str, security: ClientSecurity) -> list[Finding]:
+    """Return whether two services fit, as the orchestrator would; nothing if one does not say."""
     try:
         metadata = call_metadata(security)
         async with open_channel(target, security) as one, open_channel(draft, security) as other:
@@ -93,10 +92,10 @@ async def compare(target: str, draft: str, security: ClientSecurity) -> Pairing 
                 names = [await _list_names(stub, metadata) for stub in stubs]
                 handshake.check_names(names[0], names[1])
     except VocabularyMismatch as error:
-        return Pairing(mismatch=str(error), rule=error.metadata["rule"])
+        return [judge_pairing(str(error), error.metadata["rule"])]
     except (InvalidConfig, grpc.aio.AioRpcError):
-        return None
-    return Pairing()
+        return []
+    return [judge_pairing()]
 
 
 # --- the steps of a visit ---
@@ -164,10 +163,8 @@ async def _ask(
     )
     stub = _STUBS[role](channel)
     if role == "orchestrator":
-        return _with_status(found, await _status(stub, metadata))
-    if not found.serving:
-        return found
-    return _with_model(found, await _model(stub, metadata))
+        return replace(found, status=await _status(stub, metadata))
+    return replace(found, model=await _model(stub, metadata)) if found.serving else found
 
 
 async def _health(stub: Any, role: str, metadata: Any) -> int | None:
@@ -202,44 +199,6 @@ async def _list_names(stub: Any, metadata: Any) -> list[bytes]:
     request = common.ListVocabularyRequest()
     call = stub.ListVocabulary(request, timeout=_LIST_SECONDS, metadata=metadata)
     return [name async for part in call for name in part.token_names]
-
-
-# --- from messages to values ---
-
-
-def _with_model(found: ProbedPeer, message: common.GetModelResponse) -> ProbedPeer:
-    model = _read_model(found.role, found.address, message, 0.0)
-    return replace(found, model=model, version=message.service_version)
-
-
-def _with_status(found: ProbedPeer, message: messages.GetStatusResponse) -> ProbedPeer:
-    models, waits = [], []
-    for peer in message.peers:
-        trip = peer.round_trip_duration.ToNanoseconds() / 1e9
-        if peer.state == messages.PEER_STATE_READY:
-            models.append(_read_model(peer.role, peer.address, peer.model, trip))
-        else:
-            state = messages.PeerState.Name(peer.state).removeprefix("PEER_STATE_").lower()
-            waits.append((peer.role, state, peer.detail))
-    return replace(
-        found,
-        models=tuple(models),
-        waits=tuple(waits),
-        obstacle="" if message.speculating else message.reason,
-        version=message.service_version,
-    )
-
-
-def _read_model(role: str, address: str, message: Any, round_trip: float) -> PeerModel:
-    costs = [cost.milliseconds / 1e3 for cost in message.decode_costs]
-    return PeerModel(
-        role=role,
-        address=address,
-        name=message.model_name,
-        profile=_PROFILES.get(message.numerics_profile, "unspecified"),
-        decode_seconds=costs[0] if costs else 0.0,
-        round_trip_seconds=round_trip,
-    )
 
 
 def _explain(

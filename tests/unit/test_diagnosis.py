@@ -6,38 +6,35 @@ from dataclasses import replace
 
 import pytest
 
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider_cli.doctor.checks import (
     MEASURABLE_BYTES,
-    Certificate,
     DecodeTrial,
     End,
     Finding,
     Level,
     LlamaBuild,
-    Memory,
     ModelFile,
-    Pairing,
-    Port,
-    PortState,
     Step,
-    Threads,
-    TokenFile,
     all_well,
     judge_build,
     judge_certificate,
     judge_models,
     judge_numerics,
     judge_openmp,
-    judge_pair,
+    judge_pairing,
     judge_port,
+    judge_sizes,
     judge_threads,
     judge_token,
+    judge_unusable,
     judge_versions,
     read_spin_count,
     show_size,
     show_time,
 )
-from outrider_cli.doctor.peer_checks import Failure, PeerModel, ProbedPeer, judge_peer
+from outrider_cli.doctor.peer_checks import Failure, ProbedPeer, judge_peer
 
 OK, NOTE, PROBLEM = Level.OK, Level.NOTE, Level.PROBLEM
 DAY = 86400.0
@@ -205,40 +202,38 @@ def test_a_file_that_cannot_be_read_is_a_problem():
     ],
 )
 def test_weights_against_memory(available: int, offloads: bool, level: Level):
-    findings = judge_models([TARGET, DRAFT], Memory(available, "cgroup"), offloads)
+    findings = judge_models([TARGET, DRAFT], (available, "cgroup"), offloads)
     assert levels(findings) == [OK, OK, level]
     assert "4.4 GB" in findings[2].message and "the cgroup has" in findings[2].message
 
 
 def test_one_file_in_two_roles_is_in_memory_once():
     both = [TARGET, replace(TARGET, role="draft")]
-    assert "take 4.0 GB of" in judge_models(both, Memory(10**10), False)[2].message
+    assert "take 4.0 GB of" in judge_models(both, (10**10, "machine"), False)[2].message
 
 
 def test_no_models_say_nothing_of_memory():
-    assert judge_models([], Memory(1), False) == []
+    assert judge_models([], (1, "machine"), False) == []
 
 
 def test_a_pair_that_fits():
-    assert levels(judge_pair(Pairing(), TARGET, DRAFT)) == [OK]
+    assert [judge_pairing().level, *judge_sizes(TARGET, DRAFT)] == [OK]
 
 
 def test_a_mismatch_names_the_rule_and_the_token():
-    pairing = Pairing(mismatch="token 9 differs: target 'a', draft 'b'", rule="token text")
-    finding = judge_pair(pairing, TARGET, DRAFT)[0]
+    finding = judge_pairing("token 9 differs: target 'a', draft 'b'", "token text")
     assert finding.level is PROBLEM and finding.remedy
     assert "(rule: token text): token 9 differs: target 'a', draft 'b'" in finding.message
 
 
 def test_a_smaller_context_of_the_draft_is_a_note():
-    findings = judge_pair(Pairing(), TARGET, replace(DRAFT, context=1024))
-    assert levels(findings) == [OK, NOTE]
-    assert findings[1].remedy == "--draft-ctx 4096"
+    finding = only(judge_sizes(TARGET, replace(DRAFT, context=1024)))
+    assert finding.level is NOTE and finding.remedy == "--draft-ctx 4096"
 
 
-@pytest.mark.parametrize(("size", "level"), [(10**9, [OK]), (10**9 + 1, [OK, NOTE])])
+@pytest.mark.parametrize(("size", "level"), [(10**9, []), (10**9 + 1, [NOTE])])
 def test_a_draft_larger_than_a_quarter_is_a_note(size: int, level: list[Level]):
-    assert levels(judge_pair(Pairing(), TARGET, replace(DRAFT, size=size))) == level
+    assert levels(judge_sizes(TARGET, replace(DRAFT, size=size))) == level
 
 
 @pytest.mark.parametrize(
@@ -264,28 +259,28 @@ def test_the_numerics_profile(profile: str, size: int, level: Level, words: str)
     [(0, 1, [OK]), (3, 1, [OK]), (4, 4, [OK]), (5, 1, [PROBLEM]), (5, 5, [PROBLEM, PROBLEM])],
 )
 def test_threads_of_a_pair_on_four_cores(target: int, draft: int, expected: list[Level]):
-    wishes = [Threads("target", target), Threads("draft", draft)]
+    wishes = [("target", target), ("draft", draft)]
     assert levels(judge_threads(wishes, 4, 4)) == expected
 
 
 def test_threads_that_do_not_fit_at_once_take_turns():
-    both = [Threads("target", 4), Threads("draft", 0)]
+    both = [("target", 4), ("draft", 0)]
     assert "target 4, draft 4, who take turns on 4 cores" in only(judge_threads(both, 4, 4)).message
-    few = [Threads("target", 3), Threads("draft", 1)]
+    few = [("target", 3), ("draft", 1)]
     assert "turns" not in only(judge_threads(few, 4, 4)).message
 
 
 def test_too_many_threads_are_told_with_the_numbers_and_the_flag():
-    finding = only(judge_threads([Threads("draft", 8)], 16, 2))
+    finding = only(judge_threads([("draft", 8)], 16, 2))
     assert finding.message == (
         "draft: 8 threads, but only 16 cores in the affinity mask, 2 by the cgroup's quota"
     )
     assert finding.remedy.startswith("--draft-threads 2")
-    assert only(judge_threads([Threads("target", 2)], 1, 1)).remedy.startswith("--threads 1")
+    assert only(judge_threads([("target", 2)], 1, 1)).remedy.startswith("--threads 1")
 
 
 def test_one_model_alone_may_take_every_core():
-    assert levels(judge_threads([Threads("draft", 4)], 4, 4)) == [OK]
+    assert levels(judge_threads([("draft", 4)], 4, 4)) == [OK]
 
 
 @pytest.mark.parametrize(
@@ -353,30 +348,35 @@ def test_spin_counts_are_read_as_libgomp_does(text: str, count: float | None):
 
 
 @pytest.mark.parametrize(
-    ("state", "level"),
-    [
-        (PortState.FREE, OK),
-        (PortState.OURS, NOTE),
-        (PortState.TAKEN, PROBLEM),
-        (PortState.UNUSABLE, PROBLEM),
-    ],
+    ("owner", "is_taken", "level"),
+    [(None, False, OK), ("a target serves there", True, NOTE), (None, True, PROBLEM)],
 )
 @pytest.mark.parametrize("role", ["target", ""])
-def test_ports(state: PortState, level: Level, role: str):
-    finding = judge_port(Port(role, "127.0.0.1:50062", state, "a target serves there"))
+def test_ports(owner: str | None, is_taken: bool, level: Level, role: str):
+    finding = judge_port(role, "127.0.0.1:50062", owner, is_taken)
     assert finding.level is level and "127.0.0.1:50062" in finding.message
     assert bool(finding.remedy) is (level is not OK)
 
 
+def test_an_address_that_is_not_here_is_a_problem():
+    finding = judge_unusable("target", "192.0.2.1:1", "not here")
+    assert finding.level is PROBLEM and finding.remedy
+    assert finding.message == "192.0.2.1:1 (target) cannot be listened on: not here"
+
+
 def test_a_strangers_port_is_looked_up_by_its_number():
-    finding = judge_port(Port("draft", "[::1]:50061", PortState.TAKEN))
+    finding = judge_port("draft", "[::1]:50061", None, True)
     assert finding.message == "[::1]:50061 (draft) is taken: another program listens there"
     assert finding.remedy.endswith("ss -ltnp 'sport = :50061'")
 
 
 # --- peers ---
 
-MODEL = PeerModel(role="target", address="t:1", name="big", profile="exact", decode_seconds=0.05)
+MODEL = common.GetModelResponse(
+    model_name="big",
+    numerics_profile=common.NUMERICS_PROFILE_EXACT,
+    decode_costs=[common.DecodeCost(row_count=1, milliseconds=50.0)],
+)
 NEAR = ProbedPeer(role="target", address="t:1", round_trips=(0.001,) * 3, model=MODEL)
 
 
@@ -413,7 +413,8 @@ def test_the_link_to_a_draft_is_not_measured_against_its_decode():
 
 
 def test_other_versions_are_a_note():
-    peer = replace(NEAR, version="0.2.0")
+    newer = common.GetModelResponse(model_name="big", service_version="0.2.0")
+    peer = replace(NEAR, model=newer)
     assert levels(judge_peer(peer, "0.2.0")) == [OK]
     assert levels(judge_peer(peer, "0.1.0")) == [OK, NOTE]
 
@@ -423,29 +424,45 @@ def test_the_certificate_of_a_peer_expires():
     assert levels(judge_peer(replace(NEAR, expiry_seconds=29 * DAY))) == [OK, NOTE]
 
 
-FAR = replace(MODEL, round_trip_seconds=0.01)
-SMALL = PeerModel(role="draft", address="d:1", name="small", profile="native")
-ORCHESTRATOR = ProbedPeer(role="orchestrator", address="o:1", models=(FAR, SMALL))
+SMALL = common.GetModelResponse(model_name="small", numerics_profile=common.NUMERICS_PROFILE_NATIVE)
+
+
+def status_of(
+    role: str, model: common.GetModelResponse, milliseconds: int = 0
+) -> messages.PeerStatus:
+    status = messages.PeerStatus(
+        role=role, address=f"{role[0]}:1", state=messages.PEER_STATE_READY, model=model
+    )
+    status.round_trip_duration.FromMilliseconds(milliseconds)
+    return status
+
+
+def orchestrator(*peers: messages.PeerStatus, reason: str = "") -> ProbedPeer:
+    status = messages.GetStatusResponse(peers=peers, speculating=not reason, reason=reason)
+    return ProbedPeer(role="orchestrator", address="o:1", status=status)
+
+
+FAR, DRAFTING = status_of("target", MODEL, 10), status_of("draft", SMALL)
 
 
 def test_an_orchestrator_that_drafts_is_fine():
-    assert levels(judge_peer(ORCHESTRATOR)) == [OK, OK, OK, OK]
+    assert levels(judge_peer(orchestrator(FAR, DRAFTING))) == [OK, OK, OK, OK]
 
 
 def test_the_link_between_orchestrator_and_target_is_judged():
-    slow = replace(ORCHESTRATOR, models=(replace(FAR, round_trip_seconds=0.2), SMALL))
+    slow = orchestrator(status_of("target", MODEL, 200), DRAFTING)
     assert levels(judge_peer(slow)) == [OK, OK, NOTE, OK, OK]
 
 
 def test_a_pair_that_the_orchestrator_refuses_is_a_problem():
-    refused = replace(ORCHESTRATOR, obstacle="token 9 differs: target 'a', draft 'b'")
+    refused = orchestrator(FAR, DRAFTING, reason="token 9 differs: target 'a', draft 'b'")
     finding = judge_peer(refused)[-1]
     assert (finding.check, finding.level) == ("pair", PROBLEM)
     assert "token 9 differs" in finding.message
 
 
 def test_an_orchestrator_without_a_draft_is_a_note():
-    alone = replace(ORCHESTRATOR, models=(FAR,), obstacle="no draft is configured")
+    alone = orchestrator(FAR, reason="no draft is configured")
     assert judge_peer(alone)[-1].level is NOTE
 
 
@@ -454,9 +471,12 @@ def test_an_orchestrator_without_a_draft_is_a_note():
     [("loading", NOTE), ("connecting", NOTE), ("lost", PROBLEM), ("refused", PROBLEM)],
 )
 def test_what_an_orchestrator_waits_for(state: str, level: Level):
-    waits = (("draft", state, "waiting for the draft at d:1"),)
-    waiting = replace(ORCHESTRATOR, models=(FAR,), waits=waits, obstacle="waiting for the draft")
-    finding = judge_peer(waiting)[1]
+    waits = messages.PeerStatus(
+        role="draft",
+        state=messages.PeerState.Value(f"PEER_STATE_{state.upper()}"),
+        detail="waiting for the draft at d:1",
+    )
+    finding = judge_peer(orchestrator(FAR, waits, reason="waiting for the draft"))[1]
     assert finding.level is level
     assert finding.message == f"its draft is {state}: waiting for the draft at d:1"
 
@@ -475,7 +495,7 @@ def test_what_an_orchestrator_waits_for(state: str, level: Level):
     ],
 )
 def test_token_files(error: str, mode: int, level: Level, remedy: str):
-    finding = judge_token(TokenFile("t", error, mode))
+    finding = judge_token("t", error, mode)
     assert finding.level is level and finding.remedy.startswith(remedy)
 
 
@@ -491,13 +511,8 @@ def test_token_files(error: str, mode: int, level: Level, remedy: str):
     ],
 )
 def test_certificates(seconds: float | None, level: Level, words: str):
-    finding = only(judge_certificate(Certificate("--tls-ca", "ca.pem", "", seconds)))
+    finding = judge_certificate("--tls-ca", "ca.pem", seconds)
     assert finding.level is level and words in finding.message
-
-
-def test_a_certificate_that_cannot_be_used_is_a_problem():
-    refused = Certificate("--tls-ca", "ca.pem", "--tls-ca: there is no PEM certificate in ca.pem")
-    assert only(judge_certificate(refused)).level is PROBLEM
 
 
 # --- words ---

@@ -25,7 +25,7 @@ PURE = (
     "outrider.noise",
     "outrider.sampling",
     "outrider.messages",
-    *("outrider_cli.doctor.checks", "outrider_cli.doctor.peer_checks"),
+    "outrider_cli.doctor.checks",
     "outrider.grammar.rules",
     "outrider.grammar.gbnf",
     "outrider.grammar.lexemes",
@@ -55,6 +55,7 @@ PURE_OVER_PROTOBUF = (
     "outrider.handshake",
     "orchestrator.request",
     "orchestrator.salts",
+    "outrider_cli.doctor.peer_checks",
 )
 HTTP_SHAPES = (
     *(f"gateway.{name}" for name in ("anthropic", "calls", "errors", "gathering", "llama_server")),
