@@ -12,11 +12,11 @@ from outrider.errors import InvalidRequest
 from outrider.grammar.lark import write_lark
 from outrider.grammar.rules import Grammar
 
-# Bounds of one step, about 50 ms each at their most, and of the memory that a grammar takes.
+# Bounds of one mask, .2 s at the most for 150,000 tokens, and of the memory that a grammar takes.
 _LIMITS = LLParserLimits(
-    max_items_in_row=2000,
-    step_max_items=1_000_000,
-    step_lexer_fuel=1_000_000,
+    max_items_in_row=1024,
+    step_max_items=100_000,
+    step_lexer_fuel=200_000,
     max_lexer_states=25_000,
     verbose_errors=False,
 )

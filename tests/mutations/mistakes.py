@@ -332,4 +332,26 @@ MISTAKES = (
         ")",
         ("tests/engine/test_measurements.py::test_another_model_or_build_is_measured_anew",),
     ),
+    # --- grammars ---
+    Mistake(
+        "a text may end anywhere in a grammar",
+        "outrider/engine/grammar_matcher.py",
+        "allowed[self._vocabulary.is_end] = self.can_end",
+        "allowed[self._vocabulary.is_end] = True",
+        ("tests/engine/test_grammar_matcher.py",),
+    ),
+    Mistake(
+        "a mask skips the text that a grammar forces",
+        "outrider/grammar/lark.py",
+        '{"no_forcing": true}',
+        "{}",
+        ("tests/engine/test_grammar_matcher.py", "tests/engine/test_grammar.py"),
+    ),
+    Mistake(
+        "a lexeme may be the beginning of another",
+        "outrider/grammar/lexemes.py",
+        "        if not clashes:\n",
+        "        if True:\n",
+        ("tests/unit/test_lark.py",),
+    ),
 )
