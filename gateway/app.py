@@ -17,7 +17,7 @@ from gateway import anthropic, llama_server, page
 from gateway.bodies import LARGE_BYTES, JsonRoute, beside
 from gateway.config import HttpConfig
 from gateway.errors import Failure
-from gateway.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway, Orchestrator
+from gateway.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway
 from gateway.jsonrpc.methods import Caller, LegacyRpc
 from gateway.jsonrpc.protocol import answer
 from gateway.metrics import CONTENT_TYPE, Metrics
@@ -31,6 +31,7 @@ from gateway.middleware import (
 )
 from gateway.openai import answers, requests, responses
 from gateway.streams import ClientGone, until_gone
+from orchestrator.service import Orchestrator
 from outrider import logs
 from outrider.errors import Draining, OutriderError
 

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from starlette.responses import JSONResponse, Response
@@ -26,10 +26,8 @@ from gateway.openai import answers, requests, responses
 from gateway.options import GenerationFields, Prompt, name_in, name_of_input, prompt_parts
 from gateway.progress import StreamProgress
 from gateway.streams import DONE, EventStream, event, numbered
-from orchestrator.chat.template import ChatTemplate
-from orchestrator.chat.tool_calls import CallFormat
-from orchestrator.completions import InFlight, Observer, Responses
 from orchestrator.salts import separate
+from orchestrator.service import Orchestrator
 from outrider.errors import Draining, InvalidRequest, OutriderError
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -38,49 +36,6 @@ from outrider.wire import write_reference, writer_of
 _EMBEDDED_TOGETHER = 64
 
 _log = logging.getLogger("outrider.http")
-
-
-class Orchestrator(Protocol):
-    """What the gateway needs of orchestrator.service.Orchestrator."""
-
-    def observe(self, observer: Observer) -> None:
-        """Show an observer all generations from now on."""
-
-    def generate(
-        self,
-        request: messages.GenerateRequest,
-        seconds: float | None = None,
-        counts_cached: bool = False,
-    ) -> Responses:
-        """Yield one `started`, then deltas and one `finished` of each completion."""
-
-    def in_flight(self) -> list[InFlight]:
-        """Return the generations in flight, over HTTP, gRPC and as jobs."""
-
-    async def tokenize(
-        self, request: messages.TokenizeTextRequest
-    ) -> messages.TokenizeTextResponse:
-        """Return the tokens of a text."""
-
-    async def detokenize(self, request: messages.DetokenizeRequest) -> messages.DetokenizeResponse:
-        """Return the text of tokens."""
-
-    async def apply_template(
-        self, request: messages.ApplyTemplateRequest
-    ) -> messages.ApplyTemplateResponse:
-        """Return the prompt of a chat."""
-
-    def call_format(self) -> CallFormat | None:
-        """Return how the model writes calls, once there was a chat to render; None if unknown."""
-
-    def chat_template(self) -> ChatTemplate | None:
-        """Return the template in use; None before there was a target. Raises InvalidRequest."""
-
-    async def embed(self, request: messages.EmbedRequest) -> messages.EmbedResponse:
-        """Return embeddings."""
-
-    def status(self) -> messages.GetStatusResponse:
-        """Return the state of the peers."""
 
 
 @dataclass(frozen=True, slots=True)

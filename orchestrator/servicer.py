@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -19,17 +19,26 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _MARGIN_SECONDS = 0.2
 
 
+def _answered_by(work: Callable[[Orchestrator, Any], Awaitable[Any]]) -> Any:
+    """Return the handler of a call whose answer depends on its request alone."""
+
+    async def handle(self: OrchestratorServicer, request: Any, context: Context) -> Any:
+        return await work(self.orchestrator, request)
+
+    return handle
+
+
 class OrchestratorServicer(OrchestratorServiceServicer):
     """OrchestratorService over an orchestrator."""
 
     def __init__(self, orchestrator: Orchestrator) -> None:
-        self._orchestrator = orchestrator
+        self.orchestrator = orchestrator
 
     async def Generate(
         self, request: messages.GenerateRequest, context: Context
     ) -> AsyncIterator[messages.GenerateResponse]:
         separate(request, _credentials(context))
-        async with aclosing(self._orchestrator.generate(request, _seconds(context))) as stream:
+        async with aclosing(self.orchestrator.generate(request, _seconds(context))) as stream:
             async for response in stream:
                 for page in in_pages(response):
                     yield page
@@ -38,42 +47,19 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self, request: messages.SubmitGenerationRequest, context: Context
     ) -> messages.SubmitGenerationResponse:
         separate(request.request, _credentials(context))
-        return await self._orchestrator.submit(request, context.peer().rpartition(":")[0])
+        return await self.orchestrator.submit(request, context.peer().rpartition(":")[0])
 
-    async def PollGeneration(
-        self, request: messages.PollGenerationRequest, context: Context
-    ) -> messages.PollGenerationResponse:
-        return await self._orchestrator.poll(request)
-
-    async def CancelGeneration(
-        self, request: messages.CancelGenerationRequest, context: Context
-    ) -> messages.CancelGenerationResponse:
-        return await self._orchestrator.cancel(request)
-
-    async def Tokenize(
-        self, request: messages.TokenizeTextRequest, context: Context
-    ) -> messages.TokenizeTextResponse:
-        return await self._orchestrator.tokenize(request)
-
-    async def Detokenize(
-        self, request: messages.DetokenizeRequest, context: Context
-    ) -> messages.DetokenizeResponse:
-        return await self._orchestrator.detokenize(request)
-
-    async def ApplyTemplate(
-        self, request: messages.ApplyTemplateRequest, context: Context
-    ) -> messages.ApplyTemplateResponse:
-        return await self._orchestrator.apply_template(request)
-
-    async def Embed(
-        self, request: messages.EmbedRequest, context: Context
-    ) -> messages.EmbedResponse:
-        return await self._orchestrator.embed(request)
+    PollGeneration = _answered_by(Orchestrator.poll)
+    CancelGeneration = _answered_by(Orchestrator.cancel)
+    Tokenize = _answered_by(Orchestrator.tokenize)
+    Detokenize = _answered_by(Orchestrator.detokenize)
+    ApplyTemplate = _answered_by(Orchestrator.apply_template)
+    Embed = _answered_by(Orchestrator.embed)
 
     async def GetStatus(
         self, request: messages.GetStatusRequest, context: Context
     ) -> messages.GetStatusResponse:
-        return self._orchestrator.status()
+        return self.orchestrator.status()
 
 
 def _credentials(context: Context) -> bytes:
