@@ -229,13 +229,14 @@ def test_a_mistake_is_one_line(
 
 
 def _run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Result:
-    """Run what was typed, here where no service is started and no standard input is read."""
+    """Run what was typed, here where this process becomes no service and no input is read."""
     before, piped, typed = line.rpartition(" | ")
     words = shlex.split(typed)
     start = words.index("outrider")
     variables = dict(word.split("=", 1) for word in words[:start])
     words = words[start + 1 :]
-    if not piped and ("--orchestrator" in words or {"config", "status"} & set(words)):
+    becomes_service = words[0] in ("orchestrator", "target", "draft")
+    if not piped and not becomes_service:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "stdin", None)
