@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -150,15 +151,18 @@ RULES = {
 }
 
 
-def imported_names(module: str, source: str) -> Iterator[str]:
-    """Yield the dotted name of everything that the source of `module` imports, wherever it does."""
+@cache
+def imported_names(module: str, source: str) -> list[str]:
+    """Return the dotted names of all that the source of `module` imports, wherever it does."""
+    names = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = module.split(".")[: -node.level] if node.level else []
             base = [*above, *([node.module] if node.module else [])]
-            yield from (".".join([*base, alias.name]) for alias in node.names)
+            names += [".".join([*base, alias.name]) for alias in node.names]
+    return names
 
 
 def violations(rule: Rule, module: str, source: str) -> list[str]:
