@@ -19,15 +19,23 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
     from gateway.config import HttpConfig
     from outrider.model_service.config import ModelConfig
-    from outrider.rpc.security import ClientSecurity, ServerSecurity
+    from outrider.rpc.security import ClientSecurity
     from outrider.rpc.server import ServerConfig
+
+
+Made = TypeVar("Made")
+
+
+def _of_same_names(kind: Callable[..., Made], options: Any) -> Made:
+    """Return a dataclass with the values of options that are called as its fields."""
+    return kind(**{each.name: getattr(options, each.name) for each in fields(kind)})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,26 +134,16 @@ class ServerOptions:
 
     def config(self, listen: str) -> ServerConfig:
         """Return the configuration of a server."""
+        from outrider.rpc.security import ServerSecurity
         from outrider.rpc.server import ServerConfig
 
         return ServerConfig(
             listen=listen,
-            security=self._security(),
+            security=_of_same_names(ServerSecurity, self),
             reflection=self.reflection,
             grace_seconds=self.grace,
             stall_seconds=self.stall_timeout,
             stop_on_stdin_end=self.stop_on_stdin_end,
-        )
-
-    def _security(self) -> ServerSecurity:
-        from outrider.rpc.security import ServerSecurity
-
-        return ServerSecurity(
-            allow_remote=self.allow_remote,
-            token_file=self.token_file,
-            tls_cert=self.tls_cert,
-            tls_key=self.tls_key,
-            tls_client_ca=self.tls_client_ca,
         )
 
 
@@ -242,12 +240,7 @@ class ClientOptions:
         """Return what a channel needs."""
         from outrider.rpc.security import ClientSecurity
 
-        return ClientSecurity(
-            token_file=self.token_file,
-            tls_ca=self.tls_ca,
-            tls_cert=self.tls_cert,
-            tls_key=self.tls_key,
-        )
+        return _of_same_names(ClientSecurity, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

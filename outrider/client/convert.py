@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
 
 from outrider import wire
 from outrider.client.values import (
@@ -110,15 +110,11 @@ def read_polled(response: messages.PollGenerationResponse) -> Polled:
 
 def read_started(message: messages.GenerationStarted) -> Started:
     """Return how a prompt was read."""
-    return Started(
-        tuple(message.prompt_token_ids),
-        message.seed,
-        wire.RULES.read(message.acceptance_rule),
-        message.cached_token_count,
-        message.truncated,
-        message.context_token_count,
-        tuple(_read_logprob(each) for each in message.prompt_logprobs),
-        message.untruncated_token_count,
+    return _made(
+        Started,
+        message,
+        acceptance=wire.RULES.read(message.acceptance_rule),
+        prompt_logprobs=tuple(_read_logprob(each) for each in message.prompt_logprobs),
     )
 
 
@@ -142,11 +138,10 @@ def _read_logprob(message: messages.TokenLogprob) -> Logprob:
 
 
 def _read_report(message: messages.RoundReport) -> Report:
-    return Report(
-        round=message.round,
-        committed_token_count=message.committed_token_count,
+    return _made(
+        Report,
+        message,
         draft=tuple(read_token(token) for token in message.draft),
-        accepted_token_count=message.accepted_token_count,
         target=read_token(message.target),
         draft_end=wire.DRAFT_ENDS.read(message.draft_end, DraftEnd.UNSPECIFIED),
         positions=tuple(
@@ -167,7 +162,7 @@ def _read_candidates(listed: Iterable[messages.Candidate]) -> tuple[Candidate, .
 
 def _read_finished(message: messages.GenerationFinished, choice: int) -> Finished:
     reason = wire.FINISH_REASONS.read(message.reason, FinishReason.UNSPECIFIED)
-    statistics = Statistics(**_read_fields(message.statistics))
+    statistics = _made(Statistics, message.statistics)
     return Finished(reason, statistics, message.stop_sequence, message.truncated, choice)
 
 
@@ -177,61 +172,52 @@ def _read_origin(value: int) -> Origin:
 
 def read_status(message: messages.GetStatusResponse) -> Status:
     """Return the state of an orchestrator."""
-    return Status(
-        version=message.service_version,
-        active_generation_count=message.active_generation_count,
-        peers=tuple(_read_peer(peer) for peer in message.peers),
-        speculating=message.speculating,
-        reason=message.reason,
-        controller=ControllerView(**_read_fields(message.controller)),
-        job_count=message.job_count,
-        draining=message.draining,
-    )
+    peers = tuple(_read_peer(peer) for peer in message.peers)
+    return _made(Status, message, version=message.service_version, peers=peers)
 
 
 def _read_peer(message: messages.PeerStatus) -> Peer:
-    return Peer(
-        role=message.role,
-        address=message.address,
+    return _made(
+        Peer,
+        message,
         state=_STATES.read(message.state, PeerState.UNSPECIFIED),
-        detail=message.detail,
         model=_read_model(message.model) if message.HasField("model") else None,
-        round_trip_seconds=message.round_trip_duration.ToNanoseconds() / 1e9,
     )
 
 
 def _read_model(message: common.GetModelResponse) -> Model:
-    return Model(
+    return _made(
+        Model,
+        message,
         name=message.model_name,
-        description=message.description,
-        parameter_count=message.parameter_count,
-        weight_byte_count=message.weight_byte_count,
-        context_token_count=message.context_token_count,
-        session_count=message.session_count,
-        thread_count=message.thread_count,
         numerics_profile=_PROFILES.get(message.numerics_profile, "unspecified"),
-        load_seconds=message.load_duration.ToNanoseconds() / 1e9,
         has_chat_template=bool(message.chat_template),
         identity=message.identity.hex(),
     )
 
 
-def _read_fields(message: Message) -> dict[str, Any]:
-    """Return every field under its name; `x_duration` becomes `x_seconds`."""
-    fields: dict[str, Any] = {}
-    for name in (descriptor.name for descriptor in message.DESCRIPTOR.fields):
-        value = getattr(message, name)
-        if isinstance(value, Duration):
-            fields[name.removesuffix("duration") + "seconds"] = value.ToNanoseconds() / 1e9
-        elif isinstance(value, messages.EngineTime):
-            fields[name] = EngineSeconds(**_read_fields(value))
-        elif isinstance(value, messages.ControllerView):
-            fields[name] = ControllerView(**_read_fields(value))
-        elif name == "decode_costs":
-            fields[name] = tuple((cost.row_count, cost.milliseconds / 1e3) for cost in value)
-        else:
-            fields[name] = value if isinstance(value, int | float) else tuple(value)
-    return fields
+Made = TypeVar("Made")
+
+
+def _made(kind: type[Made], message: Any, **given: Any) -> Made:
+    """Return a dataclass: what is given, and the other fields from a message's namesakes."""
+    known: Any = kind
+    names = [each.name for each in fields(known) if each.name not in given]
+    return known(**given, **{name: _read_field(message, name) for name in names})  # type: ignore[no-any-return]
+
+
+def _read_field(message: Any, name: str) -> Any:
+    """Return a field; `x_seconds` is the message's `x_duration`."""
+    if name not in message.DESCRIPTOR.fields_by_name:
+        duration: Duration = getattr(message, name.removesuffix("seconds") + "duration")
+        return duration.ToNanoseconds() / 1e9
+    value = getattr(message, name)
+    if isinstance(value, messages.EngineTime):
+        return _made(EngineSeconds, value)
+    if isinstance(value, messages.ControllerView):
+        costs = tuple((cost.row_count, cost.milliseconds / 1e3) for cost in value.decode_costs)
+        return _made(ControllerView, value, decode_costs=costs)
+    return value if isinstance(value, int | float | str) else tuple(value)
 
 
 # Values added later are not in here, and read as unspecified.

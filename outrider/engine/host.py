@@ -29,7 +29,7 @@ from outrider.engine.calibrate import (
 )
 from outrider.engine.core_lock import CoreLock, NoCoreLock
 from outrider.engine.job import Job, Lease, Ticket
-from outrider.engine.measurements import Measured, Measurements, Unkept
+from outrider.engine.measurements import Measured, Measurements
 from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Model, NoRoom, Numerics, Row
 from outrider.engine.scheduler import Scheduler
 from outrider.errors import (
@@ -95,7 +95,7 @@ class EngineHost:
     ) -> None:
         self._load = load
         self._find_core_lock = find_core_lock
-        self._measurements = measurements or Unkept()
+        self._measurements = measurements  # None: every start measures
         self._options = options
         # Other threads put actions here; the engine's own carries them out between two decodes.
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -249,10 +249,11 @@ class EngineHost:
         if not description.can_truncate:
             raise InvalidConfig("model", f"{description.name} cannot be rolled back (recurrent)")
         self._core_lock = self._find_core_lock()
-        measured = self._measurements.find(description)
+        measured = self._measurements.find(description) if self._measurements else None
         if measured is None or not self._still_holds(model, measured):
             measured = self._measure(model, measured)
-            self._measurements.keep(description, measured)
+            if self._measurements is not None:
+                self._measurements.keep(description, measured)
         profile = Numerics.EXACT if measured.padding else Numerics.NATIVE
         self._cache = SessionCache(description.sequence_count)
         self._can_exchange = description.can_exchange

@@ -11,7 +11,6 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from outrider.engine.kept import KeptFiles
@@ -53,12 +52,7 @@ class FilesDigest:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def digest(self) -> bytes:

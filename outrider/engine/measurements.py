@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Protocol
 
 from outrider.engine import calibrate
 from outrider.engine.kept import KeptFiles
@@ -33,30 +32,7 @@ class Measured:
     day: str = ""  # when it was measured, as 2026-11-23; empty for now
 
 
-class Measurements(Protocol):
-    """Where measurements are looked for, and kept."""
-
-    def find(self, model: ModelDescription) -> Measured | None:
-        """Return what is known of a model that is loaded."""
-        ...
-
-    def keep(self, model: ModelDescription, measured: Measured) -> None:
-        """Keep what was measured of it."""
-        ...
-
-
-class Unkept:
-    """Knows nothing and keeps nothing: every start measures."""
-
-    def find(self, model: ModelDescription) -> Measured | None:
-        """Return None."""
-        return None
-
-    def keep(self, model: ModelDescription, measured: Measured) -> None:
-        """Do nothing."""
-
-
-class OnDisk:
+class Measurements:
     """Finds what was measured under the same conditions.
 
     `settings` has all options of the engine, and `library` says, once the model is loaded, which

@@ -17,7 +17,7 @@ from outrider import logs
 from outrider.engine.core_lock import CoreLock, NoCoreLock, shared_core_lock
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.host import EngineHost, HostOptions, Loaded
-from outrider.engine.measurements import Measurements, OnDisk
+from outrider.engine.measurements import Measurements
 from outrider.engine.model import Model
 from outrider.errors import InvalidConfig
 from outrider.model_service.config import ModelConfig, read_tensor_split
@@ -112,7 +112,7 @@ def kept_measurements(config: ModelConfig, exact: bool) -> Measurements:
 
     threads = config.threads or available_threads()
     settings = replace(config, model=Path(), alias="", threads=threads)
-    return OnDisk(repr((settings, exact)), library)
+    return Measurements(repr((settings, exact)), library)
 
 
 def find_core_lock(config: ModelConfig) -> Callable[[], CoreLock]:

@@ -13,7 +13,7 @@ import pytest
 
 from outrider.engine import calibrate, measurements
 from outrider.engine.host import EngineHost, HostOptions, Loaded
-from outrider.engine.measurements import Measured, OnDisk, forget, read
+from outrider.engine.measurements import Measured, Measurements, forget, read
 from outrider.engine.model import ModelDescription
 from outrider.model_service.config import ModelConfig
 from outrider.model_service.run import kept_measurements
@@ -28,8 +28,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "outrider" / "measurements"
 
 
-def store(settings: str = "settings", library: str = "library") -> OnDisk:
-    return OnDisk(settings, lambda: library)
+def store(settings: str = "settings", library: str = "library") -> Measurements:
+    return Measurements(settings, lambda: library)
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_forgotten_measurements_are_made_again(model: ModelDescription) -> None:
     assert store().find(model) is None
 
 
-def start(kept: OnDisk, exact: bool = True, step: float = 0.0) -> tuple[Loaded, int]:
+def start(kept: Measurements, exact: bool = True, step: float = 0.0) -> tuple[Loaded, int]:
     """Start an engine whose decodes take `step` seconds, and stop it; return the padding, too."""
     toy = ToyModel(step_seconds=step)
     host = EngineHost(lambda: toy, HostOptions(exact=exact), measurements=kept)
