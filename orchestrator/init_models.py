@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.peers import Pair, Peer, State
+from orchestrator.peers import Pair, Peer
 from orchestrator.service import Orchestrator
 from outrider import logs
 from outrider.errors import (
@@ -21,6 +21,7 @@ from outrider.errors import (
     OutriderError,
     PeerUnavailable,
 )
+from outrider.messages import PeerState
 from outrider.processes import ANY_PORT, Child, watch
 
 MAX_TEXT = 4096
@@ -123,7 +124,7 @@ class Launcher:
         if not wanted.model and not wanted.draft_model:
             return None
         for peer in self._configured.peers:
-            if peer.model is None and peer.state is State.LOADING:
+            if peer.model is None and peer.state is PeerState.LOADING:
                 raise PeerUnavailable(peer.detail)
         asked = _asked(wanted, self._configured)
         if all(served in (name, model_name(name)) for name, served in asked):

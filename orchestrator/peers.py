@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import grpc
@@ -24,7 +23,7 @@ from outrider.errors import (
     Unauthenticated,
     VocabularyMismatch,
 )
-from outrider.messages import ModelReference, SessionParameters
+from outrider.messages import ModelReference, PeerState, SessionParameters
 from outrider.rpc.channel import MESSAGE_BYTES, explain_refusal, open_channel
 from outrider.rpc.errors import describe, read_error_info
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
@@ -40,16 +39,6 @@ _DRAFT_BYTES = 4 << 20  # of one message; 64 rows of 4,096 entries are half of t
 _VOCABULARY_BYTES = 256 << 20
 _LONGEST_PAUSE = 60.0  # of a draft that breaks the protocol
 _FORGIVING_SECONDS = 600.0  # without a fault, and the next pause is a short one again
-
-
-class State(Enum):
-    """Where a peer stands."""
-
-    CONNECTING = "connecting"
-    LOADING = "loading"
-    READY = "ready"
-    REFUSED = "refused"
-    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +79,7 @@ class Peer:
     def __init__(self, role: str, address: str, security: ClientSecurity = ANONYMOUS) -> None:
         self.role = role
         self.address = address
-        self.state = State.CONNECTING
+        self.state = PeerState.CONNECTING
         self.detail = f"waiting for the {role} at {address}"
         self.hosted: Hosted | None = None
         """What it described last."""
@@ -115,7 +104,7 @@ class Peer:
     @property
     def ready(self) -> bool:
         """Whether generations may use it."""
-        return self.state is State.READY
+        return self.state is PeerState.READY
 
     async def wait_for_model(self, seconds: float) -> Hosted:
         """Return what it hosts once it is ready. Raises PeerUnavailable."""
@@ -145,17 +134,17 @@ class Peer:
             try:
                 await self._describe()
                 note_described()
-                self._set(State.READY, "")
+                self._set(PeerState.READY, "")
                 tries = 0
                 await self._until_unhealthy()
-                self._set(State.LOST, f"the {self.role} at {self.address} stopped serving")
+                self._set(PeerState.LOST, f"the {self.role} at {self.address} stopped serving")
             except VocabularyMismatch as error:
-                self._set(State.REFUSED, str(error))
+                self._set(PeerState.REFUSED, str(error))
             except InvalidRequest as error:
                 wrong = f"the {self.role} at {self.address} describes itself wrongly"
-                self._set(State.REFUSED, f"{wrong}: {error}")
+                self._set(PeerState.REFUSED, f"{wrong}: {error}")
             except PeerUnavailable as error:
-                self._set(State.LOADING, str(error))
+                self._set(PeerState.LOADING, str(error))
                 tries = 0
             except grpc.aio.AioRpcError as error:
                 if self._note_failure(error):
@@ -163,7 +152,7 @@ class Peer:
             except Exception as error:  # whatever a peer sends, the watch continues
                 logs.internal_error("outrider.orchestrator", error)
                 unreadable = f"the {self.role} at {self.address} sends what cannot be read"
-                self._set(State.REFUSED, f"{unreadable} ({type(error).__name__})")
+                self._set(PeerState.REFUSED, f"{unreadable} ({type(error).__name__})")
                 tries = len(_RETRY_SECONDS)
             await asyncio.sleep(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
             tries += 1
@@ -172,17 +161,17 @@ class Peer:
         """Say what failed; return whether the same will happen until someone acts."""
         refusal = explain_refusal(error, self.role, self.address, self._security)
         if isinstance(refusal, Unauthenticated):
-            self._set(State.REFUSED, str(refusal))
+            self._set(PeerState.REFUSED, str(refusal))
             return True
-        known = self.state in (State.READY, State.LOST)
-        state = State.LOST if known else State.CONNECTING
+        known = self.state in (PeerState.READY, PeerState.LOST)
+        state = PeerState.LOST if known else PeerState.CONNECTING
         waiting = f"waiting for the {self.role} at {self.address} ({error.code().name})"
         self._set(state, str(refusal or waiting))
         return False
 
-    def _set(self, state: State, detail: str) -> None:
+    def _set(self, state: PeerState, detail: str) -> None:
         if (state, detail) != (self.state, self.detail):
-            log = logs.event if state is State.READY else logs.warning
+            log = logs.event if state is PeerState.READY else logs.warning
             log("outrider.orchestrator", f"{self.role} {state.value}", detail=detail)
         self.state, self.detail = state, detail
         self._changed.set()
@@ -343,7 +332,7 @@ class Peer:
     async def close(self) -> None:
         """Close the channel; every wait for the peer, or for its answer, ends at once."""
         self.closed = True
-        self.state = State.LOST
+        self.state = PeerState.LOST
         self.detail = f"the {self.role} at {self.address} is no longer used"
         self._changed.set()
         await self._channel.close()

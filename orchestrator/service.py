@@ -19,7 +19,7 @@ from orchestrator.completions import Completions, InFlight, Observer, Responses,
 from orchestrator.config import OrchestratorConfig
 from orchestrator.core.policies import control
 from orchestrator.jobs import Jobs
-from orchestrator.peers import Hosted, Pair, Peer, State
+from orchestrator.peers import Hosted, Pair, Peer
 from orchestrator.planner import check_embedded
 from orchestrator.reporting import duration, view
 from orchestrator.request import read_parts
@@ -32,14 +32,6 @@ from outrider.v1 import target_service_pb2
 
 MAX_EMBEDDED = 64
 MAX_DETOKENIZED = 1 << 20
-
-_STATES = {
-    State.CONNECTING: messages.PEER_STATE_CONNECTING,
-    State.LOADING: messages.PEER_STATE_LOADING,
-    State.READY: messages.PEER_STATE_READY,
-    State.REFUSED: messages.PEER_STATE_REFUSED,
-    State.LOST: messages.PEER_STATE_LOST,
-}
 
 
 class Orchestrator:
@@ -274,7 +266,7 @@ class Orchestrator:
         )
 
     def _peer_status(self, peer: Peer) -> messages.PeerStatus:
-        state, detail = _STATES[peer.state], peer.detail
+        state, detail = wire.PEER_STATES.write(peer.state), peer.detail
         if peer is self.pair.draft and peer.ready and self.pair.mismatch is not None:
             state, detail = messages.PEER_STATE_REFUSED, str(self.pair.mismatch)
         return messages.PeerStatus(

@@ -94,6 +94,17 @@ class DraftEnd(Enum):
     ENOUGH = "more would not have paid"
 
 
+class PeerState(Enum):
+    """Where a model service stands."""
+
+    UNSPECIFIED = "unspecified"
+    CONNECTING = "connecting"
+    LOADING = "loading"
+    READY = "ready"
+    REFUSED = "refused"
+    LOST = "lost"
+
+
 @dataclass(frozen=True, slots=True)
 class LogprobOptions:
     """How many of the most probable tokens to report, and under which distribution."""

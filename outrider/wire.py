@@ -32,6 +32,7 @@ from outrider.messages import (
     ModelReference,
     Order,
     Origin,
+    PeerState,
     Round,
     Rows,
     Rule,
@@ -81,6 +82,7 @@ STAGES = EnumNumbers("samplers", Stage, common.Sampler, "SAMPLER_")
 POLICIES = EnumNumbers("policy", Policy, orchestrator.DraftPolicy, "DRAFT_POLICY_")
 ORIGINS = EnumNumbers("origin", Origin, orchestrator.TokenOrigin, "TOKEN_ORIGIN_")
 DRAFT_ENDS = EnumNumbers("draft_end", DraftEnd, orchestrator.DraftEnd, "DRAFT_END_")
+PEER_STATES = EnumNumbers("state", PeerState, orchestrator.PeerState, "PEER_STATE_")
 FINISH_REASONS = EnumNumbers("reason", FinishReason, orchestrator.FinishReason, "FINISH_REASON_")
 
 

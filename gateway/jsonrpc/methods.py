@@ -22,7 +22,6 @@ from gateway.jsonrpc.shapes import (
     read_command_line,
 )
 from orchestrator.init_models import Launcher, model_name, read_wanted_pair
-from orchestrator.peers import State
 from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
 from outrider.errors import (
@@ -33,12 +32,13 @@ from outrider.errors import (
     OutriderError,
     PeerUnavailable,
 )
+from outrider.messages import PeerState
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.wire import write_reference
 
 _log = logging.getLogger("outrider.orchestrator")
 
-_FATES = {State.READY: 1, State.REFUSED: -1}
+_FATES = {PeerState.READY: 1, PeerState.REFUSED: -1}
 """What the library's `init_success` says of the target; 0 is not yet."""
 
 

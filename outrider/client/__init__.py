@@ -20,7 +20,6 @@ from outrider.client.values import (
     Logprob,
     Model,
     Peer,
-    PeerState,
     Piece,
     Polled,
     Position,
@@ -31,7 +30,7 @@ from outrider.client.values import (
     Status,
     Token,
 )
-from outrider.messages import DraftEnd, FinishReason, Origin
+from outrider.messages import DraftEnd, FinishReason, Origin, PeerState
 
 __all__ = [
     "CallFailed",

@@ -22,7 +22,6 @@ from outrider.client.values import (
     Logprob,
     Model,
     Peer,
-    PeerState,
     Piece,
     Polled,
     Position,
@@ -34,7 +33,7 @@ from outrider.client.values import (
     Token,
     check_text,
 )
-from outrider.messages import DraftEnd, FinishReason, Origin
+from outrider.messages import DraftEnd, FinishReason, Origin, PeerState
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -180,7 +179,7 @@ def _read_peer(message: messages.PeerStatus) -> Peer:
     return _made(
         Peer,
         message,
-        state=_STATES.read(message.state, PeerState.UNSPECIFIED),
+        state=wire.PEER_STATES.read(message.state, PeerState.UNSPECIFIED),
         model=_read_model(message.model) if message.HasField("model") else None,
     )
 
@@ -221,6 +220,5 @@ def _read_field(message: Any, name: str) -> Any:
 
 
 # Values added later are not in here, and read as unspecified.
-_STATES = wire.EnumNumbers("state", PeerState, messages.PeerState, "PEER_STATE_")
 _ROLLBACKS = wire.EnumNumbers("rollback", Rollback, messages.RollbackMode, "ROLLBACK_MODE_")
 _PROFILES = {common.NUMERICS_PROFILE_EXACT: "exact", common.NUMERICS_PROFILE_NATIVE: "native"}

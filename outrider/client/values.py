@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from outrider.errors import InvalidRequest, OutriderError
-from outrider.messages import DraftEnd, FinishReason, Form, LogprobOptions, Origin, Rule
+from outrider.messages import DraftEnd, FinishReason, Form, LogprobOptions, Origin, PeerState, Rule
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy, Speculation
 
@@ -79,17 +79,6 @@ class GenerateOptions:
         names = ("enabled", "n_max", "n_min", "p_min", "run_ahead", "policy")
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
-
-
-class PeerState(Enum):
-    """Where a model service stands."""
-
-    UNSPECIFIED = "unspecified"
-    CONNECTING = "connecting"
-    LOADING = "loading"
-    READY = "ready"
-    REFUSED = "refused"
-    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,25 +79,24 @@ def load_model(config: LlamaConfig) -> Any:
         return True
 
     params.progress_callback = go_on
-    recent_errors.clear()
-    model = ll.llama_model_load_from_file(os.fsencode(config.path), params)
-    if not model:
-        raise InvalidConfig("model", f"llama.cpp cannot load {config.path}: {last_error()}")
-    refusal = _refusal(config, model)
-    if refusal:
+    model = _load_file(config.path, params)
+    if config.mlock and recent_errors:
+        reason = last_error().removeprefix("warning: ")
         ll.llama_model_free(model)
-        raise refusal
+        raise InvalidConfig("mlock", f"{reason} (see `ulimit -l`)")
     return model
 
 
-def _refusal(config: LlamaConfig, model: Any) -> InvalidConfig | None:
-    """Return why a model that llama.cpp has loaded cannot be used."""
+def _load_file(path: Path, params: Any) -> Any:
+    """Return a model that reads forwards. Raises InvalidConfig."""
+    recent_errors.clear()
+    model = ll.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        raise InvalidConfig("model", f"llama.cpp cannot load {path}: {last_error()}")
     if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
-        return InvalidConfig("model", f"{config.path} is not a decoder-only model")
-    if config.mlock and recent_errors:
-        reason = last_error().removeprefix("warning: ")
-        return InvalidConfig("mlock", f"{reason} (see `ulimit -l`)")
-    return None
+        ll.llama_model_free(model)
+        raise InvalidConfig("model", f"{path} is not a decoder-only model")
+    return model
 
 
 def _ignore(_: float) -> None:
@@ -216,25 +215,12 @@ def read_vocabulary(path: Path) -> FileVocabulary:
     check_gguf(path)
     params = ll.llama_model_default_params()
     params.vocab_only = True
-    recent_errors.clear()
-    model = ll.llama_model_load_from_file(os.fsencode(path), params)
-    if not model:
-        raise InvalidConfig("model", f"llama.cpp cannot load {path}: {last_error()}")
-    refusal = _unusable(path, model)
-    if refusal:
+    model = _load_file(path, params)
+    if ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model):
         ll.llama_model_free(model)
-        raise refusal
+        raise InvalidConfig("model", f"{path.stem} cannot be rolled back (recurrent)")
     vocabulary = Vocabulary(model)
     description, names = vocabulary.describe(), vocabulary.names()
     trained = _metadata(model, _metadata(model, "general.architecture") + ".context_length")
     ll.llama_model_free(model)
     return FileVocabulary(description, names, int(trained or 0))
-
-
-def _unusable(path: Path, model: Any) -> InvalidConfig | None:
-    """Return why no service would take a model of this kind."""
-    if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
-        return InvalidConfig("model", f"{path} is not a decoder-only model")
-    if ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model):
-        return InvalidConfig("model", f"{path.stem} cannot be rolled back (recurrent)")
-    return None

@@ -30,27 +30,18 @@ def document(
 
 
 def _settings_object(settings: Settings) -> dict[str, Any]:
+    variants = (*settings.variants, *settings.lengths)
+    others = {k: v for k, v in asdict(settings).items() if k not in ("variants", "lengths")}
     return {
-        "variants": {
-            variant.name: {key: _plain(value) for key, value in variant.changes.items()}
-            for variant in (*settings.variants, *settings.lengths)
-        },
-        "users": list(settings.users),
-        "round_trips_ms": list(settings.round_trips_ms),
-        "repetitions": settings.repetitions,
-        "token_limit": settings.token_limit,
-        "prompt_tokens": settings.prompt_tokens,
-        "prompt_file": _plain(settings.prompt_file),
-        "sampling": {name: _plain(value) for name, value in asdict(settings.sampling).items()},
-        "seed": settings.seed,
-        "peer": _plain(settings.peer),
-        "peer_lengths": list(settings.peer_lengths),
-        "peer_options": list(settings.peer_options),
+        "variants": {variant.name: _plain(variant.changes) for variant in variants},
+        **_plain(others),
     }
 
 
 def _plain(value: Any) -> Any:
     """Return what JSON can hold: the value of an enum, the text of a path."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     value = getattr(value, "value", value)

@@ -325,24 +325,19 @@ def _run_probe(order: str) -> tuple[int | None, list[dict[str, Any]], str]:
     # Waiting is judged elsewhere; here it would only make the trial slow.
     left_out = ("OUTRIDER_", "OMP_", "GOMP_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-    )
     code: int | None = None
     try:
-        out, err = process.communicate(order.encode(), timeout=_TRIAL_SECONDS)
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, err = process.communicate()
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
+        ended = subprocess.run(
+            command,
+            input=order.encode(),
+            capture_output=True,
+            env=environment,
+            timeout=_TRIAL_SECONDS,
+            check=False,
+        )
+        code, out, err = ended.returncode, ended.stdout, ended.stderr
+    except subprocess.TimeoutExpired as expired:
+        out, err = expired.stdout or b"", expired.stderr or b""
     errors = err.decode(errors="replace").strip().splitlines()
     return code, list(_objects_in(out)), errors[-1] if errors else f"exit code {code}"
 

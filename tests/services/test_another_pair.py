@@ -17,8 +17,9 @@ from orchestrator import init_models
 from orchestrator.completions import Responses
 from orchestrator.core.round_times import RoundTimes
 from orchestrator.init_models import Launcher, WantedPair
-from orchestrator.peers import Pair, Peer, State
+from orchestrator.peers import Pair, Peer
 from outrider.errors import DeadlinePassed, PeerUnavailable
+from outrider.messages import PeerState
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider_cli import COMMAND
 from tests.support.services import (
@@ -250,7 +251,7 @@ async def test_nothing_is_loaded_while_the_configured_services_load() -> None:
     await target.listen(lambda: model)
     target.model = model
     async with running(OrchestratorProcess(target.address)) as process:
-        await eventually(lambda: process.pair.target.state is State.LOADING)
+        await eventually(lambda: process.pair.target.state is PeerState.LOADING)
         launcher = Launcher(process.orchestrator, lambda: process.pair, COMMAND)
         with pytest.raises(PeerUnavailable, match="is loading its model"):
             launcher.begin(WantedPair(model="x.gguf"))

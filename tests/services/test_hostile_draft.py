@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from draft_service.servicer import DraftServicer
-from orchestrator.peers import State
 from outrider.errors import InvalidRequest
+from outrider.messages import PeerState
 from outrider.speculation import Speculation
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
@@ -371,7 +371,7 @@ async def test_a_draft_that_describes_itself_wrongly_is_refused_and_watched(
     async with beside(servicer) as orchestrator:
         peer = orchestrator.pair.draft
         assert peer is not None
-        await eventually(lambda: peer.state is State.REFUSED)
+        await eventually(lambda: peer.state is PeerState.REFUSED)
         assert "describes itself wrongly" in (await orchestrator.status()).reason
         completion = await generate(orchestrator, asked)
         assert completion.token_ids == written_alone(target(), asked)

@@ -22,7 +22,7 @@ from grpc_status import rpc_status
 
 from orchestrator.config import OrchestratorConfig
 from orchestrator.main import make_pair
-from orchestrator.peers import Pair, State
+from orchestrator.peers import Pair
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import OrchestratorServicer
 from outrider.client import CallFailed, Delta, GenerateOptions, OutriderClient, PeerState, Rollback
@@ -506,7 +506,7 @@ async def test_a_peer_that_refuses_says_why_and_is_taken_back_once_it_is_mended(
         orchestrator(target.address, "", ServerSecurity(), shown) as joined,
     ):
         peer, address = joined.pair.target, target.address
-        await eventually(lambda: peer.state is State.REFUSED)
+        await eventually(lambda: peer.state is PeerState.REFUSED)
         refusal = f"the target at {address} does not accept this token (--token-file)"
         assert peer.detail == refusal
         async with OutriderClient(joined.server.address) as client:
@@ -531,7 +531,7 @@ async def test_every_failure_of_a_peer_is_seen_in_its_state(files: Files):
             expected = f"the target at {server.address} {words}"
             await eventually(lambda peer=peer, expected=expected: peer.detail == expected)
             sure = not words.startswith("hangs up")
-            assert peer.state is (State.REFUSED if sure else State.CONNECTING)
+            assert peer.state is (PeerState.REFUSED if sure else PeerState.CONNECTING)
 
 
 async def test_a_peer_that_refuses_is_not_asked_all_the_time(
@@ -551,7 +551,7 @@ async def test_a_peer_that_refuses_is_not_asked_all_the_time(
         health_server(ServerSecurity(token_file=files.right_token)) as server,
         orchestrator(server.address, "", ServerSecurity(), shown) as joined,
     ):
-        await eventually(lambda: joined.pair.target.state is State.REFUSED)
+        await eventually(lambda: joined.pair.target.state is PeerState.REFUSED)
         await asyncio.sleep(1.2)
     assert 2 <= asked <= 5
 

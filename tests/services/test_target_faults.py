@@ -11,9 +11,8 @@ import grpc
 import pytest
 
 from orchestrator.driver import _SentRound
-from orchestrator.peers import State
 from outrider.errors import InvalidRequest
-from outrider.messages import Form, Round, Rows, Span
+from outrider.messages import Form, PeerState, Round, Rows, Span
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.services import (
     DRAFT,
@@ -124,7 +123,7 @@ async def test_a_prompt_is_tokenized_after_a_restart_that_was_not_seen_yet() -> 
         await service.kill()
         await service.listen(target)
         # As in the moment between the restart and the watch's word of it.
-        orchestrator.pair.target.state = State.READY
+        orchestrator.pair.target.state = PeerState.READY
         waiting = asyncio.create_task(generate(orchestrator, asked))
         await asyncio.sleep(0.2)
         assert not waiting.done()
