@@ -22,29 +22,15 @@ from outrider.errors import InvalidRequest, OutriderError
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
-DEFAULTS: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "n_predict": -1,
     "n_keep": 0,
-    "temperature": 0.8,
-    "top_k": 40,
-    "top_p": 0.95,
-    "min_p": 0.0,
-    "tfs_z": 1.0,
-    "typical_p": 1.0,
-    "repeat_last_n": 64,
-    "repeat_penalty": 1.1,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "penalize_nl": True,
-    "mirostat": 0,
-    "mirostat_tau": 5.0,
-    "mirostat_eta": 0.1,
     "n_probs": 0,
-    "seed": -1,
-    "grammar": "",
-    "ignore_eos": False,
-    "n_beams": 0,
+    "temperature": 0.8,
+    "min_p": 0.0,
+    "repeat_penalty": 1.1,
 }
+"""The library's, where others have none or another one."""
 
 
 class LibraryFields(GenerationFields):
@@ -63,7 +49,7 @@ class Asked:
     request: messages.GenerateRequest
     fields: LibraryFields
     settings: dict[str, Any]
-    """What was said, and the defaults of the rest."""
+    """What was said, and the library's own defaults of the rest."""
 
 
 def read_asked(body: Mapping[str, Any], vocabulary_size: int) -> Asked:
@@ -75,7 +61,7 @@ def read_asked(body: Mapping[str, Any], vocabulary_size: int) -> Asked:
     given = {name: value for name, value in body.items() if value is not None}
     if given.get("stream"):
         raise InvalidRequest("stream", "is not for get_completion: use async_completion_init")
-    said = _in_range(DEFAULTS | given)
+    said = _in_range(_DEFAULTS | given)
     said["debug"] = bool(said.pop("__debug", False))
     said["logit_bias"] = _known_biases(said.get("logit_bias"), vocabulary_size)
     try:
@@ -111,7 +97,7 @@ def _in_range(said: dict[str, Any]) -> dict[str, Any]:
     """Return what was said with the library's liberties spelled out."""
     meant = dict(said)
     for name, (low, high) in _RANGES.items():
-        if isinstance(said[name], int | float):
+        if isinstance(said.get(name), int | float):
             meant[name] = min(max(said[name], low), high)
     if isinstance(said.get("stop"), list):
         meant["stop"] = [word for word in said["stop"] if word is not None]

@@ -17,8 +17,10 @@ from gateway.options import GenerationFields, generate_request, read_prompts
 from gateway.streams import event
 from gateway.usage import acceptance_histogram, acceptance_metrics, timings
 from outrider.errors import InvalidRequest
+from outrider.sampling import NUMBERS, SamplingParameters
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider_cli.options import SamplingOptions
 from tests.support.fake_orchestrator import FakeOrchestrator
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -383,3 +385,11 @@ def test_a_bias_that_json_cannot_write_is_null_in_the_settings():
     biases = [common.LogitBias(token_id=1, bias=-math.inf), common.LogitBias(token_id=2, bias=0.5)]
     settings = llama_server.sampling_settings(common.SamplingParameters(logit_biases=biases))
     assert settings["logit_bias"] == [{"token": 1, "bias": None}, {"token": 2, "bias": 0.5}]
+
+
+def test_every_number_of_sampling_is_a_field_of_bodies_and_an_option() -> None:
+    assert set(NUMBERS) <= GenerationFields.model_fields.keys()
+    options = SamplingOptions()
+    assert {name: getattr(options, name) for name in NUMBERS} == {
+        name: getattr(SamplingParameters(), name) for name in NUMBERS
+    }
