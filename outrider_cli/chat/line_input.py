@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import termios
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from outrider.errors import InvalidConfig
 from outrider_cli.chat.state import NotDone
+from outrider_cli.screen import note
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import History
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+    from prompt_toolkit.validation import Validator
 
 _PROMPT, _MORE = "> ", ". "
-_HISTORY_LINES = 1000
+
+Notice = Callable[[], Awaitable[str]]
+"""Waits for what a user should know, however long, and returns it."""
 
 
 class Keyboard(Protocol):
@@ -21,18 +32,30 @@ class Keyboard(Protocol):
 
     is_interactive: bool
 
-    def read(self) -> str | None:
-        """Return the next text, None at the end. Raises NotDone for what is no text."""
+    def read(self, notice: Notice) -> str | None:
+        """Return the next text, None at the end; a terminal shows the notice above its prompt.
 
-    def close(self) -> None:
-        """Nothing more is read."""
+        Raises NotDone for what is no text.
+        """
 
 
-def open_keyboard(words: Sequence[str], history: Path | None) -> Keyboard:
-    """Return what reads standard input; tab completes `words`, `history` keeps what was typed."""
+@contextmanager
+def open_keyboard(
+    runner: asyncio.Runner, words: Sequence[str], history: Path | None
+) -> Iterator[Keyboard]:
+    """Give what reads standard input; tab completes `words`, `history` keeps what was typed."""
     if sys.stdin is None or not sys.stdin.isatty():
-        return _Piped()
-    return _Terminal(words, history)
+        yield _Piped()
+        return
+    keyboard = _Terminal(runner, words, history)
+    before = termios.tcgetattr(sys.stdin)
+    # What is typed during an answer waits for the prompt: unseen till then, whole after Ctrl-C.
+    flags = before[3] & ~termios.ECHO | termios.NOFLSH
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, [*before[:3], flags, *before[4:]])
+    try:
+        yield keyboard
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 class _Piped:
@@ -40,16 +63,13 @@ class _Piped:
 
     is_interactive = False
 
-    def read(self) -> str | None:
+    def read(self, notice: Notice) -> str | None:
         parts: list[str] = []
         for line in sys.stdin.buffer if sys.stdin is not None else ():
             parts.append(_decoded(line).rstrip("\r\n"))
             if not parts[-1].endswith("\\"):
                 break
-        return _joined(parts) if parts else None
-
-    def close(self) -> None:
-        pass
+        return "\n".join(part.removesuffix("\\") for part in parts) if parts else None
 
 
 def _decoded(line: bytes) -> str:
@@ -59,9 +79,8 @@ def _decoded(line: bytes) -> str:
         raise NotDone("this is not UTF-8 text") from None
 
 
-def _joined(parts: Sequence[str]) -> str:
-    """Return one text of lines; all but the last end in a backslash, and it may."""
-    return "\n".join(part.removesuffix("\\") for part in parts)
+class Interrupted(Exception):
+    """Ctrl-C at the prompt."""
 
 
 class _Terminal:
@@ -69,79 +88,110 @@ class _Terminal:
 
     is_interactive = True
 
-    def __init__(self, words: Sequence[str], history: Path | None) -> None:
-        self._words = sorted(words)
-        self._history = history
-        self._readline = self._open_readline()
+    def __init__(self, runner: asyncio.Runner, words: Sequence[str], history: Path | None) -> None:
+        self._runner = runner
+        from prompt_toolkit.application import create_app_session
+        from prompt_toolkit.output import create_output
+        from prompt_toolkit.output.plain_text import PlainTextOutput
+        from prompt_toolkit.utils import is_dumb_terminal
 
-    def _open_readline(self) -> ModuleType | None:
-        try:
-            import readline
-        except ImportError:
-            return None
-        readline.set_completer_delims(" ")
-        readline.set_completer(self._complete)
-        readline.parse_and_bind("tab: complete")
-        readline.set_history_length(_HISTORY_LINES)
-        if self._history is not None:
-            try:
-                with suppress(FileNotFoundError):
-                    readline.read_history_file(self._history)
-            except OSError as error:
-                raise self._unusable(error) from None
-        return readline
+        # What a dying chat asked of the terminal would be answered to the shell.
+        os.environ["PROMPT_TOOLKIT_NO_CPR"] = "1"
+        # Standard output is for the answers alone.
+        stream = sys.stdout if sys.stdout.isatty() else sys.stderr
+        output = PlainTextOutput(stream) if is_dumb_terminal() else create_output(stream)
+        with create_app_session(output=output):
+            self._session = line_editor(words, history)
 
-    def _unusable(self, error: OSError) -> InvalidConfig:
-        return InvalidConfig("history", f"cannot use {self._history}: {error.strerror}")
-
-    def _complete(self, text: str, state: int) -> str | None:
-        assert self._readline is not None
-        is_first = self._readline.get_begidx() == 0 and text.startswith("/")
-        found = [word for word in self._words if is_first and word.startswith(text)]
-        return f"{found[state]} " if state < len(found) else None
-
-    def read(self) -> str | None:
+    def read(self, notice: Notice) -> str | None:
         interrupts = 0
         while interrupts < 2:
             try:
-                return self._read_lines()
+                return self._runner.run(self._edit(notice))
             except EOFError:
                 break
-            except UnicodeDecodeError:
-                raise NotDone("this is not UTF-8 text") from None
-            except KeyboardInterrupt:
-                print(file=sys.stderr)
-                interrupts = 0 if self._typed() else interrupts + 1
+            except Interrupted:
+                interrupts = 0 if self._session.default_buffer.text else interrupts + 1
                 if interrupts == 1:
                     print("(once more, or Ctrl-D, ends the chat)", file=sys.stderr)
-                continue
-        print(file=sys.stderr)
         return None
 
-    def _typed(self) -> str:
-        """Return what stood in the line that was interrupted."""
-        return self._readline.get_line_buffer() if self._readline is not None else ""
+    async def _edit(self, notice: Notice) -> str:
+        from prompt_toolkit.application import run_in_terminal
 
-    def _read_lines(self) -> str:
-        parts = [_input(_PROMPT)]
-        while parts[-1].endswith("\\"):
-            try:
-                parts.append(_input(_MORE))
-            except EOFError:
-                break
-        return _joined(parts)
+        async def show() -> None:
+            text = await notice()
+            await run_in_terminal(lambda: note(text))
 
-    def close(self) -> None:
-        if self._readline is not None and self._history is not None:
-            try:
-                self._readline.write_history_file(self._history)
-            except OSError as error:
-                raise self._unusable(error) from None
+        def begin() -> None:
+            self._session.app.create_background_task(show())
+
+        return await self._session.prompt_async(pre_run=begin)
 
 
-def _input(prompt: str) -> str:
-    if sys.stdout.isatty():
-        return input(prompt)
-    # Standard output is for the answers alone.
-    print(prompt, end="", file=sys.stderr, flush=True)
-    return input()
+def line_editor(words: Sequence[str], history: Path | None) -> PromptSession[str]:
+    """Return what asks for one text after the other. Raises InvalidConfig."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import WordCompleter
+    from prompt_toolkit.shortcuts import CompleteStyle
+
+    return PromptSession(
+        _PROMPT,
+        prompt_continuation=_MORE,
+        completer=WordCompleter([f"{word} " for word in sorted(words)], sentence=True),
+        complete_style=CompleteStyle.READLINE_LIKE,
+        complete_while_typing=False,
+        validator=_only_text(),
+        validate_while_typing=False,
+        history=_open_history(history),
+        key_bindings=_new_lines(),
+        enable_suspend=True,
+        interrupt_exception=Interrupted,
+    )
+
+
+def _only_text() -> Validator:
+    from prompt_toolkit.validation import Validator
+
+    def is_text(typed: str) -> bool:
+        return typed == typed.encode(errors="ignore").decode()
+
+    return Validator.from_callable(is_text, "this is not UTF-8 text", move_cursor_to_end=True)
+
+
+def _open_history(path: Path | None) -> History:
+    """Return what the up arrow brings back. Raises InvalidConfig."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    if path is None:
+        return InMemoryHistory()
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise InvalidConfig("history", f"cannot use {path}: {error.strerror}") from None
+    return FileHistory(path)
+
+
+def _new_lines() -> KeyBindings:
+    """Return the keys that begin a new line: Enter after a backslash, and Alt-Enter."""
+    from prompt_toolkit.application import get_app
+    from prompt_toolkit.filters import Condition
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    @Condition
+    def is_after_backslash() -> bool:
+        document = get_app().current_buffer.document
+        return document.is_cursor_at_the_end and document.text.endswith("\\")
+
+    @keys.add("enter", filter=is_after_backslash)
+    def continue_line(event: KeyPressEvent) -> None:
+        event.current_buffer.delete_before_cursor()
+        break_line(event)
+
+    @keys.add("escape", "enter")
+    def break_line(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    return keys

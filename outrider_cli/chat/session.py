@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,7 +13,6 @@ from pathlib import Path
 from outrider.client import CallFailed, Event, FinishReason, OutriderClient, Status
 from outrider.errors import InvalidRequest
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
-from outrider_cli.chat.background import Background
 from outrider_cli.chat.line_input import Keyboard, open_keyboard
 from outrider_cli.chat.state import (
     COMMANDS,
@@ -60,25 +60,22 @@ def chat_remotely(
 
 
 def _chat(talk: ChatState, partner: Backend, history: Path | None) -> bool:
-    keyboard = open_keyboard([f"/{name}" for name in COMMANDS], history)
-    with Background() as background:
+    words = [f"/{name}" for name in COMMANDS]
+    # The loop rests while a pipe is read, so that Ctrl-C is never kept waiting.
+    with asyncio.Runner() as runner, open_keyboard(runner, words, history) as keyboard:
         try:
-            status = background.run(partner.meet(talk.options.enabled))
-            dialogue = ChatSession(talk, partner, background, keyboard)
+            status = runner.run(partner.meet(talk.options.enabled))
+            dialogue = ChatSession(talk, partner, runner, keyboard)
             dialogue.open(status)
             while dialogue.is_open:
                 dialogue.step()
             return dialogue.went_well
         finally:
-            background.run(partner.leave())
-            keyboard.close()
+            runner.run(partner.leave())
 
 
 class Backend:
-    """The other side: an orchestrator, perhaps one of our own with its services.
-
-    Every method belongs to the background loop.
-    """
+    """The other side: an orchestrator, perhaps one of our own with its services."""
 
     def __init__(
         self,
@@ -154,8 +151,17 @@ class Backend:
         await self._services.watch_without_draft(self._generate(talk, question, show))
         draft = self._services.draft
         if draft is not None and draft.ended and not self._has_lost_draft:
+            note(await self.loss_of_draft())
+
+    async def loss_of_draft(self) -> str:
+        """Wait until a draft of our own ends, and return what to say of it, which is said once."""
+        draft = self._services.draft if self._services is not None else None
+        if draft is None or self._has_lost_draft:
+            await asyncio.Event().wait()
+        else:
+            await draft.end()
             self._has_lost_draft = True
-            note("the draft ended; answers continue without it")
+        return "the draft ended; answers continue without it"
 
     async def _generate(self, talk: ChatState, question: str, show: Show) -> None:
         assert self._client is not None
@@ -177,11 +183,11 @@ class ChatSession:
     """Reads a line, does what it wants, and says what came of it."""
 
     def __init__(
-        self, talk: ChatState, partner: Backend, background: Background, keyboard: Keyboard
+        self, talk: ChatState, partner: Backend, runner: asyncio.Runner, keyboard: Keyboard
     ) -> None:
         self._talk = talk
         self._partner = partner
-        self._background = background
+        self._runner = runner
         self._keyboard = keyboard
         self._screen = open_screen()
         self._last: Transcript | None = None
@@ -192,7 +198,7 @@ class ChatSession:
     def open(self, status: Status) -> None:
         """Say once who answers."""
         self._status = status
-        if self._background.run(self._partner.stands_in(status)):
+        if self._runner.run(self._partner.stands_in(status)):
             note("the model has no chat template; ChatML stands in, which it may never have seen")
             stops = tuple(dict.fromkeys((*self._talk.options.stop_sequences, *_CHATML_MARKS)))
             self._talk.options = replace(self._talk.options, stop_sequences=stops)
@@ -203,7 +209,7 @@ class ChatSession:
         """Read one text and do what it wants. Raises ServiceStopped, which is the end."""
         drafted = self._talk.options.enabled
         try:
-            line = self._keyboard.read()
+            line = self._keyboard.read(self._partner.loss_of_draft)
             act = Quit() if line is None else self._talk.take(line)
             if act is not None:
                 self._do(act)
@@ -234,7 +240,7 @@ class ChatSession:
                 self.is_open = False
 
     def _look_for_draft(self) -> None:
-        status = self._background.run(self._partner.status())
+        status = self._runner.run(self._partner.status())
         if not status.speculating:
             note(f"without drafts: {status.reason}")
 
@@ -257,7 +263,7 @@ class ChatSession:
             self._show(event)
 
         try:
-            self._background.run(self._partner.answer(self._talk, question, show))
+            self._runner.run(self._partner.answer(self._talk, question, show))
         finally:
             self._keep(question, transcript)
         self._say_end(transcript)
@@ -303,7 +309,7 @@ class ChatSession:
             show_lines(self._screen, cut_lines(last))
             return
         with suppress(CallFailed):  # a draft may have come since
-            self._status = self._background.run(self._partner.status())
+            self._status = self._runner.run(self._partner.status())
         lines = statistics_lines(last, self._status, Speedup.of(last, None))
         show_lines(self._screen, lines)
 

@@ -30,8 +30,8 @@ def open_chat() -> Iterator[Open]:
     """Opens a chat on a terminal and waits until it asks for a line."""
     terminals: list[Terminal] = []
 
-    def open_one(*arguments: str) -> Terminal:
-        terminals.append(Terminal("chat", *arguments))
+    def open_one(*arguments: str, **surroundings: str) -> Terminal:
+        terminals.append(Terminal("chat", *arguments, **surroundings))
         terminals[-1].wait_for(PROMPT)
         return terminals[-1]
 
@@ -177,6 +177,34 @@ def test_ctrl_c_clears_the_line_and_ends_the_chat_at_an_empty_one(chat: Callable
     assert terminal.wait_for_end() == 0
 
 
+def test_what_is_typed_during_an_answer_waits_unseen_for_the_prompt(chat: Callable[..., Terminal]):
+    terminal = chat(*ENDLESS)
+    terminal.enter("def read(path):")
+    terminal.wait_for("def read(path):\n")
+    before = len(terminal.shown)
+    until(lambda: len(terminal.shown) > before + 20)
+    terminal.type("/und")
+    terminal.type(CTRL_C)
+    assert "/und" not in terminal.wait_for("(cut)\n")
+    terminal.enter("o")
+    terminal.wait_for("taken back: def read(path):")
+
+
+@pytest.mark.parametrize("surroundings", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_a_terminal_without_colours_gets_none(
+    open_chat: Open, orchestrator: str, surroundings: dict[str, str]
+):
+    terminal = open_chat("--orchestrator", orchestrator, "-n", "4", **surroundings)
+    terminal.enter("def read(path):")
+    terminal.wait_for(PROMPT)
+    terminal.type(f"mistaken{CTRL_C}")
+    terminal.wait_for(PROMPT)
+    codes = re.findall(rb"\x1b\[([0-9;]*)m", terminal.raw)
+    assert {code for code in codes if code.strip(b"0;")} == set()
+    if "TERM" in surroundings:
+        assert b"\x1b" not in terminal.raw
+
+
 # --- a pipe ---
 
 
@@ -239,17 +267,21 @@ def test_a_service_that_dies_ends_the_chat_in_one_line(open_chat: Open, tiny: tu
     assert terminal.command.services() == {}
 
 
-def test_a_draft_that_dies_is_missed_in_one_line(open_chat: Open, tiny: tuple[str, ...]):
+def test_a_draft_that_dies_is_missed_above_the_line_that_is_typed(
+    open_chat: Open, tiny: tuple[str, ...]
+):
     terminal = open_chat(*tiny, "-n", "8")
+    terminal.type("read a l")
+    until(lambda: terminal.shown.endswith("read a l"))
     terminal.command.services()["draft"].kill()
     note = "note: the draft ended; answers continue without it\n"
-    for _ in range(20):  # a short answer may be there before the end is noticed
-        terminal.enter("read a line")
-        if note in terminal.wait_for(PROMPT):
-            break
+    terminal.wait_for(f"{note}> read a l")
+    terminal.enter("ine")
+    terminal.wait_for("read a line\n")
+    terminal.wait_for(PROMPT)
+    terminal.enter("/undo")
+    terminal.wait_for("taken back: read a line")
     assert terminal.shown.count(note) == 1
-    terminal.enter("and another one")
-    assert "note" not in terminal.wait_for(PROMPT)
 
 
 def test_a_chat_goes_on_when_its_orchestrator_was_away(open_chat: Open, tiny: tuple[str, ...]):

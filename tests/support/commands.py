@@ -29,6 +29,7 @@ LOCAL = (*GREEDY, "--threads", "1", "--draft-threads", "1")
 PATIENCE = 60.0
 """Nothing in these tests takes as long, unless it hangs."""
 
+_SPACE = re.compile(r"\x08\x1b\[2C")  # the line editor goes over it: one back, two forward
 _ESCAPES = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")
 _MARK = "TEST_MARK_OF_OUTRIDER"
 
@@ -184,7 +185,7 @@ class Terminal:
     def shown(self) -> str:
         """Everything that was shown, without escape codes."""
         text = self.raw.decode(errors="replace")
-        return _ESCAPES.sub("", text).replace("\r\n", "\n")
+        return re.sub("\r+\n", "\n", _ESCAPES.sub("", _SPACE.sub(" ", text)))
 
     @property
     def raw(self) -> bytes:
