@@ -110,7 +110,7 @@ class _Terminal:
                 return self._runner.run(self._edit(notice))
             except EOFError:
                 break
-            except Interrupted:
+            except (Interrupted, KeyboardInterrupt):  # the latter just before the keys are ours
                 interrupts = 0 if self._session.default_buffer.text else interrupts + 1
                 if interrupts == 1:
                     print("(once more, or Ctrl-D, ends the chat)", file=sys.stderr)
