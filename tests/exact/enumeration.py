@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from scipy import stats
 
 from orchestrator.core.acceptance import DraftToken, Uniform, Verdict, rejection
 from outrider.distribution import Distribution, residual
 from outrider.noise import Purpose
+from tests.support.lazy import Lazy
+
+stats = Lazy("scipy.stats")
 
 Context = tuple[int, ...]
 TextDistribution = Mapping[Context, float]

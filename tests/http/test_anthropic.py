@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anthropic
 import httpx
 import pytest
 import pytest_asyncio
@@ -14,6 +13,9 @@ import pytest_asyncio
 from outrider.errors import EngineBusy, PromptTooLong
 from tests.support.fake_orchestrator import MODEL, FakeOrchestrator, ids_of
 from tests.support.gateway import serving
+from tests.support.lazy import Lazy
+
+anthropic = Lazy("anthropic")
 
 KEY = "a key of sixteen characters"
 CHAT: Any = [{"role": "user", "content": "Hi"}]

@@ -11,13 +11,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 import pytest_asyncio
 
 from outrider.errors import EngineBusy, InvalidRequest, PromptTooLong
 from tests.support.fake_orchestrator import MODEL, FakeOrchestrator, ids_of
 from tests.support.gateway import serving
+from tests.support.lazy import Lazy
+
+openai = Lazy("openai")
 
 KEY = "a key of sixteen characters"
 VERCEL = Path(__file__).with_name("vercel")

@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from outrider.engine.model import Chunk
 from outrider.sampling import SamplingParameters
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
+from tests.support.lazy import Lazy
 from tests.support.services import Trio, generate, request, three_services, toy
 from tests.support.thorough import THOROUGH
 from tests.support.toy import EOS, NEVER, ToyModel
+
+stats = Lazy("scipy.stats")
 
 ALARM = 1e-4
 """The odds of a false alarm of each chi-square test."""

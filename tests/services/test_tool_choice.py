@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 import pytest_asyncio
 
@@ -16,6 +15,7 @@ from orchestrator.chat.tool_calls import CallFormat
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from tests.support.gateway import serving
+from tests.support.lazy import Lazy
 from tests.support.schemas import is_valid
 from tests.support.services import (
     DRAFT,
@@ -28,6 +28,8 @@ from tests.support.services import (
     running,
 )
 from tests.support.tiny_gguf import Shape, Vocabulary, write_model
+
+openai = Lazy("openai")
 
 CONTROL = "<tool_call>"
 CONTROL_ID, EOS = 2, 1

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import special, stats
 
 from outrider import noise
 from outrider.distribution import (
@@ -22,6 +21,9 @@ from outrider.distribution import (
     quantised,
     residual,
 )
+from tests.support.lazy import Lazy
+
+special, stats = Lazy("scipy.special"), Lazy("scipy.stats")
 
 SMALLEST_U = 2.0**-54
 LARGEST_U = 1.0 - 2.0**-53

@@ -11,9 +11,11 @@ import itertools
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
 
 from outrider.noise import Purpose, uniform, uniforms
+from tests.support.lazy import Lazy
+
+stats = Lazy("scipy.stats")
 
 LOWEST_HASH_SEED = 12303145506925197115  # hash 0 at stream 0, position 0, id 0
 HIGHEST_HASH_SEED = 14853680589019784570  # hash 2**64 - 1 at stream 0, position 0, id 0
