@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -64,8 +65,9 @@ class RawStream:
         self._call.cancel()
 
     async def send(self, message: Any) -> None:
-        """Send any message."""
-        await self._call.write(message)
+        """Send any message; a stream that was refused meanwhile says so where it is read."""
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await self._call.write(message)
 
     async def receive(self) -> Any:
         """Return the next message; raise what ended the stream."""
