@@ -112,7 +112,7 @@ def read_request(
             message.speculative, rule, default, drafts and beam_count == 1
         ),
         rollback_calls=message.speculative.rollback == messages.ROLLBACK_MODE_RPC,
-        completion_count=read_count(message),
+        completion_count=_read_count(message),
         beam_count=beam_count,
         token_limit=_read_limit(message),
         stops=_read_stops(message.stop_sequences),
@@ -241,7 +241,7 @@ def _read_beam_count(message: messages.GenerateRequest, form: Form) -> int:
     return count
 
 
-def read_count(message: messages.GenerateRequest) -> int:
+def _read_count(message: messages.GenerateRequest) -> int:
     """Return how many completions are asked for."""
     count = message.completion_count if message.HasField("completion_count") else 1
     if not 1 <= count <= MAX_COMPLETIONS:

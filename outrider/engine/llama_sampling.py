@@ -206,7 +206,7 @@ class Mirostat:
     """Keeps the surprise of the text near tau, by how many of the sorted tokens it keeps.
 
     Its state `mu` follows from the drawn tokens and their probabilities, not
-    from the text alone, so whoever continues elsewhere must be told it. Source:
+    from the text alone, so another session that continues it must be given it. Source:
     Basu et al. 2007.14966, in llama.cpp's form.
     """
 

@@ -95,8 +95,8 @@ class DecodeTrial:
 
 def judge_versions(versions: Mapping[str, str]) -> Finding:
     """Return what runs here."""
-    told = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
-    return Finding("versions", Level.OK, told)
+    words = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
+    return Finding("versions", Level.OK, words)
 
 
 def judge_build(library: LlamaBuild, trial: DecodeTrial | None) -> list[Finding]:
@@ -230,9 +230,9 @@ def _judge_file(model: ModelFile) -> Finding:
     if model.error:
         remedy = "give another file, or fetch it again"
         return Finding("models", Level.PROBLEM, f"{model.role}: {model.error}", remedy)
-    told = f"{model.role}: {model.name}, {show_size(model.size)}"
+    words = f"{model.role}: {model.name}, {show_size(model.size)}"
     context = f", {model.context} tokens of context" if model.context else ""
-    return Finding("models", Level.OK, told + context)
+    return Finding("models", Level.OK, words + context)
 
 
 def _judge_memory(total: int, available: int, limited_by: str, offloads: bool) -> Finding:
@@ -314,12 +314,12 @@ def judge_threads(
                 Finding("threads", Level.PROBLEM, message, f"{flag} {available}, or leave it out")
             )
     total = sum(count or available for _, count in wanted)
-    told = ", ".join(f"{role} {count or available}" for role, count in wanted)
+    words = ", ".join(f"{role} {count or available}" for role, count in wanted)
     if total > available and len(wanted) > 1:
-        told += f", who take turns on {_plural(available, 'core')}"
+        words += f", who take turns on {_plural(available, 'core')}"
     if not findings:
-        told = f"{told}; " if told else ""
-        findings.append(Finding("threads", Level.OK, f"{told}{limit}"))
+        words = f"{words}; " if words else ""
+        findings.append(Finding("threads", Level.OK, f"{words}{limit}"))
     return findings
 
 
@@ -442,8 +442,8 @@ def judge_certificate(option: str, name: str, seconds: float | None) -> Finding:
     what = f"{name} ({option})"
     if seconds is None:
         return Finding("tls", Level.OK, f"{what} can be read; its expiry is not known")
-    told = f"{what} is valid for another {_plural(int(seconds // _DAY), 'day')}"
-    return judge_expiry(what, seconds) or Finding("tls", Level.OK, told)
+    words = f"{what} is valid for another {_plural(int(seconds // _DAY), 'day')}"
+    return judge_expiry(what, seconds) or Finding("tls", Level.OK, words)
 
 
 def judge_expiry(what: str, seconds: float) -> Finding | None:

@@ -63,7 +63,7 @@ class Probed:
     """What the trial found out, beside its end."""
 
     trial: DecodeTrial | None = None
-    told: dict[str, Any] = field(default_factory=dict)
+    report: dict[str, Any] = field(default_factory=dict)
 
 
 @spread
@@ -245,10 +245,10 @@ def _file(one: Hosted) -> ModelFile:
 
 def _with_context(one: Hosted, file: ModelFile, tried: Probed) -> ModelFile:
     """Return the file with what llama.cpp said of it."""
-    told = tried.told.get(one.role, {})
-    if told.get("error"):
-        return replace(file, error=told["error"].removeprefix("model: "))
-    trained = told.get("trained_context", 0)
+    report = tried.report.get(one.role, {})
+    if report.get("error"):
+        return replace(file, error=report["error"].removeprefix("model: "))
+    trained = report.get("trained_context", 0)
     return replace(file, context=(one.options.context or min(trained, 4096)) if trained else 0)
 
 
@@ -270,20 +270,20 @@ def _try_llama(
         "trials": _trials(sizes, configs),
     }
     code, lines, last_words = _run_probe(json.dumps(order))
-    told: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for line in lines:
-        told |= line
-    end, detail = _end(code, told.get("failure", ""), last_words)
+        report |= line
+    end, detail = _end(code, report.get("failure", ""), last_words)
     trial = DecodeTrial(
-        step=Step[told.get("step", "IMPORT")],
+        step=Step[report.get("step", "IMPORT")],
         end=end,
-        model=told.get("model", ""),
+        model=report.get("model", ""),
         detail=detail,
         seconds=_TRIAL_SECONDS,
-        system_info=told.get("system_info", ""),
-        offloads=told.get("offloads", False),
+        system_info=report.get("system_info", ""),
+        offloads=report.get("offloads", False),
     )
-    return Probed(trial, told)
+    return Probed(trial, report)
 
 
 def _end(code: int | None, failure: str, last_words: str) -> tuple[End, str]:
@@ -320,7 +320,7 @@ def _trial_values(config: ModelConfig, size: int) -> dict[str, Any]:
 
 
 def _run_probe(order: str) -> tuple[int | None, list[dict[str, Any]], str]:
-    """Return the exit code (None: too slow), the lines that were told, the last words."""
+    """Return the exit code (None: too slow), the lines it reported, the last words."""
     command = (sys.executable, "-P", "-m", "outrider_cli.doctor.probe")
     # Waiting is judged elsewhere; here it would only make the trial slow.
     left_out = ("OUTRIDER_", "OMP_", "GOMP_")
@@ -365,9 +365,9 @@ def _signal_name(number: int) -> str:
 def _pair(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
     from outrider_cli.doctor.checks import judge_pairing, judge_sizes
 
-    if len(files) != 2 or "pair" not in tried.told:
+    if len(files) != 2 or "pair" not in tried.report:
         return []
-    return [judge_pairing(**tried.told["pair"]), *judge_sizes(*files)]
+    return [judge_pairing(**tried.report["pair"]), *judge_sizes(*files)]
 
 
 def _numerics(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
@@ -376,7 +376,7 @@ def _numerics(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
     targets = [file for file in files if file.role == "target" and not file.error]
     if not targets or tried.trial is None:
         return []
-    return [judge_numerics(tried.told.get("profile", ""), targets[0].size)]
+    return [judge_numerics(tried.report.get("profile", ""), targets[0].size)]
 
 
 def _sharing(hosted: Sequence[Hosted], tried: Probed) -> list[Finding]:

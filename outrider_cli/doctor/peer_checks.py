@@ -66,13 +66,13 @@ def judge_peer(peer: ProbedPeer, own_version: str = "") -> list[Finding]:
 
 
 def _judge_distance(peer: ProbedPeer, place: str) -> Finding:
-    told = [place]
+    words = [place]
     if peer.model is not None:
-        told.append(_describe(peer.model))
+        words.append(_describe(peer.model))
     if peer.round_trips:
         middle, worst = median_of(peer.round_trips), max(peer.round_trips)
-        told.append(f"round trip {show_time(middle)}, at worst {show_time(worst)}")
-    message = ", ".join(told)
+        words.append(f"round trip {show_time(middle)}, at worst {show_time(worst)}")
+    message = ", ".join(words)
     if peer.serving:
         return Finding("peers", Level.OK, message)
     remedy = "wait until it has loaded its model; its log says how far it is"

@@ -334,17 +334,17 @@ def test_windows_as_large_as_numbers_go_cost_no_more_than_the_context(model: Lla
 
 
 @pytest.mark.parametrize("wanted", [1, 5, 40, 300])
-def test_masking_only_what_counts_gives_the_distribution_of_masking_everything(
+def test_a_cut_that_drops_nothing_changes_nothing_under_a_grammar(
     model: LlamaModel, wanted: int
 ) -> None:
     free = SamplingParameters(temperature=1.0, top_k=wanted, top_p=1.0, min_p=0.0)
-    lazy = replace(free, grammar=LETTERS)
-    # A stage before top-k has to see the whole masked row.
-    whole = replace(lazy, stages=(Stage.MIN_P, Stage.TOP_K, Stage.TEMPERATURE), min_p=1e-30)
+    masked = replace(free, grammar=LETTERS)
+    # This one comes before top-k, and sees the whole masked row.
+    another = replace(masked, stages=(Stage.MIN_P, Stage.TOP_K, Stage.TEMPERATURE), min_p=1e-30)
     for row in rows(20, seed=8):
         np.testing.assert_allclose(
-            dense(model.sampler(lazy).distribution(row)),
-            dense(model.sampler(whole).distribution(row)),
+            dense(model.sampler(masked).distribution(row)),
+            dense(model.sampler(another).distribution(row)),
             atol=1e-9,
         )
 
