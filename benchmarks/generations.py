@@ -9,7 +9,7 @@ from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
 from orchestrator.driver import Driver
-from orchestrator.peers import Pair
+from orchestrator.pair import Pair
 from outrider.messages import Form, Rule, SessionParameters
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy, Speculation

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from benchmarks.echo import EchoClient
 from benchmarks.generations import PROMPTS, TimedDriver, drive, make_generation
 from benchmarks.processes import process, running_pair
-from orchestrator.peers import Pair
+from orchestrator.pair import Pair
 from outrider.sampling import GREEDY, SamplingParameters
 
 REPEATS = 8

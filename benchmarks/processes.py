@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from orchestrator.peers import Pair, Peer
+from orchestrator.pair import Pair
+from orchestrator.peers import Peer
 from outrider.processes import ANY_PORT, Child
 from outrider_cli import COMMAND
 

@@ -7,7 +7,7 @@ import time
 
 from benchmarks.generations import PROMPTS, TimedDriver, drive, make_generation
 from benchmarks.processes import running_pair
-from orchestrator.peers import Pair
+from orchestrator.pair import Pair
 from outrider.sampling import GREEDY
 from outrider.v1 import common_pb2
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from draft_service.config import DraftConfig
+from draft_service.joining import Joining
 from draft_service.servicer import DraftServicer
 from outrider.engine.host import HostOptions
 from outrider.engine.model import Model
@@ -28,4 +29,5 @@ async def run(config: DraftConfig, load: Callable[[], Model] | None = None) -> N
         host,
         servicer,
         add_DraftServiceServicer_to_server,
+        Joining(config.join, config.join_security).stay if config.join else None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +38,7 @@ _MOST_UNREAD = 256
 """Frames of one stream that may wait to be read; no more orders are read until they went."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Write = Callable[[messages.DraftResponse], Awaitable[None]]
 
 
 class DraftServicer(ModelService, stubs.DraftServiceServicer):
@@ -58,9 +59,13 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
     async def Draft(
         self, request_iterator: AsyncIterator[messages.DraftRequest], context: Context
     ) -> None:
+        await self.serve(request_iterator, context.write)
+
+    async def serve(self, requests: AsyncIterator[messages.DraftRequest], write: Write) -> None:
+        """Serve one session, whoever opened the stream. Ends when `requests` do."""
         self.require_loaded()
         assert self._model is not None
-        asked = await first_opening(request_iterator)
+        asked = await first_opening(requests)
         self.require_model(asked.model)
         opening = wire.read_opening(asked)
         guess = await asyncio.to_thread(guesser, self._model, opening, self._support, self._tail)
@@ -68,7 +73,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         owner = self.take(opening.session_id, opening.attempt)
         stream = _DraftStream(self.host, opening, owner, drafter, self.vocabulary_size)
         try:
-            await run_stream(owner, stream.read(request_iterator), stream.answer(context))
+            await run_stream(owner, stream.read(requests), stream.answer(write))
         finally:
             stream.close()
             self.release(opening.session_id, owner)
@@ -159,13 +164,13 @@ class _DraftStream:
         if self._outbox.qsize() >= _MOST_UNREAD:
             self._has_room.clear()
 
-    async def answer(self, context: Context) -> None:
+    async def answer(self, write: Write) -> None:
         """Write what the engine's thread hands over."""
         while True:
             item = await self._outbox.get()
             if isinstance(item, BaseException):
                 raise item
-            await context.write(item)
+            await write(item)
             if self._outbox.qsize() < _MOST_UNREAD:
                 self._has_room.set()
 

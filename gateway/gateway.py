@@ -249,6 +249,8 @@ class Gateway:
         status = self._orchestrator.status()
         digest = sha256(status.service_version.encode())
         for peer in status.peers:
+            if peer.joined:
+                continue  # these come and go, and change no text
             model = peer.model
             identity = (peer.role, model.model_name, model.identity.hex())
             digest.update(json.dumps(identity).encode())

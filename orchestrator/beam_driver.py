@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from orchestrator.core.actions import Commit, End, SendRound
 from orchestrator.core.generation import Generation
-from orchestrator.peers import Pair
+from orchestrator.pair import Pair
 from orchestrator.timings import Timings
 from outrider import wire
 from outrider.errors import DeadlinePassed, DecodeFailed, InvalidRequest, PeerUnavailable

@@ -21,7 +21,7 @@ from orchestrator.core.plan import Plan
 from orchestrator.core.round_times import RoundTimes
 from orchestrator.core.text import TextAssembler
 from orchestrator.driver import Driver
-from orchestrator.peers import Pair
+from orchestrator.pair import Pair
 from orchestrator.planner import Planner
 from orchestrator.request import GenerationRequest, read_request
 from orchestrator.timings import Timings
@@ -89,7 +89,7 @@ class Completions:
         limit = self._config.request_seconds
         seconds = limit if seconds is None else min(seconds, limit)
         clock = _Clock(time.perf_counter(), time.monotonic() + seconds)
-        default, drafts = self._config.speculation, self._pair.draft is not None
+        default, drafts = self._config.speculation, self._pair.may_have_draft
         asked = read_request(request, default, drafts)
         async with AsyncExitStack() as stack:
             if turn is None:
@@ -142,7 +142,7 @@ class Completions:
             self.idle.clear()
         else:
             self.idle.set()
-        self._pair.estimates.generation_count = max(1, self.active_count)
+        self._pair.count_generations(self.active_count)
 
     async def _completion(
         self, plan: Plan, asked: GenerationRequest, clock: _Clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,9 @@ from orchestrator.core.allowance import Allowance
 from orchestrator.core.estimates import ServiceTime
 from orchestrator.core.generation import Generation
 from orchestrator.link import Backoff, Link
-from orchestrator.peers import Pair, Stream, StreamLost
+from orchestrator.pair import DraftPeer, Pair, PairedDraft
+from orchestrator.peers import Peer
+from orchestrator.streams import SessionStream, StreamLost
 from orchestrator.timings import EngineSeconds, Timings
 from outrider import wire
 from outrider.errors import (
@@ -54,6 +56,8 @@ class Driver:
         self._timers: set[asyncio.TimerHandle] = set()  # that have not fired; none outlives `run`
         self._target: Link | None = None  # the newest stream; None before the first
         self._draft: Link | None = None  # the same
+        self._lease: PairedDraft | None = None  # the draft of that stream, until it is given back
+        self._refusing: list[DraftPeer] = []  # drafts that cannot serve this generation
         self._target_backoff, self._draft_backoff = Backoff(), Backoff()
         self._target_missing = 0  # answers since the last rows that say the text is not held
         self._allowance = Allowance()  # of the draft's stream
@@ -185,13 +189,15 @@ class Driver:
 
     def _roll_back(self, token_count: int, round_: int, order: int) -> None:
         """Call Rollback at both services, each before what is sent to it next."""
-        pair = self._pair
-        for link, peer, number in (
-            (self._target, pair.target, round_),
-            (self._draft, pair.draft, order),
-        ):
-            if link is not None and peer is not None:
-                link.call(partial(peer.roll_back, link.opening, token_count, number))
+        for link, peer, number in self._sessions(round_, order):
+            link.call(partial(peer.roll_back, link.opening, token_count, number))
+
+    def _sessions(self, round_: int, order: int) -> Iterator[tuple[Link, Peer | DraftPeer, int]]:
+        """Yield each stream that is open, whose it is, and the newest number sent on it."""
+        if self._target is not None:
+            yield self._target, self._pair.target, round_
+        if self._draft is not None and self._lease is not None:
+            yield self._draft, self._lease.peer, order
 
     # --- streams ---
 
@@ -210,13 +216,20 @@ class Driver:
         self._generation.target_opened()
 
     def _open_draft(self) -> None:
-        """Open a stream to the draft as soon as it is usable."""
-        draft = self._pair.draft
-        if draft is None or not self._generation.plan.control.speculation.drafts:
+        """Open a stream to the best draft as soon as one is usable."""
+        if not self._generation.plan.control.speculation.drafts:
             return
-        if not self._pair.draft_usable:
+        if self._pair.may_have_draft and not self._open_draft_besides(*self._refusing):
             self._after(_RETRY_SECONDS, self._open_draft)
-            return
+
+    def _open_draft_besides(self, *others: DraftPeer) -> bool:
+        """Open a stream to the best usable draft that is none of the others, if there is one."""
+        self._lease = lease = self._pair.lease(self._opening.rule, others)
+        if lease is None:
+            return False
+        draft, control = lease.peer, self._generation.plan.control
+        if lease.estimates is not control.estimates:
+            control.note_draft(lease.estimates)
         assert draft.hosted is not None
         hosted = draft.hosted
         opening = replace(self._next_opening(self._draft), model=hosted.reference)
@@ -227,6 +240,7 @@ class Driver:
         stream = draft.open(opening)
         self._draft = self._link(opening, stream, self._read_draft, self._lose_draft)
         self._generation.draft_opened(hosted.model.context_token_count)
+        return True
 
     def _next_opening(self, before: Link | None) -> SessionParameters:
         """Return what a new stream opens with, after the one before was lost."""
@@ -238,7 +252,7 @@ class Driver:
     def _link(
         self,
         opening: SessionParameters,
-        stream: Stream,
+        stream: SessionStream,
         read: Callable[[Any], None],
         lose: Callable[[Link, StreamLost], None],
     ) -> Link:
@@ -262,21 +276,37 @@ class Driver:
         self._after(self._target_backoff.next(), self._open_target)
 
     def _lose_draft(self, link: Link, lost: StreamLost) -> None:
-        """Open another stream, unless the draft would refuse that one, too."""
-        if link is self._draft:
+        """Continue with another draft, or with the same one unless it would refuse again."""
+        if link is self._draft and self._lease is not None:
             self._generation.draft_lost()
             if lost.breaks_protocol:
-                self._pair.pause_draft(str(lost))
-            if not lost.final or lost.refusal is not None:  # the pair will know its new model
-                self._after(self._draft_backoff.next(), self._open_draft)
+                self._lease.pause(str(lost))
+            if lost.final and lost.refusal is None:  # else the pair will know its new model
+                self._refusing.append(self._lease.peer)
+            self._replace_draft()
+
+    def _replace_draft(self) -> None:
+        """Lease another draft at once; the lost one, or a third, only after a while."""
+        assert self._lease is not None
+        lost = self._lease.peer
+        self._give_back_draft()
+        is_first = not self._draft_backoff.tries
+        pause = self._draft_backoff.next()
+        if not (is_first and self._open_draft_besides(lost, *self._refusing)):
+            self._after(pause, self._open_draft)
+
+    def _give_back_draft(self) -> None:
+        if self._lease is not None:
+            self._lease.give_back()
+            self._lease = None
 
     def _expel_draft(self, fault: InvalidRequest) -> None:
         """End the stream of a draft that sends what nobody asked for; leave it alone a while."""
-        assert self._draft is not None
+        assert self._draft is not None and self._lease is not None
         self._draft.close()
         self._generation.draft_lost()
-        self._pair.pause_draft(str(fault))
-        self._after(self._draft_backoff.next(), self._open_draft)
+        self._lease.pause(str(fault))
+        self._replace_draft()
 
     # --- in ---
 
@@ -406,22 +436,19 @@ class Driver:
 
     def _tidy_up(self) -> None:
         """Leave clean prefixes behind, so that the next turn of a chat can reuse them."""
-        generation, pair = self._generation, self._pair
+        generation = self._generation
         count = len(generation.committed)
-        for link, peer, number in (
-            (self._target, pair.target, generation.round),
-            (self._draft, pair.draft, generation.order),
-        ):
-            if link is not None and peer is not None:
-                task = asyncio.create_task(peer.roll_back(link.opening, count, number))
-                _background.add(task)
-                task.add_done_callback(_background.discard)
+        for link, peer, number in self._sessions(generation.round, generation.order):
+            task = asyncio.create_task(peer.roll_back(link.opening, count, number))
+            _background.add(task)
+            task.add_done_callback(_background.discard)
 
     def _close(self) -> None:
         for timer in self._timers:
             timer.cancel()
         for link in self._links():
             link.close()
+        self._give_back_draft()
 
     def _links(self) -> list[Link]:
         return [link for link in (self._target, self._draft) if link is not None]

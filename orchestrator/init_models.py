@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.peers import Pair, Peer
+from orchestrator.pair import Pair
+from orchestrator.peers import Peer
 from orchestrator.service import Orchestrator
 from outrider import logs
 from outrider.errors import (

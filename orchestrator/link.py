@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from orchestrator.peers import Stream, StreamLost
+from orchestrator.streams import SessionStream, StreamLost
 from outrider.messages import SessionParameters
 
 MOST_WAITING = 64
@@ -30,7 +30,7 @@ class Link:
     def __init__(
         self,
         opening: SessionParameters,
-        stream: Stream,
+        stream: SessionStream,
         receive: Callable[[Any], None],
         is_full: Callable[[], bool],
         lose: Callable[[Link, StreamLost], None],

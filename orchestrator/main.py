@@ -10,12 +10,12 @@ from typing import Protocol
 
 from orchestrator.config import OrchestratorConfig
 from orchestrator.init_models import Launcher
-from orchestrator.peers import Pair, Peer
+from orchestrator.pair import Pair
+from orchestrator.peers import Peer
 from orchestrator.service import Orchestrator
-from orchestrator.servicer import OrchestratorServicer
+from orchestrator.servicer import register
 from outrider import logs
 from outrider.rpc.server import Server
-from outrider.v1.orchestrator_service_pb2_grpc import add_OrchestratorServiceServicer_to_server
 
 
 class Gateway(Protocol):
@@ -42,7 +42,7 @@ async def run(
     pair = make_pair(config)
     server = Server(config.server, "outrider.v1.OrchestratorService")
     orchestrator = Orchestrator(config, pair)
-    add_OrchestratorServiceServicer_to_server(OrchestratorServicer(orchestrator), server.grpc)
+    register(orchestrator, server.grpc)
     await server.start()
     launcher = Launcher(orchestrator, partial(make_pair, config), command)
     gateway = await start_gateway(orchestrator, launcher) if start_gateway else None

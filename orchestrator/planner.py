@@ -15,7 +15,8 @@ from orchestrator.core.controller import Control
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.policies import CLASSIC_RATIO, control
-from orchestrator.peers import Hosted, Pair
+from orchestrator.pair import Pair
+from orchestrator.peers import Hosted
 from orchestrator.request import GenerationRequest, Prompt
 from outrider import wire
 from outrider.errors import InvalidRequest, PromptTooLong

@@ -19,7 +19,9 @@ from orchestrator.completions import Completions, InFlight, Observer, Responses,
 from orchestrator.config import OrchestratorConfig
 from orchestrator.core.policies import control
 from orchestrator.jobs import Jobs
-from orchestrator.peers import Hosted, Pair, Peer
+from orchestrator.joined_drafts import DraftRegistry
+from orchestrator.pair import DraftPeer, Pair, PairedDraft
+from orchestrator.peers import Hosted, Peer
 from orchestrator.planner import check_embedded
 from orchestrator.reporting import duration, view
 from orchestrator.request import read_parts
@@ -46,7 +48,11 @@ class Orchestrator:
         self.draining = False  # new work is refused; never false again
         self.readiness_changed = asyncio.Event()
         """Set whenever `ready` may be another."""
-        pair.target.on_change = self.readiness_changed.set
+        self.registry: DraftRegistry | None = None
+        """The drafts that join; None where none is accepted."""
+        if config.accept_drafts:
+            self.registry = DraftRegistry(config.trust_drafts, config.request_seconds)
+        self._take_up(pair)
         # Shared with every Completions, that of a later pair too.
         self._observers: list[Observer] = []
         self._completions = Completions(config, pair, self._observers)
@@ -58,6 +64,11 @@ class Orchestrator:
             config.jobs,
             config.job_seconds,
         )
+
+    def _take_up(self, pair: Pair) -> None:
+        pair.target.on_change = self.readiness_changed.set
+        if self.registry is not None:
+            self.registry.use(pair)
 
     def _job_share(self) -> int:
         model = self.pair.target.model
@@ -75,6 +86,8 @@ class Orchestrator:
         settled = asyncio.gather(self._completions.idle.wait(), self._jobs.until_settled())
         with suppress(TimeoutError):
             await asyncio.wait_for(settled, seconds)
+        if self.registry is not None:
+            self.registry.dismiss(Draining("the orchestrator is stopping"))
 
     def _take_work(self) -> None:
         if self.draining:
@@ -141,7 +154,7 @@ class Orchestrator:
         Jobs end as if they were cancelled, everything else that is in flight with PeerUnavailable.
         """
         before, self.pair = self.pair, pair
-        pair.target.on_change = self.readiness_changed.set
+        self._take_up(pair)
         self.readiness_changed.set()
         self._completions = Completions(self.config, pair, self._observers)
         await self._jobs.close()
@@ -257,7 +270,10 @@ class Orchestrator:
         return messages.GetStatusResponse(
             service_version=outrider.__version__,
             active_generation_count=self._completions.active_count,
-            peers=[self._peer_status(peer) for peer in self.pair.peers],
+            peers=[
+                self._peer_status(self.pair.target),
+                *(self._draft_status(draft) for draft in self.pair.drafts),
+            ],
             speculating=not obstacle,
             reason=obstacle,
             controller=view(newcomer),
@@ -265,18 +281,24 @@ class Orchestrator:
             draining=self.draining,
         )
 
-    def _peer_status(self, peer: Peer) -> messages.PeerStatus:
-        state, detail = wire.PEER_STATES.write(peer.state), peer.detail
-        if peer is self.pair.draft and peer.ready and self.pair.mismatch is not None:
-            state, detail = messages.PEER_STATE_REFUSED, str(self.pair.mismatch)
+    def _peer_status(self, peer: Peer | DraftPeer) -> messages.PeerStatus:
         return messages.PeerStatus(
             role=peer.role,
             address=peer.address,
-            state=state,
-            detail=detail,
+            state=wire.PEER_STATES.write(peer.state),
+            detail=peer.detail,
             model=peer.model,
             round_trip_duration=duration(peer.round_trip),
         )
+
+    def _draft_status(self, draft: PairedDraft) -> messages.PeerStatus:
+        status = self._peer_status(draft.peer)
+        if draft.peer.ready and draft.mismatch is not None:
+            status.state, status.detail = messages.PEER_STATE_REFUSED, str(draft.mismatch)
+        status.joined = draft in self.pair.joined
+        status.generation_count = draft.generation_count
+        status.tokens_per_second = 1.0 / draft.estimates.token_time.value
+        return status
 
     async def model(self, meant: common.ModelReference | None = None) -> Hosted:
         """Wait for the target; return what it hosts. Raises PeerUnavailable.

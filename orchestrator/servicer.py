@@ -5,18 +5,36 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
+from orchestrator.joined_drafts import DraftRegistry
 from orchestrator.reporting import in_pages
 from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
+from outrider.v1 import draft_registry_service_pb2 as registry_messages
 from outrider.v1 import orchestrator_service_pb2 as messages
-from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceServicer
+from outrider.v1.draft_registry_service_pb2_grpc import (
+    DraftRegistryServiceServicer,
+    add_DraftRegistryServiceServicer_to_server,
+)
+from outrider.v1.orchestrator_service_pb2_grpc import (
+    OrchestratorServiceServicer,
+    add_OrchestratorServiceServicer_to_server,
+)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _MARGIN_SECONDS = 0.2
+
+
+def register(orchestrator: Orchestrator, server: grpc.aio.Server) -> None:
+    """Let a server answer for an orchestrator, and to drafts that join if it accepts them."""
+    add_OrchestratorServiceServicer_to_server(OrchestratorServicer(orchestrator), server)
+    if orchestrator.registry is not None:
+        registry = DraftRegistryServicer(orchestrator.registry)
+        add_DraftRegistryServiceServicer_to_server(registry, server)
 
 
 def _answered_by(work: Callable[[Orchestrator, Any], Awaitable[Any]]) -> Any:
@@ -60,6 +78,24 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self, request: messages.GetStatusRequest, context: Context
     ) -> messages.GetStatusResponse:
         return self.orchestrator.status()
+
+
+class DraftRegistryServicer(DraftRegistryServiceServicer):
+    """DraftRegistryService over the drafts of an orchestrator."""
+
+    def __init__(self, registry: DraftRegistry) -> None:
+        self._registry = registry
+
+    async def Join(
+        self, request_iterator: AsyncIterator[registry_messages.JoinRequest], context: Context
+    ) -> None:
+        address = unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
+        await self._registry.join(request_iterator, context.write, address)
+
+    async def Attend(
+        self, request_iterator: AsyncIterator[registry_messages.AttendRequest], context: Context
+    ) -> None:
+        await self._registry.attend(request_iterator, context.write)
 
 
 def _credentials(context: Context) -> bytes:

@@ -421,7 +421,34 @@ class DraftingOptions:
         return {name: value for name, value in values.items() if value is not None}
 
 
-Group = ModelOptions | ServerOptions | HttpOptions | ClientOptions | DraftingOptions
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoiningOptions:
+    """Whether drafts may dial in."""
+
+    accept_drafts: Annotated[
+        bool | None,
+        typer.Option(
+            "--accept-drafts/--no-accept-drafts",
+            help="Let drafts dial in (outrider draft --join); they see the texts.",
+            show_default="where there is a token",
+        ),
+    ] = None
+    trust_drafts: Annotated[
+        bool,
+        typer.Option("--trust-drafts", help="Let them draft under the rejection rule, too."),
+    ] = False
+
+    def config(self, server: ServerOptions) -> dict[str, bool]:
+        """Return the arguments of OrchestratorConfig."""
+        accepts = self.accept_drafts
+        if accepts is None:
+            accepts = server.token_file is not None
+        return {"accept_drafts": accepts, "trust_drafts": self.trust_drafts}
+
+
+Group = (
+    ModelOptions | ServerOptions | HttpOptions | ClientOptions | DraftingOptions | JoiningOptions
+)
 
 
 def arguments(group: Group) -> list[str]:
@@ -430,8 +457,8 @@ def arguments(group: Group) -> list[str]:
     for name, option in _options(type(group)).items():
         value = getattr(group, name)
         if value != option.default:
-            flag = _flag(name, option.info)
-            words.append(flag if value is True else f"{flag}={value}")
+            on, _, off = _flag(name, option.info).partition("/")
+            words.append(f"{on}={value}" if not isinstance(value, bool) else on if value else off)
     return words
 
 

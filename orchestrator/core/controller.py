@@ -77,10 +77,7 @@ class Control(ABC):
     ) -> None:
         self.speculation = speculation
         self.rule = rule
-        self.estimates = estimates
-        # This session's own, from what all had.
-        self.acceptance = Acceptance(estimates.acceptance.get(rule))
-        self._all_acceptance = estimates.acceptance.setdefault(rule, Acceptance())  # all sessions'
+        self.note_draft(estimates)
         self._longest_patience = patience
         self._tokens = self._seconds = 0.0  # committed and spent in rounds; older ones fade
         self._last_time: float | None = None  # when the newest rows came
@@ -94,9 +91,16 @@ class Control(ABC):
         self._line_end: int | None = None  # of the line, while it agrees with the text
         # Rounds so far; how many when the forecast was made.
         self._rounds = self._forecast_round = 0
-        self._forecast: Forecast | None = None  # made again every few rounds
 
     # --- what happened ---
+
+    def note_draft(self, estimates: PairEstimates) -> None:
+        """Another draft drafts from now on, of which this is known."""
+        self.estimates = estimates
+        # This session's own, from what all had.
+        self.acceptance = Acceptance(estimates.acceptance.get(self.rule))
+        self._all_acceptance = estimates.acceptance.setdefault(self.rule, Acceptance())
+        self._forecast: Forecast | None = None  # made again every few rounds
 
     def note_order(self, now: float, length: int, frame_tokens: int) -> None:
         """An order went out that may start the line over at the committed length `length`.

@@ -7,7 +7,7 @@ unlearned, since newer values outweigh older ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outrider.costs import CostTable
 from outrider.messages import Rule
@@ -139,6 +139,27 @@ class PairEstimates:
     """Rounds since the draft was last seen to draft, in the latest generation to have any."""
     probe_after: int = FIRST_PROBE
     """After so many of them it is tried again."""
+
+    def beside_another_draft(self) -> PairEstimates:
+        """Return what is known of a pair of this target and a draft that was never tried.
+
+        What is learned of the target is shared by both.
+        """
+        new = PairEstimates()
+        return replace(
+            self,
+            same_host=False,
+            takes_turns=False,
+            latency=new.latency,
+            turn=new.turn,
+            token_time=new.token_time,
+            loaded_token_time=0.0,
+            read_time=0.0,
+            slowdown=new.slowdown,
+            acceptance={},
+            unprobed_rounds=0,
+            probe_after=FIRST_PROBE,
+        )
 
     @property
     def plain_seconds(self) -> float:

@@ -70,12 +70,15 @@ class Measured(Control):
         self, speculation: Speculation, rule: Rule, estimates: PairEstimates, patience: float
     ) -> None:
         super().__init__(speculation, rule, estimates, patience)
-        self._unknown_rounds = estimates.unprobed_rounds  # since the draft was last seen to draft
-        self._probe_after = estimates.probe_after  # so many of them it is tried again
         # No length would pay, as of the forecast of that round.
         self._slow, self._slow_round = False, -1
         # Tokens at most; less after a rejection, then growing again.
         self._granted = float(speculation.n_max)
+
+    def note_draft(self, estimates: PairEstimates) -> None:
+        super().note_draft(estimates)
+        self._unknown_rounds = estimates.unprobed_rounds  # since the draft was last seen to draft
+        self._probe_after = estimates.probe_after  # so many of them it is tried again
 
     def note_round(self, outcome: Outcome) -> None:
         super().note_round(outcome)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -23,9 +23,12 @@ from outrider.errors import InvalidConfig
 from outrider.model_service.config import ModelConfig, read_tensor_split
 from outrider.model_service.servicer import ModelService
 from outrider.rpc.server import Server, ServerConfig
+from outrider.tasks import first_of
 from outrider.threads import available_threads
 
 _LOADING_SECONDS = 2.0
+
+Servicer = TypeVar("Servicer", bound=ModelService)
 
 
 class LoadingLog:
@@ -153,17 +156,22 @@ async def run_model_service(
     name: str,
     server_config: ServerConfig,
     host: EngineHost,
-    make_servicer: Callable[[EngineHost], ModelService],
-    register: Callable[[ModelService, grpc.aio.Server], None],
+    make_servicer: Callable[[EngineHost], Servicer],
+    register: Callable[[Servicer, grpc.aio.Server], None],
+    beside: Callable[[Servicer], Coroutine[Any, Any, None]] | None = None,
 ) -> None:
-    """Serve until SIGTERM. Raises what the loader raises, after saying nothing but that."""
+    """Serve until SIGTERM, and from the load on do what `beside` says.
+
+    Raises what the loader raises, after saying nothing but that.
+    """
     servicer = make_servicer(host)
     server = Server(server_config, f"outrider.v1.{name}Service")
     register(servicer, server.grpc)
     try:
         await server.start()
         server.watch_for_stop()
-        print(f"outrider {name.lower()} listening on {server.address}", flush=True)
+        if server.address:
+            print(f"outrider {name.lower()} listening on {server.address}", flush=True)
         loaded = await _load(host, server)
         if loaded is not None:
             servicer.set_loaded(loaded)
@@ -197,7 +205,10 @@ async def run_model_service(
     async def stop() -> None:
         await asyncio.to_thread(host.stop)
 
-    serving = asyncio.ensure_future(server.run_until_stopped(stop))
-    died = asyncio.ensure_future(asyncio.wrap_future(host.died))
-    await asyncio.wait([serving, died], return_when=asyncio.FIRST_COMPLETED)
-    died.result() if died.done() else serving.result()
+    async def until_engine_dies() -> None:
+        await asyncio.wrap_future(host.died)
+
+    parts = [until_engine_dies(), server.run_until_stopped(stop)]
+    if beside is not None:
+        parts.append(beside(servicer))
+    await first_of(*parts)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import socket
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from outrider.engine.job import EngineTime
 from outrider.engine.model import Numerics, VocabularyDescription
 from outrider.errors import Draining, InvalidRequest, PeerUnavailable, SessionTaken
 from outrider.messages import MAX_DRAFT
+from outrider.tasks import first_of
 from outrider.v1 import common_pb2 as common
 
 _TEXTS_PER_MESSAGE = 4096
@@ -72,6 +73,10 @@ class ModelService:
     async def GetModel(
         self, request: common.GetModelRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> common.GetModelResponse:
+        return self.description()
+
+    def description(self) -> common.GetModelResponse:
+        """Return what GetModel answers now. Raises PeerUnavailable while the model loads."""
         response = common.GetModelResponse()
         response.CopyFrom(self.require_loaded())
         counters = self.host.counters
@@ -86,6 +91,11 @@ class ModelService:
         self, request: common.ListVocabularyRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[common.ListVocabularyResponse]:
         self.require_model(request.model)
+        for piece in self.vocabulary_pieces():
+            yield piece
+
+    def vocabulary_pieces(self) -> Iterator[common.ListVocabularyResponse]:
+        """Yield what ListVocabulary streams."""
         for first in range(0, len(self._texts), _TEXTS_PER_MESSAGE):
             end = first + _TEXTS_PER_MESSAGE
             yield common.ListVocabularyResponse(
@@ -97,6 +107,10 @@ class ModelService:
     async def Rollback(
         self, request: common.RollbackRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> common.RollbackResponse:
+        return await self.roll_back(request)
+
+    async def roll_back(self, request: common.RollbackRequest) -> common.RollbackResponse:
+        """Truncate a session, unless a later round of it began."""
         self.require_loaded()
         session_id = wire.read_session_id(request.session_id)
         if request.token_count < 0:
@@ -155,17 +169,13 @@ async def run_stream(owner: Ownership, *parts: Any) -> None:
 
     Raises what a part raises, or SessionTaken.
     """
-    tasks = [asyncio.ensure_future(part) for part in parts]
-    try:
-        await asyncio.wait([*tasks, owner.taken], return_when=asyncio.FIRST_COMPLETED)
-        if owner.taken.done():
-            raise SessionTaken("a newer attempt owns the session")
-        for task in tasks:
-            if task.done():
-                task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
+    await first_of(_until_taken(owner), *parts)
+
+
+async def _until_taken(owner: Ownership) -> None:
+    """Raise SessionTaken once a newer attempt took the session."""
+    await asyncio.shield(owner.taken)
+    raise SessionTaken("a newer attempt owns the session")
 
 
 async def first_opening(requests: AsyncIterator[Any]) -> common.OpenSession:

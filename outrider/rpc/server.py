@@ -33,7 +33,7 @@ LIVENESS = "liveness"
 class ServerConfig:
     """Where to listen, to whom, and how to stop. Raises InvalidConfig."""
 
-    listen: str = "127.0.0.1:0"
+    listen: str = "127.0.0.1:0"  # empty: nowhere, for a service that dials its caller
     security: ServerSecurity = OPEN
     reflection: bool = False
     grace_seconds: float = 5.0  # open streams get this long after SIGTERM
@@ -73,6 +73,10 @@ class Server:
 
     async def start(self) -> None:
         """Listen. Raises InvalidConfig when the address may not or cannot be taken."""
+        if self._config.listen:
+            await self._listen()
+
+    async def _listen(self) -> None:
         address = read_listen(self._config.listen)
         _check_reach(address, self._config.security)
         await self.set_serving(False)

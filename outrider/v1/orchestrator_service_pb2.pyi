@@ -612,17 +612,23 @@ class GetStatusResponse(_message.Message):
     def __init__(self, service_version: _Optional[str] = ..., active_generation_count: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., speculating: bool = ..., reason: _Optional[str] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ..., job_count: _Optional[int] = ..., draining: bool = ...) -> None: ...
 
 class PeerStatus(_message.Message):
-    __slots__ = ("role", "address", "state", "detail", "model", "round_trip_duration")
+    __slots__ = ("role", "address", "state", "detail", "model", "round_trip_duration", "joined", "generation_count", "tokens_per_second")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ROUND_TRIP_DURATION_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     role: str
     address: str
     state: PeerState
     detail: str
     model: _common_pb2.GetModelResponse
     round_trip_duration: _duration_pb2.Duration
-    def __init__(self, role: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[_Union[PeerState, str]] = ..., detail: _Optional[str] = ..., model: _Optional[_Union[_common_pb2.GetModelResponse, _Mapping]] = ..., round_trip_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    joined: bool
+    generation_count: int
+    tokens_per_second: float
+    def __init__(self, role: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[_Union[PeerState, str]] = ..., detail: _Optional[str] = ..., model: _Optional[_Union[_common_pb2.GetModelResponse, _Mapping]] = ..., round_trip_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., joined: bool = ..., generation_count: _Optional[int] = ..., tokens_per_second: _Optional[float] = ...) -> None: ...

@@ -13,6 +13,7 @@ from outrider_cli import COMMAND
 from outrider_cli.options import (
     DraftingOptions,
     HttpOptions,
+    JoiningOptions,
     ModelOptions,
     Prefix,
     ServerOptions,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.init_models import Launcher
     from orchestrator.main import StartGateway
     from orchestrator.service import Orchestrator
+    from outrider.rpc.security import ClientSecurity
 
 TARGET_ADDRESS = "127.0.0.1:50062"
 DRAFT_ADDRESS = "127.0.0.1:50061"
@@ -55,15 +57,56 @@ def target(
 @spread
 def draft(
     model: ModelPath,
-    listen: Listen = DRAFT_ADDRESS,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where to listen; port 0: any.",
+            show_default=f"{DRAFT_ADDRESS}; with --join nowhere",
+        ),
+    ] = None,
+    join: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Dial this orchestrator and draft for it, from wherever this is.",
+        ),
+    ] = "",
+    tls_ca: Annotated[
+        Path | None, typer.Option(metavar="PEM", help="Reach it by TLS; trust this.")
+    ] = None,
     engine: ModelOptions = ModelOptions(),
     server: ServerOptions = ServerOptions(),
 ) -> None:
-    """Run a draft service: a small model that guesses ahead."""
+    """Run a draft service: a small model that guesses ahead.
+
+    With --join it shows its own token and certificate to the orchestrator.
+    """
     from draft_service.config import DraftConfig
     from draft_service.main import run
 
-    _serve(run(DraftConfig(server=server.config(listen), model=engine.config(model))))
+    if listen is None:
+        listen = "" if join else DRAFT_ADDRESS
+    config = DraftConfig(
+        server=server.config(listen),
+        model=engine.config(model),
+        join=join,
+        join_security=_shown(server, tls_ca),
+    )
+    _serve(run(config))
+
+
+def _shown(server: ServerOptions, tls_ca: Path | None) -> ClientSecurity:
+    """Return what a service shows to those that it dials."""
+    from outrider.rpc.security import ClientSecurity
+
+    return ClientSecurity(
+        token_file=server.token_file,
+        tls_ca=tls_ca,
+        # Without TLS to them, the certificate is for its own callers alone.
+        tls_cert=server.tls_cert if tls_ca else None,
+        tls_key=server.tls_key if tls_ca else None,
+    )
 
 
 @spread
@@ -95,6 +138,7 @@ def orchestrator(
         ),
     ] = None,
     drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
+    joining: Annotated[JoiningOptions, Prefix(panel="Speculation")] = JoiningOptions(),
     http: Annotated[HttpOptions, Prefix(panel="HTTP")] = HttpOptions(),
     server: ServerOptions = ServerOptions(),
 ) -> None:
@@ -104,18 +148,11 @@ def orchestrator(
     """
     from orchestrator.config import OrchestratorConfig
     from orchestrator.main import run
-    from outrider.rpc.security import ClientSecurity
     from outrider.speculation import Speculation
 
     config = OrchestratorConfig(
         server=server.config(listen),
-        peer_security=ClientSecurity(
-            token_file=server.token_file,
-            tls_ca=tls_ca,
-            # Without TLS to the peers, the certificate is for the clients alone.
-            tls_cert=server.tls_cert if tls_ca else None,
-            tls_key=server.tls_key if tls_ca else None,
-        ),
+        peer_security=_shown(server, tls_ca),
         target=target,
         draft="" if no_draft else draft,
         speculation=Speculation(**drafting.known()),
@@ -124,6 +161,7 @@ def orchestrator(
         chat_template=read_template(chat_template_file),
         jobs=jobs,
         job_seconds=job_keep,
+        **joining.config(server),
     )
     _serve(run(config, COMMAND, _gateway(http.config(server))))
 

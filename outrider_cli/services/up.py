@@ -14,6 +14,7 @@ from outrider_cli.options import (
     ClientOptions,
     DraftingOptions,
     HttpOptions,
+    JoiningOptions,
     ModelOptions,
     Prefix,
     ServerOptions,
@@ -60,6 +61,7 @@ def up(
     listen: Listen = ORCHESTRATOR_ADDRESS,
     chat_template_file: ChatTemplateFile = None,
     drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
+    joining: Annotated[JoiningOptions, Prefix(panel="Speculation")] = JoiningOptions(),
     http: Annotated[HttpOptions, Prefix(panel="HTTP")] = HttpOptions(),
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = (
         False
@@ -83,7 +85,7 @@ def up(
     drafting.known()
     http.config(server)
     read_template(chat_template_file)
-    words = [*arguments(drafting), *arguments(http), *arguments(server)]
+    words = [*arguments(drafting), *arguments(joining), *arguments(http), *arguments(server)]
     if tls_ca:
         words.append(f"--tls-ca={tls_ca}")
     if chat_template_file:

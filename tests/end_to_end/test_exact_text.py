@@ -16,7 +16,8 @@ import pytest_asyncio
 from benchmarks.generations import make_generation
 from models.bad_drafts import write_junk
 from orchestrator.driver import Driver
-from orchestrator.peers import Pair, Peer
+from orchestrator.pair import Pair
+from orchestrator.peers import Peer
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.sampling import GREEDY, SamplingParameters

@@ -17,7 +17,8 @@ from orchestrator import init_models
 from orchestrator.completions import Responses
 from orchestrator.core.round_times import RoundTimes
 from orchestrator.init_models import Launcher, WantedPair
-from orchestrator.peers import Pair, Peer
+from orchestrator.pair import Pair
+from orchestrator.peers import Peer
 from outrider.errors import DeadlinePassed, PeerUnavailable
 from outrider.messages import PeerState
 from outrider.v1 import orchestrator_service_pb2 as messages

@@ -22,7 +22,7 @@ from grpc_status import rpc_status
 
 from orchestrator.config import OrchestratorConfig
 from orchestrator.main import make_pair
-from orchestrator.peers import Pair
+from orchestrator.pair import Pair
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import OrchestratorServicer
 from outrider.client import CallFailed, Delta, GenerateOptions, OutriderClient, PeerState, Rollback

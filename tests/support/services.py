@@ -13,15 +13,18 @@ from typing import Any, TypeVar
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from draft_service.joining import Joining
 from draft_service.servicer import DraftServicer
 from orchestrator.config import OrchestratorConfig
-from orchestrator.peers import Pair, Peer
+from orchestrator.pair import Pair
+from orchestrator.peers import Peer
 from orchestrator.service import Orchestrator
-from orchestrator.servicer import OrchestratorServicer
+from orchestrator.servicer import register
 from outrider.engine.host import EngineHost, HostOptions
 from outrider.engine.model import Chunk
 from outrider.model_service.servicer import ModelService
 from outrider.rpc.channel import open_channel
+from outrider.rpc.security import ANONYMOUS
 from outrider.rpc.server import Server, ServerConfig
 from outrider.speculation import Policy, Speculation
 from outrider.v1 import common_pb2 as common
@@ -30,10 +33,7 @@ from outrider.v1.draft_service_pb2_grpc import (
     DraftServiceStub,
     add_DraftServiceServicer_to_server,
 )
-from outrider.v1.orchestrator_service_pb2_grpc import (
-    OrchestratorServiceStub,
-    add_OrchestratorServiceServicer_to_server,
-)
+from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from outrider.v1.target_service_pb2_grpc import (
     TargetServiceStub,
     add_TargetServiceServicer_to_server,
@@ -206,20 +206,19 @@ class OrchestratorProcess:
         draft = Peer("draft", config.draft) if config.draft else None
         self.pair = Pair(Peer("target", config.target), draft)
         self.orchestrator = Orchestrator(config, self.pair)
-        servicer = OrchestratorServicer(self.orchestrator)
         self._server = await _listen(
             self.address,
             "outrider.v1.OrchestratorService",
-            lambda server: add_OrchestratorServiceServicer_to_server(servicer, server),
+            lambda server: register(self.orchestrator, server),
         )
         self.address = self._server.address
         self.pair.start()
-        self._channel = open_channel(self._server.address)
-        self.stub: Any = OrchestratorServiceStub(self._channel)
+        self.channel = open_channel(self._server.address)
+        self.stub: Any = OrchestratorServiceStub(self.channel)
 
     async def close(self) -> None:
         """Stop for good."""
-        await self._channel.close()
+        await self.channel.close()
         server, self._server = self._server, None
         assert server is not None
         await server.grpc.stop(None)
@@ -237,6 +236,29 @@ class OrchestratorProcess:
         """Wait until the target, and the draft if there is one, can be used."""
         for peer in self.pair.peers:
             await eventually(partial(_is_ready, peer))
+
+
+class JoiningDraft:
+    """A draft that listens to nobody and dials an orchestrator."""
+
+    def __init__(self, address: str, make_model: Callable[[], Any]) -> None:
+        self._address = address
+        self._make_model = make_model
+
+    async def start(self) -> None:
+        """Load the model and begin to join."""
+        self.model = self._make_model()
+        self._host = EngineHost(lambda: self.model, OPTIONS)
+        servicer = DraftServicer(self._host, alias="", support=64, tail=0.0)
+        servicer.set_loaded(await asyncio.wrap_future(self._host.start()))
+        joining = Joining(self._address, ANONYMOUS)
+        self._task = asyncio.create_task(joining.stay(servicer))
+
+    async def close(self) -> None:
+        """Cut the connection without a word."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await asyncio.to_thread(self._host.stop)
 
 
 def _is_ready(peer: Peer) -> bool:

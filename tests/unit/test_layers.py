@@ -72,7 +72,8 @@ HARMLESS = (  # what a pure module may take from outside: no clock, no I/O, no r
 SHAPES_MAY_TAKE = ("base64", "google.protobuf", "outrider.v1", "outrider.wire", "pydantic")
 GRPC_PLACES = (
     *("outrider.rpc", "outrider.model_service", "outrider.client", "outrider.v1"),
-    *("orchestrator.peers", "outrider_cli.doctor.peers", "benchmarks"),
+    *("orchestrator.peers", "orchestrator.streams", "draft_service.joining"),
+    *("outrider_cli.doctor.peers", "benchmarks"),
     *(f"{service}.servicer" for service in SERVICES),
 )
 

@@ -1,0 +1,157 @@
+"""Joins an orchestrator from wherever this draft is: one outbound connection, sessions over it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import grpc
+
+from draft_service.servicer import DraftServicer
+from outrider import logs
+from outrider.errors import OutriderError
+from outrider.rpc.channel import explain_refusal, open_channel
+from outrider.rpc.errors import describe, to_status
+from outrider.rpc.security import ClientSecurity, call_metadata
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import draft_registry_service_pb2 as messages
+from outrider.v1 import draft_service_pb2 as draft
+from outrider.v1.draft_registry_service_pb2_grpc import DraftRegistryServiceStub
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
+_MOST_TASKS = 256
+"""Sessions and rollbacks at the same time; what comes beyond is left alone, as a lost message."""
+
+
+class Joining:
+    """Keeps a draft joined. Raises InvalidConfig for an address or files that cannot be used."""
+
+    def __init__(self, address: str, security: ClientSecurity) -> None:
+        self._address = address
+        self._security = security
+        self._metadata = call_metadata(security)
+        self._channel = open_channel(address, security)
+
+    async def stay(self, servicer: DraftServicer) -> None:
+        """Join, and join again after any break, until this is cancelled.
+
+        The pauses grow up to 10 s until it joined.
+        """
+        pause, before = _FIRST_PAUSE, ""
+        async with self._channel as channel:
+            while True:
+                membership = _Membership(servicer, channel, self._metadata)
+                why = await self._end_of(membership)
+                if membership.joined or why != before:
+                    logs.warning("outrider.draft", "not joined", address=self._address, detail=why)
+                before = why
+                pause = _FIRST_PAUSE if membership.joined else min(_LONGEST_PAUSE, 2.0 * pause)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+
+    async def _end_of(self, membership: _Membership) -> str:
+        """Return why a membership ended."""
+        try:
+            await membership.run()
+        except grpc.aio.AioRpcError as error:
+            return _explain(error, self._address, self._security)
+        return "the orchestrator ended it"
+
+
+def _explain(error: grpc.aio.AioRpcError, address: str, security: ClientSecurity) -> str:
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return f"the orchestrator at {address} accepts no drafts (--accept-drafts)"
+    refusal = explain_refusal(error, "orchestrator", address, security)
+    return str(refusal or describe(error))
+
+
+class _Membership:
+    """One Join call, and the sessions that it invited to."""
+
+    def __init__(self, servicer: DraftServicer, channel: grpc.aio.Channel, metadata: Any) -> None:
+        self.joined = False
+        """Whether the orchestrator took it in."""
+        self._servicer = servicer
+        self._metadata = metadata
+        self._stub: Any = DraftRegistryServiceStub(channel)
+        self._tasks: set[asyncio.Task[None]] = set()  # of sessions and rollbacks
+
+    async def run(self) -> None:
+        """Answer the orchestrator until it ends the call. Raises AioRpcError."""
+        call = self._stub.Join(metadata=self._metadata)
+        try:
+            while (message := await call.read()) is not grpc.aio.EOF:
+                await self._answer(call, message)
+        finally:
+            call.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _answer(self, call: Any, message: messages.JoinResponse) -> None:
+        kind = message.WhichOneof("message")
+        if kind == "get_model":
+            await call.write(messages.JoinRequest(model=self._servicer.description()))
+        elif kind == "list_vocabulary":
+            for piece in self._servicer.vocabulary_pieces():
+                await call.write(messages.JoinRequest(vocabulary=piece))
+        elif kind == "joined":
+            self.joined = True
+            logs.event("outrider.draft", "joined")
+        elif kind == "invitation":
+            self._start(self._attend(message.invitation))
+        elif kind == "rollback":
+            self._start(self._roll_back(message.rollback))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        if len(self._tasks) >= _MOST_TASKS:
+            work.close()
+            return
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _roll_back(self, request: common.RollbackRequest) -> None:
+        try:
+            await self._servicer.roll_back(request)
+        except OutriderError as error:
+            logs.warning("outrider.draft", "rollback failed", detail=str(error))
+
+    async def _attend(self, invitation: messages.SessionInvitation) -> None:
+        """Serve a session as `Draft` does, with client and server exchanged."""
+        call = self._stub.Attend(metadata=self._metadata)
+
+        async def write(response: draft.DraftResponse) -> None:
+            await call.write(messages.AttendRequest(response=response))
+
+        try:
+            await call.write(messages.AttendRequest(ticket=invitation.ticket))
+            await self._servicer.serve(_requests(invitation, call), write)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the orchestrator ended the session
+        except Exception as error:
+            await _report(call, error)
+        finally:
+            call.cancel()
+
+
+async def _requests(
+    invitation: messages.SessionInvitation, call: Any
+) -> AsyncIterator[draft.DraftRequest]:
+    """Yield what `Draft` would be sent."""
+    yield draft.DraftRequest(open=invitation.open)
+    yield draft.DraftRequest(order=invitation.order)
+    while (message := await call.read()) is not grpc.aio.EOF:
+        yield draft.DraftRequest(order=message.order)
+
+
+async def _report(call: Any, error: Exception) -> None:
+    """Say why a session ends, and wait until that was read."""
+    status = to_status(error)
+    failure = messages.AttendFailure(code=status.code, message=status.message)
+    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        await call.write(messages.AttendRequest(failure=failure))
+        await call.done_writing()
+        await call.code()

@@ -1,0 +1,370 @@
+"""Drafts that dialled in: announced, invited to sessions, used like a draft that was dialled.
+
+A draft is a stranger: everything that it sends has a bound, and comes only when it was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from orchestrator.pair import Pair, PairedDraft
+from orchestrator.peers import DRAFT_BYTES, Hosted, VocabularyReader, check_description
+from orchestrator.streams import StreamLost
+from outrider import handshake, logs, wire
+from outrider.errors import DeadlinePassed, EngineBusy, InvalidRequest, NotFound, OutriderError
+from outrider.messages import PeerState, SessionParameters
+from outrider.tasks import first_of
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import draft_registry_service_pb2 as messages
+from outrider.v1 import draft_service_pb2 as draft_messages
+
+MOST_JOINED = 64
+"""Drafts that joined, or are about to; more get RESOURCE_EXHAUSTED."""
+
+_VOCABULARY_BYTES = 16 << 20
+_ANNOUNCE_SECONDS = 60.0
+_DESCRIBE_SECONDS = 5.0  # between two looks at how far away a draft is
+_RETRY_SECONDS = 10.0
+_TICKET_SECONDS = 10.0
+_MOST_WAITING = 256  # messages to one draft; one that reads none is invited no more
+_MOST_UNREAD = 64  # of a session, before no more are received
+_MOST_REASON = 1024
+
+Requests = AsyncIterator[Any]
+Write = Callable[[Any], Awaitable[None]]
+
+
+class JoinedStream:
+    """A session's stream to a draft that joined: it is invited, and attends by a call of its own.
+
+    The invitation carries the first order, so that drafting starts as soon as with a draft that
+    was dialled.
+    """
+
+    def __init__(
+        self,
+        opening: SessionParameters,
+        invite: Callable[[JoinedStream, messages.SessionInvitation], None],
+    ) -> None:
+        self.byte_count = 0
+        self._opening: common.OpenSession | None = wire.write_opening(opening)  # until it is sent
+        self._invite = invite
+        # What came and was not read yet; last, how the stream ended.
+        self._inbox: asyncio.Queue[draft_messages.DraftResponse | StreamLost] = asyncio.Queue()
+        self._room = asyncio.Semaphore(_MOST_UNREAD)  # for messages in `_inbox`
+        self._outbox: asyncio.Queue[messages.AttendResponse] = asyncio.Queue(_MOST_UNREAD)
+        self._over = asyncio.Event()  # set once; nothing is received or sent after it
+
+    # --- for the generation ---
+
+    async def write(self, message: draft_messages.DraftRequest) -> None:
+        """Send a message, the first one with the invitation. Raises StreamLost."""
+        self.byte_count += message.ByteSize()
+        if self._opening is not None:
+            opening, self._opening = self._opening, None
+            self._invite(self, messages.SessionInvitation(open=opening, order=message.order))
+        else:
+            await self._outbox.put(messages.AttendResponse(order=message.order))
+
+    async def __aiter__(self) -> AsyncIterator[draft_messages.DraftResponse]:
+        """Yield messages until the stream is lost, then raise StreamLost."""
+        while True:
+            item = await self._inbox.get()
+            if isinstance(item, StreamLost):
+                raise item
+            self._room.release()
+            self.byte_count += item.ByteSize()
+            yield item
+
+    def cancel(self) -> None:
+        """End the stream; the draft stops its work and keeps the cache as evictable."""
+        self.lose(StreamLost.gone("the session was closed"))
+
+    # --- for the draft ---
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is received or sent any more."""
+        return self._over.is_set()
+
+    def lose(self, lost: StreamLost) -> None:
+        """End the stream, if it is not over."""
+        if not self._over.is_set():
+            self._over.set()
+            self._inbox.put_nowait(lost)
+
+    async def serve(self, requests: Requests, write: Write) -> None:
+        """Carry messages both ways until either side ends the session."""
+        try:
+            await first_of(self._receive(requests), self._send(write), self._over.wait())
+        finally:
+            self.lose(StreamLost.gone("the draft left the session"))
+
+    async def _receive(self, requests: Requests) -> None:
+        async for request in requests:
+            kind = request.WhichOneof("message")
+            if kind == "failure":
+                failure = request.failure
+                self.lose(StreamLost.reported(failure.code, failure.message[:_MOST_REASON]))
+                return
+            if kind != "response" or request.ByteSize() > DRAFT_BYTES:
+                self.lose(StreamLost.unreadable())
+                return
+            await self._room.acquire()
+            self._inbox.put_nowait(request.response)
+
+    async def _send(self, write: Write) -> None:
+        while True:
+            await write(await self._outbox.get())
+
+
+class JoinedDraft:
+    """A draft that joined, for as long as its Join call lasts. Used as a `Peer` is."""
+
+    role = "draft"
+
+    def __init__(self, address: str, hosted: Hosted, round_trip: float, tickets: Tickets) -> None:
+        self.address = address
+        self.state = PeerState.READY
+        self.detail = ""
+        self.hosted = hosted
+        self.round_trip = round_trip  # of the newest description
+        self._tickets = tickets
+        self._asked = 0.0  # when the description was asked for that did not come yet; 0: none is
+        self._outbox: asyncio.Queue[messages.JoinResponse] = asyncio.Queue(_MOST_WAITING)
+        self._sessions: set[JoinedStream] = set()  # invited, and not over as far as is known
+        self._dismissed = asyncio.Event()
+        self._reason: OutriderError | None = None  # why it was dismissed
+
+    @property
+    def model(self) -> common.GetModelResponse:
+        """The description."""
+        return self.hosted.model
+
+    @property
+    def ready(self) -> bool:
+        """Whether generations may use it."""
+        return self.state is PeerState.READY
+
+    def open(self, opening: SessionParameters) -> JoinedStream:
+        """Return a new stream of a session; it is lost at once if the draft left."""
+        stream = JoinedStream(opening, self._invite)
+        if not self.ready:
+            stream.lose(StreamLost.gone(self.detail))
+        return stream
+
+    def _invite(self, stream: JoinedStream, invitation: messages.SessionInvitation) -> None:
+        if self._outbox.full() or not self.ready:
+            stream.lose(StreamLost.unread(self._outbox.qsize()))
+            return
+        self._sessions = {each for each in self._sessions if not each.is_over} | {stream}
+        invitation.ticket = self._tickets.issue(stream)
+        self._outbox.put_nowait(messages.JoinResponse(invitation=invitation))
+
+    async def roll_back(self, opening: SessionParameters, token_count: int, round_: int) -> None:
+        """Truncate a session; nothing rests on it, so one that reads nothing is left alone."""
+        request = common.RollbackRequest(
+            session_id=opening.session_id,
+            token_count=token_count,
+            attempt=opening.attempt,
+            round=round_,
+        )
+        if not self._outbox.full():
+            self._outbox.put_nowait(messages.JoinResponse(rollback=request))
+
+    def dismiss(self, reason: OutriderError) -> None:
+        """End its Join call with this reason."""
+        self._reason = reason
+        self._dismissed.set()
+
+    async def serve(self, requests: Requests, write: Write) -> None:
+        """Talk to the draft until it leaves, is dismissed or breaks the protocol."""
+        try:
+            if self._reason is None:
+                await write(messages.JoinResponse(joined=messages.DraftJoined()))
+            await first_of(
+                self._until_dismissed(),
+                self._receive(requests),
+                self._send(write),
+                self._ask_again(),
+            )
+        finally:
+            self._leave()
+
+    async def _until_dismissed(self) -> None:
+        await self._dismissed.wait()
+        assert self._reason is not None
+        raise self._reason
+
+    async def _receive(self, requests: Requests) -> None:
+        async for request in requests:
+            if request.WhichOneof("answer") != "model" or not self._asked:
+                raise InvalidRequest("answer", "nobody asked for it")
+            before, model = self.hosted.model, request.model
+            check_description(self.role, model)
+            if (model.identity, model.vocabulary) != (before.identity, before.vocabulary):
+                raise InvalidRequest("model", "is another one than the one that joined")
+            self.round_trip = time.perf_counter() - self._asked
+            self._asked = 0.0
+            self.hosted = Hosted(model, self.hosted.vocabulary)
+
+    async def _send(self, write: Write) -> None:
+        while True:
+            await write(await self._outbox.get())
+
+    async def _ask_again(self) -> None:
+        while True:
+            await asyncio.sleep(_DESCRIBE_SECONDS)
+            if not self._asked and not self._outbox.full():
+                self._asked = time.perf_counter()
+                self._outbox.put_nowait(_GET_MODEL)
+
+    def _leave(self) -> None:
+        self.state = PeerState.LOST
+        self.detail = f"the draft from {self.address} left"
+        for stream in self._sessions:
+            stream.lose(StreamLost.gone(self.detail))
+        self._sessions.clear()
+
+
+_GET_MODEL = messages.JoinResponse(get_model=common.GetModelRequest())
+
+
+class Tickets:
+    """Which session each ticket is good for: once, and not for long."""
+
+    def __init__(self) -> None:
+        self._streams: dict[bytes, JoinedStream] = {}  # of invitations that wait to be followed
+
+    def issue(self, stream: JoinedStream) -> bytes:
+        """Return a new ticket; a stream whose ticket nobody shows in time is lost."""
+        ticket = secrets.token_bytes(wire.SESSION_ID_BYTES)
+        self._streams[ticket] = stream
+        asyncio.get_running_loop().call_later(_TICKET_SECONDS, self._expire, ticket)
+        return ticket
+
+    def redeem(self, ticket: bytes) -> JoinedStream:
+        """Return the stream. Raises NotFound for one that nobody waits for."""
+        stream = self._streams.pop(ticket, None)
+        if stream is None or stream.is_over:
+            raise NotFound("ticket", "nobody waits for the session any more")
+        return stream
+
+    def _expire(self, ticket: bytes) -> None:
+        stream = self._streams.pop(ticket, None)
+        if stream is not None:
+            stream.lose(StreamLost.gone("the draft did not attend the session"))
+
+
+class DraftRegistry:
+    """The drafts that joined an orchestrator, and the calls by which they do."""
+
+    def __init__(self, trusts_drafts: bool, target_seconds: float) -> None:
+        self._trusts_drafts = trusts_drafts
+        self._target_seconds = target_seconds  # that a draft waits for a target to compare with
+        self._tickets = Tickets()
+        self._places = MOST_JOINED  # that are free
+        self._pair: Pair | None = None  # whose target they draft for
+        self._drafts: dict[JoinedDraft, PairedDraft] = {}  # that joined, as they stand in `_pair`
+
+    def use(self, pair: Pair) -> None:
+        """Let the drafts draft for another pair; those that do not fit it are dismissed."""
+        self._pair = pair
+        pair.accepts_drafts = True
+        for draft in self._drafts:
+            self._add(draft)
+
+    def dismiss(self, reason: OutriderError) -> None:
+        """Dismiss every draft."""
+        for draft in self._drafts:
+            draft.dismiss(reason)
+
+    async def join(self, requests: Requests, write: Write, address: str) -> None:
+        """Serve a Join call: until the draft leaves, or is refused or dismissed with a reason."""
+        with self._place():
+            hosted, round_trip = await self._announced(requests, write)
+            draft = JoinedDraft(address, hosted, round_trip, self._tickets)
+            self._add(draft)
+            model = hosted.model.model_name
+            logs.event("outrider.orchestrator", "draft joined", address=address, model=model)
+            try:
+                await draft.serve(requests, write)
+            finally:
+                assert self._pair is not None
+                self._pair.remove(self._drafts.pop(draft))
+                logs.event("outrider.orchestrator", "draft left", address=address, model=model)
+
+    async def attend(self, requests: Requests, write: Write) -> None:
+        """Serve an Attend call."""
+        async with _limit(_TICKET_SECONDS, "the ticket did not come in time"):
+            first = await anext(requests, None)
+        if first is None or first.WhichOneof("message") != "ticket":
+            raise InvalidRequest("message", "the first one must name the ticket")
+        await self._tickets.redeem(first.ticket).serve(requests, write)
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        if not self._places:
+            raise EngineBusy(f"{MOST_JOINED} drafts joined already", _RETRY_SECONDS)
+        self._places -= 1
+        try:
+            yield
+        finally:
+            self._places += 1
+
+    def _add(self, draft: JoinedDraft) -> None:
+        """Let a draft draft for the pair, which dismisses it if it does not fit."""
+        assert self._pair is not None
+        paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss)
+        self._drafts[draft] = paired
+        self._pair.add(paired)
+
+    async def _announced(self, requests: Requests, write: Write) -> tuple[Hosted, float]:
+        """Return what a draft hosts and its round trip, once there is a target to compare with."""
+        assert self._pair is not None
+        target = await self._pair.target.wait_for_model(self._target_seconds)
+        async with _limit(_ANNOUNCE_SECONDS, "the draft did not describe itself in time"):
+            return await _read_announcement(requests, write, target)
+
+
+@asynccontextmanager
+async def _limit(seconds: float, message: str) -> AsyncIterator[None]:
+    """Raise DeadlinePassed when the time is over."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise DeadlinePassed(message) from None
+
+
+async def _read_announcement(
+    requests: Requests, write: Write, target: Hosted
+) -> tuple[Hosted, float]:
+    """Return what a draft hosts and its round trip. Raises VocabularyMismatch, InvalidRequest."""
+    begin = time.perf_counter()
+    await write(_GET_MODEL)
+    model = await _read_answer(requests, "model")
+    round_trip = time.perf_counter() - begin
+    check_description(JoinedDraft.role, model)
+    if not handshake.check_vocabularies(target.model.vocabulary, model.vocabulary):
+        return Hosted(model, target.vocabulary), round_trip
+    await write(messages.JoinResponse(list_vocabulary=common.ListVocabularyRequest()))
+    reader = VocabularyReader(model.vocabulary.token_count, _VOCABULARY_BYTES)
+    while not reader.is_complete:
+        piece = await _read_answer(requests, "vocabulary")
+        if not piece.token_names:
+            raise InvalidRequest("vocabulary", "a piece without tokens")
+        reader.add(piece)
+    return Hosted(model, reader.finish()), round_trip
+
+
+async def _read_answer(requests: Requests, kind: str) -> Any:
+    request = await anext(requests, None)
+    if request is None or request.WhichOneof("answer") != kind:
+        raise InvalidRequest("answer", f"must be a {kind}")
+    return getattr(request, kind)

@@ -1,0 +1,320 @@
+"""A target and the drafts that fit it: which are usable, what was learned of each, who leases."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from orchestrator.core.estimates import Acceptance, Mean, PairEstimates
+from orchestrator.core.leasing import Offer, choose
+from orchestrator.peers import Hosted, Peer
+from orchestrator.streams import SessionStream
+from outrider import handshake, logs
+from outrider.costs import CostTable
+from outrider.errors import VocabularyMismatch
+from outrider.messages import PeerState, Rule, SessionParameters
+from outrider.v1 import common_pb2 as common
+
+_LONGEST_PAUSE = 60.0  # of a draft that breaks the protocol
+_FORGIVING_SECONDS = 600.0  # without a fault, and the next pause is a short one again
+
+
+class DraftPeer(Protocol):
+    """A draft service, whoever dialled whom."""
+
+    @property
+    def role(self) -> str:
+        """Always "draft"."""
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people."""
+
+    @property
+    def state(self) -> PeerState:
+        """Where it stands."""
+
+    @property
+    def detail(self) -> str:
+        """Why it is not ready, in one line; empty when it is."""
+
+    @property
+    def hosted(self) -> Hosted | None:
+        """What it described last."""
+
+    @property
+    def model(self) -> common.GetModelResponse | None:
+        """The description, once it is known."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether generations may use it."""
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds of the newest small call; 0 before the first."""
+
+    def open(self, opening: SessionParameters) -> SessionStream:
+        """Return a new stream of a session; it fails at its first use if the draft is away."""
+
+    async def roll_back(self, opening: SessionParameters, token_count: int, round_: int) -> None:
+        """Truncate a session; a draft that is away has nothing to cut."""
+
+
+class PairedDraft:
+    """A draft beside the target: whether it fits, what was learned of both, who leases it."""
+
+    def __init__(
+        self,
+        peer: DraftPeer,
+        is_trusted: bool,
+        on_mismatch: Callable[[VocabularyMismatch], None] = lambda _: None,
+    ) -> None:
+        self.peer = peer
+        self.is_trusted = is_trusted
+        """Whether it may draft under the rejection rule, whose proof needs an honest draft."""
+        self.mismatch: VocabularyMismatch | None = None
+        """Why it cannot draft for this target."""
+        self.estimates = PairEstimates()
+        """Of these two models; started again when either is another."""
+        self.generation_count = 0  # that lease it now
+        self.passed_over = 0  # leases of others since its own last one
+        self._on_mismatch = on_mismatch  # called when the target became one that it does not fit
+        self._models: tuple[bytes, ...] = ()  # whose estimates these are, by identity
+        self._fault = ""  # why the draft is left alone until `_paused_until`
+        self._paused_until = 0.0  # of the monotonic clock
+        self._faults = 0  # in a row, each soon after the pause of the one before
+
+    def check(self, target: Hosted) -> None:
+        """Compare the vocabularies, once the draft has described itself."""
+        before, self.mismatch = self.mismatch, None
+        its = self.peer.hosted
+        if its is None:
+            return
+        try:
+            if handshake.check_vocabularies(target.model.vocabulary, its.model.vocabulary):
+                handshake.check_names(target.vocabulary.names, its.vocabulary.names)
+        except VocabularyMismatch as error:
+            self.mismatch = error
+            if str(before) != str(error):
+                logs.warning("outrider.orchestrator", "pair refused", detail=str(error))
+            self._on_mismatch(error)
+
+    def begin_experience(self, target: Peer, of_target: PairEstimates) -> None:
+        """Forget what was learned when another model, or another process, came in its place."""
+        both = (target.model, self.peer.model)
+        models = tuple(_process(model) for model in both if model is not None)
+        if models != self._models:
+            self._models = models
+            self.estimates = _with_draft(of_target, target, self.peer)
+
+    def pause(self, fault: str) -> None:
+        """Leave a draft that breaks the protocol alone, twice as long as the last time."""
+        now = time.monotonic()
+        if now > self._paused_until + _FORGIVING_SECONDS:
+            self._faults = 0
+        pause = min(_LONGEST_PAUSE, 2.0**self._faults)
+        self._faults += 1
+        self._fault, self._paused_until = fault, now + pause
+        logs.warning("outrider.orchestrator", "draft left alone", seconds=pause, detail=fault)
+
+    def obstacle(self) -> str:
+        """Return why it is not used, in one line; empty when it is."""
+        if not self.peer.ready:
+            return self.peer.detail
+        if self.mismatch is not None:
+            return str(self.mismatch)
+        if time.monotonic() < self._paused_until:
+            return f"the draft breaks the protocol and is left alone: {self._fault}"
+        return ""
+
+    def may_draft(self, rule: Rule) -> bool:
+        """Return whether it can be leased for a generation under this rule."""
+        return (self.is_trusted or rule is not Rule.REJECTION) and not self.obstacle()
+
+    def offer(self, rule: Rule) -> Offer:
+        """Return what is known of it."""
+        estimates, model = self.estimates, self.peer.model
+        return Offer(
+            token_seconds=estimates.token_time.value,
+            latency_seconds=estimates.latency.value,
+            acceptance=estimates.acceptance.get(rule, Acceptance()).mean,
+            session_count=model.session_count if model is not None else 1,
+            generation_count=self.generation_count,
+            passed_over=self.passed_over,
+        )
+
+    def give_back(self) -> None:
+        """End a lease."""
+        self.generation_count -= 1
+
+
+class Pair:
+    """The target, and every draft that there is for it: the configured one, those that joined."""
+
+    def __init__(self, target: Peer, draft: Peer | None) -> None:
+        self.target = target
+        self.draft = draft
+        """The configured one."""
+        self.accepts_drafts = False
+        """Whether drafts may join, so that there may be one later."""
+        self._configured = PairedDraft(draft, is_trusted=True) if draft is not None else None
+        self.joined: list[PairedDraft] = []
+        """Those that joined, oldest first."""
+        self._alone = PairEstimates()  # of the target, whatever drafts for it
+        self._model = b""  # whose estimates these are, by identity
+        self._tasks: list[asyncio.Task[None]] = []  # one for each peer, from `start` to `stop`
+
+    @property
+    def peers(self) -> list[Peer]:
+        """The configured peers, the target first."""
+        return [self.target] if self.draft is None else [self.target, self.draft]
+
+    @property
+    def drafts(self) -> list[PairedDraft]:
+        """All drafts, the configured one first."""
+        return ([self._configured] if self._configured is not None else []) + self.joined
+
+    @property
+    def mismatch(self) -> VocabularyMismatch | None:
+        """Why the configured draft cannot draft for this target."""
+        return self._configured.mismatch if self._configured is not None else None
+
+    @property
+    def may_have_draft(self) -> bool:
+        """Whether there is a draft, or may be one later."""
+        return self.draft is not None or self.accepts_drafts
+
+    def start(self) -> None:
+        """Start to watch the peers."""
+        self._tasks = [asyncio.create_task(peer.watch(self._check)) for peer in self.peers]
+
+    async def stop(self) -> None:
+        """Stop watching and close the channels; what is in flight ends with PeerUnavailable."""
+        for task in self._tasks:
+            task.cancel()
+        for peer in self.peers:
+            await peer.close()
+
+    def _check(self) -> None:
+        """Compare the vocabularies; called whenever a peer has described itself."""
+        if self.target.model is not None and _process(self.target.model) != self._model:
+            self._model = _process(self.target.model)
+            self._alone = _of_target(self.target, self._alone.generation_count)
+        for draft in list(self.drafts):
+            self._check_draft(draft)
+
+    def _check_draft(self, draft: PairedDraft) -> None:
+        draft.begin_experience(self.target, self._alone)
+        if self.target.hosted is not None:
+            draft.check(self.target.hosted)
+
+    def add(self, draft: PairedDraft) -> None:
+        """Take in a draft that joined; one that does not fit is not used."""
+        self.joined.append(draft)
+        self._check_draft(draft)
+
+    def remove(self, draft: PairedDraft) -> None:
+        """Forget a draft that left."""
+        if draft in self.joined:
+            self.joined.remove(draft)
+
+    # --- leases ---
+
+    def lease(self, rule: Rule, besides: Collection[DraftPeer] = ()) -> PairedDraft | None:
+        """Return the best draft that can draft now, for one generation; None if there is none.
+
+        It is leased until `give_back`. Those in `besides` are left out.
+        """
+        usable = [d for d in self._usable(rule) if d.peer not in besides]
+        if not usable:
+            return None
+        chosen = usable[choose([draft.offer(rule) for draft in usable])]
+        for draft in usable:
+            draft.passed_over += 1
+        chosen.passed_over = 0
+        chosen.generation_count += 1
+        return chosen
+
+    def _usable(self, rule: Rule) -> list[PairedDraft]:
+        return [d for d in self.drafts if d.may_draft(rule)] if self.target.ready else []
+
+    @property
+    def estimates(self) -> PairEstimates:
+        """What is known of the target and of the draft that would be leased now.
+
+        That is the configured one while none can be; without one, it is the target's alone.
+        """
+        usable = self._usable(Rule.MATCH)
+        if usable:
+            return usable[choose([draft.offer(Rule.MATCH) for draft in usable])].estimates
+        return self._configured.estimates if self._configured is not None else self._alone
+
+    def count_generations(self, count: int) -> None:
+        """Take note of how many generations are in flight."""
+        for estimates in (self._alone, *(draft.estimates for draft in self.drafts)):
+            estimates.generation_count = max(1, count)
+
+    @property
+    def draft_usable(self) -> bool:
+        """Whether generations may draft."""
+        return not self.obstacle()
+
+    def obstacle(self) -> str:
+        """Return why drafts are not used, in one line; empty when they are."""
+        if not self.may_have_draft:
+            return "no draft is configured"
+        obstacles = [draft.obstacle() for draft in self.drafts]
+        waiting = [] if self.target.ready else [self.target.detail]
+        if not obstacles:
+            waiting.append("no draft has joined")
+        elif all(obstacles):
+            waiting += obstacles
+        return "; ".join(waiting)
+
+
+def _process(model: common.GetModelResponse) -> bytes:
+    """Return what stays the same while the same process hosts the same model."""
+    described = common.GetModelResponse()
+    described.CopyFrom(model)
+    described.ClearField("activity")
+    return described.SerializeToString(deterministic=True)
+
+
+def _of_target(target: Peer, generation_count: int) -> PairEstimates:
+    """Return what is known before the first round: what the target measured at load."""
+    estimates = PairEstimates(generation_count=generation_count)
+    if target.model is not None:
+        if costs := _costs(target.model):
+            estimates.costs = CostTable(costs)
+        estimates.overhead = Mean(target.round_trip)
+    return estimates
+
+
+def _with_draft(of_target: PairEstimates, target: Peer, draft: DraftPeer) -> PairEstimates:
+    """Return what is known of a draft before its first round, beside what is of the target."""
+    estimates = of_target.beside_another_draft()
+    if draft.model is None:
+        return estimates
+    estimates.latency = Mean(draft.round_trip)
+    if costs := _costs(draft.model):
+        estimates.token_time = Mean(costs[0][1])
+        estimates.loaded_token_time = costs[0][1]
+        estimates.read_time = costs[-1][1] / costs[-1][0]
+    if target.model is not None:
+        here = target.model.machine_digest
+        estimates.same_host = bool(here) and here == draft.model.machine_digest
+        estimates.takes_turns = _take_turns(target.model, draft.model)
+    return estimates
+
+
+def _take_turns(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:
+    """Return whether the two never decode at the same time."""
+    together = target.cores_digest and target.cores_digest == draft.cores_digest
+    return bool(together) and target.thread_count + draft.thread_count > target.core_count
+
+
+def _costs(model: common.GetModelResponse) -> list[tuple[int, float]]:
+    return [(cost.row_count, cost.milliseconds / 1e3) for cost in model.decode_costs]

@@ -1,0 +1,142 @@
+"""The streams of sessions, as whoever drives a generation sees them; and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import grpc
+
+from outrider.errors import InvalidRequest, ModelChanged, OutriderError
+from outrider.rpc.errors import read_error_info
+
+_FINAL = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNIMPLEMENTED,
+}
+
+
+_CODES = {int(code.value[0]): code for code in grpc.StatusCode}
+
+_USERS_FIELDS = ("grammar", "sampling")
+"""What may turn out on the way to be impossible, and is the user's own."""
+
+
+class StreamLost(Exception):
+    """A stream ended. `final` says that another try would end the same way.
+
+    `refusal` is the error for the user, where that is known.
+    """
+
+    def __init__(self, code: grpc.StatusCode, detail: str, trailing: Any = None) -> None:
+        super().__init__(f"{code.name}: {detail}")
+        self.final = code in _FINAL
+        self.breaks_protocol = False
+        field, _, message = detail.partition(": ")
+        its_user = code is grpc.StatusCode.INVALID_ARGUMENT and field in _USERS_FIELDS
+        self.refusal: OutriderError | None = model_changed(trailing)
+        if its_user:
+            self.refusal = InvalidRequest(field, message)
+
+    @classmethod
+    def unreadable(cls) -> StreamLost:
+        """Return the end of a stream whose peer sends bytes that are no message."""
+        lost = cls(grpc.StatusCode.INTERNAL, "bytes that are no message")
+        lost.final = lost.breaks_protocol = True
+        return lost
+
+    @classmethod
+    def reported(cls, code: int, detail: str) -> StreamLost:
+        """Return the end of a stream by the number of its status, as the peer reported it."""
+        return cls(_CODES.get(code, grpc.StatusCode.UNKNOWN), detail)
+
+    @classmethod
+    def gone(cls, detail: str) -> StreamLost:
+        """Return the end of a stream whose peer left."""
+        return cls(grpc.StatusCode.UNAVAILABLE, detail)
+
+    @classmethod
+    def unread(cls, count: int) -> StreamLost:
+        """Return the end of a stream whose peer does not read what it is sent."""
+        return cls(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{count} messages are unread")
+
+
+def model_changed(trailing: Any) -> ModelChanged | None:
+    """Return the error if that is what a call ended with."""
+    info = read_error_info(trailing)
+    if info is None or info.reason != ModelChanged.reason:
+        return None
+    return ModelChanged(info.metadata["begunModel"], info.metadata["hostedModel"])
+
+
+class SessionStream(Protocol):
+    """One bidirectional stream of one session."""
+
+    byte_count: int
+    """Serialized bytes so far, both ways."""
+
+    async def write(self, message: Any) -> None:
+        """Send a message, the opening before the first. Raises StreamLost."""
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """Yield messages until the stream is lost, then raise StreamLost."""
+
+    def cancel(self) -> None:
+        """End the stream; the service stops its work and keeps the cache as evictable."""
+
+
+class Stream:
+    """A session's stream to a service that was dialled."""
+
+    def __init__(self, call: Any, opening: Any) -> None:
+        self._call = call
+        self._opening = opening
+        self.byte_count = 0
+
+    async def write(self, message: Any) -> None:
+        """Send a message, the opening before the first. Raises StreamLost."""
+        try:
+            if self._opening is not None:
+                opening, self._opening = self._opening, None
+                await self._call.write(opening)
+            self.byte_count += message.ByteSize()
+            await self._call.write(message)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            raise await self._lost() from None
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise await self._lost() from error
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Yield messages until the stream is lost, then raise StreamLost."""
+        try:
+            while (message := await self._call.read()) is not grpc.aio.EOF:
+                if message is None:  # gRPC's word for bytes that cannot be parsed
+                    raise StreamLost.unreadable()
+                self.byte_count += message.ByteSize()
+                yield message
+        except grpc.aio.AioRpcError:
+            pass
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+        raise await self._lost()
+
+    async def _lost(self) -> StreamLost:
+        call = self._call
+        return StreamLost(
+            await call.code(), await call.details() or "", await call.trailing_metadata()
+        )
+
+    def cancel(self) -> None:
+        """End the stream; the service stops its work and keeps the cache as evictable."""
+        self._call.cancel()
+
+
+def is_cancelled() -> bool:
+    """Return whether this task is to end; a channel that closes raises CancelledError, too."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
