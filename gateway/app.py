@@ -34,6 +34,7 @@ from gateway.streams import ClientGone, until_gone
 from orchestrator.service import Orchestrator
 from outrider import logs
 from outrider.errors import Draining, OutriderError
+from outrider.v1 import orchestrator_service_pb2 as messages
 
 _ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"description": "An error, with its reason."}}
 
@@ -52,6 +53,10 @@ class _Nobody:
     def observe(self, observer: object) -> None:
         """There will be nothing to see."""
 
+    def status(self) -> messages.GetStatusResponse:
+        """Return that there is nothing."""
+        return messages.GetStatusResponse()
+
 
 def create_app(
     orchestrator: Orchestrator, config: HttpConfig, library: LegacyRpc | None = None
@@ -68,7 +73,8 @@ def create_app(
         redoc_url=None,
     )
     app.router.route_class = JsonRoute
-    gateway = Gateway(orchestrator, config, Metrics(config.metrics_names), outrider.__version__)
+    metrics = Metrics(orchestrator.status, config.metrics_names)
+    gateway = Gateway(orchestrator, config, metrics, outrider.__version__)
     _add_openai(app, gateway)
     _add_anthropic(app, gateway)
     _add_llama(app, gateway, config)

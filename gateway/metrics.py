@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from google.protobuf.duration_pb2 import Duration
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 import outrider
@@ -58,12 +58,13 @@ _OUTCOMES = {
 class Metrics:
     """The metrics of one orchestrator. `compatible_with` adds the names of these other servers.
 
-    `watch` observes every generation of the orchestrator. Of one that does not finish the tokens
-    are counted, and its drafts are not.
+    `status` is asked for the drafts whenever the metrics are. `watch` observes every generation of
+    the orchestrator. Of one that does not finish the tokens are counted, and its drafts are not.
     """
 
     def __init__(
         self,
+        status: Callable[[], messages.GetStatusResponse],
         compatible_with: Iterable[str] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -98,6 +99,7 @@ class Metrics:
         self._phase_seconds = counter("phase_seconds", "Time of rounds by phase.", "phase")
         self._round_times = RoundTimes()
         registry.register(_RoundSeconds(self._round_times))
+        registry.register(_Drafts(status))
         self._first_token = histogram(
             "time_to_first_token_seconds", "From the request to the first token.", _SLOW
         )
@@ -229,6 +231,37 @@ class _RoundSeconds(Collector):
             buckets = list(zip(bounds, counts, strict=True))
             family.add_metric([phase.name], buckets, times.seconds)
         yield family
+
+
+class _Drafts(Collector):
+    """Each draft that is ready, for as long as it is."""
+
+    def __init__(self, status: Callable[[], messages.GetStatusResponse]) -> None:
+        self._status = status
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering asks for no status."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges."""
+        labels = ("address", "model", "joined")
+        generations = GaugeMetricFamily(
+            "outrider_draft_generations", "Generations that a draft drafts for.", labels=labels
+        )
+        rates = GaugeMetricFamily(
+            "outrider_draft_tokens_per_second", "Of a draft's own time.", labels=labels
+        )
+        trips = GaugeMetricFamily(
+            "outrider_draft_round_trip_seconds", "Of a small call to a draft.", labels=labels
+        )
+        for peer in self._status().peers:
+            if peer.role == "draft" and peer.state == messages.PEER_STATE_READY:
+                values = (peer.address, peer.model.model_name, str(peer.joined).lower())
+                generations.add_metric(values, peer.generation_count)
+                rates.add_metric(values, peer.tokens_per_second)
+                trips.add_metric(values, _seconds(peer.round_trip_duration))
+        yield from (generations, rates, trips)
 
 
 class _Renamed(Collector):

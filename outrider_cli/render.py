@@ -319,7 +319,16 @@ def _describe(peer: Peer) -> str:
         f"{model.name} ({model.identity[:8]}), {model.context_token_count} tokens of context, "
         f"{_count(model.session_count, 'session')}, {_count(model.thread_count, 'thread')}, "
         f"numerics {model.numerics_profile}, round trip {1e3 * peer.round_trip_seconds:.1f} ms"
+        f"{_drafting(peer)}"
     )
+
+
+def _drafting(peer: Peer) -> str:
+    if peer.role != "draft":
+        return ""
+    joined = ", joined" if peer.joined else ""
+    rate = f"{peer.tokens_per_second:.0f} tokens/s"
+    return f"{joined}, {rate} for {_count(peer.generation_count, 'generation')}"
 
 
 def _speculation(status: Status) -> str:

@@ -21,7 +21,9 @@ function peerElement(peer) {
   const condition = word(peer.state, "PEER_STATE_");
   const [sign, tone] = PEER_STATES[condition] ?? ["?", ""];
   const trip = peer.round_trip_duration ? `${fixed(1000 * seconds(peer.round_trip_duration), 1)} ms` : "";
-  const detail = [peer.address, peer.detail].filter(Boolean).join(" · ");
+  const drafting = peer.generation_count ? `drafts for ${count(peer.generation_count, "generation")}` : "";
+  const joined = peer.joined ? "dialled in" : "";
+  const detail = [peer.address, joined, drafting, peer.detail].filter(Boolean).join(" · ");
   return make(
     "li",
     {},
@@ -41,8 +43,11 @@ function showStatus() {
   const peers = state.status.peers ?? [];
   at("peers").replaceChildren(...peers.map(peerElement));
   at("peers-note").textContent = `${count(state.status.active_generation_count ?? 0, "generation")} in flight`;
-  const name = (role) => peers.find((peer) => peer.role === role)?.model?.model_name;
-  const pair = [name("draft"), name("target")].filter(Boolean).join(" → ");
+  const names = (role) => peers.filter((peer) => peer.role === role).map((peer) => peer.model?.model_name);
+  const drafts = names("draft");
+  const pair = [drafts.length > 1 ? count(drafts.length, "draft") : drafts[0], ...names("target")]
+    .filter(Boolean)
+    .join(" → ");
   at("pair").textContent = state.status.speculating
     ? `${pair}, speculating`
     : `${pair ? `${pair}, ` : ""}not speculating${state.status.reason ? `: ${state.status.reason}` : ""}`;

@@ -325,6 +325,9 @@ class Peer:
     detail: str
     model: Model | None
     round_trip_seconds: float
+    joined: bool = False  # a draft that dialled in
+    generation_count: int = 0  # that a draft drafts for now
+    tokens_per_second: float = 0.0  # of a draft's own time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -385,6 +385,15 @@ def test_peers_are_followed(page: Browser, gateway: Gateway):
     assert page.text("#pair").endswith("not speculating: the draft is lost")
 
 
+def test_drafts_that_dialled_in_are_shown_one_by_one(page: Browser, gateway: Gateway):
+    target, draft = STATUS["peers"]
+    near = {**draft, "joined": True, "address": "10.0.0.9:4711", "generation_count": 2}
+    gateway.status = {**STATUS, "peers": [target, draft, near]}
+    until(lambda: page.count("#peers li") == 3)
+    assert "10.0.0.9:4711 · dialled in · drafts for 2 generations" in page.text("#peers")
+    assert page.text("#pair") == "2 drafts → stdlib-target-q8_0, speculating"
+
+
 def test_a_page_that_nobody_sees_asks_nothing(page: Browser, gateway: Gateway):
     until(lambda: gateway.polls)
     hide = """

@@ -9,6 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.errors import PeerUnavailable
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.gateway import serving
 
@@ -93,3 +95,33 @@ async def test_nothing_of_a_text_is_in_the_metrics():
         text = (await client.get(f"{url}/metrics")).text
     assert "canary" not in text
     assert "outrider_build_info" in text
+
+
+async def test_each_draft_that_is_ready_has_gauges_of_its_own():
+    def status(of_orchestrator: FakeOrchestrator) -> messages.GetStatusResponse:
+        ready, lost = messages.PEER_STATE_READY, messages.PEER_STATE_LOST
+        model = common.GetModelResponse(model_name='a "small" one')
+        near = messages.PeerStatus(
+            role="draft",
+            address="10.0.0.9:4711",
+            state=ready,
+            model=model,
+            joined=True,
+            generation_count=2,
+            tokens_per_second=310.0,
+        )
+        near.round_trip_duration.FromMilliseconds(5)
+        gone = messages.PeerStatus(role="draft", address="10.0.0.8:1", state=lost, model=model)
+        target = messages.PeerStatus(role="target", state=ready, model=model)
+        return messages.GetStatusResponse(peers=[target, near, gone])
+
+    fake = type("WithDrafts", (FakeOrchestrator,), {"status": status})()
+    async with serving(fake) as url, httpx.AsyncClient() as client:
+        found = await scrape(client, url)
+    labels = (("address", "10.0.0.9:4711"), ("joined", "true"), ("model", 'a "small" one'))
+    drafts = {key: value for key, value in found.items() if key[0].startswith("outrider_draft_")}
+    assert drafts == {
+        ("outrider_draft_generations", labels): 2.0,
+        ("outrider_draft_tokens_per_second", labels): 310.0,
+        ("outrider_draft_round_trip_seconds", labels): 0.005,
+    }

@@ -315,6 +315,12 @@ def test_the_status_shows_what_is_ready_and_what_is_wrong():
     assert lines[3] == "not speculating: EOS id differs: target 1, draft 2"
 
 
+def test_a_draft_that_joined_is_shown_with_its_rate_and_what_it_works_for():
+    draft = replace(READY, role="draft", joined=True, generation_count=2, tokens_per_second=310.4)
+    line = "".join(words.text for words in status_lines("", replace(STATUS, peers=(draft,)))[1])
+    assert line.endswith("round trip 0.4 ms, joined, 310 tokens/s for 2 generations")
+
+
 def test_a_ready_pair_speculates():
     status = replace(STATUS, peers=(READY,), speculating=True, reason="")
     assert status_lines("here:1", status)[-1] == [Words("speculating")]
