@@ -269,7 +269,7 @@ class Pair:
         obstacles = [draft.obstacle() for draft in self.drafts]
         waiting = [] if self.target.ready else [self.target.detail]
         if not obstacles:
-            waiting.append("no draft has joined")
+            waiting.append("no draft has joined (outrider draft --join)")
         elif all(obstacles):
             waiting += obstacles
         return "; ".join(waiting)

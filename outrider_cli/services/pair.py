@@ -34,6 +34,16 @@ TargetModel = Annotated[
         show_default="the bundled pair",
     ),
 ]
+LoneTargetModel = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="GGUF",
+        help="The target. Without --draft-model it is alone until drafts dial in.",
+        show_default="the bundled pair",
+    ),
+]
 DraftModel = Annotated[Path | None, typer.Option(metavar="GGUF", help="The draft.")]
 
 

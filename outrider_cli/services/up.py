@@ -30,7 +30,7 @@ from outrider_cli.services.commands import (
 from outrider_cli.services.pair import (
     BESIDE_THE_TARGET,
     DraftModel,
-    TargetModel,
+    LoneTargetModel,
     choose_draft,
     choose_target,
     host_draft,
@@ -44,7 +44,7 @@ _RESTART_SECONDS = 1.0
 
 @spread
 def up(
-    model: TargetModel = None,
+    model: LoneTargetModel = None,
     draft_model: DraftModel = None,
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Use the target alone.")] = False,
     target: Annotated[
@@ -72,7 +72,8 @@ def up(
 ) -> None:
     """Run target, draft and orchestrator here until Ctrl-C.
 
-    The target gets the threads, the draft what it leaves. A draft that dies is started again.
+    Drafts of other machines may dial in, where they are accepted. The target gets the threads, a
+    draft of its own what it leaves. A draft that dies is started again.
     """
     from outrider_cli.services.local import Hosted, LocalPlan
 
@@ -80,7 +81,8 @@ def up(
         raise typer.BadParameter("--target and --model exclude each other")
     if sum(map(bool, (draft, draft_model, no_draft))) > 1:
         raise typer.BadParameter("--draft, --draft-model and --no-draft exclude each other")
-    own = None if no_draft or draft else choose_draft(model, draft_model)
+    alone = no_draft or draft or (model and not draft_model)
+    own = None if alone else choose_draft(model, draft_model)
     # What is wrong is refused before anything is started.
     drafting.known()
     http.config(server)

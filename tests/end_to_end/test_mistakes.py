@@ -76,7 +76,7 @@ outrider generate --model half.gguf --no-draft
 outrider generate --model damaged.gguf --no-draft
 outrider generate --model tiny.gguf --draft-model text.gguf
 outrider up --model text.gguf --no-draft
-outrider up --model tiny.gguf --draft-ctx 16
+outrider up --model tiny.gguf --draft-model tiny.gguf --draft-ctx 16
 outrider generate --model tiny.gguf --draft-model other-token.gguf
 outrider generate --model tiny.gguf --draft-model other-size.gguf
 outrider generate --model tiny.gguf --no-draft --ctx 16
@@ -96,6 +96,7 @@ outrider status --orchestrator NOBODY
 outrider generate --orchestrator NOBODY
 outrider status --orchestrator TARGET
 outrider up --target nowhere --no-draft
+outrider draft --model tiny.gguf --join nowhere
 """
 TOKENS = """
 outrider orchestrator --token-file missing.token

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from outrider_cli.services.pair import BUNDLED_TARGET
+from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
 from tests.support.certificates import write_certificates
 from tests.support.commands import GREEDY, Command, outrider_json, service, status, until
 
@@ -194,6 +194,54 @@ def test_a_target_behind_tls_is_joined_by_a_plain_orchestrator(
         address = lines[0].split()[1]
         assert lines[-1] == f"try: outrider generate --orchestrator={address}"
         assert set(tried(lines[-1])["origins"]) == {"plain"}
+
+
+# --- drafts that dial in ---
+
+
+@contextmanager
+def dialling(address: str, *options: str) -> Iterator[Command]:
+    """Run a draft that dials an orchestrator."""
+    command = Command("draft", f"--model={BUNDLED_DRAFT}", f"--join={address}", *options)
+    try:
+        yield command
+    finally:
+        command.kill_all()
+
+
+def test_a_target_alone_takes_in_the_draft_that_shows_its_token(
+    secrets: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(secrets)
+    guarded = ("--token-file=right.token", "--tls-cert=server.pem", "--tls-key=server.key")
+    asked = ("--tls-ca=ca.pem", "--token-file=right.token")
+    with up("--model", str(BUNDLED_TARGET), *guarded) as command:
+        lines = ready(command)
+        address = lines[0].split()[1]
+        assert lines[2].startswith("not speculating: no draft has joined")
+        assert command.services().keys() == {"target", "orchestrator"}
+        with dialling(address, "--threads=1", "--tls-ca=ca.pem", "--token-file=wrong.token") as bad:
+            assert bad.process.stderr is not None
+            words = b"does not accept this token"
+            assert any(words in line for line in bad.process.stderr)
+        with dialling(address, "--threads=1", *asked) as draft:
+            until(lambda: "\nspeculating\n" in status(address, *asked).out)
+            assert ", joined, " in status(address, *asked).out.splitlines()[2]
+            found = tried(lines[-1])
+            assert found["statistics"]["accepted_token_count"] > 5
+            draft.process.send_signal(signal.SIGTERM)
+            told = draft.finish()
+            assert (told.code, told.out) == (0, "")
+        assert tried(lines[-1])["token_ids"] == found["token_ids"]
+
+
+def test_drafts_may_join_without_a_token_only_where_that_is_asked_for():
+    with up("--no-draft") as command:
+        address = ready(command)[0].split()[1]
+        with dialling(address, "--threads=1") as draft:
+            assert draft.process.stderr is not None
+            words = b"accepts no drafts (--accept-drafts)"
+            assert any(words in line for line in draft.process.stderr)
 
 
 def test_clients_may_be_asked_for_certificates(secrets: Path, monkeypatch: pytest.MonkeyPatch):
