@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from orchestrator.pair import Pair, PairedDraft
+from orchestrator.pair import Pair, PairedDraft, process_of
 from orchestrator.peers import DRAFT_BYTES, Hosted, VocabularyReader, check_description
 from orchestrator.streams import StreamLost
 from outrider import handshake, logs, wire
@@ -271,6 +271,7 @@ class DraftRegistry:
         self._places = MOST_JOINED  # that are free
         self._pair: Pair | None = None  # whose target they draft for
         self._drafts: dict[JoinedDraft, PairedDraft] = {}  # that joined, as they stand in `_pair`
+        self._left: dict[bytes, PairedDraft] = {}  # by process; of the latest ones that left
 
     def use(self, pair: Pair) -> None:
         """Let the drafts draft for another pair; those that do not fit it are dismissed."""
@@ -287,17 +288,16 @@ class DraftRegistry:
     async def join(self, requests: Requests, write: Write, address: str) -> None:
         """Serve a Join call: until the draft leaves, or is refused or dismissed with a reason."""
         with self._place():
-            hosted, round_trip = await self._announced(requests, write)
-            draft = JoinedDraft(address, hosted, round_trip, self._tickets)
-            self._add(draft)
-            model = hosted.model.model_name
-            logs.event("outrider.orchestrator", "draft joined", address=address, model=model)
             try:
-                await draft.serve(requests, write)
-            finally:
-                assert self._pair is not None
-                self._pair.remove(self._drafts.pop(draft))
-                logs.event("outrider.orchestrator", "draft left", address=address, model=model)
+                hosted, round_trip = await self._announced(requests, write)
+                draft = JoinedDraft(address, hosted, round_trip, self._tickets)
+                with self._joined(draft):
+                    await draft.serve(requests, write)
+            except OutriderError as error:
+                logs.warning(
+                    "outrider.orchestrator", "draft refused", address=address, detail=str(error)
+                )
+                raise
 
     async def attend(self, requests: Requests, write: Write) -> None:
         """Serve an Attend call."""
@@ -317,10 +317,29 @@ class DraftRegistry:
         finally:
             self._places += 1
 
+    @contextmanager
+    def _joined(self, draft: JoinedDraft) -> Iterator[None]:
+        fields = {"address": draft.address, "model": draft.model.model_name}
+        logs.event("outrider.orchestrator", "draft joined", **fields)
+        self._add(draft)
+        try:
+            yield
+        finally:
+            assert self._pair is not None
+            left = self._drafts.pop(draft)
+            self._pair.remove(left)
+            self._left[process_of(draft.model)] = left
+            if len(self._left) > MOST_JOINED:
+                del self._left[next(iter(self._left))]
+            logs.event("outrider.orchestrator", "draft left", **fields)
+
     def _add(self, draft: JoinedDraft) -> None:
         """Let a draft draft for the pair, which dismisses it if it does not fit."""
         assert self._pair is not None
         paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss)
+        before = self._left.pop(process_of(draft.model), None)
+        if before is not None:
+            paired.resume(before)
         self._drafts[draft] = paired
         self._pair.add(paired)
 

@@ -105,10 +105,16 @@ class PairedDraft:
     def begin_experience(self, target: Peer, of_target: PairEstimates) -> None:
         """Forget what was learned when another model, or another process, came in its place."""
         both = (target.model, self.peer.model)
-        models = tuple(_process(model) for model in both if model is not None)
+        models = tuple(process_of(model) for model in both if model is not None)
         if models != self._models:
             self._models = models
             self.estimates = _with_draft(of_target, target, self.peer)
+
+    def resume(self, before: PairedDraft) -> None:
+        """Continue with what was learned of the same process before its connection broke."""
+        self.estimates, self._models = before.estimates, before._models
+        self._fault, self._faults = before._fault, before._faults
+        self._paused_until = before._paused_until
 
     def pause(self, fault: str) -> None:
         """Leave a draft that breaks the protocol alone, twice as long as the last time."""
@@ -200,8 +206,8 @@ class Pair:
 
     def _check(self) -> None:
         """Compare the vocabularies; called whenever a peer has described itself."""
-        if self.target.model is not None and _process(self.target.model) != self._model:
-            self._model = _process(self.target.model)
+        if self.target.model is not None and process_of(self.target.model) != self._model:
+            self._model = process_of(self.target.model)
             self._alone = _of_target(self.target, self._alone.generation_count)
         for draft in list(self.drafts):
             self._check_draft(draft)
@@ -275,7 +281,7 @@ class Pair:
         return "; ".join(waiting)
 
 
-def _process(model: common.GetModelResponse) -> bytes:
+def process_of(model: common.GetModelResponse) -> bytes:
     """Return what stays the same while the same process hosts the same model."""
     described = common.GetModelResponse()
     described.CopyFrom(model)

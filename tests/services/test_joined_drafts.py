@@ -11,6 +11,8 @@ import grpc
 import pytest
 
 from orchestrator.joined_drafts import MOST_JOINED
+from orchestrator.pair import Pair
+from orchestrator.peers import Peer
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as registry
 from outrider.v1 import draft_service_pb2 as draft_messages
@@ -262,6 +264,42 @@ async def test_a_draft_joins_again_after_the_orchestrator_restarted() -> None:
         await orchestrator.close()
         await orchestrator.start()
         await until_joined(orchestrator)
+        completion = await generate(orchestrator, request())
+        assert completion.origin_count(DRAFTED) > 20
+        assert_right(completion, request())
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+async def test_what_was_learned_of_a_draft_outlives_its_connection(is_broken: bool) -> None:
+    async with accepting() as orchestrator:
+        model = await described()
+        call = await joining(orchestrator, model)
+        await until_joined(orchestrator)
+        estimates = orchestrator.pair.estimates
+        if is_broken:
+            orchestrator.pair.joined[0].pause("it sent nonsense")
+        call.cancel()
+        await until_joined(orchestrator, 0)
+        again = await joining(orchestrator, model)
+        await until_joined(orchestrator)
+        assert orchestrator.pair.joined[0].estimates is estimates
+        assert bool(orchestrator.pair.joined[0].obstacle()) is is_broken
+        again.cancel()
+
+
+async def test_drafts_that_joined_stay_when_another_pair_takes_the_place_of_the_first() -> None:
+    async with (
+        running(ModelProcess(TARGET, target)) as process,
+        accepting() as orchestrator,
+        running(JoiningDraft(orchestrator.address, good_draft)),
+    ):
+        await until_joined(orchestrator)
+        pair = Pair(Peer("target", process.address), None)
+        pair.start()
+        await pair.target.wait_until_ready(PATIENCE)
+        await orchestrator.orchestrator.use(pair)
+        orchestrator.pair = pair
+        assert len(pair.joined) == 1
         completion = await generate(orchestrator, request())
         assert completion.origin_count(DRAFTED) > 20
         assert_right(completion, request())
