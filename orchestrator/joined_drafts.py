@@ -295,7 +295,7 @@ class DraftRegistry:
                     await draft.serve(requests, write)
             except OutriderError as error:
                 logs.warning(
-                    "outrider.orchestrator", "draft refused", address=address, detail=str(error)
+                    "outrider.orchestrator", "draft sent away", address=address, detail=str(error)
                 )
                 raise
 

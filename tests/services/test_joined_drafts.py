@@ -50,7 +50,7 @@ def good_draft() -> ToyModel:
 
 
 def slow_draft() -> ToyModel:
-    return toy(seed=2, like=1, agreement=0.98, eos_bias=NEVER, step_seconds=0.01)
+    return toy(seed=2, like=1, agreement=0.98, eos_bias=NEVER, step_seconds=0.004)
 
 
 def stranger() -> ToyModel:
