@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import grpc
 
 from draft_service.servicer import DraftServicer
-from outrider import logs
+from outrider import logs, wire
 from outrider.errors import OutriderError
 from outrider.rpc.channel import explain_refusal, open_channel
 from outrider.rpc.errors import describe, to_status
@@ -33,6 +34,7 @@ class Joining:
         self._address = address
         self._security = security
         self._metadata = call_metadata(security)
+        self._process_id = secrets.token_bytes(wire.SESSION_ID_BYTES)
         self._channel = open_channel(address, security)
 
     async def stay(self, servicer: DraftServicer) -> None:
@@ -40,10 +42,11 @@ class Joining:
 
         The pauses grow up to 10 s until it joined.
         """
+        logs.event("outrider.draft", "joining", address=self._address)
         pause, before = _FIRST_PAUSE, ""
         async with self._channel as channel:
             while True:
-                membership = _Membership(servicer, channel, self._metadata)
+                membership = _Membership(servicer, channel, self._metadata, self._process_id)
                 why = await self._end_of(membership)
                 if membership.joined or why != before:
                     logs.warning("outrider.draft", "not joined", address=self._address, detail=why)
@@ -70,11 +73,18 @@ def _explain(error: grpc.aio.AioRpcError, address: str, security: ClientSecurity
 class _Membership:
     """One Join call, and the sessions that it invited to."""
 
-    def __init__(self, servicer: DraftServicer, channel: grpc.aio.Channel, metadata: Any) -> None:
+    def __init__(
+        self,
+        servicer: DraftServicer,
+        channel: grpc.aio.Channel,
+        metadata: Any,
+        process_id: bytes,
+    ) -> None:
         self.joined = False
         """Whether the orchestrator took it in."""
         self._servicer = servicer
         self._metadata = metadata
+        self._process_id = process_id
         self._stub: Any = DraftRegistryServiceStub(channel)
         self._tasks: set[asyncio.Task[None]] = set()  # of sessions and rollbacks
 
@@ -93,7 +103,8 @@ class _Membership:
     async def _answer(self, call: Any, message: messages.JoinResponse) -> None:
         kind = message.WhichOneof("message")
         if kind == "get_model":
-            await call.write(messages.JoinRequest(model=self._servicer.description()))
+            model = self._servicer.description()
+            await call.write(messages.JoinRequest(model=model, process_id=self._process_id))
         elif kind == "list_vocabulary":
             for piece in self._servicer.vocabulary_pieces():
                 await call.write(messages.JoinRequest(vocabulary=piece))

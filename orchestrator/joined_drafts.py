@@ -10,13 +10,21 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.pair import Pair, PairedDraft, process_of
-from orchestrator.peers import DRAFT_BYTES, Hosted, VocabularyReader, check_description
+from orchestrator.pair import Experience, Pair, PairedDraft
+from orchestrator.peers import DRAFT_BYTES, Hosted, Vocabulary, VocabularyReader, check_description
 from orchestrator.streams import StreamLost
 from outrider import handshake, logs, wire
-from outrider.errors import DeadlinePassed, EngineBusy, InvalidRequest, NotFound, OutriderError
+from outrider.errors import (
+    DeadlinePassed,
+    EngineBusy,
+    InvalidRequest,
+    NotFound,
+    OutriderError,
+    SessionTaken,
+)
 from outrider.messages import PeerState, SessionParameters
 from outrider.tasks import first_of
 from outrider.v1 import common_pb2 as common
@@ -123,17 +131,27 @@ class JoinedStream:
             await write(await self._outbox.get())
 
 
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What a draft says of itself before it joins."""
+
+    process_id: bytes  # the same whenever this process joins
+    hosted: Hosted
+    round_trip: float
+
+
 class JoinedDraft:
     """A draft that joined, for as long as its Join call lasts. Used as a `Peer` is."""
 
     role = "draft"
 
-    def __init__(self, address: str, hosted: Hosted, round_trip: float, tickets: Tickets) -> None:
+    def __init__(self, address: str, announced: Announcement, tickets: Tickets) -> None:
         self.address = address
+        self.process_id = announced.process_id
         self.state = PeerState.READY
         self.detail = ""
-        self.hosted = hosted
-        self.round_trip = round_trip  # of the newest description
+        self.hosted = announced.hosted
+        self.round_trip = announced.round_trip  # of the newest description
         self._tickets = tickets
         self._asked = 0.0  # when the description was asked for that did not come yet; 0: none is
         self._outbox: asyncio.Queue[messages.JoinResponse] = asyncio.Queue(_MOST_WAITING)
@@ -271,14 +289,14 @@ class DraftRegistry:
         self._places = MOST_JOINED  # that are free
         self._pair: Pair | None = None  # whose target they draft for
         self._drafts: dict[JoinedDraft, PairedDraft] = {}  # that joined, as they stand in `_pair`
-        self._left: dict[bytes, PairedDraft] = {}  # by process; of the latest ones that left
+        self._left: dict[bytes, Experience] = {}  # by process id; of the latest ones that left
 
     def use(self, pair: Pair) -> None:
         """Let the drafts draft for another pair; those that do not fit it are dismissed."""
         self._pair = pair
         pair.accepts_drafts = True
         for draft in self._drafts:
-            self._add(draft)
+            self._add(draft, Experience())
 
     def dismiss(self, reason: OutriderError) -> None:
         """Dismiss every draft."""
@@ -289,8 +307,8 @@ class DraftRegistry:
         """Serve a Join call: until the draft leaves, or is refused or dismissed with a reason."""
         with self._place():
             try:
-                hosted, round_trip = await self._announced(requests, write)
-                draft = JoinedDraft(address, hosted, round_trip, self._tickets)
+                announced = await self._announced(requests, write)
+                draft = JoinedDraft(address, announced, self._tickets)
                 with self._joined(draft):
                     await draft.serve(requests, write)
             except OutriderError as error:
@@ -321,30 +339,35 @@ class DraftRegistry:
     def _joined(self, draft: JoinedDraft) -> Iterator[None]:
         fields = {"address": draft.address, "model": draft.model.model_name}
         logs.event("outrider.orchestrator", "draft joined", **fields)
-        self._add(draft)
+        self._add(draft, self._experience(draft.process_id))
         try:
             yield
         finally:
             assert self._pair is not None
             left = self._drafts.pop(draft)
             self._pair.remove(left)
-            self._left[process_of(draft.model)] = left
+            self._left[draft.process_id] = left.experience
             if len(self._left) > MOST_JOINED:
                 del self._left[next(iter(self._left))]
             logs.event("outrider.orchestrator", "draft left", **fields)
 
-    def _add(self, draft: JoinedDraft) -> None:
+    def _experience(self, process_id: bytes) -> Experience:
+        """Return what was learned of a process that joined before, and end what it left open."""
+        for draft, paired in self._drafts.items():
+            if draft.process_id == process_id:
+                draft.dismiss(SessionTaken("the draft joined again"))
+                return paired.experience
+        return self._left.pop(process_id, Experience())
+
+    def _add(self, draft: JoinedDraft, experience: Experience) -> None:
         """Let a draft draft for the pair, which dismisses it if it does not fit."""
         assert self._pair is not None
-        paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss)
-        before = self._left.pop(process_of(draft.model), None)
-        if before is not None:
-            paired.resume(before)
+        paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss, experience)
         self._drafts[draft] = paired
         self._pair.add(paired)
 
-    async def _announced(self, requests: Requests, write: Write) -> tuple[Hosted, float]:
-        """Return what a draft hosts and its round trip, once there is a target to compare with."""
+    async def _announced(self, requests: Requests, write: Write) -> Announcement:
+        """Return what a draft says of itself, once there is a target to compare with."""
         assert self._pair is not None
         target = await self._pair.target.wait_for_model(self._target_seconds)
         async with _limit(_ANNOUNCE_SECONDS, "the draft did not describe itself in time"):
@@ -361,29 +384,34 @@ async def _limit(seconds: float, message: str) -> AsyncIterator[None]:
         raise DeadlinePassed(message) from None
 
 
-async def _read_announcement(
-    requests: Requests, write: Write, target: Hosted
-) -> tuple[Hosted, float]:
-    """Return what a draft hosts and its round trip. Raises VocabularyMismatch, InvalidRequest."""
+async def _read_announcement(requests: Requests, write: Write, target: Hosted) -> Announcement:
+    """Return what a draft says of itself. Raises VocabularyMismatch, InvalidRequest."""
     begin = time.perf_counter()
     await write(_GET_MODEL)
-    model = await _read_answer(requests, "model")
+    answer = await _read_answer(requests, "model")
     round_trip = time.perf_counter() - begin
+    process_id = wire.read_session_id(answer.process_id)
+    model = answer.model
     check_description(JoinedDraft.role, model)
-    if not handshake.check_vocabularies(target.model.vocabulary, model.vocabulary):
-        return Hosted(model, target.vocabulary), round_trip
-    await write(messages.JoinResponse(list_vocabulary=common.ListVocabularyRequest()))
-    reader = VocabularyReader(model.vocabulary.token_count, _VOCABULARY_BYTES)
+    vocabulary = target.vocabulary
+    if handshake.check_vocabularies(target.model.vocabulary, model.vocabulary):
+        await write(messages.JoinResponse(list_vocabulary=common.ListVocabularyRequest()))
+        vocabulary = await _read_vocabulary(requests, model.vocabulary.token_count)
+    return Announcement(process_id, Hosted(model, vocabulary), round_trip)
+
+
+async def _read_vocabulary(requests: Requests, count: int) -> Vocabulary:
+    reader = VocabularyReader(count, _VOCABULARY_BYTES)
     while not reader.is_complete:
-        piece = await _read_answer(requests, "vocabulary")
+        piece = (await _read_answer(requests, "vocabulary")).vocabulary
         if not piece.token_names:
             raise InvalidRequest("vocabulary", "a piece without tokens")
         reader.add(piece)
-    return Hosted(model, reader.finish()), round_trip
+    return reader.finish()
 
 
-async def _read_answer(requests: Requests, kind: str) -> Any:
-    request = await anext(requests, None)
+async def _read_answer(requests: Requests, kind: str) -> messages.JoinRequest:
+    request: messages.JoinRequest | None = await anext(requests, None)
     if request is None or request.WhichOneof("answer") != kind:
         raise InvalidRequest("answer", f"must be a {kind}")
-    return getattr(request, kind)
+    return request

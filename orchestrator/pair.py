@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestrator.core.estimates import Acceptance, Mean, PairEstimates
@@ -63,6 +64,18 @@ class DraftPeer(Protocol):
         """Truncate a session; a draft that is away has nothing to cut."""
 
 
+@dataclass(slots=True)
+class Experience:
+    """What was learned of a draft beside a target. It outlives the draft's connection."""
+
+    estimates: PairEstimates = field(default_factory=PairEstimates)
+    """Of these two models; started again when either is another."""
+    models: tuple[bytes, ...] = ()  # whose estimates these are, by process
+    fault: str = ""  # why the draft is left alone until `paused_until`
+    paused_until: float = 0.0  # of the monotonic clock
+    fault_count: int = 0  # in a row, each soon after the pause of the one before
+
+
 class PairedDraft:
     """A draft beside the target: whether it fits, what was learned of both, who leases it."""
 
@@ -71,21 +84,22 @@ class PairedDraft:
         peer: DraftPeer,
         is_trusted: bool,
         on_mismatch: Callable[[VocabularyMismatch], None] = lambda _: None,
+        experience: Experience | None = None,
     ) -> None:
         self.peer = peer
         self.is_trusted = is_trusted
         """Whether it may draft under the rejection rule, whose proof needs an honest draft."""
         self.mismatch: VocabularyMismatch | None = None
         """Why it cannot draft for this target."""
-        self.estimates = PairEstimates()
-        """Of these two models; started again when either is another."""
+        self.experience = experience or Experience()
         self.generation_count = 0  # that lease it now
         self.passed_over = 0  # leases of others since its own last one
         self._on_mismatch = on_mismatch  # called when the target became one that it does not fit
-        self._models: tuple[bytes, ...] = ()  # whose estimates these are, by identity
-        self._fault = ""  # why the draft is left alone until `_paused_until`
-        self._paused_until = 0.0  # of the monotonic clock
-        self._faults = 0  # in a row, each soon after the pause of the one before
+
+    @property
+    def estimates(self) -> PairEstimates:
+        """What is known of the two models."""
+        return self.experience.estimates
 
     def check(self, target: Hosted) -> None:
         """Compare the vocabularies, once the draft has described itself."""
@@ -105,25 +119,19 @@ class PairedDraft:
     def begin_experience(self, target: Peer, of_target: PairEstimates) -> None:
         """Forget what was learned when another model, or another process, came in its place."""
         both = (target.model, self.peer.model)
-        models = tuple(process_of(model) for model in both if model is not None)
-        if models != self._models:
-            self._models = models
-            self.estimates = _with_draft(of_target, target, self.peer)
-
-    def resume(self, before: PairedDraft) -> None:
-        """Continue with what was learned of the same process before its connection broke."""
-        self.estimates, self._models = before.estimates, before._models
-        self._fault, self._faults = before._fault, before._faults
-        self._paused_until = before._paused_until
+        models = tuple(_process(model) for model in both if model is not None)
+        if models != self.experience.models:
+            self.experience.models = models
+            self.experience.estimates = _with_draft(of_target, target, self.peer)
 
     def pause(self, fault: str) -> None:
         """Leave a draft that breaks the protocol alone, twice as long as the last time."""
-        now = time.monotonic()
-        if now > self._paused_until + _FORGIVING_SECONDS:
-            self._faults = 0
-        pause = min(_LONGEST_PAUSE, 2.0**self._faults)
-        self._faults += 1
-        self._fault, self._paused_until = fault, now + pause
+        now, known = time.monotonic(), self.experience
+        if now > known.paused_until + _FORGIVING_SECONDS:
+            known.fault_count = 0
+        pause = min(_LONGEST_PAUSE, 2.0**known.fault_count)
+        known.fault_count += 1
+        known.fault, known.paused_until = fault, now + pause
         logs.warning("outrider.orchestrator", "draft left alone", seconds=pause, detail=fault)
 
     def obstacle(self) -> str:
@@ -132,8 +140,8 @@ class PairedDraft:
             return self.peer.detail
         if self.mismatch is not None:
             return str(self.mismatch)
-        if time.monotonic() < self._paused_until:
-            return f"the draft breaks the protocol and is left alone: {self._fault}"
+        if time.monotonic() < self.experience.paused_until:
+            return f"the draft breaks the protocol and is left alone: {self.experience.fault}"
         return ""
 
     def may_draft(self, rule: Rule) -> bool:
@@ -206,8 +214,8 @@ class Pair:
 
     def _check(self) -> None:
         """Compare the vocabularies; called whenever a peer has described itself."""
-        if self.target.model is not None and process_of(self.target.model) != self._model:
-            self._model = process_of(self.target.model)
+        if self.target.model is not None and _process(self.target.model) != self._model:
+            self._model = _process(self.target.model)
             self._alone = _of_target(self.target, self._alone.generation_count)
         for draft in list(self.drafts):
             self._check_draft(draft)
@@ -281,7 +289,7 @@ class Pair:
         return "; ".join(waiting)
 
 
-def process_of(model: common.GetModelResponse) -> bytes:
+def _process(model: common.GetModelResponse) -> bytes:
     """Return what stays the same while the same process hosts the same model."""
     described = common.GetModelResponse()
     described.CopyFrom(model)

@@ -8,12 +8,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("model", "vocabulary")
+    __slots__ = ("model", "vocabulary", "process_id")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
     model: _common_pb2.GetModelResponse
     vocabulary: _common_pb2.ListVocabularyResponse
-    def __init__(self, model: _Optional[_Union[_common_pb2.GetModelResponse, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.ListVocabularyResponse, _Mapping]] = ...) -> None: ...
+    process_id: bytes
+    def __init__(self, model: _Optional[_Union[_common_pb2.GetModelResponse, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.ListVocabularyResponse, _Mapping]] = ..., process_id: _Optional[bytes] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("get_model", "list_vocabulary", "joined", "invitation", "rollback")

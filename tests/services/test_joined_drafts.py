@@ -38,6 +38,7 @@ from tests.support.services import (
 from tests.support.toy import NEVER, ToyModel
 
 DRAFTED = messages.TOKEN_ORIGIN_DRAFTED
+ID = b"process of tests"
 PACE = 0.002  # of the target's decodes: leaves time to break things
 
 
@@ -85,11 +86,13 @@ def stub_of(orchestrator: OrchestratorProcess) -> Any:
     return DraftRegistryServiceStub(orchestrator.channel)
 
 
-async def joining(orchestrator: OrchestratorProcess, model: common.GetModelResponse) -> Any:
+async def joining(
+    orchestrator: OrchestratorProcess, model: common.GetModelResponse, process_id: bytes = ID
+) -> Any:
     """Return a Join call that has described itself."""
     call = stub_of(orchestrator).Join(timeout=PATIENCE)
     assert (await call.read()).WhichOneof("message") == "get_model"
-    await call.write(registry.JoinRequest(model=model))
+    await call.write(registry.JoinRequest(model=model, process_id=process_id))
     return call
 
 
@@ -285,6 +288,19 @@ async def test_what_was_learned_of_a_draft_outlives_its_connection(is_broken: bo
         assert orchestrator.pair.joined[0].estimates is estimates
         assert bool(orchestrator.pair.joined[0].obstacle()) is is_broken
         again.cancel()
+
+
+async def test_a_draft_that_joins_again_takes_the_place_of_its_broken_connection() -> None:
+    async with accepting() as orchestrator, scripted(orchestrator) as old:
+        estimates = orchestrator.pair.estimates
+        new = await joining(orchestrator, await described())
+        with pytest.raises(grpc.aio.AioRpcError) as end:
+            while True:
+                await old.read()
+        assert end.value.details() == "the draft joined again"
+        await until_joined(orchestrator)
+        assert orchestrator.pair.joined[0].estimates is not estimates  # of another process
+        new.cancel()
 
 
 async def test_drafts_that_joined_stay_when_another_pair_takes_the_place_of_the_first() -> None:
