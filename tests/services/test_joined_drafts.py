@@ -369,6 +369,45 @@ async def test_a_draft_is_dismissed_when_the_target_becomes_one_that_it_does_not
             assert "token 17 differs" in (refusal.value.details() or "")
 
 
+def piece(count: int, size: int = 1) -> registry.JoinRequest:
+    texts = [b"x" * size] * count
+    vocabulary = common.ListVocabularyResponse(token_texts=texts, token_names=texts)
+    return registry.JoinRequest(vocabulary=vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("answers", "field"),
+    [
+        ([piece(1000)], "vocabulary"),
+        ([piece(0)], "vocabulary"),
+        ([piece(10, 400_000)] * 3, "vocabulary"),
+        ([registry.JoinRequest(model=common.GetModelResponse())], "answer"),
+    ],
+    ids=["too many tokens", "no tokens", "too many bytes", "no vocabulary"],
+)
+async def test_a_vocabulary_is_taken_as_announced_or_not_at_all(
+    answers: list[registry.JoinRequest], field: str
+) -> None:
+    async with accepting() as orchestrator:
+        call = await joining(orchestrator, await described(stranger))
+        assert (await call.read()).WhichOneof("message") == "list_vocabulary"
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            with contextlib.suppress(asyncio.InvalidStateError):
+                for answer in answers:
+                    await call.write(answer)
+            await call.read()
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert (refusal.value.details() or "").startswith(field)
+
+
+async def test_a_draft_without_a_process_id_is_refused() -> None:
+    async with accepting() as orchestrator:
+        call = await joining(orchestrator, await described(), process_id=b"short")
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await call.read()
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_where_no_drafts_are_accepted_nobody_can_join() -> None:
     async with accepting(accept_drafts=False) as orchestrator:
         call = stub_of(orchestrator).Join(timeout=PATIENCE)
@@ -428,6 +467,20 @@ async def test_a_ticket_is_good_once_and_for_nobody_else() -> None:
             with pytest.raises(grpc.aio.AioRpcError) as refusal:
                 await second.read()
             assert refusal.value.code() is grpc.StatusCode.NOT_FOUND
+        assert_right(await generation, long_request())
+
+
+async def test_an_invitation_that_nobody_follows_is_repeated_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orchestrator.joined_drafts._TICKET_SECONDS", 0.05)
+    async with accepting(draft_seconds=0.1) as orchestrator, scripted(orchestrator) as call:
+        generation = asyncio.create_task(generate(orchestrator, long_request()))
+        first = await invitation(call)
+        second = await invitation(call)
+        assert second.ticket != first.ticket
+        assert second.open.session_id == first.open.session_id
+        assert second.open.attempt == first.open.attempt + 1
         assert_right(await generation, long_request())
 
 
