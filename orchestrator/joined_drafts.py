@@ -35,6 +35,7 @@ MOST_JOINED = 64
 """Drafts that joined, or are about to; more get RESOURCE_EXHAUSTED."""
 
 _VOCABULARY_BYTES = 16 << 20
+_DESCRIPTION_BYTES = 64 << 10  # all that joined are in one answer of GetStatus
 _ANNOUNCE_SECONDS = 60.0
 _DESCRIBE_SECONDS = 5.0  # between two looks at how far away a draft is
 _RETRY_SECONDS = 10.0
@@ -223,8 +224,7 @@ class JoinedDraft:
         async for request in requests:
             if request.WhichOneof("answer") != "model" or not self._asked:
                 raise InvalidRequest("answer", "nobody asked for it")
-            before, model = self.hosted.model, request.model
-            check_description(self.role, model)
+            before, model = self.hosted.model, _read_description(request)
             if (model.identity, model.vocabulary) != (before.identity, before.vocabulary):
                 raise InvalidRequest("model", "is another one than the one that joined")
             self.round_trip = time.perf_counter() - self._asked
@@ -391,13 +391,22 @@ async def _read_announcement(requests: Requests, write: Write, target: Hosted) -
     answer = await _read_answer(requests, "model")
     round_trip = time.perf_counter() - begin
     process_id = wire.read_session_id(answer.process_id)
-    model = answer.model
-    check_description(JoinedDraft.role, model)
+    model = _read_description(answer)
     vocabulary = target.vocabulary
     if handshake.check_vocabularies(target.model.vocabulary, model.vocabulary):
         await write(messages.JoinResponse(list_vocabulary=common.ListVocabularyRequest()))
         vocabulary = await _read_vocabulary(requests, model.vocabulary.token_count)
     return Announcement(process_id, Hosted(model, vocabulary), round_trip)
+
+
+def _read_description(answer: messages.JoinRequest) -> common.GetModelResponse:
+    """Return the model, without what no draft is needed for."""
+    model = answer.model
+    check_description(JoinedDraft.role, model)
+    model.ClearField("chat_template")
+    if model.ByteSize() > _DESCRIPTION_BYTES:
+        raise InvalidRequest("model", f"{model.ByteSize()} bytes, at most {_DESCRIPTION_BYTES}")
+    return model
 
 
 async def _read_vocabulary(requests: Requests, count: int) -> Vocabulary:

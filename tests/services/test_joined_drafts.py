@@ -252,12 +252,6 @@ async def test_a_text_continues_plainly_when_the_only_draft_is_lost() -> None:
         assert completion.origins[150:].count(DRAFTED) == 0
 
 
-@pytest.mark.fault(
-    "restart",
-    "the orchestrator that a draft dialled is restarted",
-    before="nobody could dial in",
-    now="the draft joins again by itself",
-)
 async def test_a_draft_joins_again_after_the_orchestrator_restarted() -> None:
     async with (
         accepting() as orchestrator,
@@ -398,6 +392,20 @@ async def test_a_vocabulary_is_taken_as_announced_or_not_at_all(
             await call.read()
         assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert (refusal.value.details() or "").startswith(field)
+
+
+async def test_a_long_description_is_cut_or_refused() -> None:
+    async with accepting() as orchestrator:
+        model = await described()
+        model.chat_template = "x" * (1 << 20)
+        call = await joining(orchestrator, model)
+        await until_joined(orchestrator)
+        assert (await orchestrator.status()).ByteSize() < 1 << 16
+        call.cancel()
+        model.system_info = "x" * 65536
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await (await joining(orchestrator, model)).read()
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_a_draft_without_a_process_id_is_refused() -> None:
