@@ -18,7 +18,7 @@ from outrider.v1.draft_service_pb2_grpc import add_DraftServiceServicer_to_serve
 async def run(config: DraftConfig, load: Callable[[], Model] | None = None) -> None:
     """Serve until SIGTERM; `load` replaces the GGUF model, for tests."""
     os.nice(config.model.nice)
-    options = HostOptions(exact=config.model.numerics == "exact")
+    options = HostOptions(numerics=config.model.profile("native"))
     host = make_host(config.model, options, load)
     servicer = partial(
         DraftServicer, alias=config.model.alias, support=config.support, tail=config.tail

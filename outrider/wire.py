@@ -207,6 +207,7 @@ def check_model(message: common.GetModelResponse) -> None:
         _at_least(name, getattr(message, name), least)
     _check_vocabulary(message.vocabulary)
     _check_costs(message.decode_costs)
+    _check_plain_costs(message.plain_costs)
 
 
 _MOST_CHARACTERS = {
@@ -255,6 +256,13 @@ def _check_costs(costs: Sequence[common.DecodeCost]) -> None:
             wrong = f"{cost.milliseconds} is not in (0, {_LONGEST_DECODE:.0f}]"
             raise InvalidRequest("decode_costs.milliseconds", wrong)
         before = cost.row_count
+
+
+def _check_plain_costs(costs: common.PlainCosts) -> None:
+    for field, milliseconds in costs.ListFields():
+        if not 0.0 <= milliseconds <= _LONGEST_DECODE:
+            wrong = f"{milliseconds} is not in [0, {_LONGEST_DECODE:.0f}]"
+            raise InvalidRequest(f"plain_costs.{field.name}", wrong)
 
 
 def _read_dropped(message: common.OpenSession) -> Span:

@@ -89,7 +89,9 @@ class ModelOptions:
     ] = False
     numerics: Annotated[
         str,
-        typer.Option(metavar="PROFILE", help="exact: equal bits if possible; native: fastest."),
+        typer.Option(
+            metavar="PROFILE", help="exact: equal bits; native: fastest; auto: exact where free."
+        ),
     ] = ""
 
     def config(self, model: Path) -> ModelConfig:

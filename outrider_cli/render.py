@@ -24,6 +24,7 @@ from outrider.client import (
     Statistics,
     Status,
 )
+from outrider_cli.numerics import show_profile
 
 FAINT = "dim"
 
@@ -315,10 +316,14 @@ def _peer_line(peer: Peer) -> Line:
 def _describe(peer: Peer) -> str:
     model = peer.model
     assert model is not None
+    costs = model.plain_costs
+    numerics = show_profile(
+        model.numerics_profile, costs.native_milliseconds, costs.exact_milliseconds
+    )
     return (
         f"{model.name} ({model.identity[:8]}), {model.context_token_count} tokens of context, "
         f"{_count(model.session_count, 'session')}, {_count(model.thread_count, 'thread')}, "
-        f"numerics {model.numerics_profile}, round trip {1e3 * peer.round_trip_seconds:.1f} ms"
+        f"numerics {numerics}, round trip {1e3 * peer.round_trip_seconds:.1f} ms"
         f"{_drafting(peer)}"
     )
 

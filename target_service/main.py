@@ -17,7 +17,7 @@ from target_service.servicer import TargetServicer
 async def run(config: TargetConfig, load: Callable[[], Model] | None = None) -> None:
     """Serve until SIGTERM; `load` replaces the GGUF model, for tests."""
     os.nice(config.model.nice)
-    options = HostOptions(exact=config.model.numerics != "native")
+    options = HostOptions(numerics=config.model.profile("auto"))
     host = make_host(config.model, options, load)
     await run_model_service(
         "Target",

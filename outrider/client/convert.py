@@ -23,6 +23,7 @@ from outrider.client.values import (
     Model,
     Peer,
     Piece,
+    PlainCosts,
     Polled,
     Position,
     Report,
@@ -213,6 +214,8 @@ def _read_field(message: Any, name: str) -> Any:
     value = getattr(message, name)
     if isinstance(value, messages.EngineTime):
         return _made(EngineSeconds, value)
+    if isinstance(value, common.PlainCosts):
+        return _made(PlainCosts, value)
     if isinstance(value, messages.ControllerView):
         costs = tuple((cost.row_count, cost.milliseconds / 1e3) for cost in value.decode_costs)
         return _made(ControllerView, value, decode_costs=costs)

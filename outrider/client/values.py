@@ -299,6 +299,15 @@ Event = Started | Delta | Finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlainCosts:
+    """Milliseconds of the decode of one token with no draft; 0 where not known."""
+
+    alone_milliseconds: float = 0.0  # unpadded, as llama.cpp runs the model by itself
+    native_milliseconds: float = 0.0
+    exact_milliseconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """The model that a service hosts."""
 
@@ -313,6 +322,7 @@ class Model:
     load_seconds: float
     has_chat_template: bool = False  # in its file
     identity: str = ""  # 64 hexadecimal digits: equal for equal weights and settings
+    plain_costs: PlainCosts = PlainCosts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

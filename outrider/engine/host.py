@@ -31,6 +31,7 @@ from outrider.engine.core_lock import CoreLock, NoCoreLock
 from outrider.engine.job import Job, Lease, Ticket
 from outrider.engine.measurements import Measured, Measurements
 from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Model, NoRoom, Numerics, Row
+from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, plain_costs
 from outrider.engine.scheduler import Scheduler
 from outrider.errors import (
     ContextExhausted,
@@ -50,7 +51,7 @@ _LOAD_LOCK_SECONDS = 60.0
 class HostOptions:
     """Bounds of one engine."""
 
-    exact: bool  # pad so that bits do not depend on batching, where the hardware allows it
+    numerics: Numerics | None  # None: exact where that is almost free; see `profile.choose`
     queue_limit: int = 64  # jobs that wait to start; more get Busy at once
     room_seconds: float = 1.0  # a job waits this long for a sequence, then gets Busy
     stream_idle_seconds: float = 1.0  # without work an open stream keeps its sequence, room or not
@@ -63,8 +64,9 @@ class Loaded:
 
     model: Model
     numerics: Numerics
-    costs: Sequence[tuple[int, float]]
-    """(rows, seconds) of one decode, rising rows."""
+    costs: Costs
+    """Of the profile that runs."""
+    plain: PlainCosts
     measured: str
     """The day on which costs and numerics were measured, or `now`."""
     seconds: float
@@ -254,33 +256,43 @@ class EngineHost:
             measured = self._measure(model, measured)
             if self._measurements is not None:
                 self._measurements.keep(description, measured)
-        profile = Numerics.EXACT if measured.padding else Numerics.NATIVE
+        plain = plain_costs(measured.costs, measured.padding)
+        profile = choose(self._options.numerics, plain)
+        costs = self._run_as(profile, model, measured)
         self._cache = SessionCache(description.sequence_count)
         self._can_exchange = description.can_exchange
         self._capacity = description.context
         limits = Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED)
-        self._scheduler = Scheduler(CostTable(measured.costs), limits, model.padded)
+        self._scheduler = Scheduler(CostTable(costs), limits, model.padded)
         spent = perf_counter() - begin
         day = measured.day or "now"
-        self.loaded.set_result(Loaded(model, profile, measured.costs, day, spent, self._core_lock))
+        self.loaded.set_result(Loaded(model, profile, costs, plain, day, spent, self._core_lock))
 
     def _still_holds(self, model: Model, measured: Measured) -> bool:
         """Make ready by what was measured once; return False where costs are better measured again.
 
         Those that were measured beside other work are, as soon as there is less of it.
         """
-        model.pad_multiple = measured.padding or 1
+        model.pad_multiple = 1
         warm_up(model)
         return not (measured.is_disturbed and is_quicker(model, perf_counter, measured.costs))
 
+    def _run_as(self, profile: Numerics, model: Model, measured: Measured) -> Costs:
+        """Pad as the profile wants; return what decodes cost then."""
+        if profile is Numerics.EXACT and measured.padding:
+            model.pad_multiple = measured.padding
+            return padded_costs(measured.costs, measured.padding)
+        model.pad_multiple = 1
+        return measured.costs
+
     def _measure(self, model: Model, known: Measured | None) -> Measured:
-        """Find the padding if it is not known, and what decodes cost with it."""
+        """Find the padding of `exact` if it may run and is not known, and what decodes cost."""
         self._core_lock.wait(_LOAD_LOCK_SECONDS)  # beside another's work everything looks expensive
         try:
             padding = known.padding if known else None
-            if known is None and self._options.exact:
+            if known is None and self._options.numerics is not Numerics.NATIVE:
                 padding = exact_padding(model)
-            model.pad_multiple = padding or 1
+            model.pad_multiple = 1
             begin, work = perf_counter(), process_time()
             costs = decode_costs(model, perf_counter)
             seconds, work = perf_counter() - begin, process_time() - work

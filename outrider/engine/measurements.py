@@ -27,7 +27,7 @@ class Measured:
     padding: (
         int | None
     )  # the least with which bits do not depend on batching; None: not wanted, or none
-    costs: Sequence[tuple[int, float]]  # (rows, seconds) of one decode, rising rows
+    costs: Sequence[tuple[int, float]]  # (rows, seconds) of one unpadded decode, rising rows
     is_disturbed: bool  # the costs were measured beside other work, and may be too high
     day: str = ""  # when it was measured, as 2026-11-23; empty for now
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from outrider.engine.model import Numerics
 from outrider.errors import InvalidConfig
 
-NUMERICS = ("", "exact", "native")
+NUMERICS = ("", "auto", "exact", "native")
 NUMA = ("", "distribute", "isolate", "numactl")
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
@@ -22,7 +23,7 @@ class ModelConfig:
     """How a model service runs its model. Zero means: choose.
 
     The `exact` profile holds for one setting of all this; the check at load finds
-    what breaks it and the service then says `native`. Threads broke nothing where it
+    what breaks it and the service is then `native`. Threads broke nothing where it
     was measured: 1 to 4 gave equal bits, flash attention on or off (AVX-512 CPU).
     """
 
@@ -42,7 +43,7 @@ class ModelConfig:
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"  # a quantised one needs flash attention, which is then on
     nice: int = 0  # 19 takes what others leave
-    numerics: str = ""  # exact or distribution; a target tries exact, a draft does not
+    numerics: str = ""  # auto, exact or native; a target chooses (auto), a draft is native
     embeddings: bool = False
 
     def __post_init__(self) -> None:
@@ -70,6 +71,11 @@ class ModelConfig:
                 raise InvalidConfig(name, f"must be one of {', '.join(filter(None, known))}")
         if read_tensor_split(self.tensor_split) and self.main_gpu:
             raise InvalidConfig("main-gpu", "uses one GPU alone; leave tensor-split out")
+
+    def profile(self, default: str) -> Numerics | None:
+        """Return the numerics profile to run; None lets the costs decide."""
+        asked = self.numerics or default
+        return None if asked == "auto" else Numerics(asked)
 
 
 def read_tensor_split(text: str) -> tuple[float, ...]:

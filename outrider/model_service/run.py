@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from outrider.engine.core_lock import CoreLock, NoCoreLock, shared_core_lock
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.host import EngineHost, HostOptions, Loaded
 from outrider.engine.measurements import Measurements
-from outrider.engine.model import Model
+from outrider.engine.model import Model, Numerics
 from outrider.errors import InvalidConfig
 from outrider.model_service.config import ModelConfig, read_tensor_split
 from outrider.model_service.servicer import ModelService
@@ -105,7 +105,7 @@ def load_llama(config: ModelConfig) -> Callable[[], Model]:
     return load
 
 
-def kept_measurements(config: ModelConfig, exact: bool) -> Measurements:
+def kept_measurements(config: ModelConfig, numerics: Numerics | None) -> Measurements:
     """Return where the measurements of a configured model are kept."""
 
     def library() -> str:
@@ -115,7 +115,7 @@ def kept_measurements(config: ModelConfig, exact: bool) -> Measurements:
 
     threads = config.threads or available_threads()
     settings = replace(config, model=Path(), alias="", threads=threads)
-    return Measurements(repr((settings, exact)), library)
+    return Measurements(repr((settings, numerics)), library)
 
 
 def find_core_lock(config: ModelConfig) -> Callable[[], CoreLock]:
@@ -148,8 +148,36 @@ def make_host(
     """Return an engine for the configured model, or for what `load` makes instead of it."""
     if load is not None:
         return EngineHost(load, options, find_core_lock(config))
-    kept = kept_measurements(config, options.exact)
+    kept = kept_measurements(config, options.numerics)
     return EngineHost(load_llama(config), options, find_core_lock(config), kept)
+
+
+def _milliseconds(seconds: dict[Any, float | None]) -> dict[Any, float]:
+    """Return times for the log, without those that are not known."""
+    return {name: round(1e3 * each, 2) for name, each in seconds.items() if each is not None}
+
+
+def _log_serving(name: str, address: str, loaded: Loaded) -> None:
+    model = loaded.model.describe()
+    logs.event(
+        f"outrider.{name.lower()}",
+        "serving",
+        address=address,
+        model=model.name,
+        identity=model.identity.hex()[:8],
+        description=model.description,
+        context=model.context,
+        sessions=model.sequence_count,
+        threads=model.thread_count,
+        nice=os.nice(0),
+        numerics=loaded.numerics.value,
+        padding=loaded.model.pad_multiple,
+        plain_ms=_milliseconds(asdict(loaded.plain)),
+        decode_ms=_milliseconds(dict(loaded.costs)),
+        measured=loaded.measured,
+        load_seconds=round(loaded.seconds, 2),
+        system=model.system_info,
+    )
 
 
 async def run_model_service(
@@ -182,25 +210,7 @@ async def run_model_service(
     if loaded is None:
         await server.grpc.stop(None)  # there is nothing to drain
         return
-    model = loaded.model.describe()
-    logs.event(
-        f"outrider.{name.lower()}",
-        "serving",
-        address=server.address,
-        model=model.name,
-        identity=model.identity.hex()[:8],
-        description=model.description,
-        context=model.context,
-        sessions=model.sequence_count,
-        threads=model.thread_count,
-        nice=os.nice(0),
-        numerics=loaded.numerics.value,
-        padding=loaded.model.pad_multiple,
-        decode_ms={rows: round(1e3 * seconds, 2) for rows, seconds in loaded.costs},
-        measured=loaded.measured,
-        load_seconds=round(loaded.seconds, 2),
-        system=model.system_info,
-    )
+    _log_serving(name, server.address, loaded)
 
     async def stop() -> None:
         await asyncio.to_thread(host.stop)

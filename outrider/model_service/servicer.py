@@ -215,6 +215,11 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
             common.DecodeCost(row_count=rows, milliseconds=1e3 * seconds)
             for rows, seconds in loaded.costs
         ],
+        plain_costs=common.PlainCosts(
+            alone_milliseconds=1e3 * loaded.plain.alone,
+            native_milliseconds=1e3 * loaded.plain.native,
+            exact_milliseconds=1e3 * (loaded.plain.exact or 0.0),
+        ),
         thread_count=model.thread_count,
         system_info=model.system_info,
         round_draft_token_limit=MAX_DRAFT,

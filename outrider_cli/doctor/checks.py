@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from outrider_cli.numerics import show_profile
+
 MEASURABLE_BYTES = 2 * 10**9
 """Models from here on are not loaded just to look at them."""
 
@@ -274,17 +276,23 @@ def judge_pairing(mismatch: str = "", rule: str = "") -> Finding:
     return Finding("pair", Level.PROBLEM, message, remedy)
 
 
-def judge_numerics(profile: str, size: int) -> Finding:
-    """Return what the numerics profile means; empty when the engine did not look."""
+def judge_numerics(profile: str, size: int, native_ms: float, exact_ms: float) -> Finding:
+    """Return what the numerics profile means; empty when the engine did not look.
+
+    Milliseconds are of a plain token under each profile, 0 where not known.
+    """
+    shown = show_profile(profile, native_ms, exact_ms)
     if profile == "exact":
-        message = "exact: a seed gives the same text with and without drafts, bit for bit"
+        message = f"{shown}: a seed gives the same text with and without drafts, bit for bit"
         return Finding("numerics", Level.OK, message)
     if profile == "native":
         message = (
-            "native: texts keep the target's exact distribution, but bits depend on batching, "
+            f"{shown}: texts keep the target's exact distribution, but bits depend on batching, "
             "so a seed may give another text at near-ties"
         )
-        remedy = "Q8_0 or Q4_0 weights on a CPU, if texts must be identical (docs/decisions/0004)"
+        if exact_ms:
+            return Finding("numerics", Level.OK, f"{message} (--numerics exact forbids it)")
+        remedy = "Q8_0 or Q4_0 weights on a CPU, if texts must be identical (docs/tuning.md)"
         return Finding("numerics", Level.NOTE, message, remedy)
     why = "the trial did not get so far"
     if size >= MEASURABLE_BYTES:

@@ -376,7 +376,9 @@ def _numerics(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
     targets = [file for file in files if file.role == "target" and not file.error]
     if not targets or tried.trial is None:
         return []
-    return [judge_numerics(tried.report.get("profile", ""), targets[0].size)]
+    report = tried.report
+    costs = report.get("plain_ms", (0.0, 0.0))
+    return [judge_numerics(report.get("profile", ""), targets[0].size, *costs)]
 
 
 def _sharing(hosted: Sequence[Hosted], tried: Probed) -> list[Finding]:

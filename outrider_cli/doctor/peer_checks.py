@@ -14,6 +14,7 @@ from outrider_cli.doctor.checks import (
     median_of,
     show_time,
 )
+from outrider_cli.numerics import show_profile
 
 
 class Failure(Enum):
@@ -80,8 +81,11 @@ def _judge_distance(peer: ProbedPeer, place: str) -> Finding:
 
 
 def _describe(model: common.GetModelResponse) -> str:
-    profile = common.NumericsProfile.Name(model.numerics_profile)
-    return f"{model.model_name}, numerics {profile.removeprefix('NUMERICS_PROFILE_').lower()}"
+    name = common.NumericsProfile.Name(model.numerics_profile)
+    profile = name.removeprefix("NUMERICS_PROFILE_").lower()
+    costs = model.plain_costs
+    shown = show_profile(profile, costs.native_milliseconds, costs.exact_milliseconds)
+    return f"{model.model_name}, numerics {shown}"
 
 
 def _judge_link(between: str, round_trip: float, target: common.GetModelResponse) -> list[Finding]:

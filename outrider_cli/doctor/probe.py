@@ -12,13 +12,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from outrider import handshake
-from outrider.engine.calibrate import exact_padding, history
-from outrider.engine.model import Chunk, Model, Numerics
+from outrider.engine.calibrate import decode_costs, exact_padding, history
+from outrider.engine.model import Chunk, Model
+from outrider.engine.profile import choose, plain_costs
 from outrider.errors import DecodeFailed, OutriderError, VocabularyMismatch
 from outrider.model_service.config import ModelConfig
 from outrider.model_service.run import load_llama
@@ -130,8 +132,11 @@ def _try(role: str, values: dict[str, Any]) -> None:
     decode_one(model)
     if role == "target":
         _begin(Step.NUMERICS)
-        profile = Numerics.EXACT if exact_padding(model) else Numerics.NATIVE
-        _tell(profile=profile.value)
+        padding = exact_padding(model)
+        model.pad_multiple = 1
+        plain = plain_costs(decode_costs(model, perf_counter), padding)
+        costs = [1e3 * plain.native, 1e3 * (plain.exact or 0.0)]
+        _tell(profile=choose(None, plain).value, plain_ms=costs)
     model.close()
 
 

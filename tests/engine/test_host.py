@@ -50,7 +50,7 @@ def big_toy() -> ToyModel:
 @contextmanager
 def running(model: Model, **options: Any) -> Iterator[EngineHost]:
     """Run an engine on a model; it is loaded and measured, and stopped at the end."""
-    host = EngineHost(lambda: model, HostOptions(**{"exact": True} | options))
+    host = EngineHost(lambda: model, HostOptions(**{"numerics": Numerics.EXACT} | options))
     host.start().result(PATIENCE)
     if isinstance(model, ToyModel):
         model.decodes.clear()
@@ -746,7 +746,7 @@ def test_time_is_told_once() -> None:
 
 
 def test_an_engine_tells_what_it_measured() -> None:
-    host = EngineHost(toy, HostOptions(exact=True))
+    host = EngineHost(toy, HostOptions(numerics=Numerics.EXACT))
     loaded = host.start().result(PATIENCE)
     assert loaded.numerics is Numerics.EXACT
     assert loaded.model.pad_multiple == 2
@@ -754,10 +754,37 @@ def test_an_engine_tells_what_it_measured() -> None:
     host.stop()
 
 
-@pytest.mark.parametrize(("wobble", "exact"), [(1e-3, True), (0.0, False), (1e-3, False)])
-def test_bits_that_vary_or_may_vary_are_said_to(wobble: float, exact: bool) -> None:
-    host = EngineHost(lambda: toy(wobble=wobble), HostOptions(exact=exact))
-    assert host.start().result(PATIENCE).numerics is Numerics.NATIVE
+@pytest.mark.parametrize(
+    ("wobble", "numerics"),
+    [(1e-3, None), (1e-3, Numerics.EXACT), (0.0, Numerics.NATIVE), (1e-3, Numerics.NATIVE)],
+)
+def test_bits_that_vary_or_may_vary_are_said_to(wobble: float, numerics: Numerics | None) -> None:
+    host = EngineHost(lambda: toy(wobble=wobble), HostOptions(numerics=numerics))
+    loaded = host.start().result(PATIENCE)
+    assert (loaded.numerics, loaded.model.pad_multiple) == (Numerics.NATIVE, 1)
+    assert loaded.plain.exact is None
+    host.stop()
+
+
+@pytest.mark.parametrize(
+    ("single_row_seconds", "numerics", "padding"),
+    [(0.002, Numerics.NATIVE, 1), (0.02, Numerics.EXACT, 2)],
+)
+def test_exact_is_chosen_where_a_plain_token_costs_no_more_by_it(
+    single_row_seconds: float, numerics: Numerics, padding: int
+) -> None:
+    model = toy()
+
+    def take_time(chunks: Sequence[Chunk]) -> None:
+        rows = sum(model.padded(len(chunk.token_ids)) for chunk in chunks)
+        time.sleep(single_row_seconds if rows == 1 else 0.006)
+
+    model.before_decode = take_time
+    host = EngineHost(lambda: model, HostOptions(numerics=None))
+    loaded = host.start().result(PATIENCE)
+    assert (loaded.numerics, model.pad_multiple) == (numerics, padding)
+    assert loaded.plain.exact is not None and loaded.plain.native <= loaded.plain.exact
+    assert loaded.costs[0][0] == padding
     host.stop()
 
 
@@ -768,7 +795,7 @@ def test_measuring_leaves_no_tokens_behind() -> None:
 
 
 def test_a_model_that_cannot_be_cut_is_refused() -> None:
-    host = EngineHost(lambda: toy(can_truncate=False), HostOptions(exact=True))
+    host = EngineHost(lambda: toy(can_truncate=False), HostOptions(numerics=Numerics.EXACT))
     with pytest.raises(InvalidConfig, match="cannot be rolled back"):
         host.start().result(PATIENCE)
     host.stop()
@@ -778,7 +805,7 @@ def test_what_the_loader_raises_is_told() -> None:
     def load() -> Model:
         raise InvalidConfig("model", "no such file")
 
-    host = EngineHost(load, HostOptions(exact=True))
+    host = EngineHost(load, HostOptions(numerics=Numerics.EXACT))
     with pytest.raises(InvalidConfig, match="no such file"):
         host.start().result(PATIENCE)
     host.stop()
@@ -796,7 +823,7 @@ def stop_while_decoding(host: EngineHost, gate: Gate) -> bool:
 
 def test_stopping_fails_what_is_queued_and_what_is_under_way() -> None:
     model = toy()
-    host = EngineHost(lambda: model, HostOptions(exact=True))
+    host = EngineHost(lambda: model, HostOptions(numerics=Numerics.EXACT))
     host.start().result(PATIENCE)
     gate = Gate(model)
     tickets = [host.submit(A, token_by_token(TEXT)) for _ in range(3)]
@@ -809,7 +836,7 @@ def test_stopping_fails_what_is_queued_and_what_is_under_way() -> None:
 
 
 def test_an_idle_engine_stops_at_once() -> None:
-    host = EngineHost(toy, HostOptions(exact=True))
+    host = EngineHost(toy, HostOptions(numerics=Numerics.EXACT))
     host.start().result(PATIENCE)
     time.sleep(0.05)
     begin = time.perf_counter()
@@ -828,7 +855,7 @@ LATE_CALLS: list[Callable[[EngineHost], Future[Any]]] = [
 def test_a_stopped_engine_refuses_and_leaves_nobody_waiting(
     call: Callable[[EngineHost], Future[Any]],
 ) -> None:
-    host = EngineHost(toy, HostOptions(exact=True))
+    host = EngineHost(toy, HostOptions(numerics=Numerics.EXACT))
     host.start().result(PATIENCE)
     host.stop()
     with pytest.raises(Draining):
@@ -888,7 +915,7 @@ class Refusing:
 
 def test_what_comes_while_others_decode_joins_the_next_decode() -> None:
     model, turns = toy(), Refusing(300)
-    host = EngineHost(lambda: model, HostOptions(exact=True), lambda: turns)
+    host = EngineHost(lambda: model, HostOptions(numerics=Numerics.EXACT), lambda: turns)
     assert host.start().result(PATIENCE).core_lock is turns
     model.decodes.clear()
     first = host.submit(A, rows_of(TEXT))

@@ -14,7 +14,7 @@ import pytest
 from outrider.engine import calibrate, measurements
 from outrider.engine.host import EngineHost, HostOptions, Loaded
 from outrider.engine.measurements import Measured, Measurements, forget, read
-from outrider.engine.model import ModelDescription
+from outrider.engine.model import ModelDescription, Numerics
 from outrider.model_service.config import ModelConfig
 from outrider.model_service.run import kept_measurements
 from tests.support.toy import ToyModel
@@ -84,14 +84,17 @@ def test_other_options_libraries_processors_and_methods_are_measured_anew(
 
 def test_every_option_of_the_engine_is_part_of_the_conditions(model: ModelDescription) -> None:
     config = ModelConfig(model=Path("m.gguf"))
-    kept_measurements(config, exact=True).keep(model, MEASURED)
-    assert kept_measurements(config, exact=True).find(model) is not None
-    assert kept_measurements(config, exact=False).find(model) is None
+    kept_measurements(config, numerics=Numerics.EXACT).keep(model, MEASURED)
+    assert kept_measurements(config, numerics=Numerics.EXACT).find(model) is not None
+    assert kept_measurements(config, numerics=Numerics.NATIVE).find(model) is None
     for change in ({"cache_type_k": "q8_0"}, {"n_gpu_layers": 3}, {"threads": 77}, {"nice": 19}):
-        assert kept_measurements(replace(config, **change), exact=True).find(model) is None
+        assert (
+            kept_measurements(replace(config, **change), numerics=Numerics.EXACT).find(model)
+            is None
+        )
     # Where the file lies and what it is called changes nothing: its identity is in the key.
     elsewhere = replace(config, model=Path("/x/n.gguf"), alias="other")
-    assert kept_measurements(elsewhere, exact=True).find(model) is not None
+    assert kept_measurements(elsewhere, numerics=Numerics.EXACT).find(model) is not None
 
 
 RECORD = {
@@ -150,10 +153,12 @@ def test_forgotten_measurements_are_made_again(model: ModelDescription) -> None:
     assert store().find(model) is None
 
 
-def start(kept: Measurements, exact: bool = True, step: float = 0.0) -> tuple[Loaded, int]:
+def start(
+    kept: Measurements, numerics: Numerics | None = Numerics.EXACT, step: float = 0.0
+) -> tuple[Loaded, int]:
     """Start an engine whose decodes take `step` seconds, and stop it; return the padding, too."""
     toy = ToyModel(step_seconds=step)
-    host = EngineHost(lambda: toy, HostOptions(exact=exact), measurements=kept)
+    host = EngineHost(lambda: toy, HostOptions(numerics=numerics), measurements=kept)
     loaded = host.start().result(20)
     host.stop()
     return loaded, toy.pad_multiple
@@ -172,12 +177,12 @@ def busy_share(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return use
 
 
-@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("numerics", [None, *Numerics])
 def test_a_second_start_measures_nothing(
-    exact: bool, busy_share: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+    numerics: Numerics | None, busy_share: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy_share(1.0)
-    first, padding = start(store(), exact)
+    first, padding = start(store(), numerics)
     assert first.measured == "now"
 
     def measured_again(*_: object) -> None:
@@ -185,10 +190,10 @@ def test_a_second_start_measures_nothing(
 
     monkeypatch.setattr("outrider.engine.host.exact_padding", measured_again)
     monkeypatch.setattr("outrider.engine.host.decode_costs", measured_again)
-    again, same = start(store(), exact)
+    again, same = start(store(), numerics)
     assert (again.numerics, same) == (first.numerics, padding)
     assert again.measured not in ("now", "")
-    assert list(again.costs) == list(first.costs)
+    assert (list(again.costs), again.plain) == (list(first.costs), first.plain)
 
 
 def test_costs_that_were_measured_beside_other_work_are_measured_again_once_there_is_less(

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from draft_service.servicer import _with_known_ids
 from outrider.engine.host import HostOptions
+from outrider.engine.model import Numerics
 from outrider.messages import Order, Span
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
@@ -470,7 +471,7 @@ async def test_64_tokens_are_drafted(service: ModelProcess) -> None:
 
 
 async def test_a_full_queue_answers_busy() -> None:
-    options = HostOptions(exact=False, queue_limit=1)
+    options = HostOptions(numerics=Numerics.NATIVE, queue_limit=1)
     async with (
         running(ModelProcess(DRAFT, model, options)) as service,
         DraftStream(service) as one,
@@ -494,7 +495,7 @@ async def test_no_free_sequence_answers_busy() -> None:
     def narrow() -> ToyModel:
         return toy(seed=1, eos_bias=NEVER, sequence_count=1)
 
-    options = HostOptions(exact=False, room_seconds=0.05)
+    options = HostOptions(numerics=Numerics.NATIVE, room_seconds=0.05)
     async with (
         running(ModelProcess(DRAFT, narrow, options)) as service,
         DraftStream(service) as one,

@@ -28,7 +28,7 @@ from tests.support.tiny_architectures import ARCHITECTURES, write_architecture
 
 CONTEXT = 160
 SEQUENCES = 4
-OPTIONS = HostOptions(exact=True, room_seconds=60.0)
+OPTIONS = HostOptions(numerics=Numerics.EXACT, room_seconds=60.0)
 NAMES = sorted(ARCHITECTURES) if THOROUGH else ["deepseek2", "gemma3", "gpt-oss", "phi3"]
 SHARED = [3 + 7 * i % 290 for i in range(60)]  # two and a half windows
 

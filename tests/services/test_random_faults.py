@@ -23,6 +23,7 @@ from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.target_progress import RoundInFlight
 from outrider.engine.host import HostOptions
+from outrider.engine.model import Numerics
 from outrider.messages import Frame, Span
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft_messages
@@ -49,7 +50,7 @@ from tests.support.toy import NEVER, ToyModel
 TEXT_LIMIT = 40
 WALKERS = 6  # more than there are sequences
 STEPS = 180 if THOROUGH else 120  # of each walker
-HOST = HostOptions(exact=True, room_seconds=0.05)
+HOST = HostOptions(numerics=Numerics.EXACT, room_seconds=0.05)
 
 
 def model() -> ToyModel:

@@ -14,6 +14,7 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2
 
 from outrider.engine.host import HostOptions
+from outrider.engine.model import Numerics
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import target_service_pb2 as messages
 from tests.support.services import (
@@ -528,7 +529,7 @@ async def test_wide_answers_come_one_row_a_message() -> None:
 
 
 async def test_a_full_queue_answers_busy() -> None:
-    options = HostOptions(exact=True, queue_limit=1)
+    options = HostOptions(numerics=Numerics.EXACT, queue_limit=1)
     async with (
         running(ModelProcess(TARGET, model, options)) as service,
         VerifyStream(service) as one,
@@ -553,7 +554,7 @@ async def test_no_free_sequence_answers_busy_and_evicts_nobody() -> None:
     def narrow() -> ToyModel:
         return toy(seed=1, sequence_count=2)
 
-    options = HostOptions(exact=True, room_seconds=0.05)
+    options = HostOptions(numerics=Numerics.EXACT, room_seconds=0.05)
     async with running(ModelProcess(TARGET, narrow, options)) as service:
         async with (
             VerifyStream(service) as one,
@@ -577,7 +578,7 @@ async def test_waiting_for_room_up_to_the_very_moment_harms_nobody(microseconds:
     def narrow() -> ToyModel:
         return toy(seed=1, sequence_count=1)
 
-    options = HostOptions(exact=True, room_seconds=microseconds / 1e6)
+    options = HostOptions(numerics=Numerics.EXACT, room_seconds=microseconds / 1e6)
     async with (
         running(ModelProcess(TARGET, narrow, options)) as service,
         VerifyStream(service) as one,

@@ -38,7 +38,9 @@ def environment(**more: str) -> dict[str, str]:
     """Return this process's environment with nothing that changes what the command does."""
     kept = {k: v for k, v in os.environ.items() if k != "NO_COLOR" and not k.startswith("OUTRIDER")}
     root = str(Path(outrider.__file__).parents[1])
-    return {**kept, "PYTHONPATH": root, "TERM": "xterm-256color", **more}
+    # Texts are compared, and what the default chooses depends on the machine.
+    chosen = {"OUTRIDER_NUMERICS": "exact", "OUTRIDER_DRAFT_NUMERICS": "native"}
+    return {**kept, "PYTHONPATH": root, "TERM": "xterm-256color", **chosen, **more}
 
 
 class Command:

@@ -21,7 +21,7 @@ from orchestrator.peers import Peer
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import register
 from outrider.engine.host import EngineHost, HostOptions
-from outrider.engine.model import Chunk
+from outrider.engine.model import Chunk, Numerics
 from outrider.model_service.servicer import ModelService
 from outrider.rpc.channel import open_channel
 from outrider.rpc.security import ANONYMOUS
@@ -48,7 +48,7 @@ PATIENCE = 20.0
 """Nothing in these tests takes as long, unless it hangs."""
 
 CONTEXT = 256
-OPTIONS = HostOptions(exact=True)
+OPTIONS = HostOptions(numerics=Numerics.EXACT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,18 +237,21 @@ def test_a_draft_larger_than_a_quarter_is_a_note(size: int, level: list[Level]):
 
 
 @pytest.mark.parametrize(
-    ("profile", "size", "level", "words"),
+    ("profile", "size", "costs", "level", "words", "remedy"),
     [
-        ("exact", 1, OK, "bit for bit"),
-        ("native", 1, NOTE, "near-ties"),
-        ("", MEASURABLE_BYTES, NOTE, "a target of 2.0 GB is not loaded just to look"),
-        ("", 1, NOTE, "did not get so far"),
+        ("exact", 1, (9.0, 9.2), OK, "exact (a plain token: 9.0 ms native, 9.2 ms exact)", ""),
+        ("native", 1, (22.0, 38.0), OK, "22.0 ms native, 38.0 ms exact", ""),
+        ("native", 1, (22.0, 0.0), NOTE, "near-ties", "Q8_0 or Q4_0"),
+        ("", MEASURABLE_BYTES, (0.0, 0.0), NOTE, "a target of 2.0 GB is not loaded", "status"),
+        ("", 1, (0.0, 0.0), NOTE, "did not get so far", "status"),
     ],
 )
-def test_the_numerics_profile(profile: str, size: int, level: Level, words: str):
-    finding = judge_numerics(profile, size)
+def test_the_numerics_profile(
+    profile: str, size: int, costs: tuple[float, float], level: Level, words: str, remedy: str
+):
+    finding = judge_numerics(profile, size, *costs)
     assert finding.level is level and words in finding.message
-    assert bool(finding.remedy) is (level is not OK)
+    assert remedy in finding.remedy and bool(finding.remedy) is (level is not OK)
 
 
 # --- sharing a machine ---

@@ -1,0 +1,52 @@
+"""Which numerics profile an engine runs, and what a plain token costs under each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outrider.costs import CostTable
+from outrider.engine.model import Numerics
+
+_MOST_PRICE = 1.05
+"""A plain token under `exact` over one under `native`: up to this, equal bits cost nothing."""
+
+Costs = Sequence[tuple[int, float]]
+"""(rows, seconds) of one decode, rising rows, at least one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainCosts:
+    """Seconds of the decode of one token of one session, with no draft."""
+
+    alone: float  # one row, unpadded: as llama.cpp runs the model by itself
+    native: float  # padded up where that is cheaper
+    exact: float | None  # padded until bits are equal; None: not tried, or they never are
+
+
+def padded_costs(costs: Costs, padding: int) -> Costs:
+    """Return what decodes cost whose rows are padded to a multiple.
+
+    `costs` are of unpadded rows: at a multiple the two are the same decode.
+    """
+    at_multiples = [each for each in costs if each[0] % padding == 0]
+    return at_multiples or [(padding, CostTable(costs).seconds(padding))]
+
+
+def plain_costs(costs: Costs, padding: int | None) -> PlainCosts:
+    """Return what a plain token costs by the costs of unpadded rows.
+
+    `padding` is the least with which bits do not depend on batching, if there is one.
+    """
+    exact = CostTable(padded_costs(costs, padding)).seconds(1) if padding else None
+    count, first = costs[0]
+    return PlainCosts(first / count, CostTable(costs).seconds(1), exact)
+
+
+def choose(asked: Numerics | None, plain: PlainCosts) -> Numerics:
+    """Return the profile to run; None asks for `exact` where it is almost free."""
+    if plain.exact is None or asked is Numerics.NATIVE:
+        return Numerics.NATIVE
+    if asked is Numerics.EXACT or plain.exact <= _MOST_PRICE * plain.native:
+        return Numerics.EXACT
+    return Numerics.NATIVE
