@@ -56,8 +56,6 @@ async def make_generation(
             control=control(speculation, rule, pair.estimates, patience=5.0),
             form=Form.SAMPLED,
             rollback_calls=False,
-            # Benchmarks want a fixed number of tokens.
-            end_token_ids=frozenset(),
             target_context=pair.target.model.context_token_count,
         )
     )

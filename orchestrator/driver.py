@@ -26,7 +26,7 @@ from outrider.errors import (
     InvalidRequest,
     PeerUnavailable,
 )
-from outrider.messages import Order, Round, Rows, Rule, SessionParameters
+from outrider.messages import Answer, Order, Round, Rows, Rule, SessionParameters
 from outrider.noise import draft_seed
 from outrider.v1 import draft_service_pb2, target_service_pb2
 
@@ -119,7 +119,9 @@ class Driver:
         self._advancing = True
         try:
             while self._failure is None and not self._untaken:
-                self._handle_events()
+                # One at a time: a reader may end the text at whatever one of them commits.
+                if self._events:
+                    self._events.pop(0)()
                 self._act()
                 if not self._events:
                     break
@@ -129,11 +131,6 @@ class Driver:
             self._advancing = False
         if self._untaken or self._failure is not None:
             self._news.set()
-
-    def _handle_events(self) -> None:
-        events, self._events = self._events, []
-        for event in events:
-            event()
 
     def _act(self) -> None:
         """Carry out what the generation asks; work for the models goes out before text."""
@@ -213,7 +210,7 @@ class Driver:
         opening = self._next_opening(self._target)
         stream = self._pair.target.open(opening)
         self._target = self._link(opening, stream, self._read_target, self._lose_target)
-        self._generation.target_opened()
+        self._generation.target_opened(self._pair.estimates.continues)
 
     def _open_draft(self) -> None:
         """Open a stream to the best draft as soon as one is usable."""
@@ -314,7 +311,9 @@ class Driver:
         generation, number = self._generation, message.round
         self.timings.target.add(message.service_time)
         outcome = message.WhichOneof("outcome")
-        if outcome == "rows":
+        if outcome == "rows" and message.HasField("position"):
+            self._read_answer(message)
+        elif outcome == "rows":
             self._read_rows(message)
         elif outcome == "missing":
             self._target_missing += 1
@@ -329,6 +328,35 @@ class Driver:
         else:
             self._after(_BUSY_SECONDS, lambda: generation.target_busy(number))
 
+    def _read_answer(self, message: target_service_pb2.VerifyResponse) -> None:
+        """Take in rows that say which text they follow; the target may write more of them."""
+        sent = self._rounds_sent.get(message.round)
+        if sent is None:
+            return
+        self._note_rows(message)
+        try:
+            answer = wire.read_answer(message, self._opening.vocabulary)
+            spent = EngineSeconds()
+            spent.add(message.service_time)
+            now = time.perf_counter()
+            self._note_round(sent, spent, now, answer)
+            self._forget_rounds(message.round)
+            time_spent = ServiceTime(spent.decode, spent.queue, spent.rows)
+            self._generation.target_wrote(answer, now, time_spent)
+        except InvalidRequest as error:
+            self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
+
+    def _note_rows(self, message: target_service_pb2.VerifyResponse) -> None:
+        self._target_missing = 0
+        self._target_backoff.reset()
+        if not self._generation.counts.rounds:
+            self._generation.target_cached(message.cached_token_count)
+
+    def _forget_rounds(self, number: int) -> None:
+        """Forget the rounds before one that was answered: answers come in order."""
+        for earlier in [n for n in self._rounds_sent if n < number]:
+            del self._rounds_sent[earlier]
+
     def _read_rows(self, message: target_service_pb2.VerifyResponse) -> None:
         """Collect a round's rows; a target that sends nonsense cannot be worked around."""
         sent = self._rounds_sent.get(message.round)
@@ -342,41 +370,41 @@ class Driver:
             self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
             return
         sent.service.add(message.service_time)
-        self._target_missing = 0
-        self._target_backoff.reset()
-        if not self._generation.counts.rounds:
-            self._generation.target_cached(message.cached_token_count)
+        self._note_rows(message)
         if rows is not None:
-            now = time.perf_counter()
-            self._note_round(sent, now, len(rows))
-            # The rounds before it are over: answers come in order.
-            for number in [n for n in self._rounds_sent if n <= message.round]:
-                del self._rounds_sent[number]
-            spent = sent.service
+            now, spent = time.perf_counter(), sent.service
+            answer = Answer(message.round, len(self._generation.committed), len(rows) - 1, rows)
+            self._note_round(sent, spent, now, answer)
+            self._forget_rounds(message.round + 1)
             self._generation.target_rows(
                 message.round, rows, now, ServiceTime(spent.decode, spent.queue, spent.rows)
             )
 
-    def _note_round(self, sent: _SentRound, now: float, row_count: int) -> None:
-        timings, decoded = self.timings, sent.service.decode
+    def _note_round(
+        self, sent: _SentRound, spent: EngineSeconds, now: float, answer: Answer
+    ) -> None:
+        """Count the time since the answer before this one."""
+        timings, decoded = self.timings, spent.decode
         waited = now - max(sent.time, self._answer_time)
-        network = max(0.0, waited - sent.service.total)
+        network = max(0.0, waited - spent.total)
         self._answer_time = now
         timings.verify_wait += waited
         timings.verify_network += network
-        phases = timings.rounds
-        phases.draft.note(sent.draft_wait)
-        phases.verify.note(waited)
-        phases.network.note(network + sent.draft_network)
-        phases.queue.note(sent.service.queue)
-        phases.decode.note(decoded)
-        phases.sample.note(sent.service.sample)
+        phases, count = timings.rounds, answer.decode_count
+        for _ in range(count):
+            phases.draft.note(sent.draft_wait)
+            phases.verify.note(waited / count)
+            phases.network.note(network / count + sent.draft_network)
+            phases.queue.note(spent.queue / count)
+            phases.decode.note(decoded / count)
+            phases.sample.note(spent.sample / count)
+            sent.draft_wait = sent.draft_network = 0.0  # of its first decode
         if not timings.prompt:
             timings.prompt = waited
             return
-        share = self._generation.plain_share(row_count)
+        share = self._generation.plain_share(answer.drafted + 1)
         timings.plain += max(0.0, waited - decoded) + decoded * share
-        timings.plain_rounds += 1
+        timings.plain_rounds += answer.decode_count
 
     def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:
         """Take in what the draft sent; one that sends nonsense, or too much, is left alone."""

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from orchestrator.core.estimates import Acceptance, Mean, PairEstimates
+from orchestrator.core.estimates import (
+    FIRST_CREDIT,
+    MOST_CREDIT,
+    Acceptance,
+    Mean,
+    PairEstimates,
+)
 from orchestrator.core.leasing import Offer, choose
 from orchestrator.peers import Hosted, Peer
 from orchestrator.streams import SessionStream
@@ -304,6 +311,9 @@ def _of_target(target: Peer, generation_count: int) -> PairEstimates:
         if costs := _costs(target.model):
             estimates.costs = CostTable(costs)
         estimates.overhead = Mean(target.round_trip)
+        estimates.continues = target.model.continues
+        trips = 2.0 * target.round_trip / estimates.decode_seconds(1)
+        estimates.credit = min(MOST_CREDIT, FIRST_CREDIT + math.ceil(trips))
     return estimates
 
 

@@ -16,6 +16,9 @@ SALT_BYTES = 16
 MAX_DRAFT = 64
 """Draft tokens of one round at most."""
 
+MAX_CONTINUED = 4096
+"""Tokens that a target may be allowed to write by itself at most."""
+
 MAX_BEAMS = 16
 """Completions that a beam search keeps in view at most."""
 
@@ -170,6 +173,7 @@ class SessionParameters:
     dropped: Span = NOTHING_DROPPED
     model: ModelReference = ANY_MODEL  # that has to host the session
     salt: bytes = b""  # only sessions of an equal salt share cached prefixes
+    end_token_ids: frozenset[int] = frozenset()  # after one of them a target does not continue
 
     def whole(self, text: Sequence[int]) -> Sequence[int]:
         """Return a text with what was dropped from it, as samplers and noise know it."""
@@ -235,6 +239,13 @@ class Round:
     is_ahead: bool = False  # sent before the answer that it rests on
     survivals: bytes = b""  # of the draft tokens, in 1/255; lets the target verify fewer
     mirostat_mu: float | None = None  # after the prefix; None at the start and without mirostat
+    continue_count: int = 0  # after the prefix, the target may write so many tokens by itself
+    decode_limit: int = 0  # draft tokens that one decode verifies at most; 0: no limit
+
+    @property
+    def continue_until(self) -> int:
+        """The length of the text up to which the target continues by itself."""
+        return self.prefix.end + self.continue_count
 
     @property
     def row_count(self) -> int:
@@ -286,3 +297,30 @@ class Rows:
                 for each in fields(cls)
             }
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """From the target: rows that follow the text at `position`, of one decode or of several.
+
+    The first decode verified `drafted` draft tokens and has one row more; each row after those
+    is of a decode without a draft, and the text has the row before it.
+    """
+
+    round: int  # the newest one that the target had read
+    position: int
+    drafted: int
+    rows: Rows
+
+    @property
+    def decodes(self) -> Sequence[Rows]:
+        """The rows of each decode."""
+        rows = self.rows
+        if len(rows) == self.drafted + 1:
+            return [rows]
+        return [rows[: self.drafted + 1], *(rows[i : i + 1] for i in range(1, len(rows)))]
+
+    @property
+    def decode_count(self) -> int:
+        """The decodes that it is of."""
+        return len(self.rows) - self.drafted

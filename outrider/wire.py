@@ -18,10 +18,12 @@ from outrider.errors import InvalidRequest
 from outrider.messages import (
     ANY_MODEL,
     MAX_CANDIDATES,
+    MAX_CONTINUED,
     MAX_DRAFT,
     MAX_TOP_LOGPROBS,
     NOTHING_DROPPED,
     SALT_BYTES,
+    Answer,
     Candidates,
     DraftEnd,
     FinishReason,
@@ -50,6 +52,7 @@ SESSION_ID_BYTES = 16
 IDENTITY_BYTES = 32  # of a model: a SHA-256
 MAX_MODEL_NAME = 256
 MAX_VOCABULARY = 1 << 22
+MAX_END_IDS = 1024
 MAX_SUPPORT = 4096
 """Entries of one draft distribution at most."""
 
@@ -168,7 +171,14 @@ def read_opening(message: common.OpenSession) -> SessionParameters:
         dropped=_read_dropped(message),
         model=read_reference(message.model),
         salt=read_salt(message.cache_salt),
+        end_token_ids=_read_end_ids(message.end_token_ids),
     )
+
+
+def _read_end_ids(token_ids: Sequence[int]) -> frozenset[int]:
+    if len(token_ids) > MAX_END_IDS:
+        raise InvalidRequest("end_token_ids", f"at most {MAX_END_IDS}, not {len(token_ids)}")
+    return frozenset(token_ids)
 
 
 def read_reference(message: common.ModelReference) -> ModelReference:
@@ -296,6 +306,7 @@ def write_opening(opening: SessionParameters) -> common.OpenSession:
         dropped=write_span(opening.dropped) if opening.dropped.token_ids else None,
         model=write_reference(opening.model),
         cache_salt=opening.salt,
+        end_token_ids=sorted(opening.end_token_ids),
     )
 
 
@@ -431,7 +442,12 @@ def read_round(message: target.VerifyRound, size: int) -> Round:
     mu = message.mirostat_mu if message.HasField("mirostat_mu") else None
     if mu is not None and not np.isfinite(mu):
         raise InvalidRequest("mirostat_mu", f"must be finite, not {mu}")
-    return Round(number, prefix, ids, form, message.sent_ahead, survivals, mu)
+    continued, limit = message.continue_token_count, message.decode_draft_limit
+    if not 0 <= continued <= MAX_CONTINUED or (continued and form is not Form.SAMPLED):
+        raise InvalidRequest("continue_token_count", f"[0, {MAX_CONTINUED}], with SAMPLED only")
+    if limit < 0 or (limit and form is not Form.SAMPLED):
+        raise InvalidRequest("decode_draft_limit", "must be at least 0, with SAMPLED only")
+    return Round(number, prefix, ids, form, message.sent_ahead, survivals, mu, continued, limit)
 
 
 def write_round(round_: Round) -> target.VerifyRequest:
@@ -445,7 +461,29 @@ def write_round(round_: Round) -> target.VerifyRequest:
             draft_survivals=round_.survivals,
             sent_ahead=round_.is_ahead,
             mirostat_mu=round_.mirostat_mu,
+            continue_token_count=round_.continue_count,
+            decode_draft_limit=round_.decode_limit,
         )
+    )
+
+
+def read_answer(message: target.VerifyResponse, size: int) -> Answer:
+    """Return rows that say which text they follow, over ids in [0, size)."""
+    rows = read_rows(message.rows, size)
+    drafted = message.drafted_token_count
+    if not 0 <= drafted < max(1, len(rows.sampled)) or len(rows) != len(rows.sampled):
+        raise InvalidRequest("drafted_token_count", f"{drafted} of {len(rows.sampled)} rows")
+    return Answer(message.round, message.position, drafted, rows)
+
+
+def write_answer(answer: Answer, answered: int, time: common.ServiceTime) -> target.VerifyResponse:
+    """Return the message of rows that say which text they follow; `answered` as in write_rows."""
+    return target.VerifyResponse(
+        round=answer.round,
+        rows=write_rows(answer.rows, 0, answered),
+        service_time=time,
+        position=answer.position,
+        drafted_token_count=answer.drafted,
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, nullcontext
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
@@ -23,7 +23,15 @@ from outrider.errors import (
     RoundSuperseded,
 )
 from outrider.grammar.schema import grammar_of_schema
-from outrider.messages import MAX_BEAMS, Round, Rows, SessionParameters, contradicts
+from outrider.messages import (
+    MAX_BEAMS,
+    Answer,
+    Form,
+    Round,
+    Rows,
+    SessionParameters,
+    contradicts,
+)
 from outrider.model_service.servicer import (
     ModelService,
     Ownership,
@@ -45,20 +53,26 @@ _MOST_UNANSWERED = 16
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
+_GATHER_SECONDS = 0.004
+"""After an answer without a draft, what the target writes by itself is gathered for so long."""
+
 _SCORES_PER_MESSAGE = 64  # with 128 alternatives each, some 20 ms of a reader's time
 _KEPT_REPLIES = 256
 _KEPT_REPLY_BYTES = 1 << 16
 _LONG_TEXT = 1 << 16  # bytes; texts above it are tokenized one after the other
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
-    """A round that is queued, being verified, or answered already by `reply`."""
+    """A round that is queued, being verified, or answered already by a kept reply."""
 
     round: Round
     asked: messages.VerifyRound
-    ticket: Ticket | None
-    reply: list[messages.VerifyResponse]
+    ticket: Ticket | None = None  # None: the engine's queue was full, or there is a kept reply
+    kept: Sequence[messages.VerifyResponse] = ()
+    answers: deque[tuple[Answer, EngineTime]] = field(default_factory=deque)  # not written yet
+    is_answered: bool = False  # some were written
+    news: asyncio.Event = field(default_factory=asyncio.Event)  # there are answers, or it is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +102,8 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     def set_loaded(self, loaded: Loaded) -> None:
         super().set_loaded(loaded)
         self._model = loaded.model
+        assert self._response is not None
+        self._response.continues = True
         context = self.require_loaded().context_token_count
         self._most_text_bytes = most_bytes(context, longest_token(self._texts, self._names))
 
@@ -278,78 +294,92 @@ class _VerifyStream:
         round_ = wire.read_round(message, self._servicer.vocabulary_size)
         if round_.mirostat_mu is not None and not self._opening.sampling.mirostat:
             raise InvalidRequest("mirostat_mu", "the session has no mirostat")
+        waiting = _Waiting(round_, message)
         kept = self._servicer.kept_reply(self._opening, message)
         if kept is not None:
-            waiting = _Waiting(round_, message, None, kept)
+            waiting.kept = kept
         elif round_.number < self._owner.last:
-            waiting = _Waiting(round_, message, None, [_superseded(round_.number)])
+            waiting.kept = [_superseded(round_.number)]
         else:
             self._supersede(round_)
-            waiting = _Waiting(round_, message, self._submit(round_), [])
+            self._submit(waiting)
         self._waiting.append(waiting)
         self._arrived.set()
 
     def _supersede(self, round_: Round) -> None:
-        """Cancel the rounds that this one contradicts."""
+        """Cancel the rounds that this one contradicts, or takes the place of."""
         self._owner.last = round_.number
         for waiting in self._waiting:
-            if waiting.ticket is not None and contradicts(waiting.round, round_):
+            if waiting.ticket is None or waiting.is_answered:
+                continue  # what only continues gives way by itself
+            if contradicts(waiting.round, round_):
                 self._servicer.host.cancel(waiting.ticket)
+            elif waiting.round.continue_count:
+                self._servicer.host.cancel_unstarted(waiting.ticket)
 
-    def _submit(self, round_: Round) -> Ticket | None:
-        session_id = self._opening.session_id
+    def _submit(self, waiting: _Waiting) -> None:
+        round_, loop = waiting.round, asyncio.get_running_loop()
+
+        def emit(answer: Answer, spent: EngineTime) -> None:
+            loop.call_soon_threadsafe(take, answer, spent)
+
+        def take(answer: Answer, spent: EngineTime) -> None:
+            waiting.answers.append((answer, spent))
+            waiting.news.set()
+
         wanted = round_.prefix.token_ids if round_.prefix.position == 0 else ()
-        try:
-            return self._servicer.host.submit(
-                session_id, lambda lease: self._run(lease, round_), wanted, self._opening.salt
+        with suppress(EngineBusy):
+            waiting.ticket = self._servicer.host.submit(
+                self._opening.session_id,
+                lambda lease: self._verifier.verify(lease, round_, emit),
+                wanted,
+                self._opening.salt,
             )
-        except EngineBusy:
-            return None
-
-    def _run(self, lease: Any, round_: Round) -> Any:
-        rows = yield from self._verifier.verify(lease, round_)
-        return rows, lease
 
     async def answer(self, context: Context) -> None:
-        """Write the replies in order, as they are ready."""
+        """Write the answers in order, as they are ready."""
         while True:
             while not self._waiting:
                 self._arrived.clear()
                 await self._arrived.wait()
             waiting = self._waiting[0]
-            reply = waiting.reply or await self._reply(waiting)
-            for message in reply:
-                await context.write(message)
+            if waiting.kept:
+                await _write(context, waiting.kept)
+            else:
+                await self._answer_round(waiting, context)
             self._waiting.popleft()
             self._room.release()
-            if reply[0].HasField("rows") and not waiting.reply:
-                self._servicer.keep_reply(self._opening, waiting.asked, reply)
 
-    async def _reply(self, waiting: _Waiting) -> list[messages.VerifyResponse]:
-        """Return a round's outcome; what can happen in a round is part of the answer."""
-        number = waiting.round.number
+    async def _answer_round(self, waiting: _Waiting, context: Context) -> None:
+        """Write what a round brings, until it is over; what can happen in one is an answer too."""
+        over = _over(waiting)
+        over.add_done_callback(lambda _: waiting.news.set())
         try:
-            if waiting.ticket is None:
-                raise EngineBusy("the engine's queue is full", 0.1)
-            rows, lease = await asyncio.wrap_future(waiting.ticket.future)
-        except PositionPastCache as error:
-            missing = common.Missing(held_token_count=error.held)
-            return [messages.VerifyResponse(round=number, missing=missing)]
-        except ContextExhausted as error:
-            full = common.ContextFull(context_token_count=error.capacity)
-            return [messages.VerifyResponse(round=number, context_full=full)]
-        except EngineBusy as error:
-            response = messages.VerifyResponse(round=number)
-            response.busy.retry_delay_duration.FromMilliseconds(int(error.retry_seconds * 1000))
-            return [response]
-        except RoundSuperseded:
-            return [_superseded(number)]
-        answered = len(rows) if len(rows) < waiting.round.row_count else 0
-        reply = list(_pack(number, rows, answered, lease.take_spent()))
+            while True:
+                waiting.news.clear()
+                if waiting.answers:
+                    await self._write_answers(waiting, context)
+                elif over.done():
+                    break
+                else:
+                    await waiting.news.wait()
+        finally:
+            over.cancel()
+        outcome = _outcome(waiting.round.number, over)
+        if outcome is not None:
+            await context.write(outcome)
+
+    async def _write_answers(self, waiting: _Waiting, context: Context) -> None:
+        answer, spent = _next_answer(waiting.answers)
+        reply = list(_pack(waiting.round, answer, spent))
         if not self._has_reported_cached and self._verifier.cached_count:
             reply[0].cached_token_count = self._verifier.cached_count
-        self._has_reported_cached = True
-        return reply
+        self._has_reported_cached = waiting.is_answered = True
+        await _write(context, reply)
+        if not waiting.round.continue_count:
+            self._servicer.keep_reply(self._opening, waiting.asked, reply)
+        elif not waiting.round.draft:
+            await asyncio.sleep(_GATHER_SECONDS)
 
     def close(self) -> None:
         """Stop what is in flight."""
@@ -362,15 +392,66 @@ def _superseded(number: int) -> messages.VerifyResponse:
     return messages.VerifyResponse(round=number, superseded=common.Superseded())
 
 
-def _pack(
-    number: int, rows: Rows, answered: int, spent: EngineTime
-) -> Iterator[messages.VerifyResponse]:
+async def _write(context: Context, reply: Sequence[messages.VerifyResponse]) -> None:
+    for message in reply:
+        await context.write(message)
+
+
+def _over(waiting: _Waiting) -> asyncio.Future[None]:
+    """Return what is done when nothing more comes of a round."""
+    if waiting.ticket is not None:
+        return asyncio.wrap_future(waiting.ticket.future)
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    over.set_exception(EngineBusy("the engine's queue is full", 0.1))
+    return over
+
+
+def _outcome(number: int, over: asyncio.Future[None]) -> messages.VerifyResponse | None:
+    """Return what to answer a round that is over and may have had no rows; None for nothing."""
+    response = messages.VerifyResponse(round=number)
+    try:
+        over.result()
+    except PositionPastCache as error:
+        response.missing.held_token_count = error.held
+    except ContextExhausted as error:
+        response.context_full.context_token_count = error.capacity
+    except EngineBusy as error:
+        response.busy.retry_delay_duration.FromMilliseconds(int(error.retry_seconds * 1000))
+    except RoundSuperseded:
+        return _superseded(number)
+    else:
+        return None
+    return response
+
+
+def _next_answer(answers: deque[tuple[Answer, EngineTime]]) -> tuple[Answer, EngineTime]:
+    """Take the first answer and, as one with it, those that follow without a draft.
+
+    Not where candidates are reported: they belong to one decode.
+    """
+    answer, spent = answers.popleft()
+    rows = [answer.rows]
+    joins = answer.drafted == 0 and not answer.rows.candidates
+    while joins and answers and answers[0][0].drafted == 0:
+        following, more = answers.popleft()
+        rows.append(following.rows)
+        spent += more
+    return (replace(answer, rows=Rows.join(rows)) if rows[1:] else answer), spent
+
+
+def _pack(round_: Round, answer: Answer, spent: EngineTime) -> Iterator[messages.VerifyResponse]:
     """Spread rows over messages: one if they fit a quarter of the limit, else one per row."""
+    rows, time = answer.rows, write_spent(spent)
+    answered = len(rows) if len(rows) < round_.row_count else 0
+    if round_.form is Form.SAMPLED:
+        yield wire.write_answer(answer, answered, time)
+        return
     whole = wire.write_rows(rows, 0, answered)
     if whole.ByteSize() <= MESSAGE_BYTES // 4:
         parts = [whole]
     else:
         parts = [wire.write_rows(rows[i : i + 1], i, answered) for i in range(len(rows))]
     for i, part in enumerate(parts):
-        time = write_spent(spent) if i == 0 else None
-        yield messages.VerifyResponse(round=number, rows=part, service_time=time)
+        yield messages.VerifyResponse(
+            round=round_.number, rows=part, service_time=time if i == 0 else None
+        )

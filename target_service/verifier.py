@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import takewhile
 from operator import eq
 
 from outrider.distribution import Distribution, logprobs, most_probable, softmax
-from outrider.engine.job import Lease, Step
+from outrider.engine.job import EngineTime, Lease, Step
 from outrider.engine.model import Model, Row, Sampler
 from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import RoundSuperseded
 from outrider.messages import (
+    Answer,
     Candidates,
     Form,
     Logprobs,
@@ -30,6 +31,24 @@ def _added(draft: Sequence[int], sampled: Sequence[int]) -> list[int]:
     accepted = takewhile(bool, map(eq, draft, sampled))
     count = sum(accepted)
     return list(sampled[: count + 1])
+
+
+def _part(round_: Round, used: int, room: int | None = None) -> tuple[Sequence[int], list[float]]:
+    """Return the draft tokens for the next decode, and what each of them is expected to add.
+
+    The first `used` of the round's are part of the text by now; `room` is for so many at most.
+    """
+    limit = round_.decode_limit or len(round_.draft)
+    part = slice(used, used + (limit if room is None else min(limit, max(0, room))))
+    survivals = round_.survivals[part]
+    certain = round_.survivals[used - 1] if used and survivals else 255
+    return round_.draft[part], [min(1.0, each / max(1, certain)) for each in survivals]
+
+
+def _used(draft: Sequence[int], used: int, added: Sequence[int]) -> int:
+    """Return how many draft tokens the text has once this was added to it; all if they differ."""
+    end = used + len(added)
+    return end if list(draft[used:end]) == list(added) else len(draft)
 
 
 def score(
@@ -53,6 +72,10 @@ def score(
     return scores
 
 
+Emit = Callable[[Answer, EngineTime], None]
+"""Takes what one decode answered, and the engine's time since the answer before it."""
+
+
 class Verifier:
     """Verifies the rounds of one session, with its sampler and its noise.
 
@@ -64,32 +87,74 @@ class Verifier:
         self._tracker = SamplerTracker(sampler, opening.prompt_count)
         self._plain: Sampler = sampler  # of the basic stages where rows are logits
         self._opening = opening
+        # The text after the newest answer of sampled ids; empty before the first.
         self._decided: list[int] = []
+        self._continued = False  # the newest round allowed to write beyond its own answer
+        self._mirostat_mu: float | None = None  # after `_decided`; None without mirostat
+        dropped = len(opening.dropped.token_ids)
+        self._longest = opening.prompt_count + opening.token_limit - dropped  # text by itself
         self.cached_count: int | None = None
         """Tokens of the first round's prefix that were held; None before it."""
 
-    def verify(self, lease: Lease, round_: Round) -> Generator[Step, list[Row], Rows]:
-        """Return the rows after the prefix's last token and after each draft token.
+    def verify(self, lease: Lease, round_: Round, emit: Emit) -> Generator[Step, list[Row], None]:
+        """Emit the rows after the prefix's last token and after each draft token.
 
-        They are fewer where a shared decode left draft tokens out.
+        They are fewer where a shared decode left draft tokens out. Then continue with what was
+        sampled, as far as the round allows it, and emit that too; a later round of the session
+        takes over between two decodes.
 
         Raises PositionPastCache and ContextExhausted, and RoundSuperseded for
         a round that was sent ahead and rests on what did not come.
         """
-        wanted = compose(lease.held, round_.prefix)
+        text, used = self._start(lease, round_)
+        if used is None:
+            return
+        check_room(len(text) + len(_part(round_, used)[0]), lease.capacity)
+        until = min(round_.continue_until, self._longest)
+        self._continued = round_.continue_count > 0
+        prompt_count, gives_way = len(text), False
+        while True:
+            draft, gains = _part(round_, used, lease.capacity - len(text))
+            missing = lease.reconcile([*text, *draft], len(draft) + 1)
+            if self.cached_count is None:
+                self.cached_count = min(len(lease.held), prompt_count)
+            logits = yield Step(missing, len(draft) + 1, gains, gives_way)
+            draft = draft[: len(logits) - 1]
+            rows = self._rows(logits, text, draft, round_.form)
+            answer = Answer(round_.number, len(text), len(draft), rows)
+            added = _added(draft, rows.sampled)
+            used = _used(round_.draft, used, added)
+            text = self._decided = [*text, *added]
+            if rows.mirostat_mus:
+                self._mirostat_mu = rows.mirostat_mus[len(added) - 1]
+            lease.pause()
+            emit(answer, lease.take_spent())
+            if len(text) >= until or len(text) > lease.capacity or self._ends(added):
+                return
+            gives_way = True
+
+    def _start(self, lease: Lease, round_: Round) -> tuple[list[int], int | None]:
+        """Return the text to continue from, and how many of the draft's tokens it has already.
+
+        Where this target went on by itself, a round may have been sent before that was known: then
+        the text is what was written. None instead of a count: that has ended.
+        """
+        prefix = compose(lease.held, round_.prefix)
         if round_.is_ahead:
-            self._check_premise(wanted)
-        prefix = list(wanted)
-        wanted += round_.draft
-        check_room(len(wanted), lease.capacity)
-        missing = lease.reconcile(wanted, round_.row_count)
-        if self.cached_count is None:
-            self.cached_count = min(len(lease.held), len(prefix))
-        gains = [survival / 255 for survival in round_.survivals]
-        logits = yield Step(missing, round_.row_count, gains)
-        rows = self._rows(logits, prefix, round_)
-        self._decided = [*prefix, *_added(round_.draft, rows.sampled)]
-        return rows
+            self._check_premise(prefix)
+        written = self._decided
+        is_held = len(lease.held) >= len(written) - 1
+        if not (self._continued and is_held and written[: len(prefix)] == prefix):
+            self._mirostat_mu = round_.mirostat_mu
+            return prefix, 0
+        overtaken = written[len(prefix) :]
+        if self._ends(overtaken):
+            return written, None
+        return written, _used(round_.draft, 0, overtaken)
+
+    def _ends(self, token_ids: Iterable[int]) -> bool:
+        """Whether the text ends among some tokens."""
+        return not self._opening.end_token_ids.isdisjoint(token_ids)
 
     def _check_premise(self, prefix: list[int]) -> None:
         """Spare the engine a round that rests on another answer than was given.
@@ -100,34 +165,36 @@ class Verifier:
         if self._decided[:count] != prefix[:count]:
             raise RoundSuperseded("the answer before it is another than it assumes")
 
-    def _rows(self, logits: list[Row], prefix: list[int], round_: Round) -> Rows:
-        """Read rows off the logits, the first one after the prefix.
+    def _rows(self, logits: list[Row], text: list[int], draft: Sequence[int], form: Form) -> Rows:
+        """Read rows off the logits, the first one after the text.
 
-        Behind a draft token that a state forbids the last row is repeated:
+        After a draft token that a state forbids the last row is repeated:
         nobody looks at it.
         """
-        if round_.form is Form.LOGITS:
+        if form is Form.LOGITS:
             return Rows(
                 logits=[row.tobytes() for row in logits],
                 candidates=[self._candidates(row, self._plain.distribution(row)) for row in logits]
                 if self._opening.candidate_count
                 else (),
             )
-        rows = list(self._decide(logits, prefix, round_))
+        rows = list(self._decide(logits, text, draft, form))
         return Rows.join(rows + rows[-1:] * (len(logits) - len(rows)))
 
-    def _decide(self, logits: list[Row], prefix: list[int], round_: Round) -> Iterator[Rows]:
+    def _decide(
+        self, logits: list[Row], text: Sequence[int], draft: Sequence[int], form: Form
+    ) -> Iterator[Rows]:
         """Yield one row after the other, up to a draft token that cannot be written."""
-        text = self._opening.whole(prefix)
-        sampler = self._sampler(text, round_)
+        text = self._opening.whole(text)
+        sampler = self._sampler(text)
         seed, choice = self._opening.seed, self._opening.choice
         for i, row in enumerate(logits):
             distribution = sampler.distribution(row)
             token_id = distribution.race(seed, choice, len(text) + i)[0]
             is_last = i == len(logits) - 1
-            drafted = token_id if is_last else round_.draft[i]
+            drafted = token_id if is_last else draft[i]
             continues = self._advance(sampler, distribution, token_id, drafted) and not is_last
-            samples = round_.form is Form.SAMPLED
+            samples = form is Form.SAMPLED
             yield Rows(
                 sampled=[token_id] if samples else (),
                 distributions=() if samples else [distribution],
@@ -155,13 +222,13 @@ class Verifier:
         sampler.accept(drafted)
         return True
 
-    def _sampler(self, text: Sequence[int], round_: Round) -> Sampler:
+    def _sampler(self, text: Sequence[int]) -> Sampler:
         """Return a sampler after the text that may be advanced over the draft."""
         sampler = self._tracker.at(text, len(text))
         if sampler.has_state:
             sampler = sampler.clone()
-        if round_.mirostat_mu is not None:
-            sampler.mirostat_mu = round_.mirostat_mu
+        if self._mirostat_mu is not None:
+            sampler.mirostat_mu = self._mirostat_mu
         return sampler
 
     def _candidates(self, row: Row, distribution: Distribution) -> Candidates:

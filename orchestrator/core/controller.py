@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.estimates import Acceptance, PairEstimates, ServiceTime
+from orchestrator.core.estimates import MOST_CREDIT, Acceptance, PairEstimates, ServiceTime
 from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
@@ -42,7 +42,7 @@ class Outcome:
     """One verified round, for the controller to learn from."""
 
     now: float
-    sent: float
+    sent: float | None  # to a target that waited for it; None where it continued by itself
     confidences: Sequence[int]  # of the draft
     offered: int  # draft tokens that were sent
     drafted: int  # and of them, those that were verified
@@ -80,7 +80,7 @@ class Control(ABC):
         self.note_draft(estimates)
         self._longest_patience = patience
         self._tokens = self._seconds = 0.0  # committed and spent in rounds; older ones fade
-        self._last_time: float | None = None  # when the newest rows came
+        self.last_time: float | None = None  # when the newest rows came
         # The target has been without a round since; None while one is in flight.
         self._idle_since: float | None = None
         self._orders: list[tuple[int, float]] = []  # committed length and time, unanswered ones
@@ -173,15 +173,16 @@ class Control(ABC):
         estimates = self.estimates
         rows = outcome.drafted + 1
         if not outcome.is_prompt:
-            since = outcome.sent if self._last_time is None else self._last_time
+            since = self.last_time if self.last_time is not None else outcome.sent or outcome.now
             self._tokens = 0.95 * self._tokens + outcome.committed
             self._seconds = 0.95 * self._seconds + max(0.0, outcome.now - since)
             spent = outcome.spent
             if spent.decode > 0.0:
-                waited = outcome.now - outcome.sent - spent.queue
-                estimates.overhead.note(max(0.0, waited - spent.decode))
+                waited = outcome.now - (since if outcome.sent is None else outcome.sent)
+                beside = estimates.gap if outcome.sent is None else estimates.overhead
+                beside.note(max(0.0, waited - spent.queue - spent.decode))
                 self._note_decode(rows, spent, outcome.draft_busy)
-        self._last_time = outcome.now
+        self.last_time = outcome.now
         self._rounds += 1
         self._draft_seconds = 0.0
         if self.rule is Rule.REJECTION:
@@ -202,6 +203,14 @@ class Control(ABC):
         elif overlap > 0.5 * seconds:
             more = (seconds - estimates.costs.seconds(rows)) / overlap
             estimates.slowdown.note(max(0.5, 1.0 + more))
+
+    def note_credit(self, is_used_up: bool) -> None:
+        """The target came, or did not come, to the end of what it may write by itself.
+
+        It should not, as long as its text is received: then the way to it is longer than thought.
+        """
+        if is_used_up:
+            self.estimates.credit = min(MOST_CREDIT, 2 * self.estimates.credit)
 
     def note_line(self, confidences: Sequence[int], agrees: bool) -> None:
         """Learn from draft tokens that the text has caught up with, verified or not.
@@ -236,6 +245,11 @@ class Control(ABC):
         `confidences` are those of the usable tokens, at most `cap` may be
         verified, and `expected` says whether more are on their way.
         """
+
+    @property
+    def waits_for_drafts(self) -> bool:
+        """Whether a target waits for the draft that is wanted, instead of writing by itself."""
+        return True
 
     @property
     def may_be_cut(self) -> bool:
@@ -319,6 +333,7 @@ class Control(ABC):
             token_time=estimates.token_time.value,
             slowdown=estimates.slowdown.value,
             confidences=self.acceptance.confidences if self._may_stop else (),
+            gap=estimates.gap.value if estimates.continues else None,
         )
 
     def _best_mode(self, conditions: Conditions) -> Forecast:

@@ -17,6 +17,9 @@ _UNKNOWN_ACCEPTANCE = (1.6, 2.0)  # accepted of tried: high, so that a new draft
 FIRST_PROBE = 16
 """Rounds without a draft before it is first tried again."""
 
+FIRST_CREDIT, MOST_CREDIT = 16, 512
+"""Tokens that a target may write by itself: at first, and at most."""
+
 
 class Mean:
     """A mean of the latest values, weighted exponentially; `prior` until there is one."""
@@ -120,6 +123,12 @@ class PairEstimates:
     """Rows of a decode over the session's own: above 1 when others share it."""
     overhead: Mean = field(default_factory=lambda: Mean(0.002))
     """Of a round, what the target's decode does not explain, nor the others' before it."""
+    continues: bool = False
+    """The target writes by itself where it may."""
+    gap: Mean = field(default_factory=lambda: Mean(0.0005))
+    """Between two tokens that it writes by itself, what its decode does not explain."""
+    credit: int = FIRST_CREDIT
+    """Tokens that it may write by itself: enough until news of them was answered."""
     latency: Mean = field(default_factory=lambda: Mean(0.002))
     """From an order to its first frame, what the draft's own time does not explain."""
     turn: Mean = field(default_factory=lambda: Mean(0.0))
@@ -164,7 +173,8 @@ class PairEstimates:
     @property
     def plain_seconds(self) -> float:
         """Return the time of a round without a draft."""
-        return self.decode_seconds(1) + self.overhead.value
+        beside = self.gap if self.continues else self.overhead
+        return self.decode_seconds(1) + beside.value
 
     def decode_seconds(self, row_count: int) -> float:
         """Return the expected time of a decode with so many rows of one session.
@@ -184,6 +194,13 @@ class ServiceTime:
     decode: float
     queue: float = 0.0  # waited for other sessions' decodes
     rows: int = 0
+
+    def shared(self, decode_count: int) -> ServiceTime:
+        """Return what one of so many decodes took."""
+        if decode_count == 1:
+            return self
+        queue, rows = self.queue / decode_count, self.rows // decode_count
+        return ServiceTime(self.decode / decode_count, queue, rows)
 
 
 UNREPORTED = ServiceTime(0.0)

@@ -39,9 +39,15 @@ class Conditions:
     latency: float  # from a miss to the draft's start over and back
     token_time: float  # of the draft
     slowdown: float = 1.0  # of a decode while the draft is busy
+    gap: float | None = None  # the overhead where a target continues by itself; None: it cannot
     confidences: Sequence[tuple[int, float, float]] = ()
     """(confidence, share, chance): how many tokens are at least so sure but less than the next
     entry, and how often those are accepted. Rising, and () where that is not known."""
+
+    @property
+    def continuing(self) -> Conditions:
+        """The conditions for a target that waits for nobody."""
+        return self if self.gap is None else replace(self, overhead=self.gap)
 
     def decode(self, drafted: int) -> float:
         """Return the time of a round of so many draft tokens, the draft being idle."""
@@ -74,11 +80,11 @@ def expected_tokens(acceptance: float, drafted: int) -> float:
 
 def forecasts(conditions: Conditions, n_max: int, run_ahead: bool | None) -> list[Forecast]:
     """Return what the possible modes yield, plain first."""
-    found = [plain(conditions)]
+    found = [plain(conditions.continuing)]
     if n_max > 0 and run_ahead is not True:
         found.append(serial(conditions, n_max))
     if n_max > 0 and run_ahead is not False:
-        found += [waiting(conditions, n_max), no_wait(conditions, n_max)]
+        found += [waiting(conditions, n_max), no_wait(conditions.continuing, n_max)]
     return found
 
 
@@ -246,7 +252,7 @@ def break_even(conditions: Conditions, n_max: int, mode: Mode) -> float | None:
 
     0 if it never is faster, None if it is at any latency up to ten seconds.
     """
-    alone = plain(conditions).rate
+    alone = plain(conditions.continuing).rate
 
     def gains(latency: float) -> bool:
         away = replace(conditions, latency=latency)

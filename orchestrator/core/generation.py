@@ -17,33 +17,29 @@ rounds are in flight in `TargetProgress`. Nobody else changes any of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
-import numpy as np
-
-from orchestrator.core import acceptance
-from orchestrator.core.acceptance import DraftToken, Verdict
+from orchestrator.core import verdicts
+from orchestrator.core.acceptance import Verdict
 from orchestrator.core.actions import (
     Action,
     Commit,
     End,
-    Report,
     RollBack,
     SendOrder,
     SendRound,
-    TokenLogprob,
     Wake,
 )
-from orchestrator.core.controller import Outcome
 from orchestrator.core.counts import Counts
 from orchestrator.core.draft_line import Compared
 from orchestrator.core.draft_progress import DraftProgress, DraftState
 from orchestrator.core.estimates import UNREPORTED, ServiceTime, plain_share
 from orchestrator.core.plan import Plan
 from orchestrator.core.target_progress import RoundInFlight, TargetProgress
-from orchestrator.core.text import ends_inside_character
 from outrider.messages import (
     MAX_DRAFT,
+    Answer,
     DraftEnd,
     FinishReason,
     Form,
@@ -55,12 +51,8 @@ from outrider.messages import (
     Rule,
     Span,
 )
-from outrider.noise import Purpose, uniform
-from outrider.sampling import distribution_of
 
 T = TypeVar("T")
-_FINISHING_TOKENS = 3
-"""So many tokens may follow the limit to finish a character: it has 4 bytes at most."""
 
 
 class Generation:
@@ -183,9 +175,12 @@ class Generation:
 
     # --- what happened at the target ---
 
-    def target_opened(self) -> None:
-        """A stream to the target is open; it may lead to another replica, or to an old cache."""
-        self._target.open(self.committed)
+    def target_opened(self, continues: bool = False) -> None:
+        """A stream to the target is open; it may lead to another replica, or to an old cache.
+
+        `continues` says that the target can write by itself.
+        """
+        self._target.open(self.committed, continues)
 
     def target_lost(self) -> None:
         """The stream to the target is gone; the oldest round in flight is asked again."""
@@ -216,130 +211,103 @@ class Generation:
     def target_rows(
         self, round_: int, rows: Rows, now: float, spent: ServiceTime = UNREPORTED
     ) -> None:
-        """The target answered: decide, commit, say what follows."""
-        if not self._target.is_oldest(round_):
+        """The target answered a round as a whole: decide, commit, say what follows."""
+        if self._target.is_oldest(round_):
+            length = len(self.committed)
+            self.target_wrote(Answer(round_, length, len(rows) - 1, rows), now, spent)
+
+    def target_wrote(self, answer: Answer, now: float, spent: ServiceTime = UNREPORTED) -> None:
+        """The target answered, or wrote more by itself: decide, commit, say what follows.
+
+        Raises InvalidRequest for an answer that does not follow the text.
+        """
+        asked = self._target.answered_by(answer.round)
+        if asked is None:
             return
-        answered = self._target.in_flight.pop(0)
         if self._only_reads:
             self.counts.note_draft(0, 0)
+            self._target.note_length(asked, len(self.committed))
             self._target.held = len(self.committed)
             return
-        # A target that decodes for others too may have left out the draft's end.
-        draft = answered.round.draft[: len(rows) - 1]
-        verdict = self._judge(answered, draft, rows)
-        before = len(self.committed)
-        accepted, origins = self._commit(draft, verdict)
-        self.counts.note_draft(len(draft), accepted)
-        self._last_commit = (before, accepted)
-        outcome = self._outcome(answered, len(draft), verdict, len(origins), now, spent)
-        self._control.note_round(outcome)
-        self._target.held = before + verdict.accepted_count
-        if rows.mirostat_mus:
-            self._target.mirostat_mu = rows.mirostat_mus[verdict.accepted_count]
-        is_whole = verdict.accepted_count == len(answered.round.draft)
-        self._target.keep_what_follows(is_whole, verdict.next_token_id)
-        self._note_line(self._draft.line.compare(self.committed))
-        self._draft.note_round()
-        report = self._report(answered, before, draft, verdict, rows)
-        added = self.committed[before:]
-        self._actions.append(Commit(added, origins, report, self._logprobs(added, rows)))
-        if self.finished is None and origins[-1] is Origin.CORRECTED and self.plan.rollback_calls:
-            self._actions.append(RollBack(self._target.held, self.round, self.order))
-            self._draft.roll_back(self._target.held)
+        news = verdicts.news_of(asked, answer, self.committed)
+        if news is None:
+            # It forgot what it wrote, and now writes something else, if only by a last bit.
+            self.counts.target_faults += 1
+            self._target.note_missing(answer.position - 1, self.committed)
+        elif news.rows.sampled or self.plan.form is not Form.SAMPLED:
+            self._take_news(asked, news, now, spent)
 
-    def _outcome(
-        self,
-        answered: RoundInFlight,
-        drafted: int,
-        verdict: Verdict,
-        committed: int,
-        now: float,
-        spent: ServiceTime,
-    ) -> Outcome:
-        """Return what the controller learns of a round."""
-        return Outcome(
-            now=now,
-            sent=now if answered.sent_time is None else answered.sent_time,
-            confidences=answered.confidences,
-            offered=len(answered.round.draft),
-            drafted=drafted,
-            accepted=verdict.accepted_count,
-            committed=committed,
-            spent=spent,
-            draft_busy=answered.draft_busy,
-            is_prompt=self.counts.rounds == 1,
-        )
+    def _take_news(
+        self, asked: RoundInFlight, answer: Answer, now: float, spent: ServiceTime
+    ) -> None:
+        """Commit what an answer adds to the text."""
+        draft = asked.draft_of(answer)
+        waited = asked.is_waited_for and not asked.is_answered
+        begin = asked.sent_time if waited else self._control.last_time
+        begin = now if begin is None else begin
+        seconds = (now - begin) / answer.decode_count
+        spent = spent.shared(answer.decode_count)
+        origins: list[Origin] = []
+        for i, rows in enumerate(answer.decodes):
+            if self.finished is None:
+                its_draft = () if i else draft
+                verdict = verdicts.judge(self.plan, asked, its_draft, rows, len(self.committed))
+                at = begin + (i + 1) * seconds
+                origins += self._take(asked, its_draft, verdict, rows, at, spent)
+                asked.is_answered = True
+        added = self.committed[answer.position :]
+        report = verdicts.report(asked, answer, draft, verdict, self.counts.rounds)
+        logprobs = verdicts.logprobs(self.plan, added, answer.rows)
+        self._last_commit = answer.position, origins.count(Origin.DRAFTED)
+        self._actions.append(Commit(added, origins, report, logprobs))
+        if self.finished is None:
+            self._control.note_credit(self._target.note_length(asked, len(self.committed)))
+            if origins[-1] is Origin.CORRECTED and self.plan.rollback_calls:
+                self._actions.append(RollBack(self._target.held, self.round, self.order))
+                self._draft.roll_back(self._target.held)
 
-    def _report(
+    def _take(
         self,
-        answered: RoundInFlight,
-        before: int,
+        asked: RoundInFlight,
         draft: Sequence[int],
         verdict: Verdict,
         rows: Rows,
-    ) -> Report:
-        """Return what a caller may see of a round."""
-        count = verdict.accepted_count + 1
-        return Report(
-            round=self.counts.rounds,
-            committed_count=before,
-            draft=draft,
-            accepted_count=verdict.accepted_count,
-            next_token_id=verdict.next_token_id,
-            draft_end=answered.draft_end,
-            target_candidates=rows.candidates[:count],
-            draft_candidates=answered.candidates[:count],
+        now: float,
+        spent: ServiceTime,
+    ) -> list[Origin]:
+        """Commit what comes of one decode; return where each of its tokens is from."""
+        before = len(self.committed)
+        accepted, origins = self._commit(draft, verdict)
+        self.counts.note_draft(len(draft), accepted)
+        is_prompt = self.counts.rounds == 1
+        self._control.note_round(
+            verdicts.outcome(asked, before, draft, verdict, len(origins), now, spent, is_prompt)
         )
-
-    def _logprobs(self, token_ids: Sequence[int], rows: Rows) -> list[TokenLogprob]:
-        """Return what the rows say about the tokens that were added."""
-        options = self.plan.opening.logprobs
-        if options is None:
-            return []
-        listed = zip(token_ids, rows.logprobs, strict=False)
-        return [
-            TokenLogprob(dict(row).get(token_id, -np.inf), row[: options.top_count])
-            for token_id, row in listed
-        ]
+        self._target.held = before + verdict.accepted_count
+        if rows.mirostat_mus:
+            self._target.mirostat_mu = rows.mirostat_mus[verdict.accepted_count]
+        is_whole = verdict.accepted_count == len(asked.round.draft)
+        self._target.keep_what_follows(is_whole, verdict.next_token_id)
+        self._note_line(self._draft.line.compare(self.committed))
+        self._draft.note_round()
+        return origins
 
     # --- deciding ---
-
-    def _judge(self, answered: RoundInFlight, draft: Sequence[int], rows: Rows) -> Verdict:
-        """Apply the acceptance rule."""
-        if self.plan.form is Form.SAMPLED:
-            return acceptance.match(draft, rows.sampled)
-        distributions = rows.distributions
-        if self.plan.form is Form.LOGITS:
-            sampling = self.plan.opening.sampling
-            distributions = [
-                distribution_of(np.frombuffer(row, np.float32), sampling) for row in rows.logits
-            ]
-        tokens = [DraftToken(i, q) for i, q in zip(draft, answered.rows, strict=True)]
-        return acceptance.rejection(tokens, distributions, self._uniform)
-
-    def _uniform(self, purpose: Purpose, index: int) -> float:
-        opening = self.plan.opening
-        first = len(self.committed) + len(opening.dropped.token_ids)
-        return uniform(opening.seed, opening.choice, purpose, first, first + index)
 
     def _commit(self, draft: Sequence[int], verdict: Verdict) -> tuple[int, list[Origin]]:
         """Add a verdict's tokens up to the end of the text or the limit.
 
         Returns how many draft tokens were added, and all origins.
         """
-        if verdict.accepted_count < len(draft):
-            last = Origin.CORRECTED
-        else:
-            last = Origin.BONUS if draft else Origin.PLAIN
         tokens = [*draft[: verdict.accepted_count], verdict.next_token_id]
-        origins = [Origin.DRAFTED] * verdict.accepted_count + [last]
+        origins = verdicts.origins_of(draft, verdict)
         count = 0
         for token_id in tokens:
             self.committed.append(token_id)
             count += 1
             if token_id in self.plan.end_token_ids:
                 self._finish(FinishReason.END_OF_TEXT)
-            elif self._is_long_enough():
+            elif self.plan.is_long_enough(self.committed):
                 self._finish(self.plan.limit_reason)
             if self.finished:
                 break
@@ -347,29 +315,15 @@ class Generation:
 
     def _remaining(self, length: int | None = None) -> int:
         """Return the tokens that may still follow the text, or its first `length` tokens."""
-        opening = self.plan.opening
-        length = len(self.committed) if length is None else length
-        length += len(opening.dropped.token_ids)
-        return opening.prompt_count + opening.token_limit - length
-
-    def _is_long_enough(self) -> bool:
-        """Whether the limit is reached, and no character is to be finished there."""
-        left = self._remaining()
-        if left > 0:
-            return False
-        if not self.plan.finishes_character:
-            return True
-        texts, room = self.plan.token_texts, self.plan.target_context - len(self.committed)
-        if not texts or not left > -_FINISHING_TOKENS or room <= 0:
-            return True
-        written = max(len(self.committed) - _FINISHING_TOKENS - 1, len(self.plan.prompt))
-        return not ends_inside_character(b"".join(texts[i] for i in self.committed[written:]))
+        return self.plan.remaining(len(self.committed) if length is None else length)
 
     def stop(self, length: int) -> None:
         """End the text at `length` tokens, within the last commit: a stop sequence is complete."""
         before, last_accepted = self._last_commit
         accepted = max(0, min(last_accepted, length - before))
         self.counts.forget_accepted(accepted, last_accepted)
+        if not last_accepted:
+            self.counts.rounds -= len(self.committed) - length
         del self.committed[length:]
         self.finished = FinishReason.STOP_SEQUENCE
         self._target.in_flight.clear()
@@ -384,7 +338,11 @@ class Generation:
     def next_actions(self, now: float) -> list[Action]:
         """Return what is to be done now; empty means wait for something to happen."""
         self.waits_for_draft = False
-        if self.finished is None and self._is_long_enough() and not self._only_reads:
+        if (
+            self.finished is None
+            and self.plan.is_long_enough(self.committed)
+            and not self._only_reads
+        ):
             self._finish(self.plan.limit_reason)
         if self.finished is None:
             self._ask_for_more(now)
@@ -396,6 +354,8 @@ class Generation:
     def _ask_for_more(self, now: float) -> None:
         if not self._target.in_flight:
             self._ask_for_a_round(now)
+        elif self._target.in_flight[-1].round.continue_count:
+            self._follow(now)
         elif self._draft.needs_order:
             self._order_draft(0, 0, now)
         elif len(self.committed) != self._draft.ordered_length and self._control.runs_ahead():
@@ -439,6 +399,49 @@ class Generation:
             count = 0
         asked = self._ask(length, count, self._target.prefix(self.committed))
         asked.draft_end = self._why(asked.round.draft, cap, wanted)
+        self._let_continue(asked, self._credit(wanted), count)
+
+    def _follow(self, now: float) -> None:
+        """Keep a target that continues by itself supplied with the line, and with credit."""
+        if not self.counts.rounds:
+            return
+        length, newest = len(self.committed), self._target.in_flight[-1]
+        cap = self._cap(length)
+        wanted = self._wanted(length, cap)
+        if self._draft.needs_order or length != self._draft.ordered_length:
+            self._order_draft(wanted, self._control.lookahead() if wanted else 0, now)
+        self._give_up_waiting(now)
+        confidences = self._line_from(length, self._draft.line.confidences)[:cap]
+        limit = self._control.choose(confidences, cap, now, length, False).count
+        line = self._line_from(length, self._draft.line.token_ids)[:cap] if limit else []
+        known = list(newest.draft_after(self.committed))
+        credit = self._credit(wanted)
+        left = newest.round.continue_until - length
+        renews = 2 * left < credit
+        brings = len(known) <= 2 * limit and line[: len(known) + 1] != known
+        if renews or brings or (left > 0 and not credit):
+            asked = self._ask(length, len(line), self._target.prefix(self.committed))
+            asked.draft_end = self._why(asked.round.draft, cap, wanted)
+            asked.is_waited_for = False
+            self._let_continue(asked, credit, limit)
+
+    def _let_continue(self, asked: RoundInFlight, credit: int, limit: int) -> None:
+        """Let the target write so many tokens after a round, verifying `limit` at once at most."""
+        if credit:
+            limit = limit if asked.round.draft else 0
+            asked.round = replace(asked.round, continue_count=credit, decode_limit=limit)
+
+    def _credit(self, wanted: int) -> int:
+        """Return the tokens that the target may write by itself now; 0: it waits for a draft."""
+        if not self._target.continues or self.plan.form is not Form.SAMPLED:
+            return 0
+        if self.plan.rollback_calls or self._only_reads:
+            return 0
+        is_late = self._draft.state is DraftState.LATE
+        if wanted and not is_late and self._control.waits_for_drafts:
+            return 0
+        room = self.plan.target_context + 1 - len(self.committed)
+        return max(0, min(self._control.estimates.credit, self._remaining(), room))
 
     def _wanted(self, length: int, cap: int) -> int:
         """Return how many tokens to draft anew; a block's length is chosen once, before it."""
@@ -458,6 +461,8 @@ class Generation:
         if self.plan.opening.sampling.mirostat:
             return False  # its state is in the answer
         last = in_flight[-1]
+        if last.round.continue_count:
+            return False  # it needs nobody's answer
         count = len(last.round.draft)
         if len(in_flight) > self._control.rounds_ahead(count) or not count:
             return False
@@ -507,7 +512,7 @@ class Generation:
         until = length + min(wanted + ahead, self._cap(length))
         if not self._draft.needs_order and not self._is_news(length, wanted, until):
             return
-        continues = self._draft.state is DraftState.DRAFTING and self._has_line(length)
+        continues = self._draft.state is DraftState.DRAFTING and bool(self._usable(length))
         span = self._draft.extend(self.committed, until)
         frame_tokens = 0 if ahead else wanted
         if not continues:
@@ -523,12 +528,9 @@ class Generation:
         if self._control.probing and draft.state is DraftState.DRAFTING:
             return False
         have = len(self._usable(length))
-        if self._has_line(length):
+        if have:
             return have < wanted if until <= length + wanted else draft.ordered_until < until
         return True
-
-    def _has_line(self, length: int) -> bool:
-        return bool(self._usable(length))
 
     def _usable(self, length: int) -> list[int]:
         """Return the guesses that follow the text, under the rejection rule only a block's own."""

@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.controller import Control
+from orchestrator.core.text import ends_inside_character
 from outrider.messages import FinishReason, Form, SessionParameters
+
+_FINISHING_TOKENS = 3
+"""So many tokens may follow the limit to finish a character: it has 4 bytes at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +22,6 @@ class Plan:
     control: Control
     form: Form
     rollback_calls: bool  # call Rollback after every rejection, as in the textbook
-    end_token_ids: frozenset[int]
     target_context: int
     limit_reason: FinishReason = FinishReason.TOKEN_LIMIT  # what reaching the token limit means
     token_texts: Sequence[bytes] = ()  # by id
@@ -30,6 +33,30 @@ class Plan:
     keep_count: int = -1  # tokens at the start that stay when a full context shifts; -1: it ends
 
     @property
+    def end_token_ids(self) -> frozenset[int]:
+        """The ids that end the text."""
+        return self.opening.end_token_ids
+
+    @property
     def is_truncated(self) -> bool:
         """Whether the middle of the prompt is left out."""
         return self.opening.prompt_count < self.whole_count
+
+    def remaining(self, length: int) -> int:
+        """Return the tokens that may still follow a text of `length` tokens."""
+        opening = self.opening
+        length += len(opening.dropped.token_ids)
+        return opening.prompt_count + opening.token_limit - length
+
+    def is_long_enough(self, text: Sequence[int]) -> bool:
+        """Return whether the limit is reached, and no character is to be finished there."""
+        left = self.remaining(len(text))
+        if left > 0:
+            return False
+        if not self.finishes_character:
+            return True
+        texts, room = self.token_texts, self.target_context - len(text)
+        if not texts or not left > -_FINISHING_TOKENS or room <= 0:
+            return True
+        written = max(len(text) - _FINISHING_TOKENS - 1, len(self.prompt))
+        return not ends_inside_character(b"".join(texts[i] for i in text[written:]))

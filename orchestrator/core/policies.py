@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from orchestrator.core.controller import Choice, Control, Outcome
 from orchestrator.core.estimates import FIRST_PROBE, PairEstimates
+from orchestrator.core.forecast import Mode
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
 
@@ -143,6 +144,10 @@ class Measured(Control):
         return self._slow
 
     @property
+    def waits_for_drafts(self) -> bool:
+        return not self.probing and self.forecast.mode is not Mode.NO_WAIT
+
+    @property
     def leaves_draft_alone(self) -> bool:
         # On the target's own cores, reading the text takes time from the target.
         return self.estimates.takes_turns and self.forecast.length == 0
@@ -211,7 +216,9 @@ class Measured(Control):
             if k:
                 survival *= self.acceptance.chance(confidences[k - 1]) if k <= have else mean
                 tokens += survival
-            time = estimates.decode_seconds(k + 1) + estimates.overhead.value
+            time = estimates.plain_seconds
+            if k:
+                time = estimates.decode_seconds(k + 1) + estimates.overhead.value
             hit = survival * mean
             if k > have:
                 frames = (k - have - 1) // self._frame_tokens

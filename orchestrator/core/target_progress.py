@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from outrider.distribution import Distribution
-from outrider.messages import Candidates, DraftEnd, Round, Span
+from outrider.messages import Answer, Candidates, DraftEnd, Round, Span
 
 
 @dataclass(slots=True)
@@ -21,19 +21,38 @@ class RoundInFlight:
     draft_end: DraftEnd
     sent_time: float | None = None  # None until there is a stream to send it on
     draft_busy: bool = False  # the draft worked when it was sent
+    is_waited_for: bool = True  # the target had nothing to do until it came
+    is_answered: bool = False  # once at least
 
     @property
     def pending(self) -> int:
         """The token that its prefix ends with."""
         return self.round.prefix.token_ids[-1]
 
+    @property
+    def offered(self) -> int:
+        """The draft tokens that its first decode may verify."""
+        return min(len(self.round.draft), self.round.decode_limit or len(self.round.draft))
+
+    def draft_of(self, answer: Answer) -> Sequence[int]:
+        """Return the draft tokens that were verified for an answer."""
+        first = answer.position - self.length
+        return self.round.draft[first : first + answer.drafted] if first >= 0 else ()
+
+    def draft_after(self, committed: Sequence[int]) -> Sequence[int]:
+        """Return what is left of its draft after a text that has grown; none if it differs."""
+        used = len(committed) - self.length
+        agrees = list(self.round.draft[:used]) == list(committed[self.length :])
+        return self.round.draft[used:] if agrees else ()
+
 
 @dataclass(slots=True)
 class TargetProgress:
     """One target, over all its streams.
 
-    Each round in flight assumes that those before it are accepted in full, and the pending token
-    of each is what the one before is assumed to add.
+    Of the rounds in flight those that were sent ahead assume that the ones before them are
+    accepted in full, and the pending token of each is what the one before is assumed to add. Any
+    other round takes the place of those before it, as soon as the target reads it.
     """
 
     is_open: bool = False  # there is a stream
@@ -43,10 +62,11 @@ class TargetProgress:
     round: int = 0  # the number of the newest round, repeats counted; it rises over all streams
     in_flight: list[RoundInFlight] = field(default_factory=list)  # oldest first
     mirostat_mu: float | None = None  # mirostat's state after the text; None is its own start
+    continues: bool = False  # it can write by itself; of the newest stream
 
-    def open(self, committed: Sequence[int]) -> None:
+    def open(self, committed: Sequence[int], continues: bool) -> None:
         """Begin with a stream; it may lead to another replica, or to an old cache."""
-        self.is_open = True
+        self.is_open, self.continues = True, continues
         self.held = 0
         self.ask_again(committed)
 
@@ -56,16 +76,49 @@ class TargetProgress:
         self.ask_again(committed)
 
     def is_oldest(self, number: int) -> bool:
-        """Return whether a round is the oldest in flight; a later one that failed is forgotten."""
+        """Return whether a round that failed is the oldest in flight, and nothing took its place.
+
+        If not, it is forgotten, and with it those that assumed something of it.
+        """
         numbers = [each.round.number for each in self.in_flight]
-        if number in numbers[1:]:
-            del self.in_flight[numbers.index(number) :]
-        return numbers[:1] == [number]
+        if number not in numbers:
+            return False
+        index = numbers.index(number)
+        failed, later = self.in_flight[index], self.in_flight[index + 1 :]
+        if later and not later[0].round.is_ahead:
+            self.in_flight = later
+        elif index and failed.round.is_ahead:
+            del self.in_flight[index:]
+        else:
+            del self.in_flight[:index]
+            return True
+        return False
+
+    def answered_by(self, number: int) -> RoundInFlight | None:
+        """Return the round of an answer; nothing more comes of those before it."""
+        for i, each in enumerate(self.in_flight):
+            if each.round.number == number:
+                del self.in_flight[:i]
+                return each
+        return None
+
+    def note_length(self, asked: RoundInFlight, length: int) -> bool:
+        """Note that the answers to a round reach to a text of `length` tokens.
+
+        Returns whether the target came to the end of what it may write by itself.
+        """
+        if asked not in self.in_flight[:1] or length < asked.round.continue_until:
+            return False
+        del self.in_flight[0]
+        return asked.round.continue_count > 0 and not self.in_flight
 
     def ask_again(self, committed: Sequence[int]) -> None:
         """Ask for the oldest round anew; what was asked after it is forgotten."""
         if self.in_flight:
             oldest = self.in_flight[0]
+            if oldest.length != len(committed):
+                oldest = _without_draft(oldest, len(committed))
+            oldest.is_waited_for, oldest.is_answered = True, False
             oldest.round = replace(
                 oldest.round,
                 number=self.next_number(),
@@ -85,6 +138,19 @@ class TargetProgress:
         return Span(self.held, committed[self.held :])
 
     def keep_what_follows(self, is_whole: bool, next_token_id: int) -> None:
-        """Drop what is left in flight unless it assumed just what came of the oldest round."""
-        if self.in_flight and not (is_whole and next_token_id == self.in_flight[0].pending):
-            self.in_flight.clear()
+        """Drop the rounds sent ahead unless they assumed just what came of the oldest round."""
+        for later in self.in_flight[1:2]:
+            if later.round.is_ahead and not (is_whole and next_token_id == later.pending):
+                del self.in_flight[1:]
+
+
+def _without_draft(asked: RoundInFlight, length: int) -> RoundInFlight:
+    """Return a round that asks only for what follows a text that has grown since."""
+    return RoundInFlight(
+        round=replace(asked.round, draft=(), survivals=b"", decode_limit=0),
+        length=length,
+        confidences=(),
+        rows=(),
+        candidates=(),
+        draft_end=asked.draft_end,
+    )

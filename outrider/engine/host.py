@@ -161,6 +161,10 @@ class EngineHost:
         """End a job before its next decode; its future fails with RoundSuperseded."""
         self._inbox.put(lambda: self._cancel(ticket))
 
+    def cancel_unstarted(self, ticket: Ticket) -> None:
+        """End a job that has not started; its future fails with RoundSuperseded."""
+        self._inbox.put(lambda: self._cancel_unstarted(ticket))
+
     def pin(self, session_id: bytes, pinned: bool) -> None:
         """Say whether a stream of the session is open: it is then evicted last."""
         self._inbox.put(lambda: self._pin(session_id, pinned))
@@ -334,6 +338,12 @@ class EngineHost:
             self._fail(ticket, Draining("the engine is stopping"))
             return
         self._scheduler.queue(ticket)
+        active = self._scheduler.active_job(ticket.session_id)
+        if active is not None and active.gives_way:
+            assert active.generator is not None
+            active.generator.close()
+            self._end(active)
+            self._resolve(active, None)
 
     def _start_jobs(self) -> None:
         for ticket in self._scheduler.startable():
@@ -391,7 +401,7 @@ class EngineHost:
             if needed > self._capacity:
                 raise ContextExhausted(needed, self._capacity)
             ticket.tokens, ticket.row_count = step.token_ids, step.row_count
-            ticket.gains = step.gains
+            ticket.gains, ticket.gives_way = step.gains, step.gives_way
             ticket.ready_time = perf_counter()
             self._scheduler.put_last(ticket)
         except StopIteration as end:
@@ -405,6 +415,9 @@ class EngineHost:
         session = self._cache.get(ticket.session_id)
         if session is not None and session.pinned and session.sequence is not None:
             self._scheduler.expect(ticket, session.sequence, perf_counter())
+        self._resolve(ticket, result)
+
+    def _resolve(self, ticket: Ticket, result: Any) -> None:
         if ticket.future.set_running_or_notify_cancel():
             ticket.future.set_result(result)
 
@@ -503,6 +516,10 @@ class EngineHost:
             return
         stopping = Draining("the engine is stopping")
         self._fail(ticket, stopping if self._stopping else RoundSuperseded("cancelled"))
+
+    def _cancel_unstarted(self, ticket: Ticket) -> None:
+        if not self._scheduler.is_active(ticket):
+            self._cancel(ticket)
 
     def _cancel_all(self, session_id: bytes) -> None:
         for ticket in self._scheduler.jobs_of(session_id):

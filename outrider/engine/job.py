@@ -18,12 +18,14 @@ class Step:
 
     The last `len(gains)` tokens may be left out, from the end: `gains` are
     what each of them is expected to add, in tokens, never rising. Fewer rows
-    come back then.
+    come back then. A job whose step `gives_way` is over as soon as its session
+    has another, unless the step is being decoded.
     """
 
     token_ids: Sequence[int]
     row_count: int
     gains: Sequence[float] = ()
+    gives_way: bool = False
 
 
 @dataclass(slots=True)
@@ -34,6 +36,15 @@ class EngineTime:
     decode: float = 0.0
     sample: float = 0.0
     rows: int = 0
+
+    def __add__(self, more: EngineTime) -> EngineTime:
+        """Return the time of both."""
+        return EngineTime(
+            self.queue + more.queue,
+            self.decode + more.decode,
+            self.sample + more.sample,
+            self.rows + more.rows,
+        )
 
 
 class Lease:
@@ -108,4 +119,5 @@ class Ticket:
     tokens: Sequence[int] = ()
     row_count: int = 0
     gains: Sequence[float] = ()
+    gives_way: bool = False
     ready_time: float = 0.0

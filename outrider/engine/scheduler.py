@@ -85,11 +85,15 @@ class Scheduler:
 
     def is_active(self, ticket: Ticket) -> bool:
         """Return whether a job is active."""
-        return self._active.get(ticket.session_id) is ticket
+        return self.active_job(ticket.session_id) is ticket
+
+    def active_job(self, session_id: bytes) -> Ticket | None:
+        """Return the active job of a session, if it has one."""
+        return self._active.get(session_id)
 
     def jobs_of(self, session_id: bytes) -> list[Ticket]:
         """Return all jobs of a session, the waiting ones first."""
-        active = self._active.get(session_id)
+        active = self.active_job(session_id)
         return [*self._lanes.get(session_id, ()), *([active] if active else [])]
 
     def start(self, ticket: Ticket, now: float) -> None:

@@ -168,7 +168,7 @@ class ModelReference(_message.Message):
     def __init__(self, identity: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("session_id", "attempt", "acceptance_rule", "sampling", "seed", "choice_index", "prompt_token_count", "token_limit", "vocabulary_token_count", "candidate_count", "draft_min_probability", "draft_min_ratio", "logprobs", "dropped", "model", "cache_salt")
+    __slots__ = ("session_id", "attempt", "acceptance_rule", "sampling", "seed", "choice_index", "prompt_token_count", "token_limit", "vocabulary_token_count", "candidate_count", "draft_min_probability", "draft_min_ratio", "logprobs", "dropped", "model", "cache_salt", "end_token_ids")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_RULE_FIELD_NUMBER: _ClassVar[int]
@@ -185,6 +185,7 @@ class OpenSession(_message.Message):
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     attempt: int
     acceptance_rule: AcceptanceRule
@@ -201,7 +202,8 @@ class OpenSession(_message.Message):
     dropped: TokenSpan
     model: ModelReference
     cache_salt: bytes
-    def __init__(self, session_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., acceptance_rule: _Optional[_Union[AcceptanceRule, str]] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., choice_index: _Optional[int] = ..., prompt_token_count: _Optional[int] = ..., token_limit: _Optional[int] = ..., vocabulary_token_count: _Optional[int] = ..., candidate_count: _Optional[int] = ..., draft_min_probability: _Optional[float] = ..., draft_min_ratio: _Optional[float] = ..., logprobs: _Optional[_Union[LogprobOptions, _Mapping]] = ..., dropped: _Optional[_Union[TokenSpan, _Mapping]] = ..., model: _Optional[_Union[ModelReference, _Mapping]] = ..., cache_salt: _Optional[bytes] = ...) -> None: ...
+    end_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., acceptance_rule: _Optional[_Union[AcceptanceRule, str]] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., choice_index: _Optional[int] = ..., prompt_token_count: _Optional[int] = ..., token_limit: _Optional[int] = ..., vocabulary_token_count: _Optional[int] = ..., candidate_count: _Optional[int] = ..., draft_min_probability: _Optional[float] = ..., draft_min_ratio: _Optional[float] = ..., logprobs: _Optional[_Union[LogprobOptions, _Mapping]] = ..., dropped: _Optional[_Union[TokenSpan, _Mapping]] = ..., model: _Optional[_Union[ModelReference, _Mapping]] = ..., cache_salt: _Optional[bytes] = ..., end_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LogprobOptions(_message.Message):
     __slots__ = ("top_count", "after_sampling")
@@ -322,28 +324,34 @@ class GetModelResponse(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., service_version: _Optional[str] = ..., model_name: _Optional[str] = ..., description: _Optional[str] = ..., weight_byte_count: _Optional[int] = ..., parameter_count: _Optional[int] = ..., context_token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., rollback_capability: _Optional[_Union[RollbackCapability, str]] = ..., numerics_profile: _Optional[_Union[NumericsProfile, str]] = ..., decode_costs: _Optional[_Iterable[_Union[DecodeCost, _Mapping]]] = ..., thread_count: _Optional[int] = ..., system_info: _Optional[str] = ..., load_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_draft_token_limit: _Optional[int] = ..., activity: _Optional[_Union[EngineActivity, _Mapping]] = ..., machine_digest: _Optional[bytes] = ..., cores_digest: _Optional[bytes] = ..., core_count: _Optional[int] = ..., chat_template: _Optional[str] = ..., identity: _Optional[bytes] = ..., trained_context_token_count: _Optional[int] = ..., embedding_width: _Optional[int] = ..., file_type: _Optional[str] = ..., plain_costs: _Optional[_Union[PlainCosts, _Mapping]] = ...) -> None: ...
 
 class PlainCosts(_message.Message):
-    __slots__ = ("alone_milliseconds", "native_milliseconds", "exact_milliseconds")
+    __slots__ = ("alone_milliseconds", "native_milliseconds", "exact_milliseconds", "continues")
     ALONE_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
     NATIVE_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
     EXACT_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
+    CONTINUES_FIELD_NUMBER: _ClassVar[int]
     alone_milliseconds: float
     native_milliseconds: float
     exact_milliseconds: float
-    def __init__(self, alone_milliseconds: _Optional[float] = ..., native_milliseconds: _Optional[float] = ..., exact_milliseconds: _Optional[float] = ...) -> None: ...
+    continues: bool
+    def __init__(self, alone_milliseconds: _Optional[float] = ..., native_milliseconds: _Optional[float] = ..., exact_milliseconds: _Optional[float] = ..., continues: bool = ...) -> None: ...
 
 class EngineActivity(_message.Message):
-    __slots__ = ("decode_count", "chunk_count", "token_count", "session_count", "open_session_count")
+    __slots__ = ("decode_count", "chunk_count", "token_count", "session_count", "open_session_count", "open_duration", "decode_duration")
     DECODE_COUNT_FIELD_NUMBER: _ClassVar[int]
     CHUNK_COUNT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     SESSION_COUNT_FIELD_NUMBER: _ClassVar[int]
     OPEN_SESSION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OPEN_DURATION_FIELD_NUMBER: _ClassVar[int]
+    DECODE_DURATION_FIELD_NUMBER: _ClassVar[int]
     decode_count: int
     chunk_count: int
     token_count: int
     session_count: int
     open_session_count: int
-    def __init__(self, decode_count: _Optional[int] = ..., chunk_count: _Optional[int] = ..., token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., open_session_count: _Optional[int] = ...) -> None: ...
+    open_duration: _duration_pb2.Duration
+    decode_duration: _duration_pb2.Duration
+    def __init__(self, decode_count: _Optional[int] = ..., chunk_count: _Optional[int] = ..., token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., open_session_count: _Optional[int] = ..., open_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Vocabulary(_message.Message):
     __slots__ = ("type", "token_count", "bos_token_id", "eos_token_id", "eot_token_id", "adds_bos", "adds_eos", "digest", "end_token_ids")

@@ -124,7 +124,7 @@ class VerifyRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., round: _Optional[_Union[VerifyRound, _Mapping]] = ...) -> None: ...
 
 class VerifyRound(_message.Message):
-    __slots__ = ("round", "prefix", "draft_token_ids", "row_form", "draft_survivals", "sent_ahead", "mirostat_mu")
+    __slots__ = ("round", "prefix", "draft_token_ids", "row_form", "draft_survivals", "sent_ahead", "mirostat_mu", "continue_token_count", "decode_draft_limit")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +132,8 @@ class VerifyRound(_message.Message):
     DRAFT_SURVIVALS_FIELD_NUMBER: _ClassVar[int]
     SENT_AHEAD_FIELD_NUMBER: _ClassVar[int]
     MIROSTAT_MU_FIELD_NUMBER: _ClassVar[int]
+    CONTINUE_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DECODE_DRAFT_LIMIT_FIELD_NUMBER: _ClassVar[int]
     round: int
     prefix: _common_pb2.TokenSpan
     draft_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -139,10 +141,12 @@ class VerifyRound(_message.Message):
     draft_survivals: bytes
     sent_ahead: bool
     mirostat_mu: float
-    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., draft_survivals: _Optional[bytes] = ..., sent_ahead: bool = ..., mirostat_mu: _Optional[float] = ...) -> None: ...
+    continue_token_count: int
+    decode_draft_limit: int
+    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., draft_survivals: _Optional[bytes] = ..., sent_ahead: bool = ..., mirostat_mu: _Optional[float] = ..., continue_token_count: _Optional[int] = ..., decode_draft_limit: _Optional[int] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
-    __slots__ = ("round", "rows", "missing", "busy", "superseded", "context_full", "service_time", "cached_token_count")
+    __slots__ = ("round", "rows", "missing", "busy", "superseded", "context_full", "service_time", "cached_token_count", "position", "drafted_token_count")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +155,8 @@ class VerifyResponse(_message.Message):
     CONTEXT_FULL_FIELD_NUMBER: _ClassVar[int]
     SERVICE_TIME_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     round: int
     rows: Rows
     missing: _common_pb2.Missing
@@ -159,7 +165,9 @@ class VerifyResponse(_message.Message):
     context_full: _common_pb2.ContextFull
     service_time: _common_pb2.ServiceTime
     cached_token_count: int
-    def __init__(self, round: _Optional[int] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., missing: _Optional[_Union[_common_pb2.Missing, _Mapping]] = ..., busy: _Optional[_Union[_common_pb2.Busy, _Mapping]] = ..., superseded: _Optional[_Union[_common_pb2.Superseded, _Mapping]] = ..., context_full: _Optional[_Union[_common_pb2.ContextFull, _Mapping]] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ..., cached_token_count: _Optional[int] = ...) -> None: ...
+    position: int
+    drafted_token_count: int
+    def __init__(self, round: _Optional[int] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., missing: _Optional[_Union[_common_pb2.Missing, _Mapping]] = ..., busy: _Optional[_Union[_common_pb2.Busy, _Mapping]] = ..., superseded: _Optional[_Union[_common_pb2.Superseded, _Mapping]] = ..., context_full: _Optional[_Union[_common_pb2.ContextFull, _Mapping]] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ..., cached_token_count: _Optional[int] = ..., position: _Optional[int] = ..., drafted_token_count: _Optional[int] = ...) -> None: ...
 
 class Rows(_message.Message):
     __slots__ = ("first_row", "token_ids", "distributions", "logits", "candidates", "logprobs", "mirostat_mus", "answered_row_count")

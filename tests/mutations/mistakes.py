@@ -22,6 +22,7 @@ class Mistake:
 ACCEPTANCE = "tests/unit/test_acceptance.py"
 DISTRIBUTION = "tests/unit/test_distribution.py"
 GENERATION = "tests/unit/test_generation.py"
+CONTINUING = "tests/unit/test_continuing.py"
 NOISE = "tests/unit/test_noise.py"
 CONTROL = "tests/unit/test_control.py"
 RECEIVED = "tests/unit/test_received_line.py"
@@ -75,22 +76,38 @@ MISTAKES = (
     Mistake(
         "a round sent ahead is kept although it assumed another bonus token",
         "orchestrator/core/target_progress.py",
-        "is_whole and next_token_id == self.in_flight[0].pending",
+        "is_whole and next_token_id == later.pending",
         "is_whole",
         (f"{GENERATION}::test_every_policy_and_running_ahead_write_the_targets_own_text",),
     ),
     Mistake(
         "an answer counts for the oldest round whichever it answers",
         "orchestrator/core/target_progress.py",
-        "return numbers[:1] == [number]",
-        "return bool(numbers)",
-        (f"{GENERATION}::test_the_text_is_the_targets_own_whatever_happens",),
+        "if each.round.number == number:",
+        "if each.round.number:",
+        (f"{CONTINUING}::test_an_answer_to_a_round_that_nobody_sent_changes_nothing",),
+    ),
+    Mistake(
+        "what a target wrote once more is committed twice",
+        "orchestrator/core/verdicts.py",
+        "    if not known:\n        return answer\n",
+        "    if known >= 0:\n        return answer\n",
+        (f"{CONTINUING}::test_what_is_written_once_more_is_not_committed_twice",),
+    ),
+    Mistake(
+        "a target writes by itself after the end of the text",
+        "target_service/verifier.py",
+        "or self._ends(added)",
+        "",
+        (
+            "tests/services/test_continuing.py::test_it_stops_at_the_token_limit_and_at_an_end_token",
+        ),
     ),
     Mistake(
         "a target that was opened again is not sent the text again",
         "orchestrator/core/target_progress.py",
-        "self.is_open = True\n        self.held = 0\n",
-        "self.is_open = True\n",
+        "self.is_open, self.continues = True, continues\n        self.held = 0\n",
+        "self.is_open, self.continues = True, continues\n",
         (f"{GENERATION}::test_a_stream_may_come_back_to_a_replica_that_was_left",),
     ),
     Mistake(

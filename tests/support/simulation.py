@@ -21,7 +21,17 @@ from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
 from outrider.costs import CostTable
 from outrider.errors import PositionPastCache
-from outrider.messages import Form, Frame, Order, Round, Rows, Rule, SessionParameters, compose
+from outrider.messages import (
+    Answer,
+    Form,
+    Frame,
+    Order,
+    Round,
+    Rows,
+    Rule,
+    SessionParameters,
+    compose,
+)
 from outrider.sampling import GREEDY
 from outrider.speculation import Speculation
 
@@ -45,6 +55,7 @@ class Models:
     draft_slowdown: float = 1.0  # of the draft while the target is
     takes_turns: bool = False  # draft and target never decode at the same time
     read_time: float = 0.0  # of the draft, for a token of the text
+    continues: bool = True  # the target, by itself
     spread: float = 2.0  # alpha + beta of the beta distribution that a token's chance is drawn from
 
 
@@ -133,6 +144,7 @@ class Simulation:
         its_control = control(
             speculation, Rule.MATCH, estimates or known_estimates(models), patience
         )
+        self.tokens = tokens
         self.generation = Generation(_plan(its_control, tokens))
         self.target = _Target(self)
         self.draft = _Draft(self)
@@ -212,6 +224,7 @@ def known_estimates(models: Models) -> PairEstimates:
     estimates.latency = Mean(models.draft_round_trip)
     estimates.token_time = Mean(models.draft_token)
     estimates.loaded_token_time = models.draft_token
+    estimates.continues = models.continues
     estimates.takes_turns, estimates.read_time = models.takes_turns, models.read_time
     return estimates
 
@@ -233,7 +246,6 @@ def _plan(its_control: object, tokens: int) -> Plan:
         control=its_control,  # type: ignore[arg-type]
         form=Form.SAMPLED,
         rollback_calls=False,
-        end_token_ids=frozenset(),
         target_context=1 << 20,
     )
 
@@ -275,23 +287,25 @@ class _Peer:
 
 
 class _Target(_Peer):
-    """Decodes one round after the other."""
+    """Decodes one round after the other, and continues by itself where a round allows it."""
 
     def __init__(self, world: Simulation) -> None:
         super().__init__(world)
         self.decodes = self.stale_rows = 0
         self.decode_seconds = 0.0
         self._inbox: deque[Round] = deque()
-        self._decided: list[int] = []
+        self._round: Round | None = None  # the newest that was begun
+        self._text: list[int] = []  # after the newest answer
+        self._used = 0  # tokens of the round's draft that the text has
 
     def open(self) -> None:
         self.stream += 1
-        self.world.generation.target_opened()
+        self.world.generation.target_opened(self.world.models.continues)
 
     def die(self) -> None:
         if self.world.generation.target_ready:
             self.stream += 1
-            self.held, self._decided = [], []
+            self.held, self._text, self._round = [], [], None
             self._inbox.clear()
             self.world.target_busy = False
             self.world.generation.target_lost()
@@ -299,48 +313,80 @@ class _Target(_Peer):
 
     def receive(self, message: Order | Round) -> None:
         assert isinstance(message, Round)
+        while self._inbox and self._inbox[-1].continue_count:
+            self._inbox.pop()
         self._inbox.append(message)
         if not self.world.target_busy:
             self._start()
 
     def _start(self) -> None:
-        if not self._inbox:
-            return
-        world, round_ = self.world, self._inbox.popleft()
-        back = world.models.target_round_trip / 2
-        number = round_.number
+        """Begin a decode: of a new round if there is one, else of what the last one allows."""
+        while self._inbox:
+            if self._begin(self._inbox.popleft()):
+                self._decode()
+                return
+        until = self._round.continue_until if self._round is not None else 0
+        if len(self._text) < min(until, len(_PROMPT) + self.world.tokens):
+            self._decode()
+
+    def _begin(self, round_: Round) -> bool:
+        """Take up a round; return False if there is nothing to decode for it."""
+        world, number = self.world, round_.number
         try:
             prefix = compose(self.held, round_.prefix)
         except PositionPastCache as missing:
             held = missing.held
+            back = world.models.target_round_trip / 2
             self.reply(back, lambda: world.generation.target_missing(number, held))
-            self._start()
-            return
-        common = min(len(prefix), len(self._decided))
-        if round_.is_ahead and prefix[:common] != self._decided[:common]:
-            self._start()  # superseded: the answer before it contradicts it
-            return
-        text = [*prefix, *round_.draft]
-        self.held = text
-        seconds = world.models.costs.seconds(round_.row_count)
+            self._round = None
+            return False
+        written, before = self._text, self._round
+        common = min(len(prefix), len(written))
+        if round_.is_ahead and prefix[:common] != written[:common]:
+            return False  # superseded: the answer before it contradicts it
+        self._round, self._used = round_, 0
+        continued = before is not None and before.continue_count > 0
+        if continued and len(self.held) >= len(written) - 1 and written[: len(prefix)] == prefix:
+            self._use(written[len(prefix) :])
+            return True
+        self._text = prefix
+        return True
+
+    def _use(self, added: Sequence[int]) -> None:
+        """Note which of the round's draft was added to the text: all of it if something else."""
+        assert self._round is not None
+        draft = list(self._round.draft)
+        end = self._used + len(added)
+        self._used = end if draft[self._used : end] == list(added) else len(draft)
+
+    def _decode(self) -> None:
+        world, round_ = self.world, self._round
+        assert round_ is not None
+        limit = round_.decode_limit or len(round_.draft)
+        draft = list(round_.draft[self._used : self._used + limit])
+        prefix = self._text
+        self.held = text = [*prefix, *draft]
+        seconds = world.models.costs.seconds(len(draft) + 1)
         seconds *= world.models.slowdown if world.draft_busy else 1.0
         queue = world.take_turn(seconds)
         self.decodes += 1
         self.decode_seconds += seconds
         committed = world.generation.committed
         if text[: len(committed)] != committed[: len(text)]:
-            self.stale_rows += round_.row_count
-        ids = [world.language.next(text[: len(prefix) + i]) for i in range(round_.row_count)]
-        self._decided = [*prefix, *_accepted(round_.draft, ids)]
+            self.stale_rows += len(draft) + 1
+        ids = [world.language.next(text[: len(prefix) + i]) for i in range(len(draft) + 1)]
+        answer = Answer(round_.number, len(prefix), len(draft), Rows(sampled=ids))
         world.target_busy = True
 
         def done() -> None:
             world.target_busy = False
-            rows = Rows(sampled=ids)
+            added = list(_accepted(draft, ids))
+            self._text = [*prefix, *added]
+            self._use(added)
             self.reply(
-                back + world.models.overhead,
-                lambda: world.generation.target_rows(
-                    number, rows, world.now, ServiceTime(seconds, queue)
+                world.models.target_round_trip / 2 + world.models.overhead,
+                lambda: world.generation.target_wrote(
+                    answer, world.now, ServiceTime(seconds, queue)
                 ),
             )
             self._start()

@@ -56,6 +56,7 @@ def plan(
     draft: int = 3,
     policy: Policy = Policy.FIXED,
     run_ahead: bool | None = False,
+    ends: frozenset[int] = frozenset({END}),
     **options: object,
 ) -> Plan:
     """Return a plan for PROMPT."""
@@ -69,11 +70,11 @@ def plan(
         prompt_count=len(PROMPT),
         token_limit=limit,
         vocabulary=VOCABULARY,
+        end_token_ids=ends,
     )
     usual: dict[str, object] = {
         "form": Form.DISTRIBUTIONS if rule is Rule.REJECTION else Form.SAMPLED,
         "rollback_calls": False,
-        "end_token_ids": frozenset({END}),
         "target_context": 1000,
     }
     speculation = Speculation(n_max=draft, policy=policy, run_ahead=run_ahead)
@@ -481,7 +482,7 @@ def test_every_policy_and_running_ahead_write_the_targets_own_text(
 @SETTINGS
 @given(EVENTS, st.sampled_from(Rule))
 def test_a_stream_may_come_back_to_a_replica_that_was_left(events: bytes, rule: Rule) -> None:
-    world = World(plan(rule, limit=40, end_token_ids=frozenset()))
+    world = World(plan(rule, limit=40, ends=frozenset()))
     world.replicas = [[]]
     run(world, events)
 
@@ -564,7 +565,7 @@ def test_the_draft_always_continues_the_committed_text(
 
 
 def test_with_a_good_draft_few_rounds_are_needed() -> None:
-    world = World(plan(limit=40, draft=4, end_token_ids=frozenset()))
+    world = World(plan(limit=40, draft=4, ends=frozenset()))
     world.open_target(0)
     world.open_draft(0)
     world.act()

@@ -29,6 +29,7 @@ def anything(dice: random.Random) -> tuple[Models, Speculation, Faults]:
         same_host=dice.random() < 0.3,
         slowdown=dice.choice([1.0, 1.5]),
         draft_slowdown=dice.choice([1.0, 3.0]),
+        continues=dice.random() < 0.7,
     )
     speculation = Speculation(
         policy=dice.choice(list(Policy)),

@@ -210,12 +210,12 @@ def _begin(rest: str) -> Ticking:
                 prompt_count=len(prompt),
                 token_limit=int(options["limit"]),
                 vocabulary=VOCABULARY,
+                end_token_ids=frozenset({int(options["end"])} if "end" in options else ()),
             ),
             prompt=prompt,
             control=control(speculation, rule, estimates, patience=1.0),
             form=Form(options.get("form", usual)),
             rollback_calls=options.get("rollback") == "calls",
-            end_token_ids=frozenset({int(options["end"])} if "end" in options else ()),
             target_context=int(options.get("context", 1000)),
         )
     )

@@ -1,0 +1,173 @@
+"""A target that writes by itself, message by message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest_asyncio
+
+from outrider.v1 import common_pb2 as common
+from tests.support.services import TARGET, ModelProcess, running, toy
+from tests.support.streams import VerifyStream, opening, sampled
+from tests.support.toy import ToyModel
+
+TEXT = [0, 12, 40, 7]
+
+
+def model() -> ToyModel:
+    return toy(seed=1)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def service() -> AsyncIterator[ModelProcess]:
+    async with running(ModelProcess(TARGET, model)) as process:
+        yield process
+
+
+def written(count: int) -> list[int]:
+    """Return the target's own text of so many tokens."""
+    text = list(TEXT)
+    while len(text) < len(TEXT) + count:
+        text += sampled(model(), text, 1)
+    return text
+
+
+async def read_until(stream: VerifyStream, length: int) -> tuple[list[int], list[Any]]:
+    """Return the text, and the answers, once it has so many tokens; every answer continues it."""
+    text, answers = list(TEXT), []
+    while len(text) < length:
+        answer = await stream.receive()
+        assert answer.WhichOneof("outcome") == "rows", answer
+        assert answer.position == len(text)
+        drafted, ids = answer.drafted_token_count, list(answer.rows.token_ids)
+        # In these tests a draft is right or wrong as a whole.
+        text += ids if drafted == 0 or ids == written(100)[len(text) :][: len(ids)] else ids[:1]
+        answers.append(answer)
+    return text, answers
+
+
+async def nothing_comes(stream: VerifyStream) -> bool:
+    """Return whether the target writes no more; a round shows that, which would come after it."""
+    try:
+        await asyncio.wait_for(stream.receive(), 0.2)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def test_it_writes_as_far_as_it_may(service: ModelProcess) -> None:
+    async with VerifyStream(service) as stream:
+        await stream.send_round(1, 0, TEXT, continue_token_count=12)
+        text, _ = await read_until(stream, len(TEXT) + 12)
+        assert text == written(12)
+        assert await nothing_comes(stream)
+
+
+async def test_without_leave_it_writes_nothing_by_itself(service: ModelProcess) -> None:
+    async with VerifyStream(service) as stream:
+        answer = await stream.verify(1, 0, TEXT)
+        assert answer.position == len(TEXT) and len(answer.rows.token_ids) == 1
+        assert await nothing_comes(stream)
+
+
+async def test_it_stops_at_the_token_limit_and_at_an_end_token(service: ModelProcess) -> None:
+    text = written(30)
+    end = next(i for i in range(8, 30) if text[i] not in text[4:i])
+    async with VerifyStream(service, token_limit=5) as stream:
+        await stream.send_round(1, 0, TEXT, continue_token_count=50)
+        assert (await read_until(stream, len(TEXT) + 5))[0] == written(5)
+        assert await nothing_comes(stream)
+    async with VerifyStream(service, attempt=2, end_token_ids=[text[end]]) as stream:
+        await stream.send_round(1, 0, TEXT, continue_token_count=50)
+        assert (await read_until(stream, end + 1))[0] == text[: end + 1]
+        assert await nothing_comes(stream)
+
+
+async def test_a_draft_is_verified_a_part_at_a_time(service: ModelProcess) -> None:
+    draft = written(9)[len(TEXT) :]
+    async with VerifyStream(service) as stream:
+        await stream.send_round(1, 0, TEXT, draft, continue_token_count=12, decode_draft_limit=3)
+        text, answers = await read_until(stream, len(TEXT) + 12)
+        assert text[: len(TEXT) + 12] == written(12)
+        assert [each.drafted_token_count for each in answers][:3] == [3, 3, 1]
+
+
+async def test_a_wrong_draft_is_left_at_its_first_wrong_token(service: ModelProcess) -> None:
+    right = written(12)[len(TEXT) :]
+    wrong = [*right[:3], (right[3] + 1) % 64, *right[4:8]]
+    async with VerifyStream(service) as stream:
+        await stream.send_round(1, 0, TEXT, wrong, continue_token_count=12, decode_draft_limit=2)
+        text, answers = list(TEXT), []
+        while len(text) < len(TEXT) + 12:
+            answer = await stream.receive()
+            assert answer.position == len(text)
+            ids, drafted = list(answer.rows.token_ids), answer.drafted_token_count
+            draft = wrong[len(text) - len(TEXT) :][:drafted]
+            agreed = next((i for i in range(drafted) if ids[i] != draft[i]), drafted)
+            text += ids[: agreed + 1] if drafted else ids
+            answers.append(drafted)
+        assert text[: len(TEXT) + 12] == written(12)
+        assert answers[:2] == [2, 2] and not any(answers[2:])
+
+
+async def test_a_round_sent_before_the_news_is_used_as_far_as_it_extends_the_text(
+    service: ModelProcess,
+) -> None:
+    right = written(20)
+    async with VerifyStream(service) as stream:
+        await stream.send_round(1, 0, TEXT, continue_token_count=6)
+        text, _ = await read_until(stream, 10)
+        # As if only two of the six tokens were known to its sender.
+        await stream.send_round(2, 5, right[5:6], right[6:14], continue_token_count=12)
+        answer = await stream.receive()
+        assert (answer.round, answer.position) == (2, 10)
+        assert answer.drafted_token_count == 4
+        assert list(answer.rows.token_ids) == right[10:15]
+        assert text == right[:10]
+
+
+async def test_a_late_draft_that_the_text_contradicts_is_not_verified(
+    service: ModelProcess,
+) -> None:
+    right = written(20)
+    async with VerifyStream(service) as stream:
+        await stream.send_round(1, 0, TEXT, continue_token_count=6)
+        await read_until(stream, 10)
+        wrong = [(right[6] + 1) % 64, *right[7:14]]
+        await stream.send_round(2, 5, right[5:6], wrong, continue_token_count=12)
+        answer = await stream.receive()
+        assert (answer.position, answer.drafted_token_count) == (10, 0)
+
+
+async def test_a_span_that_says_otherwise_is_the_truth(service: ModelProcess) -> None:
+    async with VerifyStream(service) as stream:
+        await stream.send_round(1, 0, TEXT, continue_token_count=6)
+        text, _ = await read_until(stream, 10)
+        other = [(text[6] + 1) % 64]
+        answer = await stream.verify(2, 6, other)
+        assert answer.position == 7
+        assert list(answer.rows.token_ids) == sampled(model(), [*text[:6], *other], 1)
+
+
+async def test_a_session_that_is_closed_while_it_writes_says_so(service: ModelProcess) -> None:
+    async with VerifyStream(service) as stream:
+        await stream.send_round(1, 0, TEXT, continue_token_count=90)
+        await stream.receive()
+        closing = common.CloseSessionRequest(session_id=opening().session_id)
+        await service.stub.CloseSession(closing)
+        while (answer := await stream.receive()).WhichOneof("outcome") == "rows":
+            if answer.position + len(answer.rows.token_ids) >= len(TEXT) + 90:
+                return  # it was quicker
+        assert answer.WhichOneof("outcome") == "superseded"
+        await stream.send_round(2, 60, [5])
+        assert (await stream.receive()).WhichOneof("outcome") == "missing"
+
+
+async def test_what_it_may_write_is_bounded(service: ModelProcess) -> None:
+    for changes in ({"continue_token_count": -1}, {"continue_token_count": 5000}):
+        async with VerifyStream(service, attempt=3) as stream:
+            await stream.send_round(1, 0, TEXT, **changes)
+            assert await stream.end() is grpc.StatusCode.INVALID_ARGUMENT

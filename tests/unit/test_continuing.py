@@ -1,0 +1,269 @@
+"""A target that writes by itself: what it is allowed, and what becomes of what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from orchestrator.core.actions import Commit, SendOrder, SendRound
+from orchestrator.core.controller import Control
+from orchestrator.core.estimates import FIRST_CREDIT, MOST_CREDIT, Mean, PairEstimates
+from orchestrator.core.generation import Generation
+from orchestrator.core.plan import Plan
+from orchestrator.core.policies import control
+from outrider.costs import CostTable
+from outrider.errors import InvalidRequest
+from outrider.messages import (
+    Answer,
+    FinishReason,
+    Form,
+    Frame,
+    Origin,
+    Round,
+    Rows,
+    Rule,
+    SessionParameters,
+    Span,
+)
+from outrider.sampling import GREEDY
+from outrider.speculation import Speculation
+
+PROMPT = [1, 2, 3, 4]
+END = 9
+
+
+def estimates() -> PairEstimates:
+    """Return what is known of a pair whose draft is far away: the target never waits for it."""
+    known = PairEstimates(costs=CostTable([(1, 0.03), (16, 0.032)]), continues=True)
+    known.latency, known.token_time = Mean(0.05), Mean(0.003)
+    return known
+
+
+def generation(
+    limit: int = 200, context: int = 1000, known: PairEstimates | None = None
+) -> Generation:
+    """Return a generation whose streams are open."""
+    opening = SessionParameters(
+        session_id=bytes(16),
+        attempt=1,
+        rule=Rule.MATCH,
+        sampling=GREEDY,
+        seed=7,
+        choice=0,
+        prompt_count=len(PROMPT),
+        token_limit=limit,
+        vocabulary=100,
+        end_token_ids=frozenset({END}),
+    )
+    its_control: Control = control(Speculation(), Rule.MATCH, known or estimates(), patience=1.0)
+    begun = Generation(
+        Plan(
+            opening=opening,
+            prompt=PROMPT,
+            control=its_control,
+            form=Form.SAMPLED,
+            rollback_calls=False,
+            target_context=context,
+        )
+    )
+    begun.target_opened(continues=True)
+    return begun
+
+
+def rounds(generation: Generation, now: float = 0.0) -> list[Round]:
+    return [a.round for a in generation.next_actions(now) if isinstance(a, SendRound)]
+
+
+def wrote(
+    generation: Generation, round_: Round, position: int, *ids: int, drafted: int = 0
+) -> None:
+    answer = Answer(round_.number, position, drafted, Rows(sampled=list(ids)))
+    generation.target_wrote(answer, now=0.1)
+
+
+def committed(generation: Generation) -> list[tuple[Sequence[int], Sequence[Origin]]]:
+    actions = generation.next_actions(0.2)
+    return [(a.token_ids, a.origins) for a in actions if isinstance(a, Commit)]
+
+
+def test_without_a_draft_the_first_round_lets_the_target_write() -> None:
+    [first] = rounds(generation())
+    assert first.continue_until == len(PROMPT) + FIRST_CREDIT
+
+
+def test_an_older_target_is_asked_round_by_round() -> None:
+    begun = generation()
+    begun.target_lost()
+    begun.target_opened(continues=False)
+    [first] = rounds(begun)
+    assert first.continue_count == 0
+
+
+def test_several_plain_tokens_are_one_commit() -> None:
+    begun = generation()
+    [first] = rounds(begun)
+    wrote(begun, first, 4, 5, 6, 7)
+    assert committed(begun) == [([5, 6, 7], [Origin.PLAIN] * 3)]
+    assert begun.counts.rounds == 3
+
+
+def test_credit_is_renewed_before_it_ends_and_not_for_every_token() -> None:
+    begun = generation()
+    [asked] = rounds(begun)
+    sent = 0
+    for i in range(64):
+        wrote(begun, asked, 4 + i, 5)
+        renewed = rounds(begun)
+        sent += len(renewed)
+        asked = (renewed or [asked])[-1]
+        assert asked.continue_until > len(begun.committed)
+    assert 2 <= sent <= 64 / (FIRST_CREDIT / 2)
+
+
+def test_a_target_that_comes_to_the_end_of_its_credit_gets_more_next_time() -> None:
+    known = estimates()
+    begun = generation(known=known)
+    for expected in (2, 4, 8, 64):
+        [asked] = rounds(begun)
+        end = asked.continue_until
+        wrote(begun, asked, len(begun.committed), *[5] * (end - len(begun.committed)))
+        assert known.credit == min(MOST_CREDIT, expected * FIRST_CREDIT)
+        if expected == 8:
+            break
+
+
+def test_the_token_limit_and_the_context_bound_what_the_target_writes_by_itself() -> None:
+    [asked] = rounds(generation(limit=5))
+    assert asked.continue_until == len(PROMPT) + 5
+    [asked] = rounds(generation(context=10))
+    assert asked.continue_until == 11  # the last token need not be decoded
+
+
+def test_what_follows_an_end_token_is_not_part_of_the_text() -> None:
+    begun = generation()
+    [asked] = rounds(begun)
+    wrote(begun, asked, 4, 5, END, 6, 7)
+    assert begun.committed == [*PROMPT, 5, END]
+    assert begun.finished is FinishReason.END_OF_TEXT
+    assert begun.counts.rounds == 2
+
+
+def test_a_stop_sequence_takes_back_what_was_written_after_it() -> None:
+    begun = generation()
+    [asked] = rounds(begun)
+    wrote(begun, asked, 4, 5, 6, 7, 8)
+    begun.next_actions(0.2)
+    begun.stop(6)
+    assert begun.committed == [*PROMPT, 5, 6]
+    assert begun.counts.rounds == 2
+    wrote(begun, asked, 8, 5)
+    assert begun.committed == [*PROMPT, 5, 6]
+
+
+def test_an_answer_to_a_round_that_nobody_sent_changes_nothing() -> None:
+    begun = generation()
+    [asked] = rounds(begun)
+    answer = Answer(asked.number + 5, 4, 0, Rows(sampled=[5]))
+    begun.target_wrote(answer, now=0.1)
+    assert begun.committed == PROMPT
+
+
+def test_an_answer_that_skips_a_token_is_refused() -> None:
+    begun = generation()
+    [asked] = rounds(begun)
+    with pytest.raises(InvalidRequest, match="position"):
+        wrote(begun, asked, 5, 6)
+
+
+def test_an_answer_with_a_draft_that_was_not_sent_is_refused() -> None:
+    begun = generation()
+    [asked] = rounds(begun)
+    with pytest.raises(InvalidRequest, match="draft"):
+        wrote(begun, asked, 4, 5, 6, drafted=1)
+
+
+def test_what_is_written_once_more_is_not_committed_twice() -> None:
+    begun = generation()
+    [asked] = rounds(begun)
+    wrote(begun, asked, 4, 5, 6, 7)
+    wrote(begun, asked, 5, 6, 7, 8)
+    assert begun.committed == [*PROMPT, 5, 6, 7, 8]
+    wrote(begun, asked, 4, 5)
+    assert begun.committed == [*PROMPT, 5, 6, 7, 8]
+
+
+def test_a_target_that_writes_something_else_the_second_time_is_sent_the_text() -> None:
+    begun = generation()
+    [asked] = rounds(begun)
+    wrote(begun, asked, 4, 5, 6, 7)
+    begun.next_actions(0.2)
+    wrote(begun, asked, 5, 66, 67, 68)
+    assert begun.committed == [*PROMPT, 5, 6, 7]
+    [again] = rounds(begun)
+    assert again.prefix == Span(4, [5, 6, 7])
+    wrote(begun, asked, 7, 69)  # on its way when it was asked again
+    assert begun.committed == [*PROMPT, 5, 6, 7]
+    wrote(begun, again, 7, 8)
+    assert begun.committed == [*PROMPT, 5, 6, 7, 8]
+
+
+def drafting() -> tuple[Generation, Round]:
+    """Return a generation after its first token, its draft and target at work."""
+    begun = generation()
+    begun.draft_opened(1000)
+    [asked] = rounds(begun)
+    wrote(begun, asked, 4, 5)
+    begun.next_actions(0.1)
+    return begun, asked
+
+
+def test_what_the_draft_brings_is_sent_to_a_target_that_is_writing() -> None:
+    begun, _ = drafting()
+    begun.draft_frame(Frame(4, 4, [5, 6, 7, 8], b"\xff\xff\xff\xff"), 0.11)
+    [brought] = rounds(begun, 0.11)
+    assert brought.prefix == Span(4, [5])
+    assert list(brought.draft) == [6, 7, 8]
+    assert brought.continue_count > 0
+    # The target had written a token more when it came, and then verified the rest at once.
+    wrote(begun, brought, 5, 6)
+    wrote(begun, brought, 6, 7, 8, 10, drafted=2)
+    assert begun.committed == [*PROMPT, 5, 6, 7, 8, 10]
+    assert (begun.counts.drafted, begun.counts.accepted) == (2, 2)
+
+
+def test_a_draft_that_the_text_contradicts_is_not_sent() -> None:
+    begun, _ = drafting()
+    begun.draft_frame(Frame(4, 4, [55, 6, 7, 8], b"\xff\xff\xff\xff"), 0.11)
+    assert rounds(begun, 0.11) == []
+
+
+def test_after_a_miss_the_draft_starts_over_while_the_target_writes() -> None:
+    begun, asked = drafting()
+    wrote(begun, asked, 5, 6)
+    begun.draft_frame(Frame(4, 4, [55, 6], b"\xff\xff"), 0.11)
+    wrote(begun, asked, 6, 7)
+    orders = [a.order for a in begun.next_actions(0.12) if isinstance(a, SendOrder)]
+    assert orders and orders[-1].committed.end == 7
+
+
+def test_a_round_that_failed_after_a_newer_one_was_sent_is_not_asked_again() -> None:
+    begun, asked = drafting()
+    begun.draft_frame(Frame(4, 4, [5, 6, 7, 8], b"\xff\xff\xff\xff"), 0.11)
+    [brought] = rounds(begun, 0.11)
+    begun.target_busy(asked.number)
+    assert rounds(begun, 0.12) == []
+    begun.target_missing(brought.number, 0)
+    [again] = rounds(begun, 0.13)
+    assert again.prefix == Span(0, [*PROMPT, 5])
+
+
+def test_a_target_that_dies_is_sent_what_was_seen_of_its_text() -> None:
+    begun = generation()
+    [asked] = rounds(begun)
+    wrote(begun, asked, 4, 5, 6)
+    begun.target_lost()
+    begun.target_opened(continues=True)
+    [again] = rounds(begun)
+    assert again.prefix == Span(0, [*PROMPT, 5, 6])
+    assert again.continue_count > 0
