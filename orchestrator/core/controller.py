@@ -227,9 +227,21 @@ class Control(ABC):
     # --- asked ---
 
     @property
+    def may_continue(self) -> bool:
+        """Whether the target can write by itself: where the rule needs no more than its samples."""
+        return self.estimates.continues and self.rule is not Rule.REJECTION
+
+    @property
+    def plain_seconds(self) -> float:
+        """The time of a token without a draft."""
+        estimates = self.estimates
+        beside = estimates.gap if self.may_continue else estimates.overhead
+        return estimates.decode_seconds(1) + beside.value
+
+    @property
     def rate(self) -> float:
         """Rho: tokens per second, at least what the target alone would make."""
-        plain = 1.0 / self.estimates.plain_seconds
+        plain = 1.0 / self.plain_seconds
         return max(plain, self._tokens / self._seconds) if self._seconds > 0.0 else plain
 
     @abstractmethod
@@ -296,7 +308,7 @@ class Control(ABC):
 
     def _overtaken(self) -> int:
         """Return the tokens decoded plainly until a draft comes."""
-        return math.ceil(self.estimates.latency.value / self.estimates.plain_seconds)
+        return math.ceil(self.estimates.latency.value / self.plain_seconds)
 
     def runs_ahead(self) -> bool:
         """Return whether the draft continues while the target verifies."""
@@ -333,7 +345,7 @@ class Control(ABC):
             token_time=estimates.token_time.value,
             slowdown=estimates.slowdown.value,
             confidences=self.acceptance.confidences if self._may_stop else (),
-            gap=estimates.gap.value if estimates.continues else None,
+            gap=estimates.gap.value if self.may_continue else None,
         )
 
     def _best_mode(self, conditions: Conditions) -> Forecast:
@@ -378,7 +390,7 @@ class Control(ABC):
         estimates = self.estimates
         return View(
             rate=self.rate,
-            plain_rate=1.0 / estimates.plain_seconds,
+            plain_rate=1.0 / self.plain_seconds,
             acceptance=self.acceptance.mean,
             draft_token_seconds=estimates.token_time.value,
             latency_seconds=estimates.latency.value,

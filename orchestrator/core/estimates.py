@@ -170,12 +170,6 @@ class PairEstimates:
             probe_after=FIRST_PROBE,
         )
 
-    @property
-    def plain_seconds(self) -> float:
-        """Return the time of a round without a draft."""
-        beside = self.gap if self.continues else self.overhead
-        return self.decode_seconds(1) + beside.value
-
     def decode_seconds(self, row_count: int) -> float:
         """Return the expected time of a decode with so many rows of one session.
 

@@ -117,7 +117,7 @@ class Measured(Control):
         if self._unknown_rounds < self._probe_after or self._is_too_slow():
             return False
         estimates = self.estimates
-        passed = self._unknown_rounds * estimates.plain_seconds
+        passed = self._unknown_rounds * self.plain_seconds
         return not estimates.takes_turns or self._probe_seconds() <= self._PROBE_SHARE * passed
 
     def _probe_seconds(self) -> float:
@@ -216,7 +216,7 @@ class Measured(Control):
             if k:
                 survival *= self.acceptance.chance(confidences[k - 1]) if k <= have else mean
                 tokens += survival
-            time = estimates.plain_seconds
+            time = self.plain_seconds
             if k:
                 time = estimates.decode_seconds(k + 1) + estimates.overhead.value
             hit = survival * mean

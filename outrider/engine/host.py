@@ -80,6 +80,8 @@ class Counters:
     decodes: int = 0
     chunks: int = 0
     tokens: int = 0
+    open_seconds: float = 0.0  # in which there was an open stream, up to its end or the last decode
+    decode_seconds: float = 0.0  # of them, inside decodes
 
 
 class EngineHost:
@@ -115,6 +117,10 @@ class EngineHost:
         self._core_lock: CoreLock
         self._can_exchange = False  # sequences may leave the cache and come back
         self._capacity = 0  # tokens that a session can hold
+        self._open: set[bytes] = set()  # sessions with an open stream
+        self._counted = (
+            0.0  # the time up to which `counters.open_seconds` counts; while any is open
+        )
 
     def start(self) -> Future[Loaded]:
         """Start to load the model.
@@ -469,6 +475,9 @@ class EngineHost:
         spent = perf_counter() - begin
         self._scheduler.note_decode(spent)
         self.counters.decodes += 1
+        if self._open:
+            self.counters.decode_seconds += spent
+            self._count_open(begin + spent)
         count = sum(self._model.padded(len(chunk.token_ids)) for _, chunk in entries)
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
             assert ticket.lease is not None
@@ -525,7 +534,14 @@ class EngineHost:
         for ticket in self._scheduler.jobs_of(session_id):
             self._cancel(ticket)
 
+    def _count_open(self, now: float) -> None:
+        if self._open:
+            self.counters.open_seconds += now - self._counted
+        self._counted = now
+
     def _pin(self, session_id: bytes, pinned: bool) -> None:
+        self._count_open(perf_counter())
+        (self._open.add if pinned else self._open.discard)(session_id)
         if pinned:
             self._cache.enter(session_id, perf_counter()).pinned = True
             return

@@ -83,6 +83,8 @@ class ModelService:
         response.activity.decode_count = counters.decodes
         response.activity.chunk_count = counters.chunks
         response.activity.token_count = counters.tokens
+        response.activity.open_duration.FromMicroseconds(int(1e6 * counters.open_seconds))
+        response.activity.decode_duration.FromMicroseconds(int(1e6 * counters.decode_seconds))
         response.activity.session_count = self.host.session_count()
         response.activity.open_session_count = len(self._owners)
         return response
