@@ -1,7 +1,8 @@
 """A table of draft lengths on one prompt, as `make draft-comparison`: what each gains here.
 
 The lengths take turns, so that a busy machine slows all of them alike; the
-figures are medians over the turns.
+figures are medians over the turns. The speed-up is over the target alone as llama.cpp
+runs it: without padding and messages, as the target measured it when it was loaded.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def table(measured: dict[int, list[Statistics]]) -> Table:
     titles = ("draft length", "drafted", "acceptance", "tokens a round", "tokens/s", "speed-up")
     for title in titles:
         shown.add_column(title, justify="right")
-    plain = median([numbers.tokens_per_second for numbers in measured[0]])
+    alone = measured[0][0].controller.target_alone_token_rate  # in llama.cpp, without messages
     for length, turns in measured.items():
         speed = median([numbers.tokens_per_second for numbers in turns])
         shown.add_row(
@@ -90,7 +91,7 @@ def table(measured: dict[int, list[Statistics]]) -> Table:
             written(median([numbers.acceptance_rate for numbers in turns]), 3),
             written(median([numbers.tokens_per_round for numbers in turns]), 2),
             written(speed, 1),
-            written(speed / plain if speed and plain else None, 2),
+            written(speed / alone if speed and alone else None, 2),
         )
     return shown
 

@@ -310,6 +310,7 @@ def _of_target(target: Peer, generation_count: int) -> PairEstimates:
     if target.model is not None:
         if costs := _costs(target.model):
             estimates.costs = CostTable(costs)
+        estimates.alone_seconds = target.model.plain_costs.alone_milliseconds / 1e3
         estimates.overhead = Mean(target.round_trip)
         estimates.continues = target.model.continues
         trips = 2.0 * target.round_trip / estimates.decode_seconds(1)

@@ -205,6 +205,7 @@ def view(its_control: Control) -> messages.ControllerView:
     return messages.ControllerView(
         token_rate=view.rate,
         plain_token_rate=view.plain_rate,
+        target_alone_token_rate=view.alone_rate,
         acceptance=view.acceptance,
         draft_token_duration=duration(view.draft_token_seconds),
         draft_latency_duration=duration(view.latency_seconds),

@@ -106,23 +106,26 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """Tokens per second against the target alone; None where nothing was drafted."""
+    """Tokens per second against the target alone, as llama.cpp runs it on its machine.
+
+    None where nothing was drafted, or the target does not report it.
+    """
 
     ratio: float | None
-    measured: bool = False
-    same_text: bool | None = None  # as of the target alone; None when that was not run
+    over_plain: float | None = None  # over the same generation without drafts, where that was run
+    same_text: bool | None = None  # as of that one; None when it was not run
 
     @classmethod
     def of(cls, transcript: Transcript, plain: Transcript | None) -> Speedup:
-        """Return the measured one if there is a run without drafts, else the estimate."""
+        """Return the speed-up, compared with a run without drafts if there is one."""
         assert transcript.finished is not None
         numbers = transcript.finished.statistics
         if plain is None:
-            return cls(numbers.estimated_speedup)
+            return cls(numbers.speedup)
         assert plain.finished is not None
         fast, slow = numbers.tokens_per_second, plain.finished.statistics.tokens_per_second
         same = transcript.token_ids == plain.token_ids
-        return cls(fast / slow if fast and slow else None, True, same)
+        return cls(numbers.speedup, fast / slow if fast and slow else None, same)
 
 
 # --- statistics ---
@@ -231,11 +234,14 @@ def _engine(spent: EngineSeconds, peer: Peer | None) -> str:
 
 
 def _speedup(speedup: Speedup) -> str:
-    if speedup.ratio is None:
-        return _NOTHING
-    how = "measured" if speedup.measured else "estimated"
-    same = {None: "", True: ", same text", False: ", another text"}[speedup.same_text]
-    return f"{speedup.ratio:.2f} times the target alone, {how}{same}"
+    words = []
+    if speedup.ratio is not None:
+        words.append(f"{speedup.ratio:.2f} times the target alone in llama.cpp")
+    if speedup.over_plain is not None:
+        words.append(f"{speedup.over_plain:.2f} times rounds without drafts")
+    if speedup.same_text is not None:
+        words.append("same text" if speedup.same_text else "another text")
+    return ", ".join(words) or _NOTHING
 
 
 def _faults(numbers: Statistics) -> list[Line]:

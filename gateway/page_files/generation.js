@@ -25,9 +25,9 @@ export const DRAFT_ENDS = {
 };
 
 export class Generation {
-  constructor(request, plainRate) {
+  constructor(request, aloneRate) {
     this.request = request;
-    this.plainRate = plainRate; // tokens per second expected without a draft; 0 when unknown
+    this.aloneRate = aloneRate; // tokens per second of the target alone in llama.cpp; 0 when unknown
     this.abort = new AbortController();
     this.text = "";
     this.tokens = [];
@@ -71,26 +71,31 @@ export class Generation {
       elapsed,
       rounds: rounds.length,
       generated: this.tokens.length,
-      speedup: drafted ? ratio(rate, this.plainRate) : NaN,
-      basis: this.plainRate ? `live, over ${this.plainRate.toFixed(1)} plain` : "known at the end",
+      speedup: drafted ? ratio(rate, this.aloneRate) : NaN,
+      basis: this.aloneRate ? overAlone(this.aloneRate) : "known at the end",
     };
   }
+}
+
+function overAlone(rate) {
+  return `over ${rate.toFixed(1)} of the target alone`;
 }
 
 function finalNumbers(statistics) {
   const generated = statistics.generated_token_count ?? 0;
   const drafted = statistics.drafted_token_count ?? 0;
   const elapsed = seconds(statistics.generation_duration);
-  const plain = seconds(statistics.plain_round_duration);
+  const alone = statistics.controller?.target_alone_token_rate ?? 0;
+  const rate = ratio(generated - 1, elapsed);
   return {
     drafted,
     generated,
     elapsed,
     accepted: statistics.accepted_token_count ?? 0,
     rounds: statistics.round_count ?? 0,
-    rate: ratio(generated - 1, elapsed),
-    speedup: drafted && plain ? ratio(plain * (generated - 1), elapsed) : NaN,
-    basis: drafted && plain ? `estimated: plain ${time(plain)}` : "",
+    rate,
+    speedup: drafted && alone ? ratio(rate, alone) : NaN,
+    basis: drafted && alone ? overAlone(alone) : "",
   };
 }
 

@@ -21,7 +21,7 @@ function setRunning(value) {
 }
 
 function begin(request, shown) {
-  state.generation = new Generation(request, state.status?.controller?.plain_token_rate || 0);
+  state.generation = new Generation(request, state.status?.controller?.target_alone_token_rate || 0);
   hideTip();
   setText("alert", "");
   at("text").replaceChildren(make("span", { classes: "prompt" }, shown));

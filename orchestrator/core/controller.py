@@ -58,7 +58,8 @@ class View:
     """What the controller thinks, for the statistics."""
 
     rate: float  # rho, tokens per second
-    plain_rate: float  # expected of the target alone
+    plain_rate: float  # expected of rounds without a draft
+    alone_rate: float  # of the target without padding and messages; 0 where it is not known
     acceptance: float
     draft_token_seconds: float
     latency_seconds: float
@@ -391,6 +392,7 @@ class Control(ABC):
         return View(
             rate=self.rate,
             plain_rate=1.0 / self.plain_seconds,
+            alone_rate=1.0 / estimates.alone_seconds if estimates.alone_seconds else 0.0,
             acceptance=self.acceptance.mean,
             draft_token_seconds=estimates.token_time.value,
             latency_seconds=estimates.latency.value,

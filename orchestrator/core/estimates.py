@@ -117,6 +117,8 @@ class PairEstimates:
     """What was learned about a pair of models and the links to them; outlives the sessions."""
 
     costs: CostTable = field(default_factory=lambda: CostTable(_UNKNOWN_COSTS))
+    alone_seconds: float = 0.0
+    """Of a token of the target alone, without padding and messages; 0 where it is not reported."""
     same_host: bool = False  # draft and target share their cores
     takes_turns: bool = False  # and never decode at the same time
     sharing: Mean = field(default_factory=lambda: Mean(1.0))

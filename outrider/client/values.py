@@ -181,6 +181,7 @@ class ControllerView:
 
     token_rate: float = 0.0  # over the last rounds
     plain_token_rate: float = 0.0  # expected without a draft
+    target_alone_token_rate: float = 0.0  # in llama.cpp, without messages; 0 where not known
     acceptance: float = 0.0  # of a draft token of which nothing is known
     draft_token_seconds: float = 0.0  # the draft's own time for one
     draft_latency_seconds: float = 0.0  # from an order to its first frame, beside that
@@ -243,12 +244,11 @@ class Statistics:
         return _ratio(self.prompt_token_count, self.prompt_seconds)
 
     @property
-    def estimated_speedup(self) -> float | None:
-        """Generation against the target alone, estimated; None when nothing was drafted."""
-        if not self.drafted_token_count or not self.plain_round_seconds:
+    def speedup(self) -> float | None:
+        """Speed over the target's alone, as llama.cpp runs it; None when nothing was drafted."""
+        if not self.drafted_token_count or self.tokens_per_second is None:
             return None
-        plain = self.plain_round_seconds * (self.generated_token_count - 1)
-        return _ratio(plain, self.generation_seconds)
+        return _ratio(self.tokens_per_second, self.controller.target_alone_token_rate)
 
     @property
     def network_seconds(self) -> float:

@@ -409,7 +409,7 @@ class GenerationStatistics(_message.Message):
     def __init__(self, prompt_token_count: _Optional[int] = ..., generated_token_count: _Optional[int] = ..., drafted_token_count: _Optional[int] = ..., accepted_token_count: _Optional[int] = ..., round_count: _Optional[int] = ..., drafted_round_count: _Optional[int] = ..., draft_length: _Optional[int] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., first_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., generation_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., target_time: _Optional[_Union[EngineTime, _Mapping]] = ..., draft_time: _Optional[_Union[EngineTime, _Mapping]] = ..., wire_byte_count: _Optional[int] = ..., draft_fault_count: _Optional[int] = ..., target_fault_count: _Optional[int] = ..., verify_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., plain_round_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ..., cached_token_count: _Optional[int] = ..., accepted_by_round: _Optional[_Iterable[int]] = ..., drafted_by_round: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ControllerView(_message.Message):
-    __slots__ = ("token_rate", "plain_token_rate", "acceptance", "draft_token_duration", "draft_latency_duration", "round_overhead_duration", "slowdown", "run_ahead", "decode_costs", "takes_turns")
+    __slots__ = ("token_rate", "plain_token_rate", "acceptance", "draft_token_duration", "draft_latency_duration", "round_overhead_duration", "slowdown", "run_ahead", "decode_costs", "takes_turns", "target_alone_token_rate")
     TOKEN_RATE_FIELD_NUMBER: _ClassVar[int]
     PLAIN_TOKEN_RATE_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -420,6 +420,7 @@ class ControllerView(_message.Message):
     RUN_AHEAD_FIELD_NUMBER: _ClassVar[int]
     DECODE_COSTS_FIELD_NUMBER: _ClassVar[int]
     TAKES_TURNS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_ALONE_TOKEN_RATE_FIELD_NUMBER: _ClassVar[int]
     token_rate: float
     plain_token_rate: float
     acceptance: float
@@ -430,7 +431,8 @@ class ControllerView(_message.Message):
     run_ahead: bool
     decode_costs: _containers.RepeatedCompositeFieldContainer[_common_pb2.DecodeCost]
     takes_turns: bool
-    def __init__(self, token_rate: _Optional[float] = ..., plain_token_rate: _Optional[float] = ..., acceptance: _Optional[float] = ..., draft_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_latency_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_overhead_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., slowdown: _Optional[float] = ..., run_ahead: bool = ..., decode_costs: _Optional[_Iterable[_Union[_common_pb2.DecodeCost, _Mapping]]] = ..., takes_turns: bool = ...) -> None: ...
+    target_alone_token_rate: float
+    def __init__(self, token_rate: _Optional[float] = ..., plain_token_rate: _Optional[float] = ..., acceptance: _Optional[float] = ..., draft_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_latency_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_overhead_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., slowdown: _Optional[float] = ..., run_ahead: bool = ..., decode_costs: _Optional[_Iterable[_Union[_common_pb2.DecodeCost, _Mapping]]] = ..., takes_turns: bool = ..., target_alone_token_rate: _Optional[float] = ...) -> None: ...
 
 class EngineTime(_message.Message):
     __slots__ = ("queue_duration", "decode_duration", "sample_duration", "prompt_duration")

@@ -72,7 +72,7 @@ Compare = Annotated[
     bool,
     typer.Option(
         "--compare",
-        help="Generate once more without drafts, and measure the speed-up.",
+        help="Generate once more without drafts, and compare speed and text.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]

@@ -134,6 +134,7 @@ async def test_the_statistics_and_the_status_say_what_the_controller_goes_by(tri
     completion = await generate(trio.orchestrator, request(token_limit=48))
     status = await trio.orchestrator.status()
     for view in (completion.statistics.controller, status.controller):
+        assert view.target_alone_token_rate > 0
         assert view.plain_token_rate > 0 and 0 < view.acceptance < 1
         assert view.draft_token_duration.ToNanoseconds() > 0
         assert [cost.row_count for cost in view.decode_costs]

@@ -343,6 +343,10 @@ def has_no_number(response: common.GetModelResponse) -> None:
     response.decode_costs[0].milliseconds = float("nan")
 
 
+def has_no_plain_cost(response: common.GetModelResponse) -> None:
+    response.plain_costs.alone_milliseconds = float("nan")
+
+
 def has_no_rows(response: common.GetModelResponse) -> None:
     response.decode_costs[0].row_count = 0
 
@@ -357,11 +361,12 @@ def has_no_rows(response: common.GetModelResponse) -> None:
     "members",
     [
         {"change": staticmethod(has_no_number)},
+        {"change": staticmethod(has_no_plain_cost)},
         {"change": staticmethod(has_no_rows)},
         {"drops_names": 3},
         {"lists_for_ever": True},
     ],
-    ids=["nan", "zero rows", "fewer names", "endless"],
+    ids=["nan", "nan alone", "zero rows", "fewer names", "endless"],
 )
 async def test_a_draft_that_describes_itself_wrongly_is_refused_and_watched(
     members: dict[str, Any],

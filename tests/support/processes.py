@@ -45,7 +45,10 @@ class ServiceProcess:
     def start(self) -> None:
         """Run the process; `wait_until_serving` says when it can be used."""
         self._process = subprocess.Popen(
-            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            self._command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OUTRIDER_TARGET_NUMERICS": "exact"},  # texts are compared
         )
 
     @property

@@ -126,7 +126,7 @@ class Script:
             "draft_network_duration": f"{0.04 * generating:.9f}s",
             "verify_wait_duration": f"{0.081 + 0.80 * generating:.9f}s",
             "verify_network_duration": f"{0.11 * generating:.9f}s",
-            "plain_round_duration": "0.045s",
+            "controller": {"target_alone_token_rate": 22.2},
             "wire_byte_count": "4821",
         }
 
@@ -135,7 +135,7 @@ STATUS: Json = {
     "service_version": "0.1.0",
     "active_generation_count": 1,
     "speculating": True,
-    "controller": {"token_rate": 31.5, "plain_token_rate": 22.2},
+    "controller": {"token_rate": 31.5, "target_alone_token_rate": 22.2},
     "peers": [
         {
             "role": "target",

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import pytest
 
 from outrider.client import (
+    ControllerView,
     Delta,
     EngineSeconds,
     Finished,
@@ -64,6 +65,7 @@ STATISTICS = Statistics(
     verify_network_seconds=0.125,
     draft_network_seconds=0.0625,
     plain_round_seconds=0.875,
+    controller=ControllerView(target_alone_token_rate=1 / 0.875),
 )
 MODEL = Model(
     name="small",
@@ -151,7 +153,7 @@ def test_statistics_name_everything_a_user_asks_for():
         "": "+ network 188 ms (9 %) + other 250 ms (12 %)",
         "target": "load 500 ms, prompt 250 ms, decode 750 ms, sampling 62 ms",
         "draft": "load 500 ms, prompt 0 ms, decode 250 ms, sampling 0 ms",
-        "speed-up": "2.00 times the target alone, estimated",
+        "speed-up": "2.00 times the target alone in llama.cpp",
         "seed": "42 (shared-noise)",
         "finished": "token limit",
     }
@@ -200,34 +202,38 @@ def with_speed(seconds: float, token_ids: tuple[int, ...] = (7, 8, 9, 10, 11)) -
     return transcript
 
 
-def test_the_speed_up_is_estimated_from_the_cost_of_plain_rounds():
-    # Four tokens after the first, 0.875 s each alone, took 1.75 s.
-    assert Speedup.of(transcript_of(), None) == Speedup(2.0)
+def test_the_speed_up_is_over_the_target_alone_in_llama_cpp():
+    # Four tokens after the first in 1.75 s; alone, each takes 0.875 s.
+    assert Speedup.of(transcript_of(), None) == Speedup(pytest.approx(2.0))
 
 
-def test_a_run_without_drafts_measures_the_speed_up_and_compares_the_text():
-    assert Speedup.of(transcript_of(), with_speed(7.0)) == Speedup(4.0, True, True)
+def test_a_run_without_drafts_is_compared_with_but_is_not_what_the_speed_up_is_over():
+    found = Speedup.of(transcript_of(), with_speed(7.0))
+    assert found == Speedup(pytest.approx(2.0), 4.0, True)
     other = with_speed(7.0, (7, 8, 9, 10, 12))
-    assert Speedup.of(transcript_of(), other) == Speedup(4.0, True, False)
+    assert Speedup.of(transcript_of(), other) == Speedup(pytest.approx(2.0), 4.0, False)
 
 
 def test_nothing_to_compare_is_no_speed_up():
     undrafted = transcript_of(replace(STATISTICS, drafted_token_count=0))
-    unknown = transcript_of(replace(STATISTICS, plain_round_seconds=0.0))
+    unknown = transcript_of(replace(STATISTICS, controller=ControllerView()))
     assert Speedup.of(undrafted, None) == Speedup.of(unknown, None) == NOTHING
-    assert Speedup.of(transcript_of(), with_speed(0.0)).ratio is None
+    assert Speedup.of(transcript_of(), with_speed(0.0)).over_plain is None
     assert shown()["speed-up"] == "n/a"
 
 
 @pytest.mark.parametrize(
     ("speedup", "line"),
     [
-        (Speedup(1.499), "1.50 times the target alone, estimated"),
-        (Speedup(2.26, True, True), "2.26 times the target alone, measured, same text"),
-        (Speedup(0.5, True, False), "0.50 times the target alone, measured, another text"),
+        (Speedup(1.499), "1.50 times the target alone in llama.cpp"),
+        (
+            Speedup(1.5, 2.26, True),
+            "1.50 times the target alone in llama.cpp, 2.26 times rounds without drafts, same text",
+        ),
+        (Speedup(None, 0.5, False), "0.50 times rounds without drafts, another text"),
     ],
 )
-def test_the_speed_up_says_how_it_was_found(speedup: Speedup, line: str):
+def test_the_speed_up_says_what_it_is_over(speedup: Speedup, line: str):
     assert shown(speedup=speedup)["speed-up"] == line
 
 
@@ -266,7 +272,7 @@ def test_ratios_over_nothing_are_not_numbers():
     assert "n/a" in lines["time"]
     found = json_object(transcript_of(numbers), STATUS, NOTHING)
     assert found["statistics"]["acceptance_rate"] is None
-    assert found["speedup"] == {"ratio": None, "measured": False, "same_text": None}
+    assert found["speedup"] == {"ratio": None, "over_plain": None, "same_text": None}
 
 
 def test_nothing_accepted_is_a_rate_of_zero():
@@ -275,7 +281,7 @@ def test_nothing_accepted_is_a_rate_of_zero():
 
 
 def test_the_json_object_survives_json():
-    found = json_object(transcript_of(), STATUS, Speedup(2.5, True, True))
+    found = json_object(transcript_of(), STATUS, Speedup(2.5, 1.5, True))
     assert json.loads(json.dumps(found))["origins"] == found["origins"]
     assert found["text"] == "abc"
     assert found["prompt_token_ids"] == [0, 1, 2]
@@ -284,7 +290,7 @@ def test_the_json_object_survives_json():
     assert (found["seed"], found["acceptance"]) == (42, "shared-noise")
     assert found["finish_reason"] == "token limit"
     assert found["models"]["draft"]["parameter_count"] == 2_000_000
-    assert found["speedup"] == {"ratio": 2.5, "measured": True, "same_text": True}
+    assert found["speedup"] == {"ratio": 2.5, "over_plain": 1.5, "same_text": True}
 
 
 def test_the_json_statistics_hold_every_number_and_the_ratios():
