@@ -19,6 +19,9 @@ MAX_DRAFT = 64
 MAX_CONTINUED = 4096
 """Tokens that a target may be allowed to write by itself at most."""
 
+MAX_GATHER_MS = 1000
+"""Milliseconds for which a target may be allowed to keep what it writes by itself."""
+
 MAX_BEAMS = 16
 """Completions that a beam search keeps in view at most."""
 
@@ -241,6 +244,7 @@ class Round:
     mirostat_mu: float | None = None  # after the prefix; None at the start and without mirostat
     continue_count: int = 0  # after the prefix, the target may write so many tokens by itself
     decode_limit: int = 0  # draft tokens that one decode verifies at most; 0: no limit
+    gather_ms: int = 0  # for which the target may gather what it writes by itself
 
     @property
     def continue_until(self) -> int:

@@ -20,6 +20,7 @@ from outrider.messages import (
     MAX_CANDIDATES,
     MAX_CONTINUED,
     MAX_DRAFT,
+    MAX_GATHER_MS,
     MAX_TOP_LOGPROBS,
     NOTHING_DROPPED,
     SALT_BYTES,
@@ -447,7 +448,12 @@ def read_round(message: target.VerifyRound, size: int) -> Round:
         raise InvalidRequest("continue_token_count", f"[0, {MAX_CONTINUED}], with SAMPLED only")
     if limit < 0 or (limit and form is not Form.SAMPLED):
         raise InvalidRequest("decode_draft_limit", "must be at least 0, with SAMPLED only")
-    return Round(number, prefix, ids, form, message.sent_ahead, survivals, mu, continued, limit)
+    gather = message.gather_milliseconds
+    if not 0 <= gather <= MAX_GATHER_MS:
+        raise InvalidRequest("gather_milliseconds", f"[0, {MAX_GATHER_MS}], not {gather}")
+    return Round(
+        number, prefix, ids, form, message.sent_ahead, survivals, mu, continued, limit, gather
+    )
 
 
 def write_round(round_: Round) -> target.VerifyRequest:
@@ -463,6 +469,7 @@ def write_round(round_: Round) -> target.VerifyRequest:
             mirostat_mu=round_.mirostat_mu,
             continue_token_count=round_.continue_count,
             decode_draft_limit=round_.decode_limit,
+            gather_milliseconds=round_.gather_ms,
         )
     )
 

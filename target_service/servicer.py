@@ -53,9 +53,6 @@ _MOST_UNANSWERED = 16
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-_GATHER_SECONDS = 0.004
-"""After an answer without a draft, what the target writes by itself is gathered for so long."""
-
 _SCORES_PER_MESSAGE = 64  # with 128 alternatives each, some 20 ms of a reader's time
 _KEPT_REPLIES = 256
 _KEPT_REPLY_BYTES = 1 << 16
@@ -378,8 +375,8 @@ class _VerifyStream:
         await _write(context, reply)
         if not waiting.round.continue_count:
             self._servicer.keep_reply(self._opening, waiting.asked, reply)
-        elif not waiting.round.draft:
-            await asyncio.sleep(_GATHER_SECONDS)
+        elif waiting.round.gather_ms:
+            await asyncio.sleep(waiting.round.gather_ms / 1e3)
 
     def close(self) -> None:
         """Stop what is in flight."""

@@ -53,6 +53,9 @@ from outrider.messages import (
 )
 
 T = TypeVar("T")
+_GATHER_MS = 16
+"""Where no draft is to hear of it, the text comes in pieces of so many milliseconds: a frame of a
+screen. A message for every token of a fast target would take its cores from it."""
 
 
 class Generation:
@@ -399,7 +402,7 @@ class Generation:
             count = 0
         asked = self._ask(length, count, self._target.prefix(self.committed))
         asked.draft_end = self._why(asked.round.draft, cap, wanted)
-        self._let_continue(asked, self._credit(wanted), count)
+        self._let_continue(asked, wanted, count)
 
     def _follow(self, now: float) -> None:
         """Keep a target that continues by itself supplied with the line, and with credit."""
@@ -423,13 +426,17 @@ class Generation:
             asked = self._ask(length, len(line), self._target.prefix(self.committed))
             asked.draft_end = self._why(asked.round.draft, cap, wanted)
             asked.is_waited_for = False
-            self._let_continue(asked, credit, limit)
+            self._let_continue(asked, wanted, limit)
 
-    def _let_continue(self, asked: RoundInFlight, credit: int, limit: int) -> None:
-        """Let the target write so many tokens after a round, verifying `limit` at once at most."""
-        if credit:
-            limit = limit if asked.round.draft else 0
-            asked.round = replace(asked.round, continue_count=credit, decode_limit=limit)
+    def _let_continue(self, asked: RoundInFlight, wanted: int, limit: int) -> None:
+        """Let the target write by itself after a round, verifying `limit` at once at most."""
+        if credit := self._credit(wanted):
+            asked.round = replace(
+                asked.round,
+                continue_count=credit,
+                decode_limit=limit if asked.round.draft else 0,
+                gather_ms=0 if wanted else _GATHER_MS,
+            )
 
     def _credit(self, wanted: int) -> int:
         """Return the tokens that the target may write by itself now; 0: it waits for a draft."""

@@ -124,7 +124,7 @@ class VerifyRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., round: _Optional[_Union[VerifyRound, _Mapping]] = ...) -> None: ...
 
 class VerifyRound(_message.Message):
-    __slots__ = ("round", "prefix", "draft_token_ids", "row_form", "draft_survivals", "sent_ahead", "mirostat_mu", "continue_token_count", "decode_draft_limit")
+    __slots__ = ("round", "prefix", "draft_token_ids", "row_form", "draft_survivals", "sent_ahead", "mirostat_mu", "continue_token_count", "decode_draft_limit", "gather_milliseconds")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,7 @@ class VerifyRound(_message.Message):
     MIROSTAT_MU_FIELD_NUMBER: _ClassVar[int]
     CONTINUE_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     DECODE_DRAFT_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    GATHER_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
     round: int
     prefix: _common_pb2.TokenSpan
     draft_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -143,7 +144,8 @@ class VerifyRound(_message.Message):
     mirostat_mu: float
     continue_token_count: int
     decode_draft_limit: int
-    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., draft_survivals: _Optional[bytes] = ..., sent_ahead: bool = ..., mirostat_mu: _Optional[float] = ..., continue_token_count: _Optional[int] = ..., decode_draft_limit: _Optional[int] = ...) -> None: ...
+    gather_milliseconds: int
+    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., draft_survivals: _Optional[bytes] = ..., sent_ahead: bool = ..., mirostat_mu: _Optional[float] = ..., continue_token_count: _Optional[int] = ..., decode_draft_limit: _Optional[int] = ..., gather_milliseconds: _Optional[int] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
     __slots__ = ("round", "rows", "missing", "busy", "superseded", "context_full", "service_time", "cached_token_count", "position", "drafted_token_count")
