@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 import outrider
 from orchestrator.streams import Stream, is_cancelled, model_changed
 from outrider import logs, wire
+from outrider.descriptions import check_model
 from outrider.errors import (
     InvalidRequest,
     PeerUnavailable,
@@ -107,7 +108,7 @@ def check_description(role: str, model: common.GetModelResponse) -> None:
             f"protocol version differs: {role} {model.protocol_version}, "
             f"orchestrator {outrider.PROTOCOL_VERSION}"
         )
-    wire.check_model(model)
+    check_model(model)
 
 
 class Peer:

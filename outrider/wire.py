@@ -52,7 +52,6 @@ from outrider.v1 import target_service_pb2 as target
 SESSION_ID_BYTES = 16
 IDENTITY_BYTES = 32  # of a model: a SHA-256
 MAX_MODEL_NAME = 256
-MAX_VOCABULARY = 1 << 22
 MAX_END_IDS = 1024
 MAX_SUPPORT = 4096
 """Entries of one draft distribution at most."""
@@ -157,14 +156,14 @@ def read_opening(message: common.OpenSession) -> SessionParameters:
     """Return what a stream opens with."""
     return SessionParameters(
         session_id=read_session_id(message.session_id),
-        attempt=_at_least("attempt", message.attempt, 0),
+        attempt=at_least("attempt", message.attempt, 0),
         rule=RULES.read(message.acceptance_rule),
         sampling=read_sampling(message.sampling),
         seed=message.seed,
-        choice=_at_least("choice_index", message.choice_index, 0),
-        prompt_count=_at_least("prompt_token_count", message.prompt_token_count, 1),
-        token_limit=_at_least("token_limit", message.token_limit, 0),
-        vocabulary=_at_least("vocabulary_token_count", message.vocabulary_token_count, 1),
+        choice=at_least("choice_index", message.choice_index, 0),
+        prompt_count=at_least("prompt_token_count", message.prompt_token_count, 1),
+        token_limit=at_least("token_limit", message.token_limit, 0),
+        vocabulary=at_least("vocabulary_token_count", message.vocabulary_token_count, 1),
         candidate_count=_read_candidate_count(message.candidate_count),
         min_probability=_within("draft_min_probability", message.draft_min_probability, 0, 1),
         min_ratio=_within("draft_min_ratio", message.draft_min_ratio, 0, np.inf),
@@ -205,75 +204,6 @@ def hosted_model(message: common.GetModelResponse) -> ModelReference:
 def writer_of(started: orchestrator.GenerationStarted) -> ModelReference:
     """Return the model that writes a text."""
     return ModelReference(started.model_identity, started.model_name)
-
-
-def check_model(message: common.GetModelResponse) -> None:
-    """Raise InvalidRequest for a description with which a peer could not be used."""
-    if len(message.identity) != IDENTITY_BYTES:
-        raise InvalidRequest("identity", f"{len(message.identity)} bytes, not {IDENTITY_BYTES}")
-    for name, most in _MOST_CHARACTERS.items():
-        if len(getattr(message, name)) > most:
-            raise InvalidRequest(name, f"is longer than {most}")
-    for name, least in _LEAST_OF_A_MODEL.items():
-        _at_least(name, getattr(message, name), least)
-    _check_vocabulary(message.vocabulary)
-    _check_costs(message.decode_costs)
-    _check_plain_costs(message.plain_costs)
-
-
-_MOST_CHARACTERS = {
-    "service_version": 256,
-    "model_name": 1024,
-    "description": 4096,
-    "system_info": 65536,
-    "chat_template": 1 << 20,
-    "machine_digest": 64,
-    "cores_digest": 64,
-}
-_LEAST_OF_A_MODEL = {
-    "context_token_count": 1,
-    "session_count": 1,
-    "weight_byte_count": 0,
-    "parameter_count": 0,
-    "thread_count": 0,
-    "core_count": 0,
-    "round_draft_token_limit": 0,
-}
-_MOST_COSTS = 256
-_LONGEST_DECODE = 3.6e6  # milliseconds
-
-
-def _check_vocabulary(message: common.Vocabulary) -> None:
-    count = message.token_count
-    if not 1 <= count <= MAX_VOCABULARY:
-        raise InvalidRequest("vocabulary.token_count", f"{count} is not in [1, {MAX_VOCABULARY}]")
-    for name in ("bos_token_id", "eos_token_id", "eot_token_id"):
-        if not -1 <= getattr(message, name) < count:
-            raise InvalidRequest(f"vocabulary.{name}", f"is outside [-1, {count})")
-    read_ids("vocabulary.end_token_ids", message.end_token_ids, count)
-    if len(message.digest) > 64:
-        raise InvalidRequest("vocabulary.digest", "is longer than 64 bytes")
-
-
-def _check_costs(costs: Sequence[common.DecodeCost]) -> None:
-    """Refuse what no table can be made of; times may fall where rows rise, and they do."""
-    if len(costs) > _MOST_COSTS:
-        raise InvalidRequest("decode_costs", f"{len(costs)}, at most {_MOST_COSTS}")
-    before = 0
-    for cost in costs:
-        if cost.row_count <= before:
-            raise InvalidRequest("decode_costs.row_count", f"{cost.row_count} after {before}")
-        if not 0.0 < cost.milliseconds <= _LONGEST_DECODE:
-            wrong = f"{cost.milliseconds} is not in (0, {_LONGEST_DECODE:.0f}]"
-            raise InvalidRequest("decode_costs.milliseconds", wrong)
-        before = cost.row_count
-
-
-def _check_plain_costs(costs: common.PlainCosts) -> None:
-    for field, milliseconds in costs.ListFields():
-        if not 0.0 <= milliseconds <= _LONGEST_DECODE:
-            wrong = f"{milliseconds} is not in [0, {_LONGEST_DECODE:.0f}]"
-            raise InvalidRequest(f"plain_costs.{field.name}", wrong)
 
 
 def _read_dropped(message: common.OpenSession) -> Span:
@@ -336,7 +266,7 @@ def read_tokenized(message: target.TokenizeResponse, count: int, size: int) -> l
 
 def read_span(field: str, message: common.TokenSpan, size: int) -> Span:
     """Return a span of ids in [0, size)."""
-    position = _at_least(f"{field}.position", message.position, 0)
+    position = at_least(f"{field}.position", message.position, 0)
     return Span(position, read_ids(f"{field}.token_ids", message.token_ids, size))
 
 
@@ -347,9 +277,9 @@ def write_span(span: Span) -> common.TokenSpan:
 
 def read_order(message: draft.DraftOrder, size: int) -> Order:
     """Return an order of ids in [0, size)."""
-    number = _at_least("order", message.order, 1)
+    number = at_least("order", message.order, 1)
     span = read_span("committed", message.committed, size)
-    until = _at_least("draft_until", message.draft_until, 0)
+    until = at_least("draft_until", message.draft_until, 0)
     if span.end == 0:
         raise InvalidRequest("committed", "holds no token to continue")
     if until > span.end + MAX_DRAFT:
@@ -384,8 +314,8 @@ def read_frame(message: draft.DraftResponse, size: int) -> Frame:
     if frame.distributions and len(frame.distributions) != len(frame.token_ids):
         raise InvalidRequest("distributions", "needs one for every token")
     return Frame(
-        base=_at_least("base", frame.base, 0),
-        position=_at_least("position", frame.position, frame.base),
+        base=at_least("base", frame.base, 0),
+        position=at_least("position", frame.position, frame.base),
         token_ids=read_ids("token_ids", frame.token_ids, size),
         confidences=frame.confidences,
         rows=[
@@ -430,7 +360,7 @@ def _read_draft_row(message: draft.DraftDistribution, token_id: int, size: int) 
 
 def read_round(message: target.VerifyRound, size: int) -> Round:
     """Return a round of ids in [0, size)."""
-    number = _at_least("round", message.round, 1)
+    number = at_least("round", message.round, 1)
     prefix = read_span("prefix", message.prefix, size)
     if prefix.end == 0:
         raise InvalidRequest("prefix", "a verify needs at least one token to decode")
@@ -599,7 +529,8 @@ def _within(field: str, value: float, least: float, most: float) -> float:
     return value
 
 
-def _at_least(field: str, value: int, minimum: int) -> int:
+def at_least(field: str, value: int, minimum: int) -> int:
+    """Return a value; raise InvalidRequest for one below the minimum."""
     if value < minimum:
         raise InvalidRequest(field, f"must be at least {minimum}, not {value}")
     return value

@@ -13,13 +13,13 @@ import grpc
 import pytest
 
 from draft_service.servicer import DraftServicer
+from outrider.descriptions import check_model
 from outrider.errors import InvalidRequest
 from outrider.messages import PeerState
 from outrider.speculation import Speculation
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import orchestrator_service_pb2 as messages
-from outrider.wire import check_model
 from tests.support.hostile import Vitals, hostile_process
 from tests.support.services import (
     DRAFT,

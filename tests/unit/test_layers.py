@@ -54,6 +54,7 @@ PURE = (
     "orchestrator.chat.tool_calls",
 )
 PURE_OVER_PROTOBUF = (
+    "outrider.descriptions",
     "outrider.wire",
     "outrider.handshake",
     "orchestrator.request",

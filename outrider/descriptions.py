@@ -1,0 +1,80 @@
+"""What a model service may say of itself: checked before anything relies on it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outrider.errors import InvalidRequest
+from outrider.v1 import common_pb2 as common
+from outrider.wire import IDENTITY_BYTES, at_least, read_ids
+
+MAX_VOCABULARY = 1 << 22
+
+
+def check_model(message: common.GetModelResponse) -> None:
+    """Raise InvalidRequest for a description with which a peer could not be used."""
+    if len(message.identity) != IDENTITY_BYTES:
+        raise InvalidRequest("identity", f"{len(message.identity)} bytes, not {IDENTITY_BYTES}")
+    for name, most in _MOST_CHARACTERS.items():
+        if len(getattr(message, name)) > most:
+            raise InvalidRequest(name, f"is longer than {most}")
+    for name, least in _LEAST_OF_A_MODEL.items():
+        at_least(name, getattr(message, name), least)
+    _check_vocabulary(message.vocabulary)
+    _check_costs(message.decode_costs)
+    _check_plain_costs(message.plain_costs)
+
+
+_MOST_CHARACTERS = {
+    "service_version": 256,
+    "model_name": 1024,
+    "description": 4096,
+    "system_info": 65536,
+    "chat_template": 1 << 20,
+    "machine_digest": 64,
+    "cores_digest": 64,
+}
+_LEAST_OF_A_MODEL = {
+    "context_token_count": 1,
+    "session_count": 1,
+    "weight_byte_count": 0,
+    "parameter_count": 0,
+    "thread_count": 0,
+    "core_count": 0,
+    "round_draft_token_limit": 0,
+}
+_MOST_COSTS = 256
+_LONGEST_DECODE = 3.6e6  # milliseconds
+
+
+def _check_vocabulary(message: common.Vocabulary) -> None:
+    count = message.token_count
+    if not 1 <= count <= MAX_VOCABULARY:
+        raise InvalidRequest("vocabulary.token_count", f"{count} is not in [1, {MAX_VOCABULARY}]")
+    for name in ("bos_token_id", "eos_token_id", "eot_token_id"):
+        if not -1 <= getattr(message, name) < count:
+            raise InvalidRequest(f"vocabulary.{name}", f"is outside [-1, {count})")
+    read_ids("vocabulary.end_token_ids", message.end_token_ids, count)
+    if len(message.digest) > 64:
+        raise InvalidRequest("vocabulary.digest", "is longer than 64 bytes")
+
+
+def _check_costs(costs: Sequence[common.DecodeCost]) -> None:
+    """Refuse what no table can be made of; times may fall where rows rise, and they do."""
+    if len(costs) > _MOST_COSTS:
+        raise InvalidRequest("decode_costs", f"{len(costs)}, at most {_MOST_COSTS}")
+    before = 0
+    for cost in costs:
+        if cost.row_count <= before:
+            raise InvalidRequest("decode_costs.row_count", f"{cost.row_count} after {before}")
+        if not 0.0 < cost.milliseconds <= _LONGEST_DECODE:
+            wrong = f"{cost.milliseconds} is not in (0, {_LONGEST_DECODE:.0f}]"
+            raise InvalidRequest("decode_costs.milliseconds", wrong)
+        before = cost.row_count
+
+
+def _check_plain_costs(costs: common.PlainCosts) -> None:
+    for field, milliseconds in costs.ListFields():
+        if not 0.0 <= milliseconds <= _LONGEST_DECODE:
+            wrong = f"{milliseconds} is not in [0, {_LONGEST_DECODE:.0f}]"
+            raise InvalidRequest(f"plain_costs.{field.name}", wrong)
