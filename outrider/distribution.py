@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from outrider import noise
 
 MAX_WEIGHT = 65535
 """The largest integer weight of the form that goes over the wire."""
+
+_BLOCK = 64  # values that are looked at together for the largest
+_FEW = 8  # ids that are looked up one by one, which needs no order
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +86,8 @@ def softmax(row: NDArray[np.float32]) -> Distribution:
 
 def most_probable(distribution: Distribution, count: int) -> list[tuple[int, float]]:
     """Return up to `count` ids with their probabilities, the most probable first."""
-    order = np.argsort(-distribution.weights, kind="stable")[:count]
+    likely = largest(distribution.weights, count)
+    order = likely[np.argsort(-distribution.weights[likely], kind="stable")][:count]
     total = distribution.total
     return [(int(distribution.token_ids[i]), float(distribution.weights[i]) / total) for i in order]
 
@@ -95,24 +100,52 @@ def logprobs(
     Each id comes once; one that the distribution does not list has -inf. Equal
     probabilities rank by lowest id.
     """
-    with np.errstate(divide="ignore"):
-        values = np.log(distribution.weights) - math.log(distribution.total)
-    count = min(count, len(values))
-    least = np.partition(values, -count)[-count] if count else np.inf
-    best = np.flatnonzero(values >= least)
-    best = best[np.lexsort((distribution.token_ids[best], -values[best]))][:count]
-    listed = {int(distribution.token_ids[i]): float(values[i]) for i in best}
+    ids, weights, total = distribution.token_ids, distribution.weights, math.log(distribution.total)
+
+    def values(slots: NDArray[np.int64]) -> NDArray[np.float64]:
+        with np.errstate(divide="ignore"):
+            return np.log(weights[slots]) - total
+
+    # Weights that differ by less than this may have equal logarithms.
+    best = largest(weights, count, within=1e-9)
+    best = best[np.lexsort((ids[best], -values(best)))][:count]
+    listed = {
+        int(token_id): float(value) for token_id, value in zip(ids[best], values(best), strict=True)
+    }
     rest = np.array([token_id for token_id in wanted if token_id not in listed], np.int32)
     slots, known = _slots(distribution, rest)
-    for token_id, slot, is_known in zip(rest, slots, known, strict=True):
-        listed[int(token_id)] = float(values[slot]) if is_known else -math.inf
+    for token_id, value, is_known in zip(rest, values(slots), known, strict=True):
+        listed[int(token_id)] = float(value) if is_known else -math.inf
     return list(listed.items())
+
+
+def largest(
+    values: NDArray[np.floating[Any]], count: int, within: float = 0.0
+) -> NDArray[np.int64]:
+    """Return, rising, where the `count` largest values are, and more: all that equal the least.
+
+    And those below it by a share of at most `within`. Finite values, of which the
+    largest is positive if `within` is not 0. Nothing is sorted: the `count`th largest
+    maximum of blocks is no larger than the `count`th largest value.
+    """
+    if count <= 0:
+        return np.empty(0, np.int64)
+    blocks = len(values) // _BLOCK
+    if blocks <= count:
+        return np.arange(len(values), dtype=np.int64)
+    maxima = values[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
+    least = np.partition(maxima, blocks - count)[blocks - count]
+    return np.flatnonzero(values >= least * (1.0 - within))
 
 
 def _slots(
     distribution: Distribution, token_ids: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return where a distribution lists each id, and whether it does."""
+    if len(token_ids) <= _FEW:
+        found = [np.flatnonzero(distribution.token_ids == token_id) for token_id in token_ids]
+        slots = np.array([each[0] if each.size else 0 for each in found], np.int64)
+        return slots, np.array([bool(each.size) for each in found], np.bool_)
     order = np.argsort(distribution.token_ids)
     sorted_ids = distribution.token_ids[order]
     slots = order[np.minimum(np.searchsorted(sorted_ids, token_ids), len(order) - 1)]

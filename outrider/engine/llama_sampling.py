@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.distribution import Distribution, certain, from_logits
+from outrider.distribution import Distribution, certain, from_logits, largest
 from outrider.engine.grammar_matcher import GrammarMatcher, GrammarVocabulary
 from outrider.engine.llama_library import ll
 from outrider.engine.model import Row
@@ -82,6 +82,17 @@ class Candidates:
         """Drop all but the candidates [first, end)."""
         self._table[: end - first] = self._table[first:end].copy()
         self._array.size = end - first
+
+    def keep_largest(self, count: int) -> None:
+        """Drop all but the `count` largest logits, the largest first; of equal ones the first."""
+        if not self._array.sorted:
+            logits = self.logits
+            likely = largest(logits, count)
+            likely = likely[np.argsort(-logits[likely], kind="stable")]
+            self._table[: len(likely)] = self._table[likely]
+            self._array.size = len(likely)
+            self._array.sorted = True
+        self.keep(0, min(count, len(self)))
 
     def sorted_probabilities(self) -> NDArray[np.float32]:
         """Sort, and return the softmax: float32[n]."""
@@ -221,19 +232,20 @@ class Mirostat:
 
     def cut(self, candidates: Candidates, mu: float) -> None:
         """Keep the likely tokens, at least one."""
-        p = candidates.sorted_probabilities()
-        cut = self._slope_cut if self._parameters.mirostat == 1 else self._surprise_cut
-        candidates.keep(0, max(1, min(cut(p, mu), len(candidates))))
+        logits = candidates.logits
+        best = logits.max()
+        weights = np.exp(logits - best, dtype=np.float64)
+        total = float(weights.sum())
+        if self._parameters.mirostat == 1:
+            likely = largest(weights, _MIROSTAT_TOKENS)
+            top = np.sort(weights[likely])[::-1][:_MIROSTAT_TOKENS] / total
+            count = self._slope_cut(top, mu)
+        else:
+            count = int(np.count_nonzero(weights >= total * 2.0**-mu))
+        candidates.keep_largest(max(1, min(count, len(candidates))))
 
-    def _surprise_cut(self, p: NDArray[np.float32], mu: float) -> int:
-        """Return how many tokens come before the first one more surprising than mu."""
-        with np.errstate(divide="ignore"):
-            beyond = np.flatnonzero(-np.log2(p) > mu)
-        return int(beyond[0]) if beyond.size else len(p)
-
-    def _slope_cut(self, p: NDArray[np.float32], mu: float) -> int:
+    def _slope_cut(self, top: NDArray[np.float64], mu: float) -> int:
         """Return how many tokens reach mu if the probabilities fall as a power of the rank."""
-        top = p[:_MIROSTAT_TOKENS].astype(np.float64)
         if len(top) < 2 or top[-1] == 0:
             return 1  # no slope: what llama.cpp's casts make of it
         ranks = np.arange(1, len(top))

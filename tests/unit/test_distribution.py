@@ -18,8 +18,12 @@ from outrider.distribution import (
     Distribution,
     certain,
     from_logits,
+    largest,
+    logprobs,
+    most_probable,
     quantised,
     residual,
+    softmax,
 )
 from tests.support.lazy import Lazy
 
@@ -350,3 +354,35 @@ def test_quantising_a_sent_row_again_changes_nothing() -> None:
         again = quantised(sent, support=8, tail=0.0)
         assert again.token_ids.tolist() == sent.token_ids.tolist()
         assert again.weights.tolist() == sent.weights.tolist()
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 640, 5000])
+@pytest.mark.parametrize("values", [2, 50, 10**9])
+def test_the_largest_values_are_found_without_an_order(size: int, values: int) -> None:
+    rng = np.random.default_rng(size * values)
+    row = rng.integers(0, values, size).astype(np.float64)
+    for count in (0, 1, 3, 40, size, size + 7):
+        found = largest(row, count)
+        order = np.argsort(-row, kind="stable")[:count]
+        assert set(order) <= set(found)
+        assert list(found) == sorted(found)
+        assert list(found[np.argsort(-row[found], kind="stable")][:count]) == list(order)
+
+
+def test_values_that_differ_by_little_are_found_too() -> None:
+    row = np.arange(1.0, 1001.0)
+    row[7] = 1000.0 * (1 - 1e-12)
+    assert set(largest(row, 1, within=1e-9)) >= {7, 999}
+
+
+def test_candidates_and_logarithms_are_those_of_a_full_order() -> None:
+    rng = np.random.default_rng(5)
+    row = (rng.standard_normal(3000) * 3).astype(np.float32).round(1)
+    whole = softmax(row)
+    order = np.lexsort((whole.token_ids, -whole.weights))
+    assert [i for i, _ in most_probable(whole, 16)] == list(order[:16])
+    listed = logprobs(whole, 20, [order[2999], order[3], 7])
+    assert [i for i, _ in listed][:20] == list(order[:20])
+    values = np.log(whole.weights / whole.total)
+    assert dict(listed) == pytest.approx({i: values[i] for i, _ in listed})
+    assert {7, int(order[2999])} <= dict(listed).keys()
