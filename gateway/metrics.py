@@ -10,7 +10,12 @@ from itertools import accumulate
 
 from google.protobuf.duration_pb2 import Duration
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 import outrider
@@ -100,6 +105,7 @@ class Metrics:
         self._round_times = RoundTimes()
         registry.register(_RoundSeconds(self._round_times))
         registry.register(_Drafts(status))
+        registry.register(_Target(status))
         self._first_token = histogram(
             "time_to_first_token_seconds", "From the request to the first token.", _SLOW
         )
@@ -262,6 +268,32 @@ class _Drafts(Collector):
                 rates.add_metric(values, peer.tokens_per_second)
                 trips.add_metric(values, _seconds(peer.round_trip_duration))
         yield from (generations, rates, trips)
+
+
+class _Target(Collector):
+    """How the target's engine spends its time, while the target is ready."""
+
+    def __init__(self, status: Callable[[], messages.GetStatusResponse]) -> None:
+        self._status = status
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering asks for no status."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counters; they are a few seconds old at most."""
+        open_time = CounterMetricFamily(
+            "outrider_target_open_seconds", "In which the target had an open stream."
+        )
+        decode_time = CounterMetricFamily(
+            "outrider_target_decode_seconds", "Of these, inside decodes."
+        )
+        for peer in self._status().peers:
+            if peer.role == "target" and peer.state == messages.PEER_STATE_READY:
+                activity = peer.model.activity
+                open_time.add_metric((), _seconds(activity.open_duration))
+                decode_time.add_metric((), _seconds(activity.decode_duration))
+        yield from (open_time, decode_time)
 
 
 class _Renamed(Collector):

@@ -32,6 +32,7 @@ from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
 
 _CALL_SECONDS = 5.0
+_ACTIVITY_SECONDS = 5.0
 _RETRY_SECONDS = (0.05, 0.1, 0.1, 0.2, 0.2, 0.5)
 DRAFT_BYTES = 4 << 20
 """Of one message of a draft, at most; 64 rows of 4,096 entries are half of that."""
@@ -258,13 +259,32 @@ class Peer:
         """Return when the peer says that it stops; raise when it is gone."""
         request = health_pb2.HealthCheckRequest()
         call = self._health.Watch(request, metadata=self.metadata)
+        looking = asyncio.create_task(self._look_at_activity())
         try:
             async for response in call:
                 if response.status != health_pb2.HealthCheckResponse.SERVING:
                     return
         finally:
+            looking.cancel()
             # An open stream would hold up a peer that drains.
             call.cancel()
+
+    async def _look_at_activity(self) -> None:
+        """Keep what it says of its activity, and the round trip to it, a few seconds old at most.
+
+        Whatever else it says now and then is the watch's to find out.
+        """
+        while self.hosted is not None:
+            await asyncio.sleep(_ACTIVITY_SECONDS)
+            begin = time.perf_counter()
+            try:
+                model = await self.stub.GetModel(
+                    common.GetModelRequest(), timeout=_CALL_SECONDS, metadata=self.metadata
+                )
+            except grpc.aio.AioRpcError:
+                continue
+            self.round_trip = time.perf_counter() - begin
+            self.hosted.model.activity.CopyFrom(model.activity)
 
     async def roll_back(self, opening: SessionParameters, token_count: int, round_: int) -> None:
         """Call Rollback; a peer that is away has nothing to cut."""

@@ -330,8 +330,16 @@ def _describe(peer: Peer) -> str:
         f"{model.name} ({model.identity[:8]}), {model.context_token_count} tokens of context, "
         f"{_count(model.session_count, 'session')}, {_count(model.thread_count, 'thread')}, "
         f"numerics {numerics}, round trip {1e3 * peer.round_trip_seconds:.1f} ms"
-        f"{_drafting(peer)}"
+        f"{_decoding(peer)}{_drafting(peer)}"
     )
+
+
+def _decoding(peer: Peer) -> str:
+    """Return the share of the time with open streams that a target's engine spent in decodes."""
+    if peer.role != "target" or peer.model is None or not peer.model.activity.open_seconds:
+        return ""
+    activity = peer.model.activity
+    return f", {activity.decode_seconds / activity.open_seconds:.0%} of its time in decodes"
 
 
 def _drafting(peer: Peer) -> str:

@@ -7,6 +7,7 @@ from outrider.client.calls import OutriderClient
 from outrider.client.convert import read_event, write_request
 from outrider.client.sync import Client
 from outrider.client.values import (
+    Activity,
     CallFailed,
     Candidate,
     ControllerView,
@@ -34,6 +35,7 @@ from outrider.client.values import (
 from outrider.messages import DraftEnd, FinishReason, Origin, PeerState
 
 __all__ = [
+    "Activity",
     "CallFailed",
     "Candidate",
     "Client",

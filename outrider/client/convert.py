@@ -11,6 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 from outrider import wire
 from outrider.client.values import (
     INT32_MAX,
+    Activity,
     Candidate,
     ControllerView,
     Delta,
@@ -216,6 +217,8 @@ def _read_field(message: Any, name: str) -> Any:
         return _made(EngineSeconds, value)
     if isinstance(value, common.PlainCosts):
         return _made(PlainCosts, value)
+    if isinstance(value, common.EngineActivity):
+        return _made(Activity, value)
     if isinstance(value, messages.ControllerView):
         costs = tuple((cost.row_count, cost.milliseconds / 1e3) for cost in value.decode_costs)
         return _made(ControllerView, value, decode_costs=costs)

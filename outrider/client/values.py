@@ -308,6 +308,14 @@ class PlainCosts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """How an engine has spent its time; a few seconds old at most."""
+
+    open_seconds: float = 0.0  # in which there was an open stream
+    decode_seconds: float = 0.0  # of these, inside decodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """The model that a service hosts."""
 
@@ -323,6 +331,7 @@ class Model:
     has_chat_template: bool = False  # in its file
     identity: str = ""  # 64 hexadecimal digits: equal for equal weights and settings
     plain_costs: PlainCosts = PlainCosts()
+    activity: Activity = Activity()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

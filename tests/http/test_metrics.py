@@ -125,3 +125,19 @@ async def test_each_draft_that_is_ready_has_gauges_of_its_own():
         ("outrider_draft_tokens_per_second", labels): 310.0,
         ("outrider_draft_round_trip_seconds", labels): 0.005,
     }
+
+
+async def test_the_time_that_the_target_spends_in_decodes_is_counted():
+    def status(of_orchestrator: FakeOrchestrator) -> messages.GetStatusResponse:
+        model = common.GetModelResponse(model_name="large")
+        model.activity.open_duration.FromMilliseconds(2000)
+        model.activity.decode_duration.FromMilliseconds(1900)
+        ready = messages.PEER_STATE_READY
+        target = messages.PeerStatus(role="target", state=ready, model=model)
+        return messages.GetStatusResponse(peers=[target])
+
+    fake = type("WithTarget", (FakeOrchestrator,), {"status": status})()
+    async with serving(fake) as url, httpx.AsyncClient() as client:
+        found = await scrape(client, url)
+    assert found["outrider_target_open_seconds_total", ()] == 2.0
+    assert found["outrider_target_decode_seconds_total", ()] == 1.9

@@ -7,10 +7,20 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import pytest
 import pytest_asyncio
 
 from outrider.v1 import common_pb2 as common
-from tests.support.services import TARGET, ModelProcess, running, toy
+from tests.support.services import (
+    TARGET,
+    ModelProcess,
+    eventually,
+    generate,
+    request,
+    running,
+    three_services,
+    toy,
+)
 from tests.support.streams import VerifyStream, opening, sampled
 from tests.support.toy import ToyModel
 
@@ -164,6 +174,22 @@ async def test_a_session_that_is_closed_while_it_writes_says_so(service: ModelPr
         assert answer.WhichOneof("outcome") == "superseded"
         await stream.send_round(2, 60, [5])
         assert (await stream.receive()).WhichOneof("outcome") == "missing"
+
+
+async def test_an_orchestrator_knows_how_much_of_its_time_the_target_decodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orchestrator.peers._ACTIVITY_SECONDS", 0.02)
+    async with three_services(model, model) as trio:
+        await generate(trio.orchestrator, request(token_limit=60, n_max=0))
+
+        async def is_known() -> bool:
+            status = await trio.orchestrator.status()
+            activity = status.peers[0].model.activity
+            spent = activity.decode_duration.ToMicroseconds()
+            return 0 < spent <= activity.open_duration.ToMicroseconds()
+
+        await eventually(is_known)
 
 
 async def test_what_it_may_write_is_bounded(service: ModelProcess) -> None:

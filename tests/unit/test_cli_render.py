@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import pytest
 
 from outrider.client import (
+    Activity,
     ControllerView,
     Delta,
     EngineSeconds,
@@ -325,6 +326,13 @@ def test_a_draft_that_joined_is_shown_with_its_rate_and_what_it_works_for():
     draft = replace(READY, role="draft", joined=True, generation_count=2, tokens_per_second=310.4)
     line = "".join(words.text for words in status_lines("", replace(STATUS, peers=(draft,)))[1])
     assert line.endswith("round trip 0.4 ms, joined, 310 tokens/s for 2 generations")
+
+
+def test_a_target_is_shown_with_the_share_of_its_time_that_goes_into_decodes():
+    busy = replace(MODEL, activity=Activity(open_seconds=10.0, decode_seconds=9.71))
+    peers = (replace(READY, model=busy),)
+    line = "".join(words.text for words in status_lines("", replace(STATUS, peers=peers))[1])
+    assert line.endswith("round trip 0.4 ms, 97% of its time in decodes")
 
 
 def test_a_ready_pair_speculates():
