@@ -16,6 +16,7 @@ from outrider.distribution import Distribution
 from outrider.errors import InvalidRequest
 from outrider.messages import (
     MAX_DRAFT,
+    Answer,
     Form,
     Frame,
     Order,
@@ -174,6 +175,31 @@ def test_a_round_comes_in_as_it_went_out(
 
 
 @SETTINGS
+@given(TEXTS, DRAFTS, st.integers(0, 4096), st.integers(0, 64), st.integers(0, 1000))
+def test_a_round_that_lets_the_target_continue_comes_in_as_it_went_out(
+    text: Span, guesses: list[int], count: int, limit: int, gather: int
+) -> None:
+    round_ = Round(
+        3, text, guesses, Form.SAMPLED, continue_count=count, decode_limit=limit, gather_ms=gather
+    )
+    assert wire.read_round(sent(wire.write_round(round_)).round, SIZE) == round_
+
+
+@SETTINGS
+@given(st.integers(1, 2**31 - 1), POSITIONS, IDS.filter(bool), st.data())
+def test_an_answer_comes_in_as_it_went_out(
+    number: int, position: int, sampled: list[int], data: st.DataObject
+) -> None:
+    drafted = data.draw(st.integers(0, len(sampled) - 1))
+    answer = Answer(number, position, drafted, Rows(sampled))
+    message = sent(wire.write_answer(answer, 0, wire.write_time(0.0, 0.1, 0.0)))
+    assert message.HasField("position")
+    read = wire.read_answer(message, SIZE)
+    assert (read.round, read.position, read.drafted) == (number, position, drafted)
+    assert read.rows.sampled == sampled
+
+
+@SETTINGS
 @given(
     IDS,
     st.lists(distributions(st.floats(1e-300, 1e300)), max_size=3),
@@ -269,6 +295,14 @@ def read_round(message: Any) -> Any:
     return wire.read_round(message, SIZE)
 
 
+def answer_with(ids: list[int], **fields: Any) -> target.VerifyResponse:
+    return target.VerifyResponse(round=1, position=4, rows=target.Rows(token_ids=ids), **fields)
+
+
+def read_answer(message: Any) -> Any:
+    return wire.read_answer(message, SIZE)
+
+
 def read_rows(message: Any) -> Any:
     return wire.read_rows(message, SIZE)
 
@@ -358,6 +392,19 @@ REFUSED: list[tuple[Callable[[Any], Any], Any, str, str]] = [
     (read_round, round_with(draft_token_ids=[SIZE]), "draft_token_ids", "outside"),
     (read_round, round_with(row_form=common.ROW_FORM_UNSPECIFIED), "row_form", "value 0"),
     (read_round, round_with(row_form=9), "row_form", "unknown value 9"),
+    (read_round, round_with(continue_token_count=-1), "continue_token_count", "4096"),
+    (read_round, round_with(continue_token_count=4097), "continue_token_count", "4096"),
+    (
+        read_round,
+        round_with(continue_token_count=1, row_form=common.ROW_FORM_LOGITS),
+        "continue_token_count",
+        "SAMPLED",
+    ),
+    (read_round, round_with(decode_draft_limit=-1), "decode_draft_limit", "at least 0"),
+    (read_round, round_with(gather_milliseconds=1001), "gather_milliseconds", "1000"),
+    (read_answer, answer_with([5, 6], drafted_token_count=2), "drafted_token_count", "2 of 2"),
+    (read_answer, answer_with([5, 6], drafted_token_count=-1), "drafted_token_count", "-1 of 2"),
+    (read_answer, answer_with([SIZE]), "token_ids", "outside"),
     (read_rows, target.Rows(token_ids=[SIZE]), "token_ids", "outside"),
     (read_rows, target.Rows(logits=[bytes(4 * SIZE - 4)]), "logits", "not 200 bytes"),
     (read_rows, rows_of_distribution([], []), "distributions", "as many weights"),
@@ -421,6 +468,7 @@ def test_garbage_is_read_or_refused_and_never_anything_else(data: bytes) -> None
         (draft.DraftResponse, read_frame),
         (draft.DraftOrder, read_order),
         (target.VerifyRound, read_round),
+        (target.VerifyResponse, read_answer),
         (target.Rows, read_rows),
         (common.OpenSession, wire.read_opening),
     ]
