@@ -53,9 +53,6 @@ from outrider.messages import (
 )
 
 T = TypeVar("T")
-_GATHER_MS = 16
-"""Where no draft is to hear of it, the text comes in pieces of so many milliseconds: a frame of a
-screen. A message for every token of a fast target would take its cores from it."""
 
 
 class Generation:
@@ -435,7 +432,7 @@ class Generation:
                 asked.round,
                 continue_count=credit,
                 decode_limit=limit if asked.round.draft else 0,
-                gather_ms=0 if wanted else _GATHER_MS,
+                gather_ms=0 if wanted else self._control.gather_ms,
             )
 
     def _credit(self, wanted: int) -> int:
