@@ -70,6 +70,7 @@ class _Waiting:
     answers: deque[tuple[Answer, EngineTime]] = field(default_factory=deque)  # not written yet
     is_answered: bool = False  # some were written
     news: asyncio.Event = field(default_factory=asyncio.Event)  # there are answers, or it is over
+    is_watched: bool = False  # answers have to set `news`: the writer waits, or is about to
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,11 +319,11 @@ class _VerifyStream:
         round_, loop = waiting.round, asyncio.get_running_loop()
 
         def emit(answer: Answer, spent: EngineTime) -> None:
-            loop.call_soon_threadsafe(take, answer, spent)
-
-        def take(answer: Answer, spent: EngineTime) -> None:
+            # In the engine's thread. A loop that is woken takes the interpreter from its next
+            # decode, so it is not while it writes or gathers: it looks again by itself.
             waiting.answers.append((answer, spent))
-            waiting.news.set()
+            if waiting.is_watched:
+                loop.call_soon_threadsafe(waiting.news.set)
 
         wanted = round_.prefix.token_ids if round_.prefix.position == 0 else ()
         with suppress(EngineBusy):
@@ -354,7 +355,9 @@ class _VerifyStream:
         try:
             while True:
                 waiting.news.clear()
+                waiting.is_watched = True
                 if waiting.answers:
+                    waiting.is_watched = False
                     await self._write_answers(waiting, context)
                 elif over.done():
                     break
