@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
     test mutations http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
-    bench-grammar compose-test clean
+    bench-grammar bench-rows compose-test clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -92,6 +92,9 @@ bench-gateway: setup ## time to the first token over gRPC and over HTTP
 
 bench-grammar: setup ## tokens/s under a JSON schema, drafts on and off; ORCHESTRATOR=HOST:PORT
 	$(BIN)/python -m benchmarks.grammar $(if $(ORCHESTRATOR),--orchestrator '$(ORCHESTRATOR)')
+
+bench-rows: setup ## milliseconds to sample one row, by sampler and vocabulary
+	$(BIN)/python -m benchmarks.rows
 
 compose-test: setup ## build the image and try deploy/compose.yaml with a real Docker
 	@scripts/compose-test

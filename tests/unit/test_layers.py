@@ -15,9 +15,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("draft_service", "target_service", "orchestrator")
-FLOORS = (("outrider",), SERVICES, ("gateway",), ("outrider_cli",), ("benchmarks", "models"))
+FLOORS = (("outrider",), SERVICES, ("gateway",), ("outrider_cli",), ("models",), ("benchmarks",))
 """From the ground up; a folder imports only what is on floors below its own."""
-SHIPPED = tuple(folder for floor in FLOORS[:-1] for folder in floor)
+SHIPPED = tuple(folder for floor in FLOORS[:-2] for folder in floor)
 PICTURE = ROOT / "docs" / "layout.md"
 
 PURE = (

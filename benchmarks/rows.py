@@ -1,0 +1,114 @@
+"""What sampling one row of logits costs on one thread, by sampler and vocabulary, without a decode.
+
+python -m benchmarks.rows [--vocabulary 152064]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from benchmarks.processes import TARGET
+from models.agreement import load
+from models.synthetic import SHAPES, enlarged, read_tokenizer, write_model
+from outrider.distribution import logprobs, most_probable, softmax
+from outrider.engine.llama import LlamaModel
+from outrider.engine.model import Row
+from outrider.sampling import GREEDY, SamplingParameters
+
+SIZES = (4_096, 152_064)
+TEXT_TOKENS = 300
+"""Tokens before the row, which penalties and DRY look at."""
+
+REPEATS, BLOCKS = 20, 7
+FREE = SamplingParameters(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)
+TOP_K = replace(FREE, top_k=40)
+SAMPLERS = {
+    "greedy": GREEDY,
+    "top-k 40": TOP_K,
+    "top-k 40, top-p .95, min-p .05": SamplingParameters(),
+    "top-p .95 alone": replace(FREE, top_p=0.95),
+    "min-p .05 alone": replace(FREE, min_p=0.05),
+    "mirostat 1": replace(FREE, mirostat=1),
+    "mirostat 2": replace(FREE, mirostat=2),
+    "no cut": FREE,
+    "penalties, top-k 40": replace(TOP_K, repeat_penalty=1.1, presence_penalty=0.2),
+    "DRY, top-k 40": replace(TOP_K, dry_multiplier=0.8),
+    "bias of 3 tokens, top-k 40": replace(TOP_K, logit_bias=((5, 1.0), (6, -1.0), (7, 2.0))),
+}
+REPORTS: dict[str, Callable[[Row], object]] = {
+    "16 candidates reported": lambda row: most_probable(softmax(row), 16),
+    "20 log probabilities reported": lambda row: logprobs(softmax(row), 20, [7]),
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--vocabulary", type=int, action="append", metavar="TOKENS")
+    sizes = parser.parse_args().vocabulary or SIZES
+    for size in sizes:
+        with _model(size) as model:
+            print(f"\n{size:,} tokens: milliseconds a row, the fastest of {BLOCKS} blocks")
+            print(f"{'':32}{'flat':>8}{'peaked':>8}")
+            rows = list(_rows(size))
+            for name, parameters in SAMPLERS.items():
+                _print(name, [_milliseconds(_sampled(model, parameters), row) for row in rows])
+            for name, report in REPORTS.items():
+                _print(name, [_milliseconds(report, row) for row in rows])
+
+
+@contextmanager
+def _model(size: int) -> Iterator[LlamaModel]:
+    """Lend a model of one layer with so many tokens."""
+    keys = read_tokenizer(TARGET)
+    shape = replace(SHAPES["tiny"], layers=1, vocabulary=size)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.gguf"
+        write_model(path, shape, enlarged(keys, size), seed=1)
+        with closing(load(path, context=TEXT_TOKENS + 1, threads=1)) as model:
+            yield model
+
+
+def _rows(size: int) -> Iterator[Row]:
+    """Yield a row of a model that knows little, and one of a model that is sure of few tokens."""
+    random = np.random.default_rng(1)
+    flat = random.normal(scale=3.0, size=size).astype(np.float32)
+    yield flat
+    peaked = flat.copy()
+    peaked[random.choice(size, 12, replace=False)] += np.linspace(20, 12, 12, dtype=np.float32)
+    yield peaked
+
+
+def _sampled(model: LlamaModel, parameters: SamplingParameters) -> Callable[[Row], object]:
+    """Return what a target does with a row under shared noise."""
+    sampler = model.sampler(parameters, seed=1, choice=0)
+    random = np.random.default_rng(2)
+    for token_id in random.integers(3, 100, TEXT_TOKENS):
+        sampler.accept(int(token_id), is_prompt=True)
+    return lambda row: sampler.distribution(row).race(1, 0, TEXT_TOKENS)
+
+
+def _milliseconds(work: Callable[[Row], object], row: Row) -> float:
+    blocks = []
+    for _ in range(BLOCKS):
+        start = time.perf_counter()
+        for _ in range(REPEATS):
+            work(row)
+        blocks.append(time.perf_counter() - start)
+    return 1e3 * min(blocks) / REPEATS
+
+
+def _print(name: str, milliseconds: list[float]) -> None:
+    print(f"{name:32}" + "".join(f"{each:8.3f}" for each in milliseconds), flush=True)
+
+
+if __name__ == "__main__":
+    main()
