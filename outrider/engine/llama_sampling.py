@@ -28,6 +28,7 @@ from outrider.noise import Purpose, uniform
 from outrider.sampling import SCORING, SamplingParameters, Stage
 
 _FIELDS = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+_NO_TOKEN = -1  # as llama.cpp names it
 _MIROSTAT_TOKENS = 100
 """Tokens that mirostat 1 estimates the slope from: llama.cpp's own number."""
 
@@ -42,15 +43,13 @@ class Candidates:
             self._table.ctypes.data_as(ll.llama_token_data_p), 0, -1, False
         )
 
-    def fill(
-        self, logits: Row, ids: NDArray[np.int32] | None = None, is_sorted: bool = False
-    ) -> None:
+    def fill(self, logits: Row, ids: NDArray[np.int32] | None = None) -> None:
         """Hold these logits: of all ids from 0 on, or of the ones given."""
         count = len(logits)
         self._table["id"][:count] = self._ids[:count] if ids is None else ids
         self._table["logit"][:count] = logits
         self._array.size = count
-        self._array.sorted = is_sorted
+        self._array.sorted = False
 
     def apply(self, sampler: Any) -> None:
         """Apply a sampler of llama.cpp."""
@@ -135,24 +134,70 @@ class _Native:
         ll.llama_sampler_free(self._handle)
 
 
-class _Exempting:
-    """Penalties that leave some tokens as they are."""
+class _Score(Protocol):
+    """A stage that changes logits one by one, so that it may stand before the grammar."""
 
-    def __init__(self, penalties: _Native, exempt: NDArray[np.int32]) -> None:
-        self._penalties = penalties
+    def change(self, logits: Row) -> None:
+        """Change the logits of some ids, in place."""
+
+    def accept(self, token_id: int) -> None:
+        """Advance the state by a token."""
+
+    def clone(self) -> _Score:
+        """Return a copy that goes its own way."""
+
+
+class _Bias:
+    """Adds to the logits of a few ids."""
+
+    def __init__(self, biases: Sequence[tuple[int, float]]) -> None:
+        self._ids = np.array([token_id for token_id, _ in biases], np.int32)
+        self._added = np.array([bias for _, bias in biases], np.float32)
+
+    def change(self, logits: Row) -> None:
+        np.add.at(logits, self._ids, self._added)  # an id that is named twice gets both
+
+    def accept(self, token_id: int) -> None:
+        return None
+
+    def clone(self) -> _Bias:
+        return self
+
+
+class _Repetition:
+    """Penalties or DRY: a sampler that changes only tokens among the text's last ones.
+
+    So of a whole vocabulary it is shown no others. The exempt token keeps its logit.
+    """
+
+    def __init__(self, sampler: _Native, window: int, exempt: int = _NO_TOKEN) -> None:
+        self._sampler = sampler
         self._exempt = exempt
+        self._last = np.empty(window, np.int32)  # a ring
+        self._count = 0  # tokens that were accepted; the next one goes to `_count % window`
+
+    def change(self, logits: Row) -> None:
+        ids = self._last[: self._count]
+        seen = Candidates(len(ids))
+        seen.fill(logits[ids], ids)
+        self.apply(seen)
+        logits[ids] = seen.logits
 
     def apply(self, candidates: Candidates) -> None:
-        spared = np.isin(candidates.ids, self._exempt)
+        spared = candidates.ids == self._exempt
         logits = candidates.logits[spared]
-        self._penalties.apply(candidates)
+        self._sampler.apply(candidates)
         candidates.logits[spared] = logits
 
     def accept(self, token_id: int) -> None:
-        self._penalties.accept(token_id)
+        self._sampler.accept(token_id)
+        self._last[self._count % len(self._last)] = token_id
+        self._count += 1
 
-    def clone(self) -> _Exempting:
-        return _Exempting(self._penalties.clone(), self._exempt)
+    def clone(self) -> _Repetition:
+        copy = _Repetition(self._sampler.clone(), 0, self._exempt)
+        copy._last, copy._count = self._last.copy(), self._count
+        return copy
 
 
 class _Xtc:
@@ -292,9 +337,9 @@ class Grammar:
     def __init__(self, matcher: GrammarMatcher) -> None:
         self._matcher = matcher
 
-    def mask(self, candidates: Candidates) -> None:
+    def mask(self, logits: Row) -> None:
         """Make what is not allowed impossible. Raises InvalidRequest for what is too complex."""
-        candidates.logits[~self._matcher.allowed()[candidates.ids]] = -np.inf
+        np.copyto(logits, -np.inf, where=~self._matcher.allowed())
 
     def accept(self, token_id: int) -> None:
         """Advance by a token. Raises InvalidRequest if it is not allowed."""
@@ -309,7 +354,7 @@ class Grammar:
 class Links:
     """What a chain is made of, in the order in which it is applied."""
 
-    scores: Sequence[_Link]  # change logits one by one, so that they may stand before the grammar
+    scores: Sequence[_Score]
     grammar: Grammar | None
     cuts: Sequence[_Link]
     mirostat: Mirostat | None
@@ -344,17 +389,25 @@ class ChainSampler:
         if self._takes_the_best:
             return certain(int(row.argmax()))
         candidates, links = self._candidates, self._links
-        candidates.fill(row)
-        for link in links.scores:
-            link.apply(candidates)
-        if links.grammar:
-            links.grammar.mask(candidates)
+        candidates.fill(self._scored(row))
         for link in links.cuts:
             link.apply(candidates)
         if links.mirostat and self.mirostat_mu is not None and not self._parameters.greedy:
             links.mirostat.cut(candidates, self.mirostat_mu)
         self._last_distribution = self._read()
         return self._last_distribution
+
+    def _scored(self, row: Row) -> Row:
+        """Return the row as the cuts see it."""
+        links = self._links
+        if not (links.scores or links.grammar):
+            return row
+        row = row.copy()
+        for score in links.scores:
+            score.change(row)
+        if links.grammar:
+            links.grammar.mask(row)
+        return row
 
     def _read(self) -> Distribution:
         ids, logits = self._candidates.ids, self._candidates.logits
@@ -374,8 +427,10 @@ class ChainSampler:
             probability = self._last_distribution.probability(token_id)
             self.mirostat_mu = links.mirostat.moved(self.mirostat_mu, probability)
         self._last_distribution = None
-        for link in (*links.scores, *links.cuts):
-            link.accept(token_id)
+        for score in links.scores:
+            score.accept(token_id)
+        for cut in links.cuts:
+            cut.accept(token_id)
 
     def clone(self) -> ChainSampler:
         copy = ChainSampler(self._parameters, self._candidates, self._links.clone())
@@ -392,8 +447,7 @@ class Samplers:
         self._size = size
         self._context = context
         self._candidates = Candidates(size)
-        newline = ll.llama_vocab_nl(vocabulary)
-        self._newline = np.array([newline], np.int32)
+        self._newline = int(ll.llama_vocab_nl(vocabulary))
         self._suppressed = _suppressed(vocabulary)
         # These read the whole vocabulary, or a long text.
         self._new_dry = lru_cache(8)(self._make_dry)
@@ -408,8 +462,7 @@ class Samplers:
         outside the vocabulary.
         """
         stages = parameters.active_stages()
-        links = [self._link(stage, parameters, seed, choice) for stage in stages]
-        score_count = len(list(takewhile(lambda stage: stage in SCORING, stages)))
+        scoring = list(takewhile(lambda stage: stage in SCORING, stages))
         grammar = None
         if parameters.grammar:
             grammar = self._new_grammar(parameters.grammar).clone()
@@ -417,14 +470,17 @@ class Samplers:
             parameters,
             self._candidates,
             Links(
-                [*self._bias(parameters), *links[:score_count]],
+                [
+                    *self._bias(parameters),
+                    *(self._repetition(each, parameters) for each in scoring),
+                ],
                 grammar,
-                links[score_count:],
+                [self._link(each, parameters, seed, choice) for each in stages[len(scoring) :]],
                 Mirostat(parameters, self._size) if parameters.mirostat else None,
             ),
         )
 
-    def _bias(self, parameters: SamplingParameters) -> list[_Link]:
+    def _bias(self, parameters: SamplingParameters) -> list[_Bias]:
         biases = [*parameters.logit_bias, *((i, -math.inf) for i in self._suppressed)]
         if not biases:
             return []
@@ -433,24 +489,15 @@ class Samplers:
                 raise InvalidRequest(
                     "logit_bias", f"token id {token_id} is outside [0, {self._size})"
                 )
-        table = (ll.llama_logit_bias * len(biases))(*(ll.llama_logit_bias(*b) for b in biases))
-        return [_Native(ll.llama_sampler_init_logit_bias(self._size, len(biases), table))]
+        return [_Bias(biases)]
 
     def _link(self, stage: Stage, its: SamplingParameters, seed: int, choice: int) -> _Link:
         if stage is Stage.XTC:
             return _Xtc(its, seed, choice, 0)
         if stage is Stage.TFS_Z:
             return _TailFree(its)
-        if stage is Stage.DRY:
-            return self._new_dry(
-                its.dry_multiplier,
-                its.dry_base,
-                its.dry_allowed_length,
-                self._within_context(its.dry_penalty_last_n),
-                its.dry_sequence_breakers,
-            ).clone()
-        if stage is Stage.PENALTIES:
-            return self._penalties(its)
+        if stage in SCORING:
+            return self._repetition(stage, its)
         make: dict[Stage, Callable[[], Any]] = {
             Stage.TOP_N_SIGMA: lambda: ll.llama_sampler_init_top_n_sigma(its.top_n_sigma),
             Stage.TOP_K: lambda: ll.llama_sampler_init_top_k(its.top_k),
@@ -463,18 +510,27 @@ class Samplers:
         }
         return _Native(make[stage]())
 
-    def _penalties(self, its: SamplingParameters) -> _Link:
-        native = _Native(
-            ll.llama_sampler_init_penalties(
-                self._size,
-                self._within_context(its.repeat_last_n),
-                its.repeat_penalty,
-                its.frequency_penalty,
-                its.presence_penalty,
-            ),
-            has_state=True,
+    def _repetition(self, stage: Stage, its: SamplingParameters) -> _Repetition:
+        if stage is Stage.DRY:
+            window = self._within_context(its.dry_penalty_last_n)
+            dry = self._new_dry(
+                its.dry_multiplier,
+                its.dry_base,
+                its.dry_allowed_length,
+                window,
+                its.dry_sequence_breakers,
+            )
+            return _Repetition(dry.clone(), window)
+        window = self._within_context(its.repeat_last_n)
+        penalties = ll.llama_sampler_init_penalties(
+            self._size,
+            window,
+            its.repeat_penalty,
+            its.frequency_penalty,
+            its.presence_penalty,
         )
-        return native if its.penalize_newline else _Exempting(native, self._newline)
+        exempt = _NO_TOKEN if its.penalize_newline else self._newline
+        return _Repetition(_Native(penalties, has_state=True), window, exempt)
 
     def _make_dry(
         self, multiplier: float, base: float, length: int, window: int, breakers: Sequence[str]
