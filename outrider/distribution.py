@@ -138,6 +138,19 @@ def largest(
     return np.flatnonzero(values >= least * (1.0 - within))
 
 
+def ranked(logits: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return where the logits are, the largest first, of equal ones the first.
+
+    As a stable argsort, which takes twice the time.
+    """
+    bits = (logits + np.float32(0)).view(np.int32)  # -0 is 0
+    # Numbers in the order of the floats: below 0 a float's bits fall as it rises.
+    order = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64)
+    keys = (-order << 32) + np.arange(len(logits))
+    keys.sort()
+    return keys & 0xFFFFFFFF
+
+
 def _slots(
     distribution: Distribution, token_ids: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

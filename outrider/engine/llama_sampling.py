@@ -18,8 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.distribution import Distribution, certain, from_logits, largest
+from outrider.distribution import Distribution, certain, from_logits, largest, ranked
 from outrider.engine.grammar_matcher import GrammarMatcher, GrammarVocabulary
+from outrider.engine.llama_candidates import Candidates
 from outrider.engine.llama_library import ll
 from outrider.engine.model import Row
 from outrider.errors import InvalidRequest
@@ -27,77 +28,10 @@ from outrider.grammar.gbnf import read_grammar
 from outrider.noise import Purpose, uniform
 from outrider.sampling import SCORING, SamplingParameters, Stage
 
-_FIELDS = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+_FEW = 16_384  # candidates that llama.cpp's own top-p cuts as fast
 _NO_TOKEN = -1  # as llama.cpp names it
 _MIROSTAT_TOKENS = 100
 """Tokens that mirostat 1 estimates the slope from: llama.cpp's own number."""
-
-
-class Candidates:
-    """The array that llama.cpp's samplers work on, filled anew for every row."""
-
-    def __init__(self, size: int) -> None:
-        self._ids = np.arange(size, dtype=np.int32)
-        self._table = np.zeros(size, _FIELDS)
-        self._array = ll.llama_token_data_array(
-            self._table.ctypes.data_as(ll.llama_token_data_p), 0, -1, False
-        )
-
-    def fill(self, logits: Row, ids: NDArray[np.int32] | None = None) -> None:
-        """Hold these logits: of all ids from 0 on, or of the ones given."""
-        count = len(logits)
-        self._table["id"][:count] = self._ids[:count] if ids is None else ids
-        self._table["logit"][:count] = logits
-        self._array.size = count
-        self._array.sorted = False
-
-    def apply(self, sampler: Any) -> None:
-        """Apply a sampler of llama.cpp."""
-        ll.llama_sampler_apply(sampler, ctypes.byref(self._array))
-        data: Any = self._array.data
-        assert ctypes.addressof(data.contents) == self._table.ctypes.data, "moved"
-
-    def __len__(self) -> int:
-        return int(self._array.size)
-
-    @property
-    def ids(self) -> NDArray[np.int32]:
-        """The ids still there: int32[n]. A view."""
-        return self._table["id"][: len(self)]
-
-    @property
-    def logits(self) -> NDArray[np.float32]:
-        """Their logits: float32[n]. A view."""
-        return self._table["logit"][: len(self)]
-
-    def sort(self) -> None:
-        """Put the largest logit first."""
-        if not self._array.sorted:
-            order = np.argsort(-self.logits, kind="stable")
-            self._table[: len(self)] = self._table[order]
-            self._array.sorted = True
-
-    def keep(self, first: int, end: int) -> None:
-        """Drop all but the candidates [first, end)."""
-        self._table[: end - first] = self._table[first:end].copy()
-        self._array.size = end - first
-
-    def keep_largest(self, count: int) -> None:
-        """Drop all but the `count` largest logits, the largest first; of equal ones the first."""
-        if not self._array.sorted:
-            logits = self.logits
-            likely = largest(logits, count)
-            likely = likely[np.argsort(-logits[likely], kind="stable")]
-            self._table[: len(likely)] = self._table[likely]
-            self._array.size = len(likely)
-            self._array.sorted = True
-        self.keep(0, min(count, len(self)))
-
-    def sorted_probabilities(self) -> NDArray[np.float32]:
-        """Sort, and return the softmax: float32[n]."""
-        self.sort()
-        weights = np.exp(self.logits - self.logits[0])
-        return np.asarray(weights / weights.sum(), np.float32)
 
 
 class _Link(Protocol):
@@ -122,6 +56,9 @@ class _Native:
 
     def apply(self, candidates: Candidates) -> None:
         candidates.apply(self._handle)
+
+    def probabilities(self, candidates: Candidates) -> NDArray[np.float32]:
+        return candidates.probabilities(self._handle)
 
     def accept(self, token_id: int) -> None:
         if self._has_state:
@@ -198,6 +135,56 @@ class _Repetition:
         copy = _Repetition(self._sampler.clone(), 0, self._exempt)
         copy._last, copy._count = self._last.copy(), self._count
         return copy
+
+
+class _TopP:
+    """Keeps the fewest tokens with the mass p, the very ones that llama.cpp's own sampler keeps.
+
+    Its own sorts a whole vocabulary where they are more than 256. Here only those are sorted that
+    are likely enough. Where two that are equal stand on either side of the cut, its own decides.
+    """
+
+    def __init__(self, parameters: SamplingParameters) -> None:
+        self._p = np.float32(parameters.top_p)
+        self._least = parameters.min_keep
+        self._whole = _Native(ll.llama_sampler_init_top_p(parameters.top_p, parameters.min_keep))
+        self._best = _Native(ll.llama_sampler_init_top_p(0.0, 0))
+
+    def apply(self, candidates: Candidates) -> None:
+        is_small = len(candidates) <= _FEW
+        kept = None if is_small or candidates.is_sorted else self._kept(candidates)
+        if kept is None:
+            self._whole.apply(candidates)
+        else:
+            candidates.select(kept)
+
+    def _kept(self, candidates: Candidates) -> NDArray[np.int64] | None:
+        """Return where the kept ones are, the largest first, or None where that is not clear."""
+        p = self._best.probabilities(candidates)
+        likely = _likely(p, self._p)
+        likely = likely[ranked(candidates.logits[likely])]
+        mass = np.cumsum(p[likely])  # in float32 and one by one, as llama.cpp adds
+        count = max(int(np.searchsorted(mass, self._p)) + 1, self._least)
+        around = candidates.logits[likely[count - 1 : count + 1]]
+        is_clear = count <= len(likely) and (len(around) == 1 or around[0] > around[1])
+        return likely[:count] if is_clear else None
+
+    def accept(self, token_id: int) -> None:
+        return None
+
+    def clone(self) -> _TopP:
+        return self
+
+
+def _likely(p: NDArray[np.float32], mass: np.float32) -> NDArray[np.int64]:
+    """Return, rising, where the largest probabilities are, so many that they have this mass."""
+    slots = np.flatnonzero(p > (1 - mass) / len(p))  # all others together have less than the rest
+    p = p[slots]
+    steps = (p.view(np.uint32) >> 19).astype(np.int64)  # 16 for each power of two
+    masses = np.cumsum(np.bincount(steps, p)[::-1])
+    # One step more, since this sum and llama.cpp's are not rounded alike.
+    lowest = len(masses) - 2 - int(np.searchsorted(masses, mass))
+    return slots[steps >= lowest]
 
 
 class _Xtc:
@@ -496,13 +483,14 @@ class Samplers:
             return _Xtc(its, seed, choice, 0)
         if stage is Stage.TFS_Z:
             return _TailFree(its)
+        if stage is Stage.TOP_P:
+            return _TopP(its)
         if stage in SCORING:
             return self._repetition(stage, its)
         make: dict[Stage, Callable[[], Any]] = {
             Stage.TOP_N_SIGMA: lambda: ll.llama_sampler_init_top_n_sigma(its.top_n_sigma),
             Stage.TOP_K: lambda: ll.llama_sampler_init_top_k(its.top_k),
             Stage.TYPICAL_P: lambda: ll.llama_sampler_init_typical(its.typical_p, its.min_keep),
-            Stage.TOP_P: lambda: ll.llama_sampler_init_top_p(its.top_p, its.min_keep),
             Stage.MIN_P: lambda: ll.llama_sampler_init_min_p(its.min_p, its.min_keep),
             Stage.TEMPERATURE: lambda: ll.llama_sampler_init_temp_ext(
                 its.temperature, its.dynatemp_range, its.dynatemp_exponent

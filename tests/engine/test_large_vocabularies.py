@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from outrider.distribution import Distribution, from_logits
 from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_candidates import Candidates
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.sampling import SamplingParameters, Stage
 from tests.support.tiny_gguf import Shape, Vocabulary, write_model
@@ -191,3 +193,17 @@ def test_a_bias_that_is_named_twice_counts_twice(model: LlamaModel) -> None:
     bias = ll.llama_sampler_init_logit_bias(SIZE, len(biases), table)
     expected = theirs([bias, temperature()], flat(1))
     assert ours(model, replace(FREE, logit_bias=biases), flat(1)) == expected
+
+
+@pytest.mark.parametrize("make", [flat, peaked, uniform, with_impossible])
+def test_top_p_sorts_the_vocabulary_only_where_equal_tokens_meet_its_cut(
+    model: LlamaModel, make: Callable[[int], Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = model.sampler(replace(FREE, top_p=0.95))
+    (cut, _) = sampler._links.cuts
+    asked: list[Candidates] = []
+    monkeypatch.setattr(cut, "_whole", SimpleNamespace(apply=asked.append))
+    sampler.distribution(make(1))
+    assert not asked
+    sampler.distribution(tied(1))
+    assert len(asked) == 1

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from outrider.distribution import Distribution
 from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_candidates import Candidates
 from outrider.engine.llama_loading import LlamaConfig
-from outrider.engine.llama_sampling import Candidates
 from outrider.errors import InvalidRequest
 from outrider.noise import Purpose, uniform
 from outrider.sampling import SamplingParameters, Stage

@@ -22,6 +22,7 @@ from outrider.distribution import (
     logprobs,
     most_probable,
     quantised,
+    ranked,
     residual,
     softmax,
 )
@@ -386,3 +387,16 @@ def test_candidates_and_logarithms_are_those_of_a_full_order() -> None:
     values = np.log(whole.weights / whole.total)
     assert dict(listed) == pytest.approx({i: values[i] for i, _ in listed})
     assert {7, int(order[2999])} <= dict(listed).keys()
+
+
+@pytest.mark.parametrize(
+    "values", [[], [0.5], [0.0, -0.0, 0.0], [1e-30, -1e-30, -2.5, 3.0, -np.inf]]
+)
+def test_logits_are_ranked_largest_first_and_equal_ones_in_their_order(values: list[float]) -> None:
+    logits = np.array(values, np.float32)
+    assert ranked(logits).tolist() == np.argsort(-logits, kind="stable").tolist()
+
+
+def test_many_logits_with_ties_are_ranked_as_a_stable_sort_ranks_them() -> None:
+    logits = np.random.default_rng(1).normal(scale=3.0, size=5000).round(1).astype(np.float32)
+    assert ranked(logits).tolist() == np.argsort(-logits, kind="stable").tolist()
