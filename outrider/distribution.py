@@ -59,12 +59,17 @@ class Distribution:
         if len(self.token_ids) == 1:
             return int(self.token_ids[0]), float("inf")
         u = noise.uniforms(seed, stream, position, self.token_ids)
+        # In place, as in `noise.uniforms`.
+        waits = np.log(u, out=u)
+        np.log(np.negative(waits, out=waits), out=waits)
         with np.errstate(divide="ignore"):
-            scores = np.log(self.weights) - np.log(-np.log(u))
+            scores = np.log(self.weights)
+        scores -= waits
         best = scores.max()
-        winner = int(self.token_ids[scores == best].min())
-        second = scores[self.token_ids != winner].max()
-        return winner, float(best - second)
+        ties = np.flatnonzero(scores == best)
+        winner = ties[self.token_ids[ties].argmin()]
+        scores[winner] = -np.inf
+        return int(self.token_ids[winner]), float(best - scores.max())
 
 
 def certain(token_id: int) -> Distribution:
@@ -76,7 +81,7 @@ def from_logits(token_ids: NDArray[np.int32], logits: NDArray[np.float32]) -> Di
     """Return softmax(`logits`) in float64 on `token_ids`."""
     shifted = logits.astype(np.float64)
     shifted -= shifted.max()
-    return Distribution(token_ids, np.exp(shifted))
+    return Distribution(token_ids, np.exp(shifted, out=shifted))
 
 
 def softmax(row: NDArray[np.float32]) -> Distribution:

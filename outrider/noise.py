@@ -51,11 +51,21 @@ def uniforms(
     """Return one number in (0, 1) per token id: float64[len(token_ids)]."""
     key = np.uint64(_position_key(seed & _MASK, stream, position))
     with np.errstate(over="ignore"):
-        z = (token_ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_TOKEN) + key
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_A)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX_B)
-        z = z ^ (z >> np.uint64(31))
-    return np.minimum(((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53, _BELOW_ONE)
+        # In place: for a whole vocabulary new memory costs more than the arithmetic.
+        z = token_ids.astype(np.uint64)
+        z += np.uint64(1)
+        z *= np.uint64(_TOKEN)
+        z += key
+        z ^= z >> np.uint64(30)
+        z *= np.uint64(_MIX_A)
+        z ^= z >> np.uint64(27)
+        z *= np.uint64(_MIX_B)
+        z ^= z >> np.uint64(31)
+        z >>= np.uint64(11)
+    u = z.astype(np.float64)
+    u += 0.5
+    u *= 2.0**-53
+    return np.minimum(u, _BELOW_ONE, out=u)
 
 
 def uniform(seed: int, choice: int, purpose: Purpose, first: int, position: int) -> float:
