@@ -359,6 +359,7 @@ class _VerifyStream:
                 if waiting.answers:
                     waiting.is_watched = False
                     await self._write_answers(waiting, context)
+                    await gather(waiting.round, over)
                 elif over.done():
                     break
                 else:
@@ -378,8 +379,6 @@ class _VerifyStream:
         await _write(context, reply)
         if not waiting.round.continue_count:
             self._servicer.keep_reply(self._opening, waiting.asked, reply)
-        elif waiting.round.gather_ms:
-            await asyncio.sleep(waiting.round.gather_ms / 1e3)
 
     def close(self) -> None:
         """Stop what is in flight."""
@@ -404,6 +403,12 @@ def _over(waiting: _Waiting) -> asyncio.Future[None]:
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     over.set_exception(EngineBusy("the engine's queue is full", 0.1))
     return over
+
+
+async def gather(round_: Round, over: asyncio.Future[None]) -> None:
+    """Let a round that continues bring more before it is looked at again; not once it is over."""
+    if round_.continue_count and round_.gather_ms:
+        await asyncio.wait([over], timeout=round_.gather_ms / 1e3)
 
 
 def _outcome(number: int, over: asyncio.Future[None]) -> messages.VerifyResponse | None:

@@ -24,7 +24,6 @@ _HOPELESS = 0.02
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
 _FORECAST_ROUNDS = 8
 _MOST_SHARING = 16.0
-_SHORTEST_GATHER, _LONGEST_GATHER = 0.016, 0.1
 _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
 _AHEAD = (Mode.WAITING, Mode.NO_WAIT)
@@ -239,15 +238,6 @@ class Control(ABC):
         estimates = self.estimates
         beside = estimates.gap if self.may_continue else estimates.overhead
         return estimates.decode_seconds(1) + beside.value
-
-    @property
-    def gather_ms(self) -> int:
-        """Milliseconds for which a target gathers its text where no draft is to hear of it.
-
-        Three tokens, at least a frame of a screen. Every message takes some 2 ms of the
-        processor from a target on the same machine, on two cores a tenth of a 1.1B's rate.
-        """
-        return round(1e3 * min(_LONGEST_GATHER, max(_SHORTEST_GATHER, 3.0 * self.plain_seconds)))
 
     @property
     def rate(self) -> float:

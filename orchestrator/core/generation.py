@@ -54,6 +54,8 @@ from outrider.messages import (
 
 T = TypeVar("T")
 
+_GATHER_MS = 100  # of text that no draft is to hear of: a message costs 2 ms of the processor
+
 
 class Generation:
     """One completion. See the module's docstring for how it is driven."""
@@ -432,7 +434,7 @@ class Generation:
                 asked.round,
                 continue_count=credit,
                 decode_limit=limit if asked.round.draft else 0,
-                gather_ms=0 if wanted else self._control.gather_ms,
+                gather_ms=0 if wanted else _GATHER_MS,
             )
 
     def _credit(self, wanted: int) -> int:

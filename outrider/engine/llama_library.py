@@ -8,10 +8,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-# libgomp reads these once, at load. Short spinning costs nothing when alone
-# and keeps two engines on the same cores from starving each other.
+# libgomp reads these once, at load. Spinning for .5 to 1.5 ms bridges the time that an event loop
+# takes one of the cores; longer, two engines on the same cores would starve each other.
 if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-    os.environ["GOMP_SPINCOUNT"] = "10000"
+    os.environ["GOMP_SPINCOUNT"] = "30000"
 
 # What llama.cpp asserts is one line; with a debugger installed it would start that for a backtrace.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")

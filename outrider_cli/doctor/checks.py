@@ -19,7 +19,7 @@ EXPIRY_DAYS = 30
 _DAY = 86400.0
 _FULL = 0.8  # of the memory; caches and the rest of the machine need some too
 _SHORT_SPIN, _LONG_SPIN = 5000, 100_000
-_BY_DEFAULT = 10_000  # GOMP_SPINCOUNT, as outrider.engine.llama sets it
+_BY_DEFAULT = 30_000  # GOMP_SPINCOUNT, as outrider.engine.llama_library sets it
 _NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 
 

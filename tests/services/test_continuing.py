@@ -10,7 +10,9 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from outrider.messages import Form, Round, Span
 from outrider.v1 import common_pb2 as common
+from target_service.servicer import gather
 from tests.support.services import (
     TARGET,
     ModelProcess,
@@ -66,6 +68,14 @@ async def nothing_comes(stream: VerifyStream) -> bool:
     except TimeoutError:
         return True
     return False
+
+
+async def test_what_is_gathered_does_not_wait_once_the_text_is_over() -> None:
+    over = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(0.01, over.set_result, None)
+    writing = Round(1, Span(0, TEXT), (), Form.SAMPLED, continue_count=4, gather_ms=60_000)
+    async with asyncio.timeout(30):
+        await gather(writing, over)
 
 
 async def test_it_writes_as_far_as_it_may(service: ModelProcess) -> None:

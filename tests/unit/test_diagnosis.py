@@ -318,7 +318,7 @@ def test_the_remedy_for_waiting_names_the_variable_that_counts():
     remedy = only(judge_openmp(both, 2, True)).remedy
     assert remedy.startswith("unset GOMP_SPINCOUNT (")
     assert only(judge_openmp({"OMP_WAIT_POLICY": "active"}, 1, True)).remedy == (
-        "unset OMP_WAIT_POLICY (the engine then sets GOMP_SPINCOUNT=10000)"
+        "unset OMP_WAIT_POLICY (the engine then sets GOMP_SPINCOUNT=30000)"
     )
 
 
