@@ -341,8 +341,7 @@ class Driver:
             now = time.perf_counter()
             self._note_round(sent, spent, now, answer)
             self._forget_rounds(message.round)
-            time_spent = ServiceTime(spent.decode, spent.queue, spent.rows)
-            self._generation.target_wrote(answer, now, time_spent)
+            self._generation.target_wrote(answer, now, _of_decodes(spent))
         except InvalidRequest as error:
             self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
 
@@ -376,9 +375,7 @@ class Driver:
             answer = Answer(message.round, len(self._generation.committed), len(rows) - 1, rows)
             self._note_round(sent, spent, now, answer)
             self._forget_rounds(message.round + 1)
-            self._generation.target_rows(
-                message.round, rows, now, ServiceTime(spent.decode, spent.queue, spent.rows)
-            )
+            self._generation.target_rows(message.round, rows, now, _of_decodes(spent))
 
     def _note_round(
         self, sent: _SentRound, spent: EngineSeconds, now: float, answer: Answer
@@ -488,6 +485,10 @@ class Driver:
 
 
 _background: set[asyncio.Task[None]] = set()
+
+
+def _of_decodes(spent: EngineSeconds) -> ServiceTime:
+    return ServiceTime(spent.decode, spent.queue, spent.rows, spent.attended)
 
 
 class _SentRound:

@@ -20,7 +20,7 @@ from orchestrator.core.leasing import Offer, choose
 from orchestrator.peers import Hosted, Peer
 from orchestrator.streams import SessionStream
 from outrider import handshake, logs
-from outrider.costs import CostTable
+from outrider.costs import CostTable, Point
 from outrider.errors import VocabularyMismatch
 from outrider.messages import PeerState, Rule, SessionParameters
 from outrider.v1 import common_pb2 as common
@@ -325,9 +325,9 @@ def _with_draft(of_target: PairEstimates, target: Peer, draft: DraftPeer) -> Pai
         return estimates
     estimates.latency = Mean(draft.round_trip)
     if costs := _costs(draft.model):
-        estimates.token_time = Mean(costs[0][1])
-        estimates.loaded_token_time = costs[0][1]
-        estimates.read_time = costs[-1][1] / costs[-1][0]
+        estimates.token_time = Mean(costs[0].seconds)
+        estimates.loaded_token_time = costs[0].seconds
+        estimates.read_time = costs[-1].seconds / costs[-1].rows
     if target.model is not None:
         here = target.model.machine_digest
         estimates.same_host = bool(here) and here == draft.model.machine_digest
@@ -341,5 +341,8 @@ def _take_turns(target: common.GetModelResponse, draft: common.GetModelResponse)
     return bool(together) and target.thread_count + draft.thread_count > target.core_count
 
 
-def _costs(model: common.GetModelResponse) -> list[tuple[int, float]]:
-    return [(cost.row_count, cost.milliseconds / 1e3) for cost in model.decode_costs]
+def _costs(model: common.GetModelResponse) -> list[Point]:
+    return [
+        Point(cost.row_count, cost.milliseconds / 1e3, cost.microseconds_per_token / 1e6)
+        for cost in model.decode_costs
+    ]

@@ -17,6 +17,7 @@ class EngineSeconds:
     sample: float = 0.0
     prompt: float = 0.0  # of the decoding, what the first answer took
     rows: int = 0  # of the decodes, other sessions' included
+    attended: int = 0  # tokens that these rows attended to, summed over the rows
 
     def add(self, spent: common.ServiceTime) -> None:
         """Add the time that came with one answer."""
@@ -24,6 +25,7 @@ class EngineSeconds:
         self.decode += spent.decode_us / 1e6
         self.sample += spent.sample_us / 1e6
         self.rows += spent.decoded_row_count
+        self.attended += spent.attended_token_count
         self.prompt = self.prompt or self.decode
 
     @property

@@ -1,34 +1,58 @@
-"""What a decode costs by its rows: measured at load, refreshed in service. Pure."""
+"""What a decode costs by its rows and by the text they attend to: measured at load, refreshed in
+service. Pure.
+
+Seconds of a decode = base(rows) + the sum over its sessions of slope(rows of the session) times
+the tokens that each of these rows attends to. Base and slope are lines through points.
+"""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 _DRIFT = 0.1  # weight of one new decode
 _LARGEST_DRIFT = 8.0
 _KERNEL_ROWS = 4
 _CHEAPER = 0.9  # times what it replaces: less may be noise
+_DOUBLING = 16384
+"""Tokens: attending to so many may double a decode, for all that a slope of 0 is worth."""
+
+
+class Point(NamedTuple):
+    """What was measured of decodes of `rows` rows."""
+
+    rows: int
+    seconds: float  # with nothing to attend to
+    slope: float = 0.0  # seconds for every token that each of the rows attends to; 0 if not known
+
+
+Attended = Sequence[tuple[float, float]]
+"""Of every session in a decode: its rows, and the tokens that each of them attends to."""
 
 
 class CostTable:
     """Seconds of one decode by row count, between and beyond its points on a line.
 
     Never falling in the row count: a decode can be padded up to a cheaper one.
-    `points` are (rows, seconds) by rising rows, at least one; an engine that
-    pads has its first point at what it pads to, and all others at multiples.
+    `points` are (rows, seconds) or (rows, seconds, slope) by rising rows, at least one; an engine
+    that pads has its first point at what it pads to, and all others at multiples.
     """
 
-    def __init__(self, points: Sequence[tuple[int, float]]) -> None:
+    def __init__(self, points: Sequence[tuple[int, float] | Point]) -> None:
         assert points
-        self._counts = [count for count, _ in points]  # rows, rising
+        measured = [Point(*each) for each in points]
+        self._counts = [each.rows for each in measured]  # rising
         pads = all(count % self._counts[0] == 0 for count in self._counts)
         self._multiple = self._counts[0] if pads else 1
-        self._raw = [seconds for _, seconds in points]  # as measured
-        self._seconds = [min(s for _, s in points[i:]) for i in range(len(points))]
-        self._drifts = [1.0] * len(points)  # what each takes now over what was measured
-        self._drift = 1.0  # the same for all of them together
-        self._now = list(self._seconds)  # with the drifts
+        self._raw = [each.seconds for each in measured]  # as measured
+        # What they take now, above 0 and at least 0; and the same never falling in the rows.
+        self._bases = _never_falling(self._raw)
+        self._slopes = _never_falling([each.slope for each in measured])
+        self._base_line: list[float]
+        self._slope_line: list[float]
+        self._draw_lines()
 
     def padded(self, row_count: float) -> float:
         """Return the rows that a session's `row_count` rows take in a decode."""
@@ -49,52 +73,90 @@ class CostTable:
         best = min(range(first, max(first + 1, end)), key=self._raw.__getitem__)
         return self._counts[best] if self._raw[best] < _CHEAPER * own else row_count
 
-    def seconds(self, row_count: float) -> float:
+    def seconds(self, row_count: float, attended: Attended = ()) -> float:
         """Return the expected time of a decode of `row_count` rows; none cost nothing.
 
-        They may be a mean, and then no whole number.
+        They may be a mean, and then no whole number. What they attend to is counted as far as
+        `attended` names it.
         """
         if row_count <= 0:
             return 0.0
-        row_count = self.padded(row_count)
-        last = len(self._counts) - 1
-        if row_count <= self._counts[0] or last == 0:
-            return self._now[0] * max(1.0, row_count / self._counts[0])
-        return _between(self._counts, self._now, row_count)
+        row_count, first = self.padded(row_count), self._counts[0]
+        if row_count <= first:
+            base = self._base_line[0]
+        elif len(self._counts) == 1:
+            base = self._base_line[0] * row_count / first
+        else:
+            base = _between(self._counts, self._base_line, row_count)
+        return base + self.attending(attended)
+
+    def attending(self, attended: Attended) -> float:
+        """Return how much of a decode's time is for what its rows attend to."""
+        seconds = 0.0
+        for rows, length in attended:
+            if rows > 0 < length:
+                seconds += self._slope(rows) * length
+        return seconds
+
+    def _slope(self, row_count: float) -> float:
+        if row_count <= self._counts[0] or len(self._counts) == 1:
+            return self._slope_line[0] * row_count / self._counts[0]
+        return _between(self._counts, self._slope_line, row_count)
+
+    def point(self, row_count: int) -> Point:
+        """Return what a decode of so many rows of one session takes now."""
+        return Point(row_count, self.seconds(row_count), self._slope(row_count))
 
     @property
-    def points(self) -> list[tuple[int, float]]:
-        """What it goes by now, (rows, seconds) by rising rows."""
-        return list(zip(self._counts, self._now, strict=True))
+    def points(self) -> list[Point]:
+        """What it goes by now, by rising rows."""
+        return [self.point(count) for count in self._counts]
 
-    def note(self, row_count: float, seconds: float) -> None:
+    def note(self, row_count: float, seconds: float, attended: Attended = ()) -> None:
         """Learn from one decode in service.
 
-        All points drift with what the machine and the context do; the point
-        nearest to the rows also by itself.
+        What it took beyond what was expected is shared out between base and slopes by the squares
+        of their parts in it (normalised least mean squares): a short text moves the bases and a
+        long one mostly the slopes, so that texts of several lengths find both. All points drift
+        with what the machine does; the ones nearest to the rows also by themselves. Times drift in
+        proportion, so they stay above 0; a slope of 0 can rise, as if it had `_DOUBLING`'s doubt.
         """
-        expected = self.seconds(row_count)
+        base, attending = self.seconds(row_count), self.attending(attended)
+        expected = base + attending
         if not (expected > 0.0 < seconds):
             return
         ratio = min(_LARGEST_DRIFT, max(1.0 / _LARGEST_DRIFT, seconds / expected))
-        self._drift *= ratio ** (0.5 * _DRIFT)
-        nearest = self._nearest(row_count)
-        self._drifts[nearest] *= ratio ** (0.5 * _DRIFT)
-        # Never more than at a later point, which a decode can be padded to.
-        least = float("inf")
-        for i in range(len(self._counts) - 1, -1, -1):
-            least = min(least, self._drift * self._seconds[i] * self._drifts[i])
-            self._now[i] = least
+        rows, length = max(attended, key=lambda each: each[0] * each[1], default=(row_count, 0.0))
+        reach = attending + base * length / _DOUBLING
+        missing = _DRIFT * math.log(ratio) * expected / (base**2 + reach**2)
+        for i, share in enumerate(self._shares(row_count)):
+            self._bases[i] *= math.exp(share * missing * base)
+        for i, share in enumerate(self._shares(rows)):
+            doubt = self._bases[i] / _DOUBLING
+            slope = (self._slopes[i] + doubt) * math.exp(share * missing * reach) - doubt
+            self._slopes[i] = max(0.0, slope)
+        self._draw_lines()
 
-    def _nearest(self, row_count: float) -> int:
+    def _draw_lines(self) -> None:
+        self._base_line = _never_falling(self._bases)
+        self._slope_line = _never_falling(self._slopes)
+
+    def _shares(self, row_count: float) -> list[float]:
+        """Return how much of a drift each point takes: half, but the nearest one all of it."""
         gaps = [abs(count - row_count) for count in self._counts]
-        return gaps.index(min(gaps))
+        nearest = gaps.index(min(gaps))
+        return [1.0 if i == nearest else 0.5 for i in range(len(gaps))]
 
 
-def _between(counts: Sequence[int], seconds: Sequence[float], row_count: float) -> float:
-    """Return the seconds of a row count on the line through its neighbours, or the last two."""
-    high = min(max(1, bisect_left(counts, row_count)), len(counts) - 1)
+def _never_falling(values: Sequence[float]) -> list[float]:
+    """Return for each point the least of it and all later ones, which it can be padded to."""
+    return [min(values[i:]) for i in range(len(values))]
+
+
+def _between(counts: Sequence[int], values: Sequence[float], row_count: float) -> float:
+    """Return the value at a row count on the line through its adjacent points, or the last two."""
+    high = bisect_left(counts, row_count, 1, len(counts) - 1) if len(counts) > 1 else 0
     if high == 0:
-        return seconds[0]
-    slope = (seconds[high] - seconds[high - 1]) / (counts[high] - counts[high - 1])
-    return seconds[high - 1] + slope * (row_count - counts[high - 1])
+        return values[0]
+    count, value = counts[high - 1], values[high - 1]
+    return value + (values[high] - value) / (counts[high] - count) * (row_count - count)

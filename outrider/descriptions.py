@@ -45,6 +45,7 @@ _LEAST_OF_A_MODEL = {
 }
 _MOST_COSTS = 256
 _LONGEST_DECODE = 3.6e6  # milliseconds
+_LARGEST_SLOPE = 1e6  # microseconds a token
 
 
 def _check_vocabulary(message: common.Vocabulary) -> None:
@@ -70,6 +71,9 @@ def _check_costs(costs: Sequence[common.DecodeCost]) -> None:
         if not 0.0 < cost.milliseconds <= _LONGEST_DECODE:
             wrong = f"{cost.milliseconds} is not in (0, {_LONGEST_DECODE:.0f}]"
             raise InvalidRequest("decode_costs.milliseconds", wrong)
+        if not 0.0 <= cost.microseconds_per_token <= _LARGEST_SLOPE:
+            wrong = f"{cost.microseconds_per_token} is not in [0, {_LARGEST_SLOPE:.0f}]"
+            raise InvalidRequest("decode_costs.microseconds_per_token", wrong)
         before = cost.row_count
 
 

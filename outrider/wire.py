@@ -513,13 +513,16 @@ def _write_target_row(row: Distribution) -> target.RowDistribution:
     return target.RowDistribution(token_ids=row.token_ids.tolist(), weights=row.weights.tolist())
 
 
-def write_time(queue: float, decode: float, sample: float, rows: int = 0) -> common.ServiceTime:
+def write_time(
+    queue: float, decode: float, sample: float, rows: int = 0, attended: int = 0
+) -> common.ServiceTime:
     """Return the message of a service's own time, from seconds, and of its decodes' rows."""
     return common.ServiceTime(
         queue_us=int(1e6 * queue),
         decode_us=int(1e6 * decode),
         sample_us=int(1e6 * sample),
         decoded_row_count=rows,
+        attended_token_count=attended,
     )
 
 

@@ -42,6 +42,7 @@ class Outcome:
     """One verified round, for the controller to learn from."""
 
     now: float
+    length: int  # of the text before it, in tokens
     sent: float | None  # to a target that waited for it; None where it continued by itself
     confidences: Sequence[int]  # of the draft
     offered: int  # draft tokens that were sent
@@ -92,8 +93,13 @@ class Control(ABC):
         self._line_end: int | None = None  # of the line, while it agrees with the text
         # Rounds so far; how many when the forecast was made.
         self._rounds = self._forecast_round = 0
+        self._text_length = 0  # of the text, in tokens
 
     # --- what happened ---
+
+    def note_length(self, length: int) -> None:
+        """The text has so many tokens now."""
+        self._text_length = length
 
     def note_draft(self, estimates: PairEstimates) -> None:
         """Another draft drafts from now on, of which this is known."""
@@ -173,6 +179,7 @@ class Control(ABC):
         """Learn from a verified round."""
         estimates = self.estimates
         rows = outcome.drafted + 1
+        self._text_length = outcome.length
         if not outcome.is_prompt:
             since = self.last_time if self.last_time is not None else outcome.sent or outcome.now
             self._tokens = 0.95 * self._tokens + outcome.committed
@@ -184,6 +191,7 @@ class Control(ABC):
                 beside.note(max(0.0, waited - spent.queue - spent.decode))
                 self._note_decode(rows, spent, outcome.draft_busy)
         self.last_time = outcome.now
+        self.note_length(outcome.length + outcome.committed)
         self._rounds += 1
         self._draft_seconds = 0.0
         if self.rule is Rule.REJECTION:
@@ -192,18 +200,30 @@ class Control(ABC):
     def _note_decode(self, rows: int, spent: ServiceTime, draft_busy: bool) -> None:
         """Learn what a decode costs, and what it costs more beside a busy draft."""
         estimates, seconds = self.estimates, spent.decode
+        own = estimates.costs.padded(rows)
+        attended = [(own, float(self._text_length))]
         if spent.rows:
-            sharing = max(1.0, spent.rows / estimates.costs.padded(rows))
+            sharing = max(1.0, spent.rows / own)
             if sharing > _MOST_SHARING:
                 return  # a piece of somebody's prompt was among them
             estimates.sharing.note(sharing)
             rows = spent.rows
+            if rows > own:
+                length = self._others_length(spent, own)
+                estimates.others_length.note(length)
+                attended.append((rows - own, length))
         overlap = min(seconds, self._draft_seconds) if draft_busy else 0.0
         if overlap < 0.1 * seconds:
-            estimates.costs.note(rows, seconds)
+            estimates.costs.note(rows, seconds, attended)
         elif overlap > 0.5 * seconds:
-            more = (seconds - estimates.costs.seconds(rows)) / overlap
+            more = (seconds - estimates.costs.seconds(rows, attended)) / overlap
             estimates.slowdown.note(max(0.5, 1.0 + more))
+
+    def _others_length(self, spent: ServiceTime, own: float) -> float:
+        """Return what a row of the others in a decode attends to; as much as ours if not known."""
+        if not spent.attended:
+            return self._text_length
+        return max(0.0, spent.attended - own * self._text_length) / (spent.rows - own)
 
     def note_credit(self, is_used_up: bool) -> None:
         """The target came, or did not come, to the end of what it may write by itself.
@@ -237,7 +257,17 @@ class Control(ABC):
         """The time of a token without a draft."""
         estimates = self.estimates
         beside = estimates.gap if self.may_continue else estimates.overhead
-        return estimates.decode_seconds(1) + beside.value
+        return self.decode_seconds(1) + beside.value
+
+    def decode_seconds(self, row_count: int) -> float:
+        """Return the expected time of a decode with so many rows after the text."""
+        return self.estimates.decode_seconds(row_count, self._text_length)
+
+    @property
+    def _alone_seconds(self) -> float:
+        """The time of a token of the target alone, after the text."""
+        estimates = self.estimates
+        return estimates.alone_seconds + estimates.costs.attending(((1, self._text_length),))
 
     @property
     def rate(self) -> float:
@@ -302,7 +332,7 @@ class Control(ABC):
         if not self.runs_ahead():
             return 0
         count = self.forecast.hit_length or 1
-        ahead_time = estimates.latency.value + estimates.decode_seconds(count + 1)
+        ahead_time = estimates.latency.value + self.decode_seconds(count + 1)
         wanted = count + 1 + math.ceil(ahead_time / max(estimates.token_time.value, 1e-4))
         mean = min(0.98, max(0.02, self.acceptance.mean))
         return max(2, min(_LOOKAHEAD, wanted, math.ceil(math.log(_HOPELESS) / math.log(mean))))
@@ -340,7 +370,7 @@ class Control(ABC):
         estimates = self.estimates
         return Conditions(
             acceptance=min(0.99, self.acceptance.mean),
-            decode_seconds=estimates.decode_seconds,
+            decode_seconds=self.decode_seconds,
             overhead=estimates.overhead.value,
             latency=estimates.latency.value,
             token_time=estimates.token_time.value,
@@ -368,7 +398,7 @@ class Control(ABC):
         if not self.runs_ahead():
             return 0
         estimates = self.estimates
-        return min(3, int(2.0 * estimates.overhead.value / estimates.decode_seconds(count + 1)))
+        return min(3, int(2.0 * estimates.overhead.value / self.decode_seconds(count + 1)))
 
     def _wait_for_all(self, have: int, wanted: int, now: float, expected: bool) -> Choice:
         """Return the choice to verify all that is wanted, if it comes before it is late."""
@@ -392,7 +422,7 @@ class Control(ABC):
         return View(
             rate=self.rate,
             plain_rate=1.0 / self.plain_seconds,
-            alone_rate=1.0 / estimates.alone_seconds if estimates.alone_seconds else 0.0,
+            alone_rate=1.0 / self._alone_seconds if estimates.alone_seconds else 0.0,
             acceptance=self.acceptance.mean,
             draft_token_seconds=estimates.token_time.value,
             latency_seconds=estimates.latency.value,
@@ -400,7 +430,10 @@ class Control(ABC):
             slowdown=estimates.slowdown.value,
             run_ahead=self.runs_ahead(),
             takes_turns=estimates.takes_turns,
-            costs=estimates.costs.points,
+            costs=[
+                (each.rows, each.seconds + each.slope * self._text_length)
+                for each in estimates.costs.points
+            ],
         )
 
     # --- a schedule that no token has a say in ---

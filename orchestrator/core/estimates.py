@@ -123,6 +123,8 @@ class PairEstimates:
     takes_turns: bool = False  # and never decode at the same time
     sharing: Mean = field(default_factory=lambda: Mean(1.0))
     """Rows of a decode over the session's own: above 1 when others share it."""
+    others_length: Mean = field(default_factory=lambda: Mean(0.0))
+    """Tokens that a row of the others who share a decode attends to."""
     overhead: Mean = field(default_factory=lambda: Mean(0.002))
     """Of a round, what the target's decode does not explain, nor the others' before it."""
     continues: bool = False
@@ -172,15 +174,17 @@ class PairEstimates:
             probe_after=FIRST_PROBE,
         )
 
-    def decode_seconds(self, row_count: int) -> float:
-        """Return the expected time of a decode with so many rows of one session.
+    def decode_seconds(self, row_count: int, length: int = 0) -> float:
+        """Return the expected time of a decode with so many rows of a session, after its text.
 
         Where draft and target take turns everybody waits for everybody, and a decode is best
         shared by all; whether it was depends on what was chosen before.
         """
         together = self.generation_count if self.takes_turns else 1
         sharing = max(self.sharing.value, float(together))
-        return self.costs.seconds(sharing * self.costs.padded(row_count))
+        own = self.costs.padded(row_count)
+        others = ((sharing - 1.0) * own, self.others_length.value)
+        return self.costs.seconds(sharing * own, ((own, length), others))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,19 +194,22 @@ class ServiceTime:
     decode: float
     queue: float = 0.0  # waited for other sessions' decodes
     rows: int = 0
+    attended: int = 0  # tokens that these rows attended to, summed over the rows
 
     def shared(self, decode_count: int) -> ServiceTime:
         """Return what one of so many decodes took."""
         if decode_count == 1:
             return self
         queue, rows = self.queue / decode_count, self.rows // decode_count
-        return ServiceTime(self.decode / decode_count, queue, rows)
+        return ServiceTime(self.decode / decode_count, queue, rows, self.attended // decode_count)
 
 
 UNREPORTED = ServiceTime(0.0)
 
 
-def plain_share(costs: CostTable, row_count: int) -> float:
-    """Return what one row costs to decode as a share of what `row_count` rows cost."""
-    whole = costs.seconds(row_count)
-    return min(1.0, costs.seconds(1) / whole) if whole > 0 else 1.0
+def plain_share(costs: CostTable, row_count: int, length: int) -> float:
+    """Return what one row costs after a text as a share of what `row_count` rows cost there."""
+    whole, one = (
+        costs.seconds(count, ((costs.padded(count), length),)) for count in (row_count, 1)
+    )
+    return min(1.0, one / whole) if whole > 0 else 1.0

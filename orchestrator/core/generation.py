@@ -68,6 +68,7 @@ class Generation:
         self.finished: FinishReason | None = None  # set once; nothing is asked after it
         self.waits_for_draft = False  # the newest actions were to wait for more of the line
         self._control = plan.control
+        self._control.note_length(len(plan.prompt))
         self._draft = DraftProgress()
         self._target = TargetProgress(mirostat_mu=plan.mirostat_mu)
         self._block = (
@@ -111,7 +112,7 @@ class Generation:
 
     def plain_share(self, row_count: int) -> float:
         """Return what one row costs to decode as a share of what `row_count` rows cost."""
-        return plain_share(self._control.estimates.costs, row_count)
+        return plain_share(self._control.estimates.costs, row_count, len(self.committed))
 
     @property
     def _only_reads(self) -> bool:

@@ -210,15 +210,16 @@ class Measured(Control):
         mean = self.acceptance.mean
         first = self._wait_for_the_first(now) + unread * estimates.token_time.value
         values, tokens, survival = [], 1.0, 1.0
+        plain_seconds = self.plain_seconds
         for k in range(most + 1):
             if k == have + 1:
                 survival *= mean**unread
             if k:
                 survival *= self.acceptance.chance(confidences[k - 1]) if k <= have else mean
                 tokens += survival
-            time = self.plain_seconds
+            time = plain_seconds
             if k:
-                time = estimates.decode_seconds(k + 1) + estimates.overhead.value
+                time = self.decode_seconds(k + 1) + estimates.overhead.value
             hit = survival * mean
             if k > have:
                 frames = (k - have - 1) // self._frame_tokens

@@ -83,6 +83,7 @@ def outcome(
     waited = asked.is_waited_for and not asked.is_answered
     return Outcome(
         now=now,
+        length=before,
         sent=asked.sent_time if waited else None,
         confidences=asked.confidences[before - asked.length :] if draft else (),
         offered=asked.offered if waited else len(draft),

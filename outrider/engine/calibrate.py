@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.costs import CostTable, Point
 from outrider.engine.model import MAX_MULTIPLE, Chunk, Model
 
 ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
@@ -24,6 +25,8 @@ rounding hides those in most places."""
 _UNDISTURBED = 0.75  # of the processor's time; alone it is .9 and more
 _MUCH_LESS = 0.6
 _ODD_CHUNK = 37
+_LONGEST = 4096  # tokens of a text to measure after
+_SLOPE_ROW_COUNTS = (1, 4, 16)  # that are measured after nothing too
 _REPEATS = 3
 _PIECES = ([1] * TAIL, [3, 1, 2, 10], [2] * (TAIL // 2), [8, 8], [5, 3, 2, 6], [11, 5])
 
@@ -38,38 +41,86 @@ def history(model: Model, count: int) -> list[int]:
 
 def decode_costs(
     model: Model, clock: Clock, row_counts: Sequence[int] = ROW_COUNTS, budget: float = 3.0
-) -> list[tuple[int, float]]:
-    """Return (rows, seconds) of one decode after a history, rising rows.
+) -> list[Point]:
+    """Return what decodes of one session cost, by rising rows, measured after two texts.
 
     Each is the quickest of up to three, taken in turn with the others, and of some
     more where it looks more expensive than a larger one: what disturbs a machine for a while
     must not make one row count look expensive for good. Sequence 0 is used and left empty.
-    Ends early when `budget` seconds are spent, or twice that where much was disturbed.
+    Ends early when `budget` seconds are spent, or twice that where much was disturbed. How much
+    less some row counts take with nothing before them takes a sixth of it more, and a longer text
+    than `HISTORY` another one at most.
     """
     description = model.describe()
     limit = min(description.batch_rows, description.context // 2)
-    start = min(HISTORY, description.context - limit)
-    ids = history(model, start + limit)
-    _fill(model, 0, 0, ids[:start], description.batch_rows)
     counts = [c for c in row_counts if c <= limit and model.padded(c) == c]
-    quickest: dict[int, float] = {}
-
-    def measure(some: Sequence[int], end: float) -> None:
-        for count in some:
-            if quickest and clock() > end:
-                return
-            before = clock()
-            model.decode([Chunk(0, start, ids[start : start + count], count)])
-            quickest[count] = min(clock() - before, quickest.get(count, math.inf))
-            model.truncate(0, start)
-
+    ids = history(model, min(_LONGEST, description.context))
+    length = _read_some(model, clock, ids[: len(ids) - limit], budget / 6.0)
+    after_text: dict[int, float] = {}
     begin = clock()
     for _ in range(_REPEATS):
-        measure(counts, begin + budget)
+        _time(model, clock, ids, length, counts, begin + budget, after_text)
     for _ in range(_REPEATS):
-        measure(_doubtful(quickest), begin + 2.0 * budget)
+        _time(model, clock, ids, length, _doubtful(after_text), begin + 2.0 * budget, after_text)
     model.truncate(0, 0)
-    return sorted(quickest.items())
+    after_none: dict[int, float] = {}
+    some = [c for c in after_text if c in _SLOPE_ROW_COUNTS] or counts[:1]
+    begin = clock()
+    for _ in range(_REPEATS):
+        _time(model, clock, ids, 0, some, begin + budget / 6.0, after_none)
+    return _points(after_none, after_text, length)
+
+
+def _read_some(model: Model, clock: Clock, ids: list[int], seconds: float) -> int:
+    """Read `HISTORY` of these ids, and more of them as far as it takes `seconds` or less."""
+    rows = model.describe().batch_rows
+    length = min(HISTORY, len(ids))
+    begin = clock()
+    _fill(model, 0, 0, ids[:length], rows)
+    while length < len(ids) and (clock() - begin) * (length + rows) <= seconds * length:
+        more = ids[length : length + rows]
+        _fill(model, 0, length, more, rows)
+        length += len(more)
+    return length
+
+
+def _time(
+    model: Model,
+    clock: Clock,
+    ids: Sequence[int],
+    position: int,
+    counts: Sequence[int],
+    end: float,
+    quickest: dict[int, float],
+) -> None:
+    """Decode so many of the ids after those before `position`; note the quickest of each count."""
+    for count in counts:
+        if quickest and clock() > end:
+            return
+        before = clock()
+        model.decode([Chunk(0, position, ids[position : position + count], count)])
+        quickest[count] = min(clock() - before, quickest.get(count, math.inf))
+        model.truncate(0, position)
+
+
+def _points(
+    after_none: Mapping[int, float], after_text: Mapping[int, float], length: int
+) -> list[Point]:
+    """Return base and slope of each row count of `after_text`, a text of `length` tokens.
+
+    The slopes are lines through those of the row counts that were also timed after nothing. At
+    most nine tenths of a decode's time are taken to come of the text: more is noise.
+    """
+    grown = [
+        Point(count, before, max(0.0, after_text[count] - before) / length)
+        for count, before in sorted(after_none.items())
+    ]
+    slopes = CostTable(grown)
+    points = []
+    for count, seconds in sorted(after_text.items()):
+        reading = min(0.9 * seconds, length * slopes.point(count).slope)
+        points.append(Point(count, seconds - reading, reading / length))
+    return points
 
 
 def _doubtful(quickest: Mapping[int, float]) -> list[int]:
@@ -90,9 +141,9 @@ def was_disturbed(seconds: float, processor_seconds: float, threads: int) -> boo
     return processor_seconds < _UNDISTURBED * seconds * threads
 
 
-def is_quicker(model: Model, clock: Clock, costs: Sequence[tuple[int, float]]) -> bool:
+def is_quicker(model: Model, clock: Clock, costs: Sequence[Point]) -> bool:
     """Say whether the smallest decode takes much less than its cost. Uses sequence 0."""
-    count, cost = costs[0]
+    count, cost, _ = costs[0]
     quickest = math.inf
     for _ in range(_REPEATS):
         before = clock()

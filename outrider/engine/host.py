@@ -478,10 +478,13 @@ class EngineHost:
         if self._open:
             self.counters.decode_seconds += spent
             self._count_open(begin + spent)
-        count = sum(self._model.padded(len(chunk.token_ids)) for _, chunk in entries)
+        rows_of = [self._model.padded(len(chunk.token_ids)) for _, chunk in entries]
+        count = sum(rows_of)
+        attended = sum(c * chunk.position for c, (_, chunk) in zip(rows_of, entries, strict=True))
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
             assert ticket.lease is not None
             ticket.lease.spent.rows += count
+            ticket.lease.spent.attended += attended
             self._deliver(ticket, chunk, its_rows, begin, spent)
 
     def _decode_apart(self, entries: list[tuple[Ticket, Chunk]], error: Exception) -> None:

@@ -30,12 +30,13 @@ class Step:
 
 @dataclass(slots=True)
 class EngineTime:
-    """Seconds of the engine's own time, and the rows of its decodes, other sessions' included."""
+    """Seconds of the engine's own time, and what its decodes were of, other sessions' included."""
 
     queue: float = 0.0
     decode: float = 0.0
     sample: float = 0.0
     rows: int = 0
+    attended: int = 0  # tokens that the rows attended to, summed over the rows
 
     def __add__(self, more: EngineTime) -> EngineTime:
         """Return the time of both."""
@@ -44,6 +45,7 @@ class EngineTime:
             self.decode + more.decode,
             self.sample + more.sample,
             self.rows + more.rows,
+            self.attended + more.attended,
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from outrider.costs import Point
 from outrider.engine import calibrate
 from outrider.engine.kept import KeptFiles
 from outrider.engine.model import ModelDescription
@@ -27,7 +28,7 @@ class Measured:
     padding: (
         int | None
     )  # the least with which bits do not depend on batching; None: not wanted, or none
-    costs: Sequence[tuple[int, float]]  # (rows, seconds) of one unpadded decode, rising rows
+    costs: Sequence[Point]  # of one unpadded decode, by rising rows
     is_disturbed: bool  # the costs were measured beside other work, and may be too high
     day: str = ""  # when it was measured, as 2026-11-23; empty for now
 
@@ -72,10 +73,10 @@ def read(content: bytes) -> Measured | None:
     try:
         record = json.loads(content)
         padding, day, disturbed = record["padding"], record["day"], record["disturbed"]
-        costs = [(rows, float(seconds)) for rows, seconds in record["costs"]]
+        costs = [Point(rows, float(base), float(slope)) for rows, base, slope in record["costs"]]
     except (ValueError, KeyError, TypeError):
         return None
-    rows = [each for each, _ in costs]
+    rows = [each.rows for each in costs]
     sensible = (
         (padding is None or padding in calibrate.PADDINGS)
         and isinstance(day, str)
@@ -83,7 +84,7 @@ def read(content: bytes) -> Measured | None:
         and bool(costs)
         and all(isinstance(each, int) and each > 0 for each in rows)
         and rows == sorted(set(rows))
-        and all(math.isfinite(seconds) and seconds > 0 for _, seconds in costs)
+        and all(0.0 < each.seconds < math.inf and 0.0 <= each.slope < math.inf for each in costs)
     )
     return Measured(padding, costs, disturbed, day) if sensible else None
 

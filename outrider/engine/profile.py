@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outrider.costs import CostTable
+from outrider.costs import CostTable, Point
 from outrider.engine.model import Numerics
 
 _MOST_PRICE = 1.05
 """A plain token under `exact` over one under `native`: up to this, equal bits cost nothing."""
 
-Costs = Sequence[tuple[int, float]]
-"""(rows, seconds) of one decode, rising rows, at least one."""
+Costs = Sequence[Point]
+"""Of one decode, by rising rows, at least one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainCosts:
-    """Seconds of the decode of one token of one session, with no draft."""
+    """Seconds of the decode of one token of one session, with no draft and nothing before it."""
 
     alone: float  # one row, unpadded: as llama.cpp runs the model by itself
     native: float  # padded up where that is cheaper
@@ -29,8 +29,8 @@ def padded_costs(costs: Costs, padding: int) -> Costs:
 
     `costs` are of unpadded rows: at a multiple the two are the same decode.
     """
-    at_multiples = [each for each in costs if each[0] % padding == 0]
-    return at_multiples or [(padding, CostTable(costs).seconds(padding))]
+    at_multiples = [each for each in costs if each.rows % padding == 0]
+    return at_multiples or [CostTable(costs).point(padding)]
 
 
 def plain_costs(costs: Costs, padding: int | None) -> PlainCosts:
@@ -39,8 +39,8 @@ def plain_costs(costs: Costs, padding: int | None) -> PlainCosts:
     `padding` is the least with which bits do not depend on batching, if there is one.
     """
     exact = CostTable(padded_costs(costs, padding)).seconds(1) if padding else None
-    count, first = costs[0]
-    return PlainCosts(first / count, CostTable(costs).seconds(1), exact)
+    first = costs[0]
+    return PlainCosts(first.seconds / first.rows, CostTable(costs).seconds(1), exact)
 
 
 def choose(asked: Numerics | None, plain: PlainCosts) -> Numerics:

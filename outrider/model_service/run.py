@@ -173,7 +173,7 @@ def _log_serving(name: str, address: str, loaded: Loaded) -> None:
         numerics=loaded.numerics.value,
         padding=loaded.model.pad_multiple,
         plain_ms=_milliseconds(asdict(loaded.plain)),
-        decode_ms=_milliseconds(dict(loaded.costs)),
+        decode_ms=_milliseconds({each.rows: each.seconds for each in loaded.costs}),
         measured=loaded.measured,
         load_seconds=round(loaded.seconds, 2),
         system=model.system_info,

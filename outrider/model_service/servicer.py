@@ -192,7 +192,7 @@ async def first_opening(requests: AsyncIterator[Any]) -> common.OpenSession:
 
 def write_spent(spent: EngineTime) -> common.ServiceTime:
     """Return the message of an engine's own time."""
-    return wire.write_time(spent.queue, spent.decode, spent.sample, spent.rows)
+    return wire.write_time(spent.queue, spent.decode, spent.sample, spent.rows, spent.attended)
 
 
 def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelResponse:
@@ -214,8 +214,12 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         if loaded.numerics is Numerics.EXACT
         else common.NUMERICS_PROFILE_NATIVE,
         decode_costs=[
-            common.DecodeCost(row_count=rows, milliseconds=1e3 * seconds)
-            for rows, seconds in loaded.costs
+            common.DecodeCost(
+                row_count=each.rows,
+                milliseconds=1e3 * each.seconds,
+                microseconds_per_token=1e6 * each.slope,
+            )
+            for each in loaded.costs
         ],
         plain_costs=common.PlainCosts(
             alone_milliseconds=1e3 * loaded.plain.alone,

@@ -230,16 +230,18 @@ class Candidates(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ServiceTime(_message.Message):
-    __slots__ = ("queue_us", "decode_us", "sample_us", "decoded_row_count")
+    __slots__ = ("queue_us", "decode_us", "sample_us", "decoded_row_count", "attended_token_count")
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     DECODE_US_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
     DECODED_ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ATTENDED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     queue_us: int
     decode_us: int
     sample_us: int
     decoded_row_count: int
-    def __init__(self, queue_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., decoded_row_count: _Optional[int] = ...) -> None: ...
+    attended_token_count: int
+    def __init__(self, queue_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., decoded_row_count: _Optional[int] = ..., attended_token_count: _Optional[int] = ...) -> None: ...
 
 class Missing(_message.Message):
     __slots__ = ("held_token_count",)
@@ -376,12 +378,14 @@ class Vocabulary(_message.Message):
     def __init__(self, type: _Optional[int] = ..., token_count: _Optional[int] = ..., bos_token_id: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., eot_token_id: _Optional[int] = ..., adds_bos: bool = ..., adds_eos: bool = ..., digest: _Optional[bytes] = ..., end_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DecodeCost(_message.Message):
-    __slots__ = ("row_count", "milliseconds")
+    __slots__ = ("row_count", "milliseconds", "microseconds_per_token")
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
+    MICROSECONDS_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     row_count: int
     milliseconds: float
-    def __init__(self, row_count: _Optional[int] = ..., milliseconds: _Optional[float] = ...) -> None: ...
+    microseconds_per_token: float
+    def __init__(self, row_count: _Optional[int] = ..., milliseconds: _Optional[float] = ..., microseconds_per_token: _Optional[float] = ...) -> None: ...
 
 class ListVocabularyRequest(_message.Message):
     __slots__ = ("model",)

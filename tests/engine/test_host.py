@@ -750,7 +750,7 @@ def test_an_engine_tells_what_it_measured() -> None:
     loaded = host.start().result(PATIENCE)
     assert loaded.numerics is Numerics.EXACT
     assert loaded.model.pad_multiple == 2
-    assert [count for count, _ in loaded.costs] == [2, 4, 6, 8, 12, 16, 24, 32]
+    assert [each.rows for each in loaded.costs] == [2, 4, 6, 8, 12, 16, 24, 32]
     host.stop()
 
 
@@ -784,7 +784,7 @@ def test_exact_is_chosen_where_a_plain_token_costs_no_more_by_it(
     loaded = host.start().result(PATIENCE)
     assert (loaded.numerics, model.pad_multiple) == (numerics, padding)
     assert loaded.plain.exact is not None and loaded.plain.native <= loaded.plain.exact
-    assert loaded.costs[0][0] == padding
+    assert loaded.costs[0].rows == padding
     host.stop()
 
 

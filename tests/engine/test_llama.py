@@ -585,16 +585,16 @@ def test_a_padded_q8_0_model_is_exact(load: Load) -> None:
 
 def test_every_row_count_that_needs_no_padding_has_a_cost(load: Load) -> None:
     costs = decode_costs(load(context=128, batch_rows=64), time.perf_counter)
-    assert [count for count, _ in costs] == [4, 8, 12, 16, 24, 32]
-    assert all(seconds > 0.0 for _, seconds in costs)
+    assert [each.rows for each in costs] == [4, 8, 12, 16, 24, 32]
+    assert all(each.seconds > 0.0 and each.slope >= 0.0 for each in costs)
     unpadded = decode_costs(load(context=128, pad_multiple=1), time.perf_counter)
-    assert [count for count, _ in unpadded] == [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32]
+    assert [each.rows for each in unpadded] == [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32]
 
 
 def test_measuring_stops_when_its_time_is_over(load: Load) -> None:
     ticks = iter(range(1000))
     costs = decode_costs(load(), lambda: float(next(ticks)), budget=3.0)
-    assert [count for count, _ in costs] == [4, 8]
+    assert [each.rows for each in costs] == [4, 8]
 
 
 def test_what_looks_dearer_than_more_rows_is_measured_again(load: Load) -> None:
@@ -612,8 +612,35 @@ def test_what_looks_dearer_than_more_rows_is_measured_again(load: Load) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model, "decode", timed)
         costs = decode_costs(model, lambda: now[0], budget=60.0)
-    assert costs == [(n, pytest.approx(0.01 * n)) for n in (4, 8, 12, 16, 24, 32)]
-    assert [calls.count(n) for n in (4, 8, 12, 32)] == [4, 4, 3, 3]
+    assert costs == [(n, pytest.approx(0.01 * n), 0.0) for n in (4, 8, 12, 16, 24, 32)]
+    # Four rows three more times: what they take after nothing.
+    assert [calls.count(n) for n in (4, 8, 12, 32)] == [7, 4, 3, 3]
+
+
+def test_decodes_after_two_texts_say_what_a_token_before_them_costs(load: Load) -> None:
+    model, now = load(context=512, batch_rows=64, pad_multiple=1), [0.0]
+    decode, read = model.decode, list[int]()
+
+    def timed(chunks: Sequence[Chunk]) -> list[list[Row]]:
+        [chunk] = chunks
+        count = len(chunk.token_ids)
+        if chunk.row_count:
+            now[0] += 0.01 + 0.001 * count + 5e-6 * count * chunk.position
+        else:
+            now[0] += 0.001 * count
+            read.append(count)
+        return decode(chunks)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "decode", timed)
+        costs = decode_costs(model, lambda: now[0], budget=3.0)
+    assert costs == [
+        (n, pytest.approx(0.01 + 0.001 * n), pytest.approx(5e-6 * n))
+        for n in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
+    ]
+    # More than the shortest text, as far as the time for it reaches.
+    assert HISTORY < sum(read) <= 448
+    model.decode([Chunk(0, 0, [5], 1)])  # the sequence is left empty
 
 
 @pytest.mark.parametrize("context", [8, 12, 19, 20, 33])

@@ -11,6 +11,7 @@ from time import perf_counter
 
 import pytest
 
+from outrider.costs import Point
 from outrider.engine import calibrate, measurements
 from outrider.engine.host import EngineHost, HostOptions, Loaded
 from outrider.engine.measurements import Measured, Measurements, forget, read
@@ -19,7 +20,7 @@ from outrider.model_service.config import ModelConfig
 from outrider.model_service.run import kept_measurements
 from tests.support.toy import ToyModel
 
-MEASURED = Measured(2, [(1, 0.02), (4, 0.05)], is_disturbed=False)
+MEASURED = Measured(2, [Point(1, 0.02, 1e-5), Point(4, 0.05, 3e-5)], is_disturbed=False)
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +100,7 @@ def test_every_option_of_the_engine_is_part_of_the_conditions(model: ModelDescri
 
 RECORD = {
     "padding": 2,
-    "costs": [[1, 0.02], [4, 0.05]],
+    "costs": [[1, 0.02, 1e-5], [4, 0.05, 0.0]],
     "disturbed": False,
     "day": "2026-01-02",
 }
@@ -119,11 +120,14 @@ RECORD = {
                 {"padding": 3},
                 {"padding": "2"},
                 {"costs": []},
-                {"costs": [[0, 1.0]]},
-                {"costs": [[4, 0.1], [1, 0.1]]},
-                {"costs": [[1, 0.0]]},
-                {"costs": [[1, float("nan")]]},
-                {"costs": [[1.5, 0.1]]},
+                {"costs": [[0, 1.0, 0.0]]},
+                {"costs": [[4, 0.1, 0.0], [1, 0.1, 0.0]]},
+                {"costs": [[1, 0.0, 0.0]]},
+                {"costs": [[1, float("nan"), 0.0]]},
+                {"costs": [[1.5, 0.1, 0.0]]},
+                {"costs": [[1, 0.1, -1e-9]]},
+                {"costs": [[1, 0.1, float("inf")]]},
+                {"costs": [[1, 0.1]]},
                 {"costs": {"1": 0.1}},
                 {"day": 5},
                 {"disturbed": 1},

@@ -276,8 +276,9 @@ def describe(**changes: Any) -> common.GetModelResponse:
     for name, value in changes.items():
         if name == "costs":
             del response.decode_costs[:]
-            for rows, milliseconds in value:
-                response.decode_costs.add(row_count=rows, milliseconds=milliseconds)
+            for rows, milliseconds, *slope in value:
+                cost = response.decode_costs.add(row_count=rows, milliseconds=milliseconds)
+                cost.microseconds_per_token = sum(slope)
         elif name.startswith("vocabulary_"):
             setattr(response.vocabulary, name.removeprefix("vocabulary_"), value)
         else:
@@ -291,6 +292,8 @@ WRONG = [
     {"costs": [(1, 0.0)]},
     {"costs": [(1, -1.0)]},
     {"costs": [(0, 1.0)]},
+    {"costs": [(1, 1.0, -1.0)]},
+    {"costs": [(1, 1.0, float("nan"))]},
     {"costs": [(4, 1.0), (2, 2.0)]},
     {"costs": [(i, 1.0) for i in range(1, 300)]},
     {"context_token_count": 0},

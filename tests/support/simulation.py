@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from orchestrator.core.actions import Commit, End, SendOrder, SendRound, Wake
 from orchestrator.core.counts import Counts
@@ -36,7 +37,7 @@ from outrider.sampling import GREEDY
 from outrider.speculation import Speculation
 
 VOCABULARY = 1 << 16
-_PROMPT = (1, 2, 3, 4)
+PROMPT_TOKENS = 4
 _FRAME_TOKENS, _FRAME_SECONDS = 4, 0.005  # the draft service's
 
 
@@ -111,14 +112,88 @@ class Language:
 
 def alone(language: Language, tokens: int) -> list[int]:
     """Return what the target writes with no draft."""
-    text = list(_PROMPT)
-    while len(text) < len(_PROMPT) + tokens:
+    text = prompt(PROMPT_TOKENS)
+    while len(text) < PROMPT_TOKENS + tokens:
         text.append(language.next(text))
     return text
 
 
+def prompt(count: int) -> list[int]:
+    """Return the text that a generation begins with."""
+    return list(range(1, 1 + count))
+
+
+class Machine:
+    """A clock, and the target's engine, which decodes together what is ready of all generations."""
+
+    def __init__(self, costs: CostTable) -> None:
+        self.now = 0.0
+        self._costs = costs
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._scheduled = 0
+        self._ready: list[_Decode] = []
+        self._is_busy = False
+
+    def after(self, seconds: float, event: Callable[[], None]) -> None:
+        """Make something happen later."""
+        self._scheduled += 1
+        heapq.heappush(self._queue, (self.now + seconds, self._scheduled, event))
+
+    def run(self, *simulations: Simulation) -> list[Result]:
+        """Return what happened, once every generation is over."""
+        for each in simulations:
+            each.begin()
+        while self._queue and not all(each.ended for each in simulations):
+            self.now, _, event = heapq.heappop(self._queue)
+            event()
+        assert all(each.ended for each in simulations), "nothing happens any more"
+        return [each.result for each in simulations]
+
+    def decode(self, decode: _Decode) -> None:
+        """Decode as soon as what is being decoded is done, with all that is ready then."""
+        self._ready.append(decode)
+        if not self._is_busy:
+            self._is_busy = True
+            self.after(0.0, self._decode)
+
+    def _decode(self) -> None:
+        together, self._ready = self._ready, []
+        self._is_busy = bool(together)
+        if not together:
+            return
+        rows = [self._costs.padded(each.rows) for each in together]
+        attended = [(count, each.length) for count, each in zip(rows, together, strict=True)]
+        seconds = self._costs.seconds(sum(rows), attended)
+        seconds *= max(each.slowdown for each in together)
+        wait = max(each.take_turn(seconds) for each in together)
+        for each in together:
+            spent = ServiceTime(
+                seconds,
+                self.now + wait - each.ready_time,
+                int(sum(rows)),
+                int(sum(count * length for count, length in attended)),
+            )
+            self.after(wait + seconds, partial(each.done, spent))
+        self.after(wait + seconds, self._decode)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decode:
+    """What one generation has ready to be decoded."""
+
+    rows: int
+    length: int  # of the text before them
+    slowdown: float
+    ready_time: float
+    take_turn: Callable[[float], float]  # returns how long to wait before so many seconds
+    done: Callable[[ServiceTime], None]
+
+
 class Simulation:
-    """One generation of `tokens` tokens. `run` is used once."""
+    """One generation of `tokens` tokens after a prompt. `run` is used once.
+
+    Several share a `machine`, whose `run` then runs them all.
+    """
 
     def __init__(
         self,
@@ -130,39 +205,50 @@ class Simulation:
         estimates: PairEstimates | None = None,
         faults: Faults | None = None,
         patience: float = 1.0,
+        prompt_tokens: int = PROMPT_TOKENS,
+        machine: Machine | None = None,
     ) -> None:
+        self.machine = machine or Machine(models.costs)
         self.models = models
         self.faults = faults or Faults()
         self.language = Language(seed, models.acceptance, models.spread)
-        self.now = 0.0
         self.dice = random.Random(seed)
         self.draft_busy = self.target_busy = False
         self._turn_ends = 0.0
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._scheduled = 0
-        self._ended = False
+        self.ended = False
         its_control = control(
             speculation, Rule.MATCH, estimates or known_estimates(models), patience
         )
+        self.prompt = prompt(prompt_tokens)
         self.tokens = tokens
-        self.generation = Generation(_plan(its_control, tokens))
+        self.generation = Generation(_plan(its_control, self.prompt, tokens))
+        self._seconds = 0.0
         self.target = _Target(self)
         self.draft = _Draft(self)
 
     def run(self) -> Result:
         """Return what happened."""
+        [result] = self.machine.run(self)
+        return result
+
+    def begin(self) -> None:
+        """Open both streams and ask for the first round."""
         self.target.open()
         self.draft.open()
         self._plan_faults()
         self._act()
-        while self._queue and not self._ended:
-            self.now, _, event = heapq.heappop(self._queue)
-            event()
-            self._act()
-        assert self._ended, "nothing happens any more"
+
+    @property
+    def now(self) -> float:
+        """The time."""
+        return self.machine.now
+
+    @property
+    def result(self) -> Result:
+        """What happened, once it is over."""
         return Result(
             self.generation.committed,
-            self.now,
+            self._seconds,
             self.generation.counts,
             self.target.decodes,
             self.target.decode_seconds,
@@ -170,9 +256,14 @@ class Simulation:
         )
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
-        """Make something happen later."""
-        self._scheduled += 1
-        heapq.heappush(self._queue, (self.now + seconds, self._scheduled, event))
+        """Make something happen later, and the generation see to it."""
+
+        def happen() -> None:
+            if not self.ended:
+                event()
+                self._act()
+
+        self.machine.after(seconds, happen)
 
     def take_turn(self, seconds: float) -> float:
         """Return how long to wait before a decode of so many seconds may begin."""
@@ -193,7 +284,7 @@ class Simulation:
             elif isinstance(action, Wake):
                 self.after(max(0.0, action.time - self.now), lambda: None)
             elif isinstance(action, End):
-                self._ended = True
+                self.ended, self._seconds = True, self.now
             else:
                 assert isinstance(action, Commit)
 
@@ -229,7 +320,7 @@ def known_estimates(models: Models) -> PairEstimates:
     return estimates
 
 
-def _plan(its_control: object, tokens: int) -> Plan:
+def _plan(its_control: object, prompt: Sequence[int], tokens: int) -> Plan:
     return Plan(
         opening=SessionParameters(
             session_id=bytes(16),
@@ -238,11 +329,11 @@ def _plan(its_control: object, tokens: int) -> Plan:
             sampling=GREEDY,
             seed=0,
             choice=0,
-            prompt_count=len(_PROMPT),
+            prompt_count=len(prompt),
             token_limit=tokens,
             vocabulary=VOCABULARY,
         ),
-        prompt=_PROMPT,
+        prompt=prompt,
         control=its_control,  # type: ignore[arg-type]
         form=Form.SAMPLED,
         rollback_calls=False,
@@ -326,7 +417,7 @@ class _Target(_Peer):
                 self._decode()
                 return
         until = self._round.continue_until if self._round is not None else 0
-        if len(self._text) < min(until, len(_PROMPT) + self.world.tokens):
+        if len(self._text) < min(until, len(self.world.prompt) + self.world.tokens):
             self._decode()
 
     def _begin(self, round_: Round) -> bool:
@@ -366,32 +457,39 @@ class _Target(_Peer):
         draft = list(round_.draft[self._used : self._used + limit])
         prefix = self._text
         self.held = text = [*prefix, *draft]
-        seconds = world.models.costs.seconds(len(draft) + 1)
-        seconds *= world.models.slowdown if world.draft_busy else 1.0
-        queue = world.take_turn(seconds)
         self.decodes += 1
-        self.decode_seconds += seconds
         committed = world.generation.committed
         if text[: len(committed)] != committed[: len(text)]:
             self.stale_rows += len(draft) + 1
         ids = [world.language.next(text[: len(prefix) + i]) for i in range(len(draft) + 1)]
         answer = Answer(round_.number, len(prefix), len(draft), Rows(sampled=ids))
         world.target_busy = True
+        stream = self.stream
 
-        def done() -> None:
+        def done(spent: ServiceTime) -> None:
+            if stream != self.stream:
+                return
             world.target_busy = False
+            self.decode_seconds += spent.decode
             added = list(_accepted(draft, ids))
             self._text = [*prefix, *added]
             self._use(added)
             self.reply(
                 world.models.target_round_trip / 2 + world.models.overhead,
-                lambda: world.generation.target_wrote(
-                    answer, world.now, ServiceTime(seconds, queue)
-                ),
+                lambda: world.generation.target_wrote(answer, world.now, spent),
             )
             self._start()
 
-        self.reply(queue + seconds, done)
+        world.machine.decode(
+            _Decode(
+                len(draft) + 1,
+                len(prefix) - 1,
+                world.models.slowdown if world.draft_busy else 1.0,
+                world.now,
+                world.take_turn,
+                done,
+            )
+        )
 
 
 def _accepted(draft: Sequence[int], ids: Sequence[int]) -> Iterator[int]:

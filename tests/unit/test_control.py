@@ -54,6 +54,7 @@ def made(
 def outcome(**changes: object) -> Outcome:
     usual: dict[str, object] = {
         "now": 1.0,
+        "length": 0,
         "sent": 0.9,
         "confidences": [],
         "offered": 0,
@@ -431,16 +432,16 @@ PADDED = CostTable([(4, 10.0), (8, 16.0), (12, 20.0)])
 
 
 def test_rows_between_two_points_cost_what_the_next_one_does() -> None:
-    shares = {rows: plain_share(PADDED, rows) for rows in (1, 4, 5, 8, 9, 12)}
+    shares = {rows: plain_share(PADDED, rows, 0) for rows in (1, 4, 5, 8, 9, 12)}
     assert shares == {1: 1.0, 4: 1.0, 5: 0.625, 8: 0.625, 9: 0.5, 12: 0.5}
 
 
 def test_beyond_the_table_its_last_slope_goes_on() -> None:
-    assert plain_share(PADDED, 65) == 10.0 / (20.0 + (68 - 12) * 1.0)
+    assert plain_share(PADDED, 65, 0) == 10.0 / (20.0 + (68 - 12) * 1.0)
 
 
 def test_more_rows_are_never_taken_for_cheaper_than_one() -> None:
-    assert plain_share(CostTable([(1, 9.0), (4, 6.0)]), 4) == 1.0
+    assert plain_share(CostTable([(1, 9.0), (4, 6.0)]), 4, 0) == 1.0
 
 
 def test_a_decode_beside_a_busy_draft_says_how_much_it_slows_the_target() -> None:

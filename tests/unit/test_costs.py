@@ -8,13 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.costs import CostTable
+from outrider.costs import CostTable, Point
 
 SETTINGS = settings(derandomize=True, deadline=None)
 POINTS = st.lists(
     st.tuples(st.integers(1, 64), st.floats(1e-4, 1.0)), min_size=1, unique_by=lambda p: p[0]
 ).map(sorted)
-NOTES = st.lists(st.tuples(st.integers(1, 64), st.floats(1e-4, 1.0)), max_size=20)
+SLOPED = st.lists(
+    st.builds(Point, st.integers(1, 64), st.floats(1e-4, 1.0), st.floats(0.0, 1e-3)),
+    min_size=1,
+    unique_by=lambda p: p.rows,
+).map(sorted)
+LENGTHS = st.integers(0, 32768)
+NOTES = st.lists(st.tuples(st.integers(1, 64), st.floats(1e-4, 1.0), LENGTHS), max_size=20)
 
 
 def test_a_cost_is_read_between_its_points() -> None:
@@ -45,15 +51,21 @@ def test_one_point_is_a_line_through_nothing() -> None:
 
 
 @SETTINGS
-@given(POINTS, NOTES)
-def test_a_cost_never_falls_with_the_rows(
-    points: list[tuple[int, float]], notes: list[tuple[int, float]]
+@given(SLOPED, NOTES, LENGTHS)
+def test_a_cost_never_falls_with_the_rows_nor_with_the_text(
+    points: list[Point], notes: list[tuple[int, float, int]], length: int
 ) -> None:
     table = CostTable(points)
-    for rows, seconds in notes:
-        table.note(rows, seconds)
-    costs = [table.seconds(count) for count in range(80)]
-    assert all(left <= right * (1 + 1e-12) for left, right in pairwise(costs))
+    for rows, seconds, its_length in notes:
+        table.note(rows, seconds, [(rows, its_length)])
+    costs = [after(table, count, length) for count in range(80)]
+    assert all(left <= right * (1 + 1e-9) for left, right in pairwise(costs))
+    assert all(after(table, n, length) >= table.seconds(n) > 0.0 for n in range(1, 80))
+
+
+def after(table: CostTable, rows: int, length: float) -> float:
+    """Return what a decode of one session's rows costs after a text."""
+    return table.seconds(rows, [(table.padded(rows), length)])
 
 
 @SETTINGS
@@ -68,7 +80,7 @@ def test_decodes_that_all_take_twice_as_long_move_the_whole_table() -> None:
     for _ in range(200):
         for rows, seconds in ((1, 0.02), (4, 0.04), (8, 0.08)):
             table.note(rows, seconds)
-    assert [seconds for _, seconds in table.points] == pytest.approx([0.02, 0.04, 0.08], rel=0.01)
+    assert [point.seconds for point in table.points] == pytest.approx([0.02, 0.04, 0.08], rel=0.01)
 
 
 def test_what_was_not_seen_for_long_drifts_with_the_rest() -> None:
@@ -86,3 +98,64 @@ def test_one_odd_decode_changes_little() -> None:
     assert table.seconds(4) < 0.02 * 1.3
     table.note(4, 0.0)
     assert table.seconds(4) > 0.0
+
+
+def true_seconds(rows: int, length: float) -> float:
+    """Return what a decode takes: after 30,000 tokens four rows take twice what one takes."""
+    return 0.05 + 0.001 * rows + 1e-6 * rows * length
+
+
+GROWS = [Point(n, true_seconds(n, 0), 1e-6 * n) for n in (1, 2, 4, 8, 16)]
+SHORT, LONG = 300, 30_000
+
+
+def test_a_decode_takes_a_slope_times_the_tokens_that_its_rows_attend_to() -> None:
+    table = CostTable(GROWS)
+    for rows in (1, 2, 3, 4, 7, 16, 20):
+        for length in (0, SHORT, LONG):
+            assert after(table, rows, length) == pytest.approx(true_seconds(rows, length))
+
+
+def test_of_sessions_that_share_a_decode_each_attends_to_its_own_text() -> None:
+    table = CostTable(GROWS)
+    shared = table.seconds(5, [(2, LONG), (3, SHORT)])
+    assert shared == pytest.approx(0.055 + 1e-6 * (2 * LONG + 3 * SHORT))
+    assert table.seconds(4, [(4, SHORT), (0, LONG)]) == after(table, 4, SHORT)
+
+
+def test_a_peer_that_reports_no_slope_has_none() -> None:
+    assert [point.slope for point in CostTable([(1, 0.01), (4, 0.02)]).points] == [0.0, 0.0]
+    assert after(CostTable([(1, 0.01)]), 1, LONG) == 0.01
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("base", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("lengths", [(SHORT, LONG), (1000, 8000), (2000, 8000)])
+def test_texts_of_two_lengths_find_base_and_slope(
+    base: float, slope: float, lengths: tuple[int, int]
+) -> None:
+    table = CostTable([Point(n, base * s, slope * p) for n, s, p in GROWS])
+    for i in range(6000):
+        rows, length = (1, 2, 4, 8)[i % 4], lengths[i // 4 % 2]
+        table.note(rows, true_seconds(rows, length), [(rows, length)])
+    for rows in (1, 2, 4, 8):
+        for length in lengths:
+            assert after(table, rows, length) == pytest.approx(true_seconds(rows, length), rel=0.04)
+
+
+def test_a_long_text_does_not_make_short_ones_look_expensive() -> None:
+    table = CostTable([(n, seconds) for n, seconds, _ in GROWS])
+    for i in range(400):
+        rows = (1, 4)[i % 2]
+        table.note(rows, true_seconds(rows, LONG), [(rows, LONG)])
+    assert after(table, 1, LONG) == pytest.approx(true_seconds(1, LONG), rel=0.05)
+    assert after(table, 4, LONG) == pytest.approx(true_seconds(4, LONG), rel=0.05)
+    assert after(table, 4, SHORT) < 2.0 * true_seconds(4, SHORT)
+
+
+def test_short_texts_say_little_of_a_slope() -> None:
+    table = CostTable(GROWS)
+    for _ in range(400):
+        table.note(1, 3.0 * true_seconds(1, SHORT), [(1, SHORT)])
+    assert 1e-6 <= table.point(1).slope < 2e-6
+    assert after(table, 1, SHORT) == pytest.approx(3.0 * true_seconds(1, SHORT), rel=0.01)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import pytest
 
+from outrider.costs import Point
 from outrider.engine.model import Numerics
 from outrider.engine.profile import PlainCosts, choose, padded_costs, plain_costs
 
-WIDE_IS_CHEAP = [(1, 0.066), (2, 0.068), (4, 0.055), (6, 0.110), (8, 0.100)]
-ONE_IS_CHEAP = [(1, 0.022), (2, 0.038), (3, 0.050), (4, 0.056), (8, 0.100)]
+
+def points(*costs: tuple[int, float]) -> list[Point]:
+    return [Point(*each) for each in costs]
+
+
+WIDE_IS_CHEAP = points((1, 0.066), (2, 0.068), (4, 0.055), (6, 0.110), (8, 0.100))
+ONE_IS_CHEAP = points((1, 0.022), (2, 0.038), (3, 0.050), (4, 0.056), (8, 0.100))
 
 
 def test_padded_rows_cost_what_as_many_unpadded_ones_do():
     assert padded_costs(ONE_IS_CHEAP, 1) == ONE_IS_CHEAP
-    assert padded_costs(ONE_IS_CHEAP, 2) == [(2, 0.038), (4, 0.056), (8, 0.100)]
-    assert padded_costs(ONE_IS_CHEAP, 4) == [(4, 0.056), (8, 0.100)]
+    assert padded_costs(ONE_IS_CHEAP, 2) == points((2, 0.038), (4, 0.056), (8, 0.100))
+    assert padded_costs(ONE_IS_CHEAP, 4) == points((4, 0.056), (8, 0.100))
 
 
 def test_a_row_count_that_was_not_measured_costs_what_the_line_says():
-    [(count, seconds)] = padded_costs([(1, 0.02), (3, 0.04)], 4)
-    assert (count, seconds) == (4, pytest.approx(0.05))
+    [found] = padded_costs([Point(1, 0.02, 1e-5), Point(3, 0.04, 3e-5)], 4)
+    assert found == (4, pytest.approx(0.05), pytest.approx(4e-5))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +40,7 @@ def test_a_row_count_that_was_not_measured_costs_what_the_line_says():
     ],
 )
 def test_a_plain_token_costs_one_row_alone_and_the_cheapest_that_a_profile_may_take(
-    costs: list[tuple[int, float]],
+    costs: list[Point],
     padding: int | None,
     alone: float,
     native: float,

@@ -1,0 +1,120 @@
+"""What a decode costs after a text, from the target's measurement to the controller's estimate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from outrider.engine.host import HostOptions
+from outrider.engine.job import EngineTime
+from outrider.engine.model import Chunk, Numerics
+from outrider.model_service.servicer import write_spent
+from outrider.v1 import common_pb2 as common
+from outrider.v1.target_service_pb2_grpc import (
+    TargetServiceStub,
+    add_TargetServiceServicer_to_server,
+)
+from target_service.servicer import TargetServicer
+from tests.support.services import (
+    TARGET,
+    ModelProcess,
+    OrchestratorProcess,
+    Role,
+    generate,
+    request,
+    running,
+    toy,
+    written_alone,
+)
+from tests.support.toy import ToyModel
+
+SLOPE = 5e-6  # seconds for every token that a row attends to
+
+
+def attentive() -> ToyModel:
+    """Return a toy whose decodes take longer the more their rows attend to."""
+
+    def take_time(chunks: Sequence[Chunk]) -> None:
+        time.sleep(0.001 + SLOPE * sum(len(each.token_ids) * each.position for each in chunks))
+
+    return toy(before_decode=take_time)
+
+
+class Older(TargetServicer):
+    """A target from before slopes were measured."""
+
+    async def GetModel(self, request: Any, context: Any) -> Any:
+        response = await super().GetModel(request, context)
+        for cost in response.decode_costs:
+            cost.microseconds_per_token = 0.0
+        return response
+
+
+OLDER = Role(
+    "Target", partial(Older, alias=""), add_TargetServiceServicer_to_server, TargetServiceStub
+)
+
+
+@asynccontextmanager
+async def alone(role: Role) -> AsyncIterator[tuple[ModelProcess, OrchestratorProcess]]:
+    host = HostOptions(numerics=Numerics.NATIVE)
+    async with (
+        running(ModelProcess(role, attentive, host)) as process,
+        running(OrchestratorProcess(process.address)) as orchestrator,
+    ):
+        await orchestrator.until_ready()
+        yield process, orchestrator
+
+
+async def test_a_target_reports_what_a_token_before_a_decode_costs_it() -> None:
+    async with alone(TARGET) as (process, orchestrator):
+        slopes = {
+            cost.row_count: cost.microseconds_per_token / 1e6
+            for cost in process.servicer.description().decode_costs
+        }
+        assert slopes[16] == pytest.approx(16 * SLOPE, rel=0.5)
+        assert slopes[1] < slopes[4] < slopes[16] < slopes[32]
+        known = orchestrator.pair.estimates.costs.points
+        assert {each.rows: each.slope for each in known} == pytest.approx(slopes)
+        completion = await generate(orchestrator, request(token_limit=40))
+        view = completion.statistics.controller
+        after = len(completion.token_ids)
+        [four] = [cost.milliseconds for cost in view.decode_costs if cost.row_count == 4]
+        assert four > 1e3 * 4 * SLOPE * after / 2, "what the controller goes by is after the text"
+
+
+async def test_an_older_target_has_no_slopes_and_writes_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_attended(spent: EngineTime) -> common.ServiceTime:
+        return write_spent(replace(spent, attended=0))
+
+    monkeypatch.setattr("target_service.servicer.write_spent", without_attended)
+    async with alone(OLDER) as (_, orchestrator):
+        assert {each.slope for each in orchestrator.pair.estimates.costs.points} == {0.0}
+        asked = request(token_limit=40)
+        completion = await generate(orchestrator, asked)
+        assert completion.token_ids == written_alone(attentive(), asked)
+
+
+async def test_an_answer_counts_what_its_rows_attended_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[EngineTime]()
+
+    def noted(spent: EngineTime) -> common.ServiceTime:
+        seen.append(spent)
+        return write_spent(spent)
+
+    monkeypatch.setattr("target_service.servicer.write_spent", noted)
+    async with alone(TARGET) as (_, orchestrator):
+        completion = await generate(orchestrator, request(token_limit=12))
+    prompt = completion.statistics.prompt_token_count
+    # The prompt attends to nothing before it, every row after it to one token more.
+    count = sum(each.rows for each in seen) - prompt
+    assert count >= 11
+    assert sum(each.attended for each in seen) == sum(range(prompt, prompt + count))
