@@ -189,6 +189,11 @@ class Control(ABC):
                 waited = outcome.now - (since if outcome.sent is None else outcome.sent)
                 beside = estimates.gap if outcome.sent is None else estimates.overhead
                 beside.note(max(0.0, waited - spent.queue - spent.decode))
+                if outcome.sent is None:
+                    estimates.overhead.fade()
+                    estimates.queue.fade()
+                else:
+                    estimates.queue.note(spent.queue)
                 self._note_decode(rows, spent, outcome.draft_busy)
         self.last_time = outcome.now
         self.note_length(outcome.length + outcome.committed)
@@ -371,7 +376,7 @@ class Control(ABC):
         return Conditions(
             acceptance=min(0.99, self.acceptance.mean),
             decode_seconds=self.decode_seconds,
-            overhead=estimates.overhead.value,
+            overhead=estimates.overhead.value + estimates.queue.value,
             latency=estimates.latency.value,
             token_time=estimates.token_time.value,
             slowdown=estimates.slowdown.value,

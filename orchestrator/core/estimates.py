@@ -24,15 +24,28 @@ FIRST_CREDIT, MOST_CREDIT = 16, 512
 class Mean:
     """A mean of the latest values, weighted exponentially; `prior` until there is one."""
 
+    _FADING = 0.005
+
     def __init__(self, prior: float, weight: float = 0.1) -> None:
         self.value = prior
         self.count = 0  # of the values so far
-        self._weight = weight  # of each once there are many
+        self._prior = prior
+        self._most = 1.0 / weight  # values that a new one is weighed against
+        self._known = 0.0  # how many it is weighed against now, itself included
 
     def note(self, value: float) -> None:
         """Take in a value; the first ones count in full."""
         self.count += 1
-        self.value += (value - self.value) * max(self._weight, 1.0 / self.count)
+        self._known = min(self._most, self._known + 1.0)
+        self.value += (value - self.value) / self._known
+
+    def fade(self) -> None:
+        """Fall back towards the prior, since nothing was seen; the next values count for more.
+
+        So a high value does not keep away for good what would show that it is lower now.
+        """
+        self._known *= 1.0 - self._FADING
+        self.value -= max(0.0, self.value - self._prior) * self._FADING
 
 
 class Acceptance:
@@ -127,6 +140,8 @@ class PairEstimates:
     """Tokens that a row of the others who share a decode attends to."""
     overhead: Mean = field(default_factory=lambda: Mean(0.002))
     """Of a round, what the target's decode does not explain, nor the others' before it."""
+    queue: Mean = field(default_factory=lambda: Mean(0.0))
+    """What a round that the target waited for waits for the others' decodes."""
     continues: bool = False
     """The target writes by itself where it may."""
     gap: Mean = field(default_factory=lambda: Mean(0.0005))

@@ -7,12 +7,10 @@ what a pair will do before anything is moved.
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from orchestrator.core.actions import Commit, End, SendOrder, SendRound, Wake
 from orchestrator.core.counts import Counts
@@ -35,6 +33,7 @@ from outrider.messages import (
 )
 from outrider.sampling import GREEDY
 from outrider.speculation import Speculation
+from tests.support.shared_engine import Decode, SharedEngine
 
 VOCABULARY = 1 << 16
 PROMPT_TOKENS = 4
@@ -123,76 +122,10 @@ def prompt(count: int) -> list[int]:
     return list(range(1, 1 + count))
 
 
-class Machine:
-    """A clock, and the target's engine, which decodes together what is ready of all generations."""
-
-    def __init__(self, costs: CostTable) -> None:
-        self.now = 0.0
-        self._costs = costs
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._scheduled = 0
-        self._ready: list[_Decode] = []
-        self._is_busy = False
-
-    def after(self, seconds: float, event: Callable[[], None]) -> None:
-        """Make something happen later."""
-        self._scheduled += 1
-        heapq.heappush(self._queue, (self.now + seconds, self._scheduled, event))
-
-    def run(self, *simulations: Simulation) -> list[Result]:
-        """Return what happened, once every generation is over."""
-        for each in simulations:
-            each.begin()
-        while self._queue and not all(each.ended for each in simulations):
-            self.now, _, event = heapq.heappop(self._queue)
-            event()
-        assert all(each.ended for each in simulations), "nothing happens any more"
-        return [each.result for each in simulations]
-
-    def decode(self, decode: _Decode) -> None:
-        """Decode as soon as what is being decoded is done, with all that is ready then."""
-        self._ready.append(decode)
-        if not self._is_busy:
-            self._is_busy = True
-            self.after(0.0, self._decode)
-
-    def _decode(self) -> None:
-        together, self._ready = self._ready, []
-        self._is_busy = bool(together)
-        if not together:
-            return
-        rows = [self._costs.padded(each.rows) for each in together]
-        attended = [(count, each.length) for count, each in zip(rows, together, strict=True)]
-        seconds = self._costs.seconds(sum(rows), attended)
-        seconds *= max(each.slowdown for each in together)
-        wait = max(each.take_turn(seconds) for each in together)
-        for each in together:
-            spent = ServiceTime(
-                seconds,
-                self.now + wait - each.ready_time,
-                int(sum(rows)),
-                int(sum(count * length for count, length in attended)),
-            )
-            self.after(wait + seconds, partial(each.done, spent))
-        self.after(wait + seconds, self._decode)
-
-
-@dataclass(frozen=True, slots=True)
-class _Decode:
-    """What one generation has ready to be decoded."""
-
-    rows: int
-    length: int  # of the text before them
-    slowdown: float
-    ready_time: float
-    take_turn: Callable[[float], float]  # returns how long to wait before so many seconds
-    done: Callable[[ServiceTime], None]
-
-
 class Simulation:
     """One generation of `tokens` tokens after a prompt. `run` is used once.
 
-    Several share a `machine`, whose `run` then runs them all.
+    Several may share an engine; `run_together` then runs them.
     """
 
     def __init__(
@@ -206,9 +139,9 @@ class Simulation:
         faults: Faults | None = None,
         patience: float = 1.0,
         prompt_tokens: int = PROMPT_TOKENS,
-        machine: Machine | None = None,
+        engine: SharedEngine | None = None,
     ) -> None:
-        self.machine = machine or Machine(models.costs)
+        self.engine = engine or SharedEngine(models.costs)
         self.models = models
         self.faults = faults or Faults()
         self.language = Language(seed, models.acceptance, models.spread)
@@ -228,7 +161,7 @@ class Simulation:
 
     def run(self) -> Result:
         """Return what happened."""
-        [result] = self.machine.run(self)
+        [result] = run_together(self.engine, [self])
         return result
 
     def begin(self) -> None:
@@ -241,7 +174,7 @@ class Simulation:
     @property
     def now(self) -> float:
         """The time."""
-        return self.machine.now
+        return self.engine.now
 
     @property
     def result(self) -> Result:
@@ -263,7 +196,7 @@ class Simulation:
                 event()
                 self._act()
 
-        self.machine.after(seconds, happen)
+        self.engine.after(seconds, happen)
 
     def take_turn(self, seconds: float) -> float:
         """Return how long to wait before a decode of so many seconds may begin."""
@@ -285,6 +218,7 @@ class Simulation:
                 self.after(max(0.0, action.time - self.now), lambda: None)
             elif isinstance(action, End):
                 self.ended, self._seconds = True, self.now
+                self.engine.leave(self)
             else:
                 assert isinstance(action, Commit)
 
@@ -306,6 +240,14 @@ class Simulation:
             self.after(self.dice.expovariate(rate), happen)
 
         self.after(self.dice.expovariate(rate), happen)
+
+
+def run_together(engine: SharedEngine, simulations: Sequence[Simulation]) -> list[Result]:
+    """Run generations that share an engine; return what happened once all are over."""
+    for each in simulations:
+        each.begin()
+    engine.run(lambda: all(each.ended for each in simulations))
+    return [each.result for each in simulations]
 
 
 def known_estimates(models: Models) -> PairEstimates:
@@ -480,8 +422,9 @@ class _Target(_Peer):
             )
             self._start()
 
-        world.machine.decode(
-            _Decode(
+        world.engine.decode(
+            Decode(
+                world,
                 len(draft) + 1,
                 len(prefix) - 1,
                 world.models.slowdown if world.draft_busy else 1.0,

@@ -17,7 +17,7 @@ from orchestrator.core.estimates import (
 )
 from orchestrator.core.forecast import Mode
 from orchestrator.core.policies import control
-from outrider.costs import CostTable
+from outrider.costs import CostTable, Point
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
 
@@ -484,6 +484,33 @@ def test_waiting_for_others_is_no_overhead_of_a_round() -> None:
     assert told.estimates.overhead.value == pytest.approx(0.002, abs=1e-3)
 
 
+def test_a_draft_that_is_waited_for_must_pay_for_the_others_decodes_it_misses() -> None:
+    crowded = made(costs=CPU, acceptance=0.4, latency=0.0, run_ahead=False)
+    crowded.estimates.continues = True
+    assert crowded.forecast.mode is Mode.SERIAL
+    for _ in range(20):
+        crowded.note_round(outcome(sent=0.894, spent=ServiceTime(0.055, queue=0.05, rows=4)))
+    assert crowded.forecast.mode is Mode.PLAIN
+    # The others may be gone by the time that it is tried again.
+    for _ in range(300):
+        crowded.note_round(outcome(sent=None, spent=ServiceTime(0.055, rows=4)))
+    assert crowded.forecast.mode is Mode.SERIAL
+
+
+def test_a_decode_costs_what_it_does_after_the_text_beside_those_who_share_it() -> None:
+    its_control = made(costs=[(1, 0.03), (8, 0.03)])
+    its_control.estimates.costs = CostTable([Point(1, 0.03, 1e-6), Point(8, 0.03, 8e-6)])
+    its_control.note_length(10_000)
+    assert its_control.plain_seconds == pytest.approx(0.03 + 0.01 + 0.001)
+    assert its_control.decode_seconds(8) == pytest.approx(0.03 + 0.08)
+    # Three rows of others, each after 2,000 tokens.
+    spent = ServiceTime(0.046, rows=4, attended=10_000 + 3 * 2_000)
+    for _ in range(20):
+        its_control.note_round(outcome(length=10_000, committed=0, spent=spent))
+    assert its_control.decode_seconds(1) == pytest.approx(0.03 + 0.016, rel=0.01)
+    assert its_control.estimates.others_length.value == pytest.approx(2_000)
+
+
 def test_a_piece_of_somebodys_prompt_teaches_nothing() -> None:
     told = made(costs=CPU)
     before = told.estimates.costs.points
@@ -503,3 +530,21 @@ def test_where_the_two_take_turns_nobody_runs_ahead() -> None:
 def _ran_ahead(told: Control) -> bool:
     told.note_round(outcome(spent=ServiceTime(0.055, rows=4), drafted=3, accepted=2))
     return told.runs_ahead()
+
+
+def test_a_high_estimate_of_which_nothing_is_seen_falls_back_to_the_first_one() -> None:
+    mean = Mean(0.02)
+    for _ in range(50):
+        mean.note(0.2)
+    mean.fade()
+    assert 0.19 < mean.value < 0.2
+    for _ in range(1000):
+        mean.fade()
+    assert mean.value == pytest.approx(0.02, rel=0.1)
+    mean.note(0.2)
+    assert mean.value > 0.18, "what is seen then is believed at once"
+    for _ in range(50):
+        mean.note(0.001)
+    low = mean.value
+    mean.fade()
+    assert mean.value == low < 0.02

@@ -1,0 +1,111 @@
+"""A virtual clock, and the engine of a target that several simulated generations share on it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+
+from orchestrator.core.estimates import ServiceTime
+from outrider.costs import CostTable
+from outrider.engine.batching import Awaited, wait_until
+
+_FIRST_TURNAROUND = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """What one session has ready to be decoded."""
+
+    session: Hashable
+    rows: int
+    length: int  # of the text before them
+    slowdown: float  # of the decode, by what else the machine does
+    ready_time: float
+    take_turn: Callable[[float], float]  # returns how long to wait before so many seconds
+    done: Callable[[ServiceTime], None]
+
+
+class SharedEngine:
+    """Decodes together what is ready, and waits for those just answered as the scheduler does."""
+
+    def __init__(self, costs: CostTable) -> None:
+        self.now = 0.0
+        self._costs = costs
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._scheduled = 0
+        self._ready: list[Decode] = []
+        self._is_busy = False
+        self._decoding = 0.0  # seconds of all decodes so far
+        self._awaited: dict[Hashable, Awaited] = {}
+        self._turnarounds: dict[Hashable, float] = {}
+        self._sequences: dict[Hashable, int] = {}  # adjacent, in order of arrival
+
+    def after(self, seconds: float, event: Callable[[], None]) -> None:
+        """Make something happen later."""
+        self._scheduled += 1
+        heapq.heappush(self._queue, (self.now + seconds, self._scheduled, event))
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Let time pass until all is over."""
+        while self._queue and not is_over():
+            self.now, _, event = heapq.heappop(self._queue)
+            event()
+        assert is_over(), "nothing happens any more"
+
+    def leave(self, session: Hashable) -> None:
+        """Wait for a session no more."""
+        self._awaited.pop(session, None)
+
+    def decode(self, decode: Decode) -> None:
+        """Decode as soon as what is being decoded is done, with all that is ready then."""
+        awaited = self._awaited.pop(decode.session, None)
+        if awaited is not None:
+            seconds = self.now - self._decoding - awaited.answer_time
+            self._turnarounds[decode.session] = 0.7 * awaited.turnaround + 0.3 * seconds
+        self._sequences.setdefault(decode.session, len(self._sequences))
+        self._ready.append(decode)
+        self.after(0.0, self._consider)
+
+    def _consider(self) -> None:
+        if self._is_busy or not self._ready:
+            return
+        ready = {self._sequences[each.session]: each.rows for each in self._ready}
+        awaited = list(self._awaited.values())
+        idle = self.now - self._decoding
+        until = self._decoding + wait_until(idle, ready, awaited, self._costs)
+        if until > self.now + 1e-9:
+            self.after(until - self.now, self._consider)
+        else:
+            self._decode()
+
+    def _decode(self) -> None:
+        together, self._ready = self._ready, []
+        self._is_busy = True
+        rows = [self._costs.padded(each.rows) for each in together]
+        attended = [(count, each.length) for count, each in zip(rows, together, strict=True)]
+        seconds = self._costs.seconds(sum(rows), attended)
+        seconds *= max(each.slowdown for each in together)
+        wait = max(each.take_turn(seconds) for each in together)
+        for each in together:
+            spent = ServiceTime(
+                seconds,
+                self.now + wait - each.ready_time,
+                int(sum(rows)),
+                int(sum(count * length for count, length in attended)),
+            )
+            self.after(wait + seconds, partial(self._answer, each, spent))
+        self.after(wait + seconds, partial(self._note_done, seconds))
+
+    def _answer(self, decode: Decode, spent: ServiceTime) -> None:
+        turnaround = self._turnarounds.get(decode.session, _FIRST_TURNAROUND)
+        answer_time = self.now - self._decoding - spent.decode
+        sequence = self._sequences[decode.session]
+        self._awaited[decode.session] = Awaited(answer_time, turnaround, decode.rows, sequence)
+        decode.done(spent)
+
+    def _note_done(self, seconds: float) -> None:
+        self._decoding += seconds
+        self._is_busy = False
+        self._consider()

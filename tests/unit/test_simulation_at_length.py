@@ -1,0 +1,101 @@
+"""On a virtual clock, with costs that grow with the text: drafting is never slower than not to."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import pytest
+
+from outrider.costs import CostTable, Point
+from outrider.speculation import Speculation
+from tests.support.shared_engine import SharedEngine
+from tests.support.simulation import Models, Result, Simulation, known_estimates, run_together
+from tests.support.thorough import THOROUGH
+
+_MEMORY_BOUND = (0.060, 0.061, 0.062, 0.063, 0.064, 0.066, 0.070, 0.085, 0.100)
+TARGETS = {
+    # Rows are almost free, but each takes 60 ms more after 30,000 tokens.
+    "flat": [
+        Point(rows, seconds, 2e-6 * rows)
+        for rows, seconds in zip((1, 2, 3, 4, 5, 6, 8, 12, 16), _MEMORY_BOUND, strict=True)
+    ],
+    # Every row costs, before a text and after it: a processor.
+    "steep": [
+        Point(rows, seconds, 1e-5 * rows)
+        for rows, seconds in ((1, 0.022), (2, 0.038), (4, 0.056), (8, 0.105), (16, 0.147))
+    ],
+    # All rows of a session read its cache once: a GPU.
+    "gpu": [Point(1, 0.0300, 5.1e-7), Point(64, 0.0552, 1.1e-6)],
+}
+DRAFT_TOKEN, SHORT, TOKENS = 0.004, 300, 64
+GENERATIONS = 6 if THOROUGH else 4
+LENGTHS = (1000, 2000, 4000, 8000, 16000, 30000) if THOROUGH else (1000, 30000)
+ACCEPTANCES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9) if THOROUGH else (0.2, 0.5, 0.9)
+
+
+def together(
+    models: Models, speculation: Speculation, lengths: Sequence[int], seed: int, estimates=None
+) -> list[Result]:
+    """Run generations after prompts of these lengths on one target, which shares its decodes."""
+    engine = SharedEngine(models.costs)
+    simulations = [
+        Simulation(
+            models,
+            speculation,
+            tokens=TOKENS,
+            seed=10 * seed + i,
+            estimates=estimates,
+            prompt_tokens=length,
+            engine=engine,
+        )
+        for i, length in enumerate(lengths)
+    ]
+    return run_together(engine, simulations)
+
+
+def times_plain(models: Models, lengths: Sequence[int]) -> list[float]:
+    """Return what each of some generations in a row makes, all sessions counted, over plain."""
+
+    def rate(results: Sequence[Result]) -> float:
+        return sum(1.0 / result.seconds for result in results)
+
+    off = Speculation(enabled=False, n_max=0)
+    plain = rate(together(models, off, lengths, 0))
+    estimates = known_estimates(models)
+    estimates.generation_count = len(lengths)
+    return [
+        rate(together(models, Speculation(), lengths, seed, estimates)) / plain
+        for seed in range(GENERATIONS)
+    ]
+
+
+@pytest.mark.parametrize("beside", [0, 3], ids=["alone", "beside 3 short ones"])
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("acceptance", ACCEPTANCES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_after_a_long_text_drafting_is_never_slower(
+    target: str, acceptance: float, length: int, beside: int
+) -> None:
+    models = Models(
+        costs=CostTable(TARGETS[target]),
+        draft_token=DRAFT_TOKEN,
+        acceptance=acceptance,
+        draft_round_trip=0.002,
+        overhead=0.001,
+    )
+    first, *others = times_plain(models, [length] + beside * [SHORT])
+    assert statistics.median(others) >= 0.97
+    assert first >= 0.93, "of an unknown draft"
+
+
+@pytest.mark.parametrize(("target", "least"), [("flat", 1.7), ("gpu", 2.6)])
+def test_beside_others_a_good_draft_pays(target: str, least: float) -> None:
+    models = Models(
+        costs=CostTable(TARGETS[target]),
+        draft_token=DRAFT_TOKEN,
+        acceptance=0.9,
+        draft_round_trip=0.002,
+        overhead=0.001,
+    )
+    assert statistics.median(times_plain(models, 4 * [SHORT])) > least
