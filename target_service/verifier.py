@@ -28,6 +28,8 @@ _SCORED_AT_ONCE = 32
 
 def _added(draft: Sequence[int], sampled: Sequence[int]) -> list[int]:
     """Return what a round of sampled ids adds to the text: the agreeing draft and one more."""
+    if not draft:
+        return list(sampled[:1])
     accepted = takewhile(bool, map(eq, draft, sampled))
     count = sum(accepted)
     return list(sampled[: count + 1])
@@ -38,6 +40,8 @@ def _part(round_: Round, used: int, room: int | None = None) -> tuple[Sequence[i
 
     The first `used` of the round's are part of the text by now; `room` is for so many at most.
     """
+    if used >= len(round_.draft):
+        return (), []
     limit = round_.decode_limit or len(round_.draft)
     part = slice(used, used + (limit if room is None else min(limit, max(0, room))))
     survivals = round_.survivals[part]
@@ -112,26 +116,29 @@ class Verifier:
         check_room(len(text) + len(_part(round_, used)[0]), lease.capacity)
         until = min(round_.continue_until, self._longest)
         self._continued = round_.continue_count > 0
-        prompt_count, gives_way = len(text), False
+        draft, gains = _part(round_, used, lease.capacity - len(text))
+        missing = lease.reconcile([*text, *draft], len(draft) + 1)
+        if self.cached_count is None:
+            self.cached_count = min(len(lease.held), len(text))
+        gives_way = False
         while True:
-            draft, gains = _part(round_, used, lease.capacity - len(text))
-            missing = lease.reconcile([*text, *draft], len(draft) + 1)
-            if self.cached_count is None:
-                self.cached_count = min(len(lease.held), prompt_count)
             logits = yield Step(missing, len(draft) + 1, gains, gives_way)
             draft = draft[: len(logits) - 1]
             rows = self._rows(logits, text, draft, round_.form)
             answer = Answer(round_.number, len(text), len(draft), rows)
             added = _added(draft, rows.sampled)
             used = _used(round_.draft, used, added)
-            text = self._decided = [*text, *added]
+            text += added
+            self._decided = text
             if rows.mirostat_mus:
                 self._mirostat_mu = rows.mirostat_mus[len(added) - 1]
             lease.pause()
             emit(answer, lease.take_spent())
             if len(text) >= until or len(text) > lease.capacity or self._ends(added):
                 return
-            gives_way = True
+            draft, gains = _part(round_, used, lease.capacity - len(text))
+            held = lease.keep(len(text) - 1)  # all but the last is held, unless a window lost it
+            missing, gives_way = [*text[held:], *draft], True
 
     def _start(self, lease: Lease, round_: Round) -> tuple[list[int], int | None]:
         """Return the text to continue from, and how many of the draft's tokens it has already.
@@ -179,6 +186,8 @@ class Verifier:
                 else (),
             )
         rows = list(self._decide(logits, text, draft, form))
+        if len(logits) == 1:
+            return rows[0]
         return Rows.join(rows + rows[-1:] * (len(logits) - len(rows)))
 
     def _decide(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -211,8 +212,7 @@ class LlamaModel:
         if count == 0:
             return np.empty((0, self._size), np.float32)
         start = ctypes.addressof(ll.llama_get_logits(self._ctx).contents)
-        memory = (ctypes.c_float * (count * self._size)).from_address(start)
-        return np.ctypeslib.as_array(memory).reshape(count, self._size)
+        return _matrix(start, count, self._size)
 
     def _rows(self, chunks: Sequence[Chunk], logits: NDArray[np.float32]) -> list[list[Row]]:
         """Return the wanted rows of each chunk."""
@@ -408,6 +408,13 @@ class _Batch:
             self._wanted[stop - rows_out(chunk) : stop] = 1
             begin = stop
         self.struct.n_tokens = begin
+
+
+@lru_cache(16)
+def _matrix(start: int, row_count: int, column_count: int) -> NDArray[np.float32]:
+    """Return a view of the memory at an address, float32[row, column]; it owns nothing."""
+    memory = (ctypes.c_float * (row_count * column_count)).from_address(start)
+    return np.ctypeslib.as_array(memory).reshape(row_count, column_count)
 
 
 def _pointer(array: NDArray[Any], kind: Any) -> Any:

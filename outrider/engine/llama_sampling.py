@@ -30,6 +30,7 @@ from outrider.sampling import SCORING, SamplingParameters, Stage
 
 _FEW = 16_384  # candidates that llama.cpp's own top-p cuts as fast
 _NO_TOKEN = -1  # as llama.cpp names it
+_NOTHING_POSSIBLE = "leaves no token possible here"
 _MIROSTAT_TOKENS = 100
 """Tokens that mirostat 1 estimates the slope from: llama.cpp's own number."""
 
@@ -368,13 +369,15 @@ class ChainSampler:
         self._links = links
         self.mirostat_mu = links.mirostat.start if links.mirostat else None
         self._last_distribution: Distribution | None = None
-        self._takes_the_best = parameters.greedy and not (
-            links.scores or links.grammar or links.cuts
-        )
+        self._takes_the_best = parameters.greedy and not (links.cuts or links.mirostat)
 
     def distribution(self, row: Row) -> Distribution:
         if self._takes_the_best:
-            return certain(int(row.argmax()))
+            scored = self._scored(row)
+            best = int(scored.argmax())  # the first of equals
+            if scored[best] == -np.inf:
+                raise InvalidRequest("sampling", _NOTHING_POSSIBLE)
+            return certain(best)
         candidates, links = self._candidates, self._links
         candidates.fill(self._scored(row))
         for link in links.cuts:
@@ -400,7 +403,7 @@ class ChainSampler:
         ids, logits = self._candidates.ids, self._candidates.logits
         best = logits.max()
         if best == -np.inf:
-            raise InvalidRequest("sampling", "leaves no token possible here")
+            raise InvalidRequest("sampling", _NOTHING_POSSIBLE)
         if self._parameters.greedy or best == np.inf:
             return certain(int(ids[logits == best].min()))
         possible = logits > -np.inf

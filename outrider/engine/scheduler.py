@@ -162,7 +162,8 @@ class Scheduler:
     def next_decode(self) -> list[tuple[Ticket, Chunk]]:
         """Return what joins the next decode."""
         tickets = list(self._active.values())
-        self._leave_out(tickets)
+        if len(tickets) > 1:  # a job alone keeps what it offers: its controller has weighed that
+            self._leave_out(tickets)
         pending = [Pending(len(t.tokens), t.row_count) for t in tickets]
         takes = allot(pending, self._limits, self._padded)
         taking = [(t, take) for t, take in zip(tickets, takes, strict=True) if take]
@@ -196,6 +197,8 @@ class Scheduler:
         Sessions come and go, and those that stay may have any sequence. llama.cpp computes
         together only those whose numbers follow each other. Call it once after every decode.
         """
+        if len(self._active) + len(self._awaited) < 2:
+            return None
         rows = self._ready_rows()
         for session in self._awaited.values():
             if session.answer_time + 2 * session.turnaround > now - self._decoding:
