@@ -12,7 +12,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_DRIFT = 0.1  # weight of one new decode
+_DRIFT = 0.1  # weight of one new decode, at least, for the row count nearest to its rows
+_FADING = 0.005  # of what is known of a row count, with every decode of another one
 _LARGEST_DRIFT = 8.0
 _KERNEL_ROWS = 4
 _CHEAPER = 0.9  # times what it replaces: less may be noise
@@ -50,6 +51,8 @@ class CostTable:
         # What they take now, above 0 and at least 0; and the same never falling in the rows.
         self._bases = _never_falling(self._raw)
         self._slopes = _never_falling([each.slope for each in measured])
+        # Decodes that a new one of this row count is weighed against; fewer the longer ago.
+        self._known = [1.0 / _DRIFT] * len(measured)
         self._base_line: list[float]
         self._slope_line: list[float]
         self._draw_lines()
@@ -118,8 +121,9 @@ class CostTable:
         What it took beyond what was expected is shared out between base and slopes by the squares
         of their parts in it (normalised least mean squares): a short text moves the bases and a
         long one mostly the slopes, so that texts of several lengths find both. All points drift
-        with what the machine does; the ones nearest to the rows also by themselves. Times drift in
-        proportion, so they stay above 0; a slope of 0 can rise, as if it had `_DOUBLING`'s doubt.
+        with what the machine does; the ones nearest to the rows by themselves, and the more the
+        longer they were not seen. Times drift in proportion, so they stay above 0; a slope of 0 can
+        rise, as if it had `_DOUBLING`'s doubt.
         """
         base, attending = self.seconds(row_count), self.attending(attended)
         expected = base + attending
@@ -128,24 +132,32 @@ class CostTable:
         ratio = min(_LARGEST_DRIFT, max(1.0 / _LARGEST_DRIFT, seconds / expected))
         rows, length = max(attended, key=lambda each: each[0] * each[1], default=(row_count, 0.0))
         reach = attending + base * length / _DOUBLING
-        missing = _DRIFT * math.log(ratio) * expected / (base**2 + reach**2)
-        for i, share in enumerate(self._shares(row_count)):
-            self._bases[i] *= math.exp(share * missing * base)
-        for i, share in enumerate(self._shares(rows)):
+        missing = math.log(ratio) * expected / (base**2 + reach**2)
+        for i, weight in enumerate(self._weights(row_count)):
+            self._bases[i] *= math.exp(weight * missing * base)
+        for i, weight in enumerate(self._weights(rows)):
             doubt = self._bases[i] / _DOUBLING
-            slope = (self._slopes[i] + doubt) * math.exp(share * missing * reach) - doubt
+            slope = (self._slopes[i] + doubt) * math.exp(weight * missing * reach) - doubt
             self._slopes[i] = max(0.0, slope)
+        self._known = [known * (1.0 - _FADING) for known in self._known]
+        nearest = self._nearest(row_count)
+        self._known[nearest] = min(1.0 / _DRIFT, self._known[nearest] + 1.0)
         self._draw_lines()
 
     def _draw_lines(self) -> None:
         self._base_line = _never_falling(self._bases)
         self._slope_line = _never_falling(self._slopes)
 
-    def _shares(self, row_count: float) -> list[float]:
-        """Return how much of a drift each point takes: half, but the nearest one all of it."""
+    def _weights(self, row_count: float) -> list[float]:
+        """Return how much each point follows a decode."""
+        weights = [0.5 * _DRIFT] * len(self._counts)
+        nearest = self._nearest(row_count)
+        weights[nearest] = max(_DRIFT, 1.0 / (self._known[nearest] + 1.0))
+        return weights
+
+    def _nearest(self, row_count: float) -> int:
         gaps = [abs(count - row_count) for count in self._counts]
-        nearest = gaps.index(min(gaps))
-        return [1.0 if i == nearest else 0.5 for i in range(len(gaps))]
+        return gaps.index(min(gaps))
 
 
 def _never_falling(values: Sequence[float]) -> list[float]:

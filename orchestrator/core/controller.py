@@ -24,6 +24,7 @@ _HOPELESS = 0.02
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
 _FORECAST_ROUNDS = 8
 _MOST_SHARING = 16.0
+_ABOUT = 0.15  # of the expected time of a decode: less may be noise
 _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
 _AHEAD = (Mode.WAITING, Mode.NO_WAIT)
@@ -184,7 +185,7 @@ class Control(ABC):
             since = self.last_time if self.last_time is not None else outcome.sent or outcome.now
             self._tokens = 0.95 * self._tokens + outcome.committed
             self._seconds = 0.95 * self._seconds + max(0.0, outcome.now - since)
-            spent = outcome.spent
+            spent, is_as_expected = outcome.spent, None
             if spent.decode > 0.0:
                 waited = outcome.now - (since if outcome.sent is None else outcome.sent)
                 beside = estimates.gap if outcome.sent is None else estimates.overhead
@@ -194,7 +195,8 @@ class Control(ABC):
                     estimates.queue.fade()
                 else:
                     estimates.queue.note(spent.queue)
-                self._note_decode(rows, spent, outcome.draft_busy)
+                is_as_expected = self._note_decode(rows, spent, outcome.draft_busy)
+            estimates.plain_looks.note(outcome.length, outcome.drafted > 0, is_as_expected)
         self.last_time = outcome.now
         self.note_length(outcome.length + outcome.committed)
         self._rounds += 1
@@ -202,15 +204,18 @@ class Control(ABC):
         if self.rule is Rule.REJECTION:
             self._note_decided(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
 
-    def _note_decode(self, rows: int, spent: ServiceTime, draft_busy: bool) -> None:
-        """Learn what a decode costs, and what it costs more beside a busy draft."""
+    def _note_decode(self, rows: int, spent: ServiceTime, draft_busy: bool) -> bool | None:
+        """Learn what a decode costs, and what it costs more beside a busy draft.
+
+        Returns whether it took about what was expected; None where that cannot be said.
+        """
         estimates, seconds = self.estimates, spent.decode
         own = estimates.costs.padded(rows)
         attended = [(own, float(self._text_length))]
         if spent.rows:
             sharing = max(1.0, spent.rows / own)
             if sharing > _MOST_SHARING:
-                return  # a piece of somebody's prompt was among them
+                return None  # a piece of somebody's prompt was among them
             estimates.sharing.note(sharing)
             rows = spent.rows
             if rows > own:
@@ -218,11 +223,13 @@ class Control(ABC):
                 estimates.others_length.note(length)
                 attended.append((rows - own, length))
         overlap = min(seconds, self._draft_seconds) if draft_busy else 0.0
+        expected = estimates.costs.seconds(rows, attended)
         if overlap < 0.1 * seconds:
             estimates.costs.note(rows, seconds, attended)
-        elif overlap > 0.5 * seconds:
-            more = (seconds - estimates.costs.seconds(rows, attended)) / overlap
-            estimates.slowdown.note(max(0.5, 1.0 + more))
+            return abs(seconds - expected) < _ABOUT * expected
+        if overlap > 0.5 * seconds:
+            estimates.slowdown.note(max(0.5, 1.0 + (seconds - expected) / overlap))
+        return None
 
     def _others_length(self, spent: ServiceTime, own: float) -> float:
         """Return what a row of the others in a decode attends to; as much as ours if not known."""

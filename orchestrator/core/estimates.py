@@ -125,6 +125,48 @@ class Acceptance:
         return sum(confidence >= edge for edge in self._EDGES)
 
 
+class PlainLooks:
+    """When plain rounds are due, only to see what they cost.
+
+    A plain token is what every draft is weighed against, and drafted rounds do not show its cost:
+    one that is too high would keep them going. So now and then, after texts of every magnitude,
+    some rounds are plain until one takes what was expected.
+    """
+
+    _FIRST, _STALE = 16, 256  # drafted rounds in a row: for the first time, and later
+    _MOST = 8  # plain rounds then
+    _MEASURED_BITS = 10  # of the length of texts like those that a target measures with at load
+
+    def __init__(self) -> None:
+        self._drafted: dict[int, int] = {}  # rounds since a plain one, by the length's bits
+        self._due: dict[int, int] = {}  # plain rounds, at most, by the same
+
+    def note(self, length: int, drafted: bool, is_as_expected: bool | None) -> None:
+        """A round came after a text of this length; None: what it took says nothing."""
+        bits = length.bit_length()
+        before = self._drafted.get(bits, self._STALE - self._FIRST)
+        if drafted:
+            self._drafted[bits] = before + 1
+            if before + 1 >= self._STALE:
+                self._due[bits] = self._MOST
+            return
+        due = self._plain_rounds(bits)
+        if is_as_expected:
+            due = 0
+        elif due:
+            due -= 1
+        elif is_as_expected is False and before and bits in self._due:
+            due = self._MOST
+        self._drafted[bits], self._due[bits] = 0, due
+
+    def is_due(self, length: int) -> bool:
+        """Whether the next round after such a text is better plain."""
+        return self._plain_rounds(length.bit_length()) > 0
+
+    def _plain_rounds(self, bits: int) -> int:
+        return self._due.get(bits, 0 if bits <= self._MEASURED_BITS else self._MOST)
+
+
 @dataclass(slots=True)
 class PairEstimates:
     """What was learned about a pair of models and the links to them; outlives the sessions."""
@@ -161,6 +203,8 @@ class PairEstimates:
     slowdown: Mean = field(default_factory=lambda: Mean(1.0))
     """A decode of the target while the draft is busy, over one while it is not."""
     acceptance: dict[Rule, Acceptance] = field(default_factory=dict)
+    plain_looks: PlainLooks = field(default_factory=PlainLooks)
+    """When to see again what a plain token costs."""
     generation_count: int = 1
     """Generations in flight."""
     unprobed_rounds: int = 0

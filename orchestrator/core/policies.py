@@ -64,6 +64,8 @@ class Measured(Control):
     _PROBE_STEP, _LAST_PROBE = 2, 128
     _PROBE_STEP_IN_TURNS, _LAST_PROBE_IN_TURNS, _PROBE_SHARE = 4, 512, 0.015
     """On the target's own cores a probe takes time from it, at most this share."""
+    _SLOW_PROBE = 1024
+    """Rounds after which one is tried again that looked too slow even if it were always right."""
     _GRANT_STEP = 0.25
     """Tokens a round by which a draft grows again after a busy target cut it."""
 
@@ -114,7 +116,8 @@ class Measured(Control):
 
     @property
     def _is_time_to_probe(self) -> bool:
-        if self._unknown_rounds < self._probe_after or self._is_too_slow():
+        after = self._SLOW_PROBE if self._is_too_slow() else self._probe_after
+        if self._unknown_rounds < after:
             return False
         estimates = self.estimates
         passed = self._unknown_rounds * self.plain_seconds
@@ -153,6 +156,8 @@ class Measured(Control):
         return self.estimates.takes_turns and self.forecast.length == 0
 
     def draft_count(self, cap: int) -> int:
+        if self.estimates.plain_looks.is_due(self._text_length):
+            return 0
         count = min(self.forecast.length, int(self._granted))
         if count == 0 and self._is_time_to_probe:
             count = min(self.speculation.n_max, self._PROBE_LENGTH)

@@ -159,3 +159,13 @@ def test_short_texts_say_little_of_a_slope() -> None:
         table.note(1, 3.0 * true_seconds(1, SHORT), [(1, SHORT)])
     assert 1e-6 <= table.point(1).slope < 2e-6
     assert after(table, 1, SHORT) == pytest.approx(3.0 * true_seconds(1, SHORT), rel=0.01)
+
+
+def test_a_row_count_that_was_not_seen_for_long_is_learned_anew_at_once() -> None:
+    seen, unseen = CostTable([(1, 0.06), (4, 0.06)]), CostTable([(1, 0.06), (4, 0.06)])
+    for _ in range(500):
+        unseen.note(4, 0.06)
+    for table in (seen, unseen):
+        for _ in range(3):
+            table.note(1, 0.03)
+    assert unseen.seconds(1) < 0.04 < seen.seconds(1)

@@ -99,3 +99,38 @@ def test_beside_others_a_good_draft_pays(target: str, least: float) -> None:
         overhead=0.001,
     )
     assert statistics.median(times_plain(models, 4 * [SHORT])) > least
+
+
+@pytest.mark.parametrize("length", [4, 300, 3000])
+@pytest.mark.parametrize("acceptance", [0.3, 0.5, 0.6, 0.7])
+def test_a_plain_cost_that_was_measured_too_high_is_corrected(
+    acceptance: float, length: int
+) -> None:
+    models = Models(
+        costs=CostTable([(1, 0.030), (2, 0.045), (4, 0.060), (8, 0.100)]),
+        draft_token=DRAFT_TOKEN,
+        acceptance=acceptance,
+        draft_round_trip=0.002,
+        overhead=0.001,
+    )
+    estimates = known_estimates(models)
+    estimates.costs = CostTable([(1, 0.060), (2, 0.062), (4, 0.063), (8, 0.100)])
+    off = Speculation(enabled=False, n_max=0)
+    plain = Simulation(models, off, tokens=256, seed=0, prompt_tokens=length).run().seconds
+    first, *others = [
+        plain
+        / Simulation(
+            models,
+            Speculation(),
+            tokens=256,
+            seed=seed,
+            estimates=estimates,
+            prompt_tokens=length,
+        )
+        .run()
+        .seconds
+        for seed in range(4)
+    ]
+    assert first > 0.85
+    assert statistics.median(others) > 0.97
+    assert estimates.costs.seconds(1) == pytest.approx(0.030, rel=0.15)
