@@ -307,6 +307,11 @@ class Control(ABC):
         return True
 
     @property
+    def looks_at_plain(self) -> bool:
+        """Whether the next round has no draft only so that its cost is seen."""
+        return False
+
+    @property
     def may_be_cut(self) -> bool:
         """Whether a busy target may verify fewer tokens than it is sent; not a pinned length."""
         return self.speculation.policy is Policy.MEASURED

@@ -445,7 +445,8 @@ class Generation:
         if self.plan.rollback_calls or self._only_reads:
             return 0
         is_late = self._draft.state is DraftState.LATE
-        if wanted and not is_late and self._control.waits_for_drafts:
+        is_next = wanted or self._control.looks_at_plain
+        if is_next and not is_late and self._control.waits_for_drafts:
             return 0
         room = self.plan.target_context + 1 - len(self.committed)
         return max(0, min(self._control.estimates.credit, self._remaining(), room))

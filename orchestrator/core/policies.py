@@ -151,12 +151,16 @@ class Measured(Control):
         return not self.probing and self.forecast.mode is not Mode.NO_WAIT
 
     @property
+    def looks_at_plain(self) -> bool:
+        return self.forecast.length > 0 and self.estimates.plain_looks.is_due(self._text_length)
+
+    @property
     def leaves_draft_alone(self) -> bool:
         # On the target's own cores, reading the text takes time from the target.
         return self.estimates.takes_turns and self.forecast.length == 0
 
     def draft_count(self, cap: int) -> int:
-        if self.estimates.plain_looks.is_due(self._text_length):
+        if self.looks_at_plain:
             return 0
         count = min(self.forecast.length, int(self._granted))
         if count == 0 and self._is_time_to_probe:
@@ -168,6 +172,8 @@ class Measured(Control):
     ) -> Choice:
         if self.rule is Rule.REJECTION:
             return self._wait_for_all(len(confidences), cap, now, expected)
+        if self.looks_at_plain:
+            return Choice(0)
         most = max(0, min(self.speculation.n_max, cap))
         have = min(len(confidences), most)
         unread = max(0, length - self._next_position(length))

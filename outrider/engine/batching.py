@@ -48,6 +48,7 @@ class Offer:
 
     row_count: int
     gains: Sequence[float]
+    length: int = 0  # tokens that each of the rows attends to, those before the step
 
 
 def gains_that_pay(
@@ -69,7 +70,9 @@ def gains_that_pay(
         pairs = list(zip(offers, kept, strict=True))
         tokens = sum(1.0 + sum(offer.gains[:count]) for offer, count in pairs)
         rows = [padded(o.row_count + count) for o, count in pairs]
-        rate = tokens / split_seconds(widths(rows, limits, cost), cost)
+        attended = [(count, o.length) for count, o in zip(rows, offers, strict=True)]
+        seconds = split_seconds(widths(rows, limits, cost), cost) + cost.attending(attended)
+        rate = tokens / seconds
         if rate >= best_rate:
             best_rate, best = rate, kept
     return best

@@ -176,7 +176,11 @@ class Scheduler:
 
     def _leave_out(self, tickets: list[Ticket]) -> None:
         """Shorten what the jobs offer to what pays when they share the decode."""
-        offers = [Offer(min(len(t.tokens), 64) - len(t.gains), t.gains) for t in tickets]
+        offers = [
+            Offer(min(len(t.tokens), 64) - len(t.gains), t.gains, len(t.lease.held))
+            for t in tickets
+            if t.lease is not None
+        ]
         keeps = gains_that_pay(offers, self._limits, self.cost, self._padded)
         for ticket, keep in zip(tickets, keeps, strict=True):
             drop = len(ticket.gains) - keep

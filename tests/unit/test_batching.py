@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.costs import CostTable
+from outrider.costs import CostTable, Point
 from outrider.engine.batching import (
     Awaited,
     Limits,
@@ -292,6 +292,13 @@ def test_one_long_draft_does_not_hold_up_many_short_ones() -> None:
     offers = offers_by([1] * 4, [[0.7, 0.5, 0.3], [0.7], [0.7], [0.7]])
     assert gains_that_pay(offers, LIMITS, ZEN, by(2)) == [1, 1, 1, 1]
     assert gains_that_pay(offers_by([1] * 4, [[0.9, 0.8, 0.7]] * 4), LIMITS, ZEN, by(2)) == [3] * 4
+
+
+def test_rows_after_a_long_text_must_pay_for_what_they_attend_to() -> None:
+    table = CostTable([Point(1, 0.030, 2e-6), Point(16, 0.032, 32e-6)])  # 60 ms a row at 30,000
+    short, long = Offer(1, [0.6, 0.36], 300), Offer(1, [0.6, 0.36], 30_000)
+    assert gains_that_pay([short, short], LIMITS, table, by(1)) == [2, 2]
+    assert gains_that_pay([long, long], LIMITS, table, by(1)) == [0, 0]
 
 
 def test_one_job_alone_keeps_what_it_offers() -> None:

@@ -279,3 +279,19 @@ def test_nothing_is_gathered_while_a_draft_wants_to_know() -> None:
     begun.draft_frame(Frame(4, 4, [5, 6, 7, 8], b"\xff\xff\xff\xff"), 0.11)
     [brought] = rounds(begun, 0.11)
     assert brought.gather_ms == 0
+
+
+@pytest.mark.parametrize("is_due", [False, True])
+def test_a_look_at_a_plain_token_is_one_round_and_no_more(is_due: bool) -> None:
+    known = estimates()
+    known.latency = Mean(0.001)  # so near that the target waits for it
+    begun = generation(known=known)
+    begun.draft_opened(1000)
+    [first] = rounds(begun)
+    for _ in range(256 if is_due else 1):
+        known.plain_looks.note(5, drafted=True, is_as_expected=True)
+    for position, ids in ((4, [5]), (5, [6, 7, 8])):
+        begun.draft_frame(Frame(4, position, ids, bytes([250] * len(ids))), 0.09, 0.01)
+    wrote(begun, first, 4, 5)
+    asked = [(list(each.draft), each.continue_count) for each in rounds(begun, now=0.1)]
+    assert asked == ([([], 0)] if is_due else []), "else more of the draft is waited for"
