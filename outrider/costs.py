@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 _DRIFT = 0.1  # weight of one new decode, at least, for the row count nearest to its rows
 _FADING = 0.005  # of what is known of a row count, with every decode of another one
-_LARGEST_DRIFT = 8.0
+_LARGEST_DRIFT = 1.5  # of one decode: what disturbs a machine for a moment is soon unlearned
 _KERNEL_ROWS = 4
 _CHEAPER = 0.9  # times what it replaces: less may be noise
 _DOUBLING = 16384

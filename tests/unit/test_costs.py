@@ -92,10 +92,19 @@ def test_what_was_not_seen_for_long_drifts_with_the_rest() -> None:
     assert 0.012 < unseen < 0.018
 
 
+def test_a_second_in_which_decodes_take_ten_times_as_long_is_soon_unlearned() -> None:
+    table = CostTable([(1, 0.02), (4, 0.05)])
+    for _ in range(5):
+        table.note(1, 0.2)
+    for _ in range(20):
+        table.note(1, 0.02)
+    assert table.seconds(1) < 0.02 * 1.1
+
+
 def test_one_odd_decode_changes_little() -> None:
     table = CostTable([(1, 0.01), (4, 0.02)])
     table.note(4, 10.0)
-    assert table.seconds(4) < 0.02 * 1.3
+    assert table.seconds(4) < 0.02 * 1.1
     table.note(4, 0.0)
     assert table.seconds(4) > 0.0
 
