@@ -53,9 +53,9 @@ class CostTable:
         self._slopes = _never_falling([each.slope for each in measured])
         # Decodes that a new one of this row count is weighed against; fewer the longer ago.
         self._known = [1.0 / _DRIFT] * len(measured)
-        self._base_line: list[float]
-        self._slope_line: list[float]
-        self._draw_lines()
+        self._slopes_known = 1.0  # the same for all slopes: what was measured at load is a guess
+        self._base_line = _never_falling(self._bases)
+        self._slope_line = _never_falling(self._slopes)
 
     def padded(self, row_count: float) -> float:
         """Return the rows that a session's `row_count` rows take in a decode."""
@@ -129,35 +129,46 @@ class CostTable:
         expected = base + attending
         if not (expected > 0.0 < seconds):
             return
-        ratio = min(_LARGEST_DRIFT, max(1.0 / _LARGEST_DRIFT, seconds / expected))
         rows, length = max(attended, key=lambda each: each[0] * each[1], default=(row_count, 0.0))
         reach = attending + base * length / _DOUBLING
-        missing = math.log(ratio) * expected / (base**2 + reach**2)
-        for i, weight in enumerate(self._weights(row_count)):
-            self._bases[i] *= math.exp(weight * missing * base)
-        for i, weight in enumerate(self._weights(rows)):
-            doubt = self._bases[i] / _DOUBLING
-            slope = (self._slopes[i] + doubt) * math.exp(weight * missing * reach) - doubt
-            self._slopes[i] = max(0.0, slope)
-        self._known = [known * (1.0 - _FADING) for known in self._known]
-        nearest = self._nearest(row_count)
-        self._known[nearest] = min(1.0 / _DRIFT, self._known[nearest] + 1.0)
-        self._draw_lines()
-
-    def _draw_lines(self) -> None:
+        whole, ratio = base**2 + reach**2, seconds / expected
+        self._move_bases(self._nearest(row_count), _bounded_log(ratio) * expected * base / whole)
+        share = reach**2 / whole
+        weight = max(_DRIFT, share * _weight(self._slopes_known))
+        # What is hardly known may be wrong by much.
+        missing = _bounded_log(ratio, weight / _DRIFT) * expected * reach / whole
+        self._move_slopes(self._nearest(rows), weight * missing)
+        self._slopes_known += share
         self._base_line = _never_falling(self._bases)
         self._slope_line = _never_falling(self._slopes)
 
-    def _weights(self, row_count: float) -> list[float]:
-        """Return how much each point follows a decode."""
-        weights = [0.5 * _DRIFT] * len(self._counts)
-        nearest = self._nearest(row_count)
-        weights[nearest] = max(_DRIFT, 1.0 / (self._known[nearest] + 1.0))
-        return weights
+    def _move_bases(self, nearest: int, missing: float) -> None:
+        for i in range(len(self._counts)):
+            weight = _weight(self._known[i]) if i == nearest else 0.5 * _DRIFT
+            self._bases[i] *= math.exp(weight * missing)
+            self._known[i] *= 1.0 - _FADING
+        self._known[nearest] = min(1.0 / _DRIFT, self._known[nearest] + 1.0)
+
+    def _move_slopes(self, nearest: int, drift: float) -> None:
+        for i, count in enumerate(self._counts):
+            doubt = count / self._counts[0] * self._bases[0] / _DOUBLING
+            factor = math.exp(drift if i == nearest else 0.5 * drift)
+            self._slopes[i] = max(0.0, (self._slopes[i] + doubt) * factor - doubt)
 
     def _nearest(self, row_count: float) -> int:
         gaps = [abs(count - row_count) for count in self._counts]
         return gaps.index(min(gaps))
+
+
+def _bounded_log(ratio: float, times: float = 1.0) -> float:
+    """Return the logarithm of a decode's time over what was expected, within what is believed."""
+    most = times * math.log(_LARGEST_DRIFT)
+    return min(most, max(-most, math.log(ratio)))
+
+
+def _weight(known: float) -> float:
+    """Return how much a value follows a new one when it stands for so many before it."""
+    return max(_DRIFT, 1.0 / (known + 1.0))
 
 
 def _never_falling(values: Sequence[float]) -> list[float]:

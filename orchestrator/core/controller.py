@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.estimates import MOST_CREDIT, Acceptance, PairEstimates, ServiceTime
+from orchestrator.core.estimates import ABOUT, MOST_CREDIT, Acceptance, PairEstimates, ServiceTime
 from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
@@ -24,7 +24,6 @@ _HOPELESS = 0.02
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
 _FORECAST_ROUNDS = 8
 _MOST_SHARING = 16.0
-_ABOUT = 0.15  # of the expected time of a decode: less may be noise
 _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
 _AHEAD = (Mode.WAITING, Mode.NO_WAIT)
@@ -196,7 +195,9 @@ class Control(ABC):
                 else:
                     estimates.queue.note(spent.queue)
                 is_as_expected = self._note_decode(rows, spent, outcome.draft_busy)
-            estimates.plain_looks.note(outcome.length, outcome.drafted > 0, is_as_expected)
+            one = estimates.costs.seconds(1, ((estimates.costs.padded(1), outcome.length),))
+            drafted = outcome.drafted > 0
+            estimates.plain_looks.note(outcome.length, drafted, is_as_expected, one)
         self.last_time = outcome.now
         self.note_length(outcome.length + outcome.committed)
         self._rounds += 1
@@ -226,7 +227,7 @@ class Control(ABC):
         expected = estimates.costs.seconds(rows, attended)
         if overlap < 0.1 * seconds:
             estimates.costs.note(rows, seconds, attended)
-            return abs(seconds - expected) < _ABOUT * expected
+            return abs(seconds - expected) < ABOUT * expected
         if overlap > 0.5 * seconds:
             estimates.slowdown.note(max(0.5, 1.0 + (seconds - expected) / overlap))
         return None

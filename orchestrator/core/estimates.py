@@ -17,6 +17,9 @@ _UNKNOWN_ACCEPTANCE = (1.6, 2.0)  # accepted of tried: high, so that a new draft
 FIRST_PROBE = 16
 """Rounds without a draft before it is first tried again."""
 
+ABOUT = 0.15
+"""Of the expected time of a decode: less may be noise."""
+
 FIRST_CREDIT, MOST_CREDIT = 16, 512
 """Tokens that a target may write by itself: at first, and at most."""
 
@@ -129,8 +132,8 @@ class PlainLooks:
     """When plain rounds are due, only to see what they cost.
 
     A plain token is what every draft is weighed against, and drafted rounds do not show its cost:
-    one that is too high would keep them going. So now and then, after texts of every magnitude,
-    some rounds are plain until one takes what was expected.
+    one that is too high would keep them going. So after texts of every magnitude, now and then and
+    where that cost is estimated anew, some rounds are plain until one takes what was expected.
     """
 
     _FIRST, _STALE = 16, 256  # drafted rounds in a row: for the first time, and later
@@ -140,14 +143,19 @@ class PlainLooks:
     def __init__(self) -> None:
         self._drafted: dict[int, int] = {}  # rounds since a plain one, by the length's bits
         self._due: dict[int, int] = {}  # plain rounds, at most, by the same
+        self._seconds: dict[int, float] = {}  # expected at the last plain round, by the same
 
-    def note(self, length: int, drafted: bool, is_as_expected: bool | None) -> None:
-        """A round came after a text of this length; None: what it took says nothing."""
+    def note(self, length: int, drafted: bool, is_as_expected: bool | None, seconds: float) -> None:
+        """A round came after a text of this length, and a plain one is expected to take `seconds`.
+
+        Whether it took what was expected is None where that cannot be said.
+        """
         bits = length.bit_length()
         before = self._drafted.get(bits, self._STALE - self._FIRST)
         if drafted:
             self._drafted[bits] = before + 1
-            if before + 1 >= self._STALE:
+            moved = abs(seconds - self._seconds.get(bits, seconds)) > ABOUT * seconds
+            if moved or before + 1 >= self._STALE:
                 self._due[bits] = self._MOST
             return
         due = self._plain_rounds(bits)
@@ -157,7 +165,7 @@ class PlainLooks:
             due -= 1
         elif is_as_expected is False and before and bits in self._due:
             due = self._MOST
-        self._drafted[bits], self._due[bits] = 0, due
+        self._drafted[bits], self._due[bits], self._seconds[bits] = 0, due, seconds
 
     def is_due(self, length: int) -> bool:
         """Whether the next round after such a text is better plain."""

@@ -178,3 +178,12 @@ def test_a_row_count_that_was_not_seen_for_long_is_learned_anew_at_once() -> Non
         for _ in range(3):
             table.note(1, 0.03)
     assert unseen.seconds(1) < 0.04 < seen.seconds(1)
+
+
+def test_a_slope_that_was_not_measured_is_learned_from_a_few_long_texts() -> None:
+    table = CostTable([(n, seconds) for n, seconds, _ in GROWS])
+    for _ in range(8):
+        table.note(1, true_seconds(1, LONG), [(1, LONG)])
+    assert after(table, 1, LONG) == pytest.approx(true_seconds(1, LONG), rel=0.1)
+    assert after(table, 1, SHORT) == pytest.approx(true_seconds(1, SHORT), rel=0.2)
+    assert after(table, 4, LONG) > 1.2 * after(table, 1, LONG), "more rows attend to more"
