@@ -179,7 +179,7 @@ class Peer:
                 note_described()
                 self._set(PeerState.READY, "")
                 tries = 0
-                await self._until_unhealthy()
+                await self._until_unhealthy(note_described)
                 self._set(PeerState.LOST, f"the {self.role} at {self.address} stopped serving")
             except VocabularyMismatch as error:
                 self._set(PeerState.REFUSED, str(error))
@@ -255,11 +255,11 @@ class Peer:
             call.cancel()
         return reader.finish()
 
-    async def _until_unhealthy(self) -> None:
+    async def _until_unhealthy(self, note_described: Callable[[], None]) -> None:
         """Return when the peer says that it stops; raise when it is gone."""
         request = health_pb2.HealthCheckRequest()
         call = self._health.Watch(request, metadata=self.metadata)
-        looking = asyncio.create_task(self._look_at_activity())
+        looking = asyncio.create_task(self._look_at_activity(note_described))
         try:
             async for response in call:
                 if response.status != health_pb2.HealthCheckResponse.SERVING:
@@ -269,10 +269,10 @@ class Peer:
             # An open stream would hold up a peer that drains.
             call.cancel()
 
-    async def _look_at_activity(self) -> None:
-        """Keep what it says of its activity, and the round trip to it, a few seconds old at most.
+    async def _look_at_activity(self, note_described: Callable[[], None]) -> None:
+        """Keep its activity and costs, and the round trip to it, a few seconds old at most.
 
-        Whatever else it says now and then is the watch's to find out.
+        Costs are measured once nobody waits. What else it says is the watch's to find out.
         """
         while self.hosted is not None:
             await asyncio.sleep(_ACTIVITY_SECONDS)
@@ -284,7 +284,20 @@ class Peer:
             except grpc.aio.AioRpcError:
                 continue
             self.round_trip = time.perf_counter() - begin
-            self.hosted.model.activity.CopyFrom(model.activity)
+            if self._refresh(self.hosted.model, model):
+                note_described()
+
+    def _refresh(self, known: common.GetModelResponse, new: common.GetModelResponse) -> bool:
+        """Take in what changes while a process hosts a model; return whether costs are others."""
+        known.activity.CopyFrom(new.activity)
+        if known.identity != new.identity or known.decode_costs == new.decode_costs:
+            return False
+        try:
+            check_description(self.role, new)
+        except (InvalidRequest, VocabularyMismatch):
+            return False
+        known.CopyFrom(new)
+        return True
 
     async def roll_back(self, opening: SessionParameters, token_count: int, round_: int) -> None:
         """Call Rollback; a peer that is away has nothing to cut."""

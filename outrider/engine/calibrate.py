@@ -23,10 +23,10 @@ PADDINGS = (1, 2, MAX_MULTIPLE)
 rounding hides those in most places."""
 
 _UNDISTURBED = 0.75  # of the processor's time; alone it is .9 and more
-_MUCH_LESS = 0.6
 _ODD_CHUNK = 37
 _LONGEST = 4096  # tokens of a text to measure after
 _SLOPE_ROW_COUNTS = (1, 4, 16)  # that are measured after nothing too
+_QUICK_ROW_COUNTS = (1, 4, 8)
 _REPEATS = 3
 _PIECES = ([1] * TAIL, [3, 1, 2, 10], [2] * (TAIL // 2), [8, 8], [5, 3, 2, 6], [11, 5])
 
@@ -69,6 +69,21 @@ def decode_costs(
     for _ in range(_REPEATS):
         _time(model, clock, ids, 0, some, begin + budget / 6.0, after_none)
     return _points(after_none, after_text, length)
+
+
+def quick_costs(model: Model, clock: Clock, budget: float = 0.5) -> list[Point]:
+    """Return roughly what decodes cost with nothing before them: for a start that is soon over.
+
+    Sequence 0 is used and left empty.
+    """
+    description = model.describe()
+    limit = min(description.batch_rows, description.context // 2)
+    counts = [c for c in _QUICK_ROW_COUNTS if c <= limit and model.padded(c) == c] or [1]
+    ids, quickest = history(model, max(counts)), dict[int, float]()
+    begin = clock()
+    for _ in range(_REPEATS):
+        _time(model, clock, ids, 0, counts, begin + budget, quickest)
+    return [Point(count, seconds) for count, seconds in sorted(quickest.items())]
 
 
 def _read_some(model: Model, clock: Clock, ids: list[int], seconds: float) -> int:
@@ -139,18 +154,6 @@ def was_disturbed(seconds: float, processor_seconds: float, threads: int) -> boo
     Threads that wait for each other spin, so that undisturbed ones are busy all the time.
     """
     return processor_seconds < _UNDISTURBED * seconds * threads
-
-
-def is_quicker(model: Model, clock: Clock, costs: Sequence[Point]) -> bool:
-    """Say whether the smallest decode takes much less than its cost. Uses sequence 0."""
-    count, cost, _ = costs[0]
-    quickest = math.inf
-    for _ in range(_REPEATS):
-        before = clock()
-        model.decode([Chunk(0, 0, history(model, count), count)])
-        quickest = min(quickest, clock() - before)
-        model.truncate(0, 0)
-    return quickest < _MUCH_LESS * cost
 
 
 def warm_up(model: Model) -> None:

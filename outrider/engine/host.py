@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,18 +20,11 @@ from numpy.typing import NDArray
 from outrider.costs import CostTable
 from outrider.engine.batching import Limits
 from outrider.engine.cache import Session, SessionCache
-from outrider.engine.calibrate import (
-    decode_costs,
-    exact_padding,
-    is_quicker,
-    warm_up,
-    was_disturbed,
-)
 from outrider.engine.core_lock import CoreLock, NoCoreLock
 from outrider.engine.job import Job, Lease, Ticket
-from outrider.engine.measurements import Measured, Measurements
+from outrider.engine.measurements import Measurements
 from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Model, NoRoom, Numerics, Row
-from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, plain_costs
+from outrider.engine.preparation import Preparation, Prepared
 from outrider.engine.scheduler import Scheduler
 from outrider.errors import (
     ContextExhausted,
@@ -44,8 +37,6 @@ from outrider.errors import (
 
 T = TypeVar("T")
 
-_LOAD_LOCK_SECONDS = 60.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions:
@@ -56,19 +47,17 @@ class HostOptions:
     room_seconds: float = 1.0  # a job waits this long for a sequence, then gets Busy
     stream_idle_seconds: float = 1.0  # without work an open stream keeps its sequence, room or not
     idle_seconds: float = 600.0  # an idle session is forgotten after this
+    # Without a request before what is due is measured: while nothing is cached, and later.
+    first_quiet_seconds: float = 1.0
+    quiet_seconds: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What is known once the model is loaded, warm and checked."""
+    """What is known once the model is loaded and warm."""
 
     model: Model
-    numerics: Numerics
-    costs: Costs
-    """Of the profile that runs."""
-    plain: PlainCosts
-    measured: str
-    """The day on which costs and numerics were measured, or `now`."""
+    prepared: Prepared
     seconds: float
     core_lock: CoreLock
 
@@ -108,6 +97,8 @@ class EngineHost:
         self.loaded: Future[Loaded] = Future()  # or why there is no model
         # Has an exception once the thread failed; never a result.
         self.died: Future[None] = Future()
+        self.on_prepared: Callable[[Prepared], None] = lambda _: None
+        """Called in the engine's thread when something was measured after the load."""
         self.counters = Counters()  # written by the thread; any other's read may be a decode late
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         # From here on the thread's own; they are there once `loaded` has a result.
@@ -115,6 +106,8 @@ class EngineHost:
         self._cache: SessionCache
         self._scheduler: Scheduler
         self._core_lock: CoreLock
+        self._preparation: Preparation
+        self._used_time = 0.0  # when something was asked for last
         self._can_exchange = False  # sequences may leave the cache and come back
         self._capacity = 0  # tokens that a session can hold
         self._open: set[bytes] = set()  # sessions with an open stream
@@ -238,8 +231,11 @@ class EngineHost:
             self._start_jobs()
             now = perf_counter()
             wake = self._wake_time(now)
-            if wake > now:
-                self._receive(wake - now)
+            quiet = self._quiet_time()
+            if quiet is not None and quiet <= now:
+                self._measure()
+            elif wake > now:
+                self._receive((wake if quiet is None else min(wake, quiet)) - now)
             elif self._scheduler.has_active:
                 # Whatever comes while others decode joins the next decode.
                 if pause := self._core_lock.take(now):
@@ -254,68 +250,56 @@ class EngineHost:
                     self._exchange(*pair)
 
     def _prepare(self) -> None:
-        """Load, warm up, measure and check the model."""
+        """Load the model and find out what has to be known of it."""
         begin = perf_counter()
         self._model = model = self._load()
         description = model.describe()
         if not description.can_truncate:
             raise InvalidConfig("model", f"{description.name} cannot be rolled back (recurrent)")
         self._core_lock = self._find_core_lock()
-        measured = self._measurements.find(description) if self._measurements else None
-        if measured is None or not self._still_holds(model, measured):
-            measured = self._measure(model, measured)
-            if self._measurements is not None:
-                self._measurements.keep(description, measured)
-        plain = plain_costs(measured.costs, measured.padding)
-        profile = choose(self._options.numerics, plain)
-        costs = self._run_as(profile, model, measured)
-        self._cache = SessionCache(description.sequence_count)
+        self._preparation = Preparation(
+            model, self._options.numerics, self._measurements, self._core_lock
+        )
+        prepared = self._preparation.begin()
         self._can_exchange = description.can_exchange
         self._capacity = description.context
-        limits = Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED)
-        self._scheduler = Scheduler(CostTable(costs), limits, model.padded)
+        self._begin_anew(prepared)
         spent = perf_counter() - begin
-        day = measured.day or "now"
-        self.loaded.set_result(Loaded(model, profile, costs, plain, day, spent, self._core_lock))
+        self.loaded.set_result(Loaded(model, prepared, spent, self._core_lock))
 
-    def _still_holds(self, model: Model, measured: Measured) -> bool:
-        """Make ready by what was measured once; return False where costs are better measured again.
+    def _begin_anew(self, prepared: Prepared) -> None:
+        """Forget every session, and run as is prepared. Nothing is queued or active."""
+        description = self._model.describe()
+        self._cache = SessionCache(description.sequence_count)
+        limits = Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED)
+        self._scheduler = Scheduler(CostTable(prepared.costs), limits, self._model.padded)
 
-        Those that were measured beside other work are, as soon as there is less of it.
-        """
-        model.pad_multiple = 1
-        warm_up(model)
-        return not (measured.is_disturbed and is_quicker(model, perf_counter, measured.costs))
+    def _quiet_time(self) -> float | None:
+        """Return when to measure what is due, if nothing comes before; None: not now."""
+        if not self._preparation.is_due or self._open or self._scheduler.busy_sessions:
+            return None
+        options = self._options
+        is_empty = not len(self._cache)
+        return self._used_time + (
+            options.first_quiet_seconds if is_empty else options.quiet_seconds
+        )
 
-    def _run_as(self, profile: Numerics, model: Model, measured: Measured) -> Costs:
-        """Pad as the profile wants; return what decodes cost then."""
-        if profile is Numerics.EXACT and measured.padding:
-            model.pad_multiple = measured.padding
-            return padded_costs(measured.costs, measured.padding)
-        model.pad_multiple = 1
-        return measured.costs
-
-    def _measure(self, model: Model, known: Measured | None) -> Measured:
-        """Find the padding of `exact` if it may run and is not known, and what decodes cost."""
-        self._core_lock.wait(_LOAD_LOCK_SECONDS)  # beside another's work everything looks expensive
-        try:
-            padding = known.padding if known else None
-            if known is None and self._options.numerics is not Numerics.NATIVE:
-                padding = exact_padding(model)
-            model.pad_multiple = 1
-            begin, work = perf_counter(), process_time()
-            costs = decode_costs(model, perf_counter)
-            seconds, work = perf_counter() - begin, process_time() - work
-            return Measured(
-                padding, costs, was_disturbed(seconds, work, model.describe().thread_count)
-            )
-        finally:
-            self._core_lock.give()
+    def _measure(self) -> None:
+        """Measure while nobody wants anything; what is cached is lost."""
+        self._cache = SessionCache(self._model.describe().sequence_count)
+        for sequence in range(self._model.describe().sequence_count):
+            self._model.truncate(sequence, 0)
+        prepared = self._preparation.measure(lambda: not self._inbox.empty())
+        self._used_time = perf_counter()
+        if prepared is not None:
+            self._begin_anew(prepared)
+            self.on_prepared(prepared)
 
     def _receive(self, seconds: float) -> None:
         """Carry out what is in the inbox; wait at most `seconds` for the first."""
         try:
             action = self._inbox.get(timeout=seconds) if seconds > 0 else self._inbox.get_nowait()
+            self._used_time = perf_counter()
             while True:
                 action()
                 action = self._inbox.get_nowait()

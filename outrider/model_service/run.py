@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +20,7 @@ from outrider.engine.gguf_check import check_gguf
 from outrider.engine.host import EngineHost, HostOptions, Loaded
 from outrider.engine.measurements import Measurements
 from outrider.engine.model import Model, Numerics
+from outrider.engine.preparation import Prepared
 from outrider.errors import InvalidConfig
 from outrider.model_service.config import ModelConfig, read_tensor_split
 from outrider.model_service.servicer import ModelService
@@ -157,6 +159,17 @@ def _milliseconds(seconds: dict[Any, float | None]) -> dict[Any, float]:
     return {name: round(1e3 * each, 2) for name, each in seconds.items() if each is not None}
 
 
+def _preparation(model: Model, prepared: Prepared) -> dict[str, object]:
+    """Return how a model runs and what that costs, for the log."""
+    return {
+        "numerics": prepared.numerics.value,
+        "padding": model.pad_multiple,
+        "plain_ms": _milliseconds(asdict(prepared.plain)),
+        "decode_ms": _milliseconds({each.rows: each.seconds for each in prepared.costs}),
+        "measured": prepared.measured,
+    }
+
+
 def _log_serving(name: str, address: str, loaded: Loaded) -> None:
     model = loaded.model.describe()
     logs.event(
@@ -170,14 +183,27 @@ def _log_serving(name: str, address: str, loaded: Loaded) -> None:
         sessions=model.sequence_count,
         threads=model.thread_count,
         nice=os.nice(0),
-        numerics=loaded.numerics.value,
-        padding=loaded.model.pad_multiple,
-        plain_ms=_milliseconds(asdict(loaded.plain)),
-        decode_ms=_milliseconds({each.rows: each.seconds for each in loaded.costs}),
-        measured=loaded.measured,
+        **_preparation(loaded.model, loaded.prepared),
         load_seconds=round(loaded.seconds, 2),
         system=model.system_info,
     )
+
+
+def _take_in_preparations(
+    name: str, host: EngineHost, model: Model, servicer: ModelService
+) -> None:
+    """Let the service say, from then on, what the engine measures after the load."""
+    loop = asyncio.get_running_loop()
+
+    def note(prepared: Prepared) -> None:
+        servicer.set_prepared(prepared)
+        logs.event(f"outrider.{name.lower()}", "measured", **_preparation(model, prepared))
+
+    def on_prepared(prepared: Prepared) -> None:
+        with suppress(RuntimeError):  # the loop is closed: it stops
+            loop.call_soon_threadsafe(note, prepared)
+
+    host.on_prepared = on_prepared
 
 
 async def run_model_service(
@@ -203,6 +229,7 @@ async def run_model_service(
         loaded = await _load(host, server)
         if loaded is not None:
             servicer.set_loaded(loaded)
+            _take_in_preparations(name, host, loaded.model, servicer)
             await server.set_serving(True)
     except BaseException:
         await server.grpc.stop(None)

@@ -18,6 +18,7 @@ from outrider import handshake, wire
 from outrider.engine.host import EngineHost, Loaded
 from outrider.engine.job import EngineTime
 from outrider.engine.model import Numerics, VocabularyDescription
+from outrider.engine.preparation import Prepared
 from outrider.errors import Draining, InvalidRequest, PeerUnavailable, SessionTaken
 from outrider.messages import MAX_DRAFT
 from outrider.tasks import first_of
@@ -57,6 +58,10 @@ class ModelService:
         self._names = loaded.model.token_names()
         self.vocabulary_size = len(self._names)
         self._response = describe(loaded, self._alias, handshake.digest(self._names))
+
+    def set_prepared(self, prepared: Prepared) -> None:
+        """Take note of what was measured after the load."""
+        describe_preparation(self.require_loaded(), prepared)
 
     def require_loaded(self) -> common.GetModelResponse:
         """Return the description, or raise PeerUnavailable while the model loads."""
@@ -210,22 +215,6 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         session_count=model.sequence_count,
         vocabulary=describe_vocabulary(model.vocabulary, digest),
         rollback_capability=common.ROLLBACK_CAPABILITY_FULL,
-        numerics_profile=common.NUMERICS_PROFILE_EXACT
-        if loaded.numerics is Numerics.EXACT
-        else common.NUMERICS_PROFILE_NATIVE,
-        decode_costs=[
-            common.DecodeCost(
-                row_count=each.rows,
-                milliseconds=1e3 * each.seconds,
-                microseconds_per_token=1e6 * each.slope,
-            )
-            for each in loaded.costs
-        ],
-        plain_costs=common.PlainCosts(
-            alone_milliseconds=1e3 * loaded.plain.alone,
-            native_milliseconds=1e3 * loaded.plain.native,
-            exact_milliseconds=1e3 * (loaded.plain.exact or 0.0),
-        ),
         thread_count=model.thread_count,
         system_info=model.system_info,
         round_draft_token_limit=MAX_DRAFT,
@@ -237,8 +226,28 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         embedding_width=model.embedding_width,
         file_type=model.file_type,
     )
+    describe_preparation(response, loaded.prepared)
     response.load_duration.FromMicroseconds(int(loaded.seconds * 1e6))
     return response
+
+
+def describe_preparation(response: common.GetModelResponse, prepared: Prepared) -> None:
+    """Write which profile runs and what that costs, in place of what was said before."""
+    is_exact = prepared.numerics is Numerics.EXACT
+    response.numerics_profile = (
+        common.NUMERICS_PROFILE_EXACT if is_exact else common.NUMERICS_PROFILE_NATIVE
+    )
+    del response.decode_costs[:]
+    for each in prepared.costs:
+        response.decode_costs.add(
+            row_count=each.rows,
+            milliseconds=1e3 * each.seconds,
+            microseconds_per_token=1e6 * each.slope,
+        )
+    plain = prepared.plain
+    response.plain_costs.alone_milliseconds = 1e3 * plain.alone
+    response.plain_costs.native_milliseconds = 1e3 * plain.native
+    response.plain_costs.exact_milliseconds = 1e3 * (plain.exact or 0.0)
 
 
 def machine_digest() -> bytes:

@@ -748,9 +748,9 @@ def test_time_is_told_once() -> None:
 def test_an_engine_tells_what_it_measured() -> None:
     host = EngineHost(toy, HostOptions(numerics=Numerics.EXACT))
     loaded = host.start().result(PATIENCE)
-    assert loaded.numerics is Numerics.EXACT
+    assert loaded.prepared.numerics is Numerics.EXACT
     assert loaded.model.pad_multiple == 2
-    assert [each.rows for each in loaded.costs] == [2, 4, 6, 8, 12, 16, 24, 32]
+    assert [each.rows for each in loaded.prepared.costs] == [2, 4, 6, 8, 12, 16, 24, 32]
     host.stop()
 
 
@@ -761,8 +761,8 @@ def test_an_engine_tells_what_it_measured() -> None:
 def test_bits_that_vary_or_may_vary_are_said_to(wobble: float, numerics: Numerics | None) -> None:
     host = EngineHost(lambda: toy(wobble=wobble), HostOptions(numerics=numerics))
     loaded = host.start().result(PATIENCE)
-    assert (loaded.numerics, loaded.model.pad_multiple) == (Numerics.NATIVE, 1)
-    assert loaded.plain.exact is None
+    assert (loaded.prepared.numerics, loaded.model.pad_multiple) == (Numerics.NATIVE, 1)
+    assert loaded.prepared.plain.exact is None
     host.stop()
 
 
@@ -782,9 +782,12 @@ def test_exact_is_chosen_where_a_plain_token_costs_no_more_by_it(
     model.before_decode = take_time
     host = EngineHost(lambda: model, HostOptions(numerics=None))
     loaded = host.start().result(PATIENCE)
-    assert (loaded.numerics, model.pad_multiple) == (numerics, padding)
-    assert loaded.plain.exact is not None and loaded.plain.native <= loaded.plain.exact
-    assert loaded.costs[0].rows == padding
+    assert (loaded.prepared.numerics, model.pad_multiple) == (numerics, padding)
+    assert (
+        loaded.prepared.plain.exact is not None
+        and loaded.prepared.plain.native <= loaded.prepared.plain.exact
+    )
+    assert loaded.prepared.costs[0].rows == padding
     host.stop()
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import queue
 import stat
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -13,9 +15,11 @@ import pytest
 
 from outrider.costs import Point
 from outrider.engine import calibrate, measurements
-from outrider.engine.host import EngineHost, HostOptions, Loaded
+from outrider.engine.host import EngineHost, HostOptions
+from outrider.engine.job import Lease, Step
 from outrider.engine.measurements import Measured, Measurements, forget, read
-from outrider.engine.model import ModelDescription, Numerics
+from outrider.engine.model import Chunk, ModelDescription, Numerics, Row
+from outrider.engine.preparation import SOON, Prepared
 from outrider.model_service.config import ModelConfig
 from outrider.model_service.run import kept_measurements
 from tests.support.toy import ToyModel
@@ -157,15 +161,30 @@ def test_forgotten_measurements_are_made_again(model: ModelDescription) -> None:
     assert store().find(model) is None
 
 
+def options(numerics: Numerics | None) -> HostOptions:
+    return HostOptions(numerics=numerics, first_quiet_seconds=0.05, quiet_seconds=0.1)
+
+
 def start(
-    kept: Measurements, numerics: Numerics | None = Numerics.EXACT, step: float = 0.0
-) -> tuple[Loaded, int]:
-    """Start an engine whose decodes take `step` seconds, and stop it; return the padding, too."""
-    toy = ToyModel(step_seconds=step)
-    host = EngineHost(lambda: toy, HostOptions(numerics=numerics), measurements=kept)
-    loaded = host.start().result(20)
+    kept: Measurements | None, numerics: Numerics | None = Numerics.EXACT, step: float = 0.0
+) -> tuple[Prepared, Prepared | None, int]:
+    """Start an engine whose decodes take `step` seconds, and stop it once nothing is due.
+
+    Returns what it ran with at first, what it measured then, and the padding at the end.
+    """
+    toy, later = ToyModel(step_seconds=step), queue.SimpleQueue[Prepared]()
+    host = EngineHost(lambda: toy, options(numerics), measurements=kept)
+    host.on_prepared = later.put
+    first = host.start().result(20).prepared
+    due = kept is not None and (first.measured == SOON or is_disturbed(kept, toy))
+    measured = later.get(timeout=20) if due else None
     host.stop()
-    return loaded, toy.pad_multiple
+    return first, measured, toy.pad_multiple
+
+
+def is_disturbed(kept: Measurements, toy: ToyModel) -> bool:
+    found = kept.find(toy.describe())
+    return found is not None and found.is_disturbed
 
 
 @pytest.fixture
@@ -175,7 +194,7 @@ def busy_share(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def use(share: float) -> None:
         threads = ToyModel().describe().thread_count
         monkeypatch.setattr(
-            "outrider.engine.host.process_time", lambda: share * threads * perf_counter()
+            "outrider.engine.preparation.process_time", lambda: share * threads * perf_counter()
         )
 
     return use
@@ -186,29 +205,74 @@ def test_a_second_start_measures_nothing(
     numerics: Numerics | None, busy_share: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy_share(1.0)
-    first, padding = start(store(), numerics)
-    assert first.measured == "now"
+    first, later, padding = start(store(), numerics)
+    measured = later or first
+    assert measured.measured == "now"
 
     def measured_again(*_: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr("outrider.engine.host.exact_padding", measured_again)
-    monkeypatch.setattr("outrider.engine.host.decode_costs", measured_again)
-    again, same = start(store(), numerics)
-    assert (again.numerics, same) == (first.numerics, padding)
-    assert again.measured not in ("now", "")
-    assert (list(again.costs), again.plain) == (list(first.costs), first.plain)
+    monkeypatch.setattr("outrider.engine.preparation.exact_padding", measured_again)
+    monkeypatch.setattr("outrider.engine.preparation.decode_costs", measured_again)
+    again, nothing, same = start(store(), numerics)
+    assert nothing is None
+    assert (again.numerics, same) == (measured.numerics, padding)
+    assert again.measured not in ("now", SOON, "")
+    assert (list(again.costs), again.plain) == (list(measured.costs), measured.plain)
 
 
-def test_costs_that_were_measured_beside_other_work_are_measured_again_once_there_is_less(
+@pytest.mark.parametrize("numerics", [None, Numerics.NATIVE])
+def test_a_first_start_measures_when_nobody_waits(
+    numerics: Numerics | None, busy_share: Callable[[float], None]
+) -> None:
+    busy_share(1.0)
+    first, later, _ = start(store(), numerics)
+    assert (first.measured, first.numerics) == (SOON, Numerics.NATIVE)
+    assert later is not None and later.measured == "now"
+    assert len(later.costs) > len(first.costs)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_equal_bits_that_were_asked_for_are_measured_before_anything_is_served(kept: bool) -> None:
+    first, _, padding = start(store() if kept else None, Numerics.EXACT)
+    assert (first.measured, first.numerics) == ("now", Numerics.EXACT)
+    assert padding == first.costs[0].rows
+
+
+def test_costs_that_were_measured_beside_other_work_are_measured_again_when_nobody_waits(
     busy_share: Callable[[float], None],
 ) -> None:
     busy_share(0.2)
-    busy, padding = start(store(), step=0.02)
-    assert start(store(), step=0.02)[0].measured != "now", "nothing is quicker yet"
+    busy, _, padding = start(store(), step=0.02)
     busy_share(1.0)
-    quiet, same = start(store(), step=0.002)
-    assert quiet.measured == "now"
-    assert quiet.costs[0][1] < 0.5 * busy.costs[0][1]
+    first, quiet, same = start(store(), step=0.002)
+    assert first.measured not in ("now", SOON)
+    assert quiet is not None and quiet.measured == "now"
+    assert quiet.costs[0].seconds < 0.5 * busy.costs[0].seconds
     assert (quiet.numerics, same) == (busy.numerics, padding)
-    assert start(store(), step=0.0)[0].measured != "now", "undisturbed costs stay"
+    _, nothing, _ = start(store(), step=0.0)
+    assert nothing is None, "undisturbed costs stay"
+
+
+def test_measuring_gives_way_to_a_request_and_is_done_after_it(
+    busy_share: Callable[[float], None],
+) -> None:
+    busy_share(1.0)
+    toy, later = ToyModel(step_seconds=0.002), queue.SimpleQueue[Prepared]()
+    host = EngineHost(lambda: toy, options(None), measurements=store())
+    host.on_prepared = later.put
+    host.start().result(20)
+
+    def job(lease: Lease) -> Generator[Step, list[Row], int]:
+        lease.keep(0)
+        rows = yield Step([1, 2, 3], 1)
+        return int(rows[0].argmax())
+
+    [[row]] = ToyModel().decode([Chunk(0, 0, [1, 2, 3], 1)])
+    pause, asked = 0.1, 0
+    while later.empty():
+        assert host.submit(bytes(16), job).future.result(20) == row.argmax()
+        time.sleep(pause)  # in the first ones it has begun, and in the last it comes to its end
+        pause, asked = 1.5 * pause, asked + 1
+    assert asked > 1
+    host.stop()

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from outrider.costs import Point
 from outrider.engine.host import HostOptions
 from outrider.engine.job import EngineTime
 from outrider.engine.model import Chunk, Numerics
+from outrider.engine.preparation import Prepared
+from outrider.engine.profile import PlainCosts
 from outrider.model_service.servicer import write_spent
 from outrider.v1 import common_pb2 as common
 from outrider.v1.target_service_pb2_grpc import (
@@ -26,9 +29,11 @@ from tests.support.services import (
     ModelProcess,
     OrchestratorProcess,
     Role,
+    eventually,
     generate,
     request,
     running,
+    three_services,
     toy,
     written_alone,
 )
@@ -118,3 +123,21 @@ async def test_an_answer_counts_what_its_rows_attended_to(monkeypatch: pytest.Mo
     count = sum(each.rows for each in seen) - prompt
     assert count >= 11
     assert sum(each.attended for each in seen) == sum(range(prompt, prompt + count))
+
+
+async def test_what_a_target_measures_after_its_load_replaces_what_was_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orchestrator.peers._ACTIVITY_SECONDS", 0.02)
+    async with three_services(toy, toy) as trio:
+        measured = Prepared(
+            Numerics.NATIVE, [Point(1, 0.25)], PlainCosts(0.25, 0.25, None), measured="now"
+        )
+        trio.target.servicer.set_prepared(measured)
+
+        async def is_known() -> bool:
+            return trio.orchestrator.pair.estimates.costs.seconds(1) == 0.25
+
+        await eventually(is_known)
+        status = await trio.orchestrator.status()
+        assert status.peers[0].model.plain_costs.alone_milliseconds == 250.0

@@ -91,7 +91,7 @@ async def test_users_who_come_and_go_get_the_text_that_each_would_get_alone(
     shared = ModelProcess(TARGET, partial(load, path, SEQUENCES), OPTIONS)
     draft = ModelProcess(DRAFT, partial(load, draft_path, SEQUENCES), OPTIONS)
     async with running(shared), running(draft):
-        assert shared.host.loaded.result().numerics is Numerics.EXACT
+        assert shared.host.loaded.result().prepared.numerics is Numerics.EXACT
         address = draft.address if drafts else ""
         async with running(OrchestratorProcess(shared.address, address)) as orchestrator:
             await orchestrator.until_ready()
