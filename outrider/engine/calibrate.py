@@ -48,8 +48,8 @@ def decode_costs(
     more where it looks more expensive than a larger one: what disturbs a machine for a while
     must not make one row count look expensive for good. Sequence 0 is used and left empty.
     Ends early when `budget` seconds are spent, or twice that where much was disturbed. How much
-    less some row counts take with nothing before them takes a sixth of it more, and a longer text
-    than `HISTORY` another one at most.
+    less some row counts take with nothing before them takes a third of it more, and a longer text
+    than `HISTORY` a sixth at most.
     """
     description = model.describe()
     limit = min(description.batch_rows, description.context // 2)
@@ -67,7 +67,7 @@ def decode_costs(
     some = [c for c in after_text if c in _SLOPE_ROW_COUNTS] or counts[:1]
     begin = clock()
     for _ in range(_REPEATS):
-        _time(model, clock, ids, 0, some, begin + budget / 6.0, after_none)
+        _time(model, clock, ids, 0, some, begin + budget / 3.0, after_none)
     return _points(after_none, after_text, length)
 
 
