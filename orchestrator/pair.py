@@ -329,10 +329,20 @@ def _with_draft(of_target: PairEstimates, target: Peer, draft: DraftPeer) -> Pai
         estimates.loaded_token_time = costs[0].seconds
         estimates.read_time = costs[-1].seconds / costs[-1].rows
     if target.model is not None:
-        here = target.model.machine_digest
-        estimates.same_host = bool(here) and here == draft.model.machine_digest
+        estimates.same_host = shares_cores(target.model, draft.model)
         estimates.takes_turns = _take_turns(target.model, draft.model)
     return estimates
+
+
+def shares_cores(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:
+    """Return whether a busy draft may slow the target down.
+
+    Not on another machine, nor where both know their cores and those are others.
+    """
+    if not target.machine_digest or target.machine_digest != draft.machine_digest:
+        return False
+    both_know = target.cores_digest and draft.cores_digest
+    return not both_know or target.cores_digest == draft.cores_digest
 
 
 def _take_turns(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:
