@@ -26,7 +26,7 @@ _UNDISTURBED = 0.75  # of the processor's time; alone it is .9 and more
 _ODD_CHUNK = 37
 _LONGEST = 4096  # tokens of a text to measure after
 _SLOPE_ROW_COUNTS = (1, 4, 16)  # that are measured after nothing too
-_QUICK_ROW_COUNTS = (1, 4, 8)
+_QUICK_ROW_COUNTS = (1, 2, 4, 8)
 _REPEATS = 3
 _PIECES = ([1] * TAIL, [3, 1, 2, 10], [2] * (TAIL // 2), [8, 8], [5, 3, 2, 6], [11, 5])
 
