@@ -83,6 +83,12 @@ class ModelOptions:
     cache_type_v: Annotated[
         str, typer.Option(metavar="TYPE", help="Values of the cache: f16, f32, q8_0, ...")
     ] = "f16"
+    kv_cache: Annotated[
+        str, typer.Option(metavar="KIND", help="pool, streams, or auto: as measured.")
+    ] = ""
+    flash_attention: Annotated[
+        str, typer.Option(metavar="MODE", help="on, off, or auto: as measured.")
+    ] = ""
     nice: Annotated[int, typer.Option(help="Give way to other processes; 19 most.")] = 0
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="Answer requests for embeddings too.")

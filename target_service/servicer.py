@@ -332,6 +332,7 @@ class _VerifyStream:
                 lambda lease: self._verifier.verify(lease, round_, emit),
                 wanted,
                 self._opening.salt,
+                self._verifier.most_held,
             )
 
     async def answer(self, context: Context) -> None:

@@ -12,6 +12,7 @@ from outrider.engine.model import Model, Row, Sampler
 from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import RoundSuperseded
 from outrider.messages import (
+    MAX_DRAFT,
     Answer,
     Candidates,
     Form,
@@ -99,6 +100,11 @@ class Verifier:
         self._longest = opening.prompt_count + opening.token_limit - dropped  # text by itself
         self.cached_count: int | None = None
         """Tokens of the first round's prefix that were held; None before it."""
+
+    @property
+    def most_held(self) -> int:
+        """The tokens that the session may hold: its text, and drafts beyond its end."""
+        return self._longest + MAX_DRAFT
 
     def verify(self, lease: Lease, round_: Round, emit: Emit) -> Generator[Step, list[Row], None]:
         """Emit the rows after the prefix's last token and after each draft token.

@@ -40,6 +40,7 @@ class Limits:
     rows_out: int
     padded: int = 0  # rows that a session may be padded to beyond what kernels ask for
     shared_chunk: int = 128  # of a long prompt while others wait: they get a decode in between
+    is_pool: bool = False  # rows of all sessions are computed at once, whatever their numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def gains_that_pay(
 
     Goodput is tokens expected per second (TurboSpec, 2406.14066). The rows of
     one draft never gain more than those before them, and all jobs are cut at
-    one number of rows, since llama.cpp computes only equal numbers together.
+    one number of rows, since of streams llama.cpp computes only equal numbers together.
     A job alone in a decode keeps them all: its own controller has weighed them.
     """
     if len(offers) < 2:
@@ -71,15 +72,21 @@ def gains_that_pay(
         tokens = sum(1.0 + sum(offer.gains[:count]) for offer, count in pairs)
         rows = [padded(o.row_count + count) for o, count in pairs]
         attended = [(count, o.length) for count, o in zip(rows, offers, strict=True)]
-        seconds = split_seconds(widths(rows, limits, cost), cost) + cost.attending(attended)
+        wide = widths(rows, limits, cost)
+        seconds = decode_seconds(wide, limits, cost) + cost.attending(attended)
         rate = tokens / seconds
         if rate >= best_rate:
             best_rate, best = rate, kept
     return best
 
 
+def decode_seconds(row_counts: Sequence[int], limits: Limits, cost: CostTable) -> float:
+    """Return the time of a decode of these sessions' rows, of adjacent streams or of a pool."""
+    return cost.seconds(sum(row_counts)) if limits.is_pool else split_seconds(row_counts, cost)
+
+
 def split_seconds(row_counts: Sequence[int], cost: CostTable) -> float:
-    """Return the time of a decode of these sessions' rows.
+    """Return the time of a decode of these sessions' rows from streams.
 
     llama.cpp takes as many rows of each as the shortest has, then continues
     without it (`split_equal`).
@@ -95,12 +102,14 @@ def split_seconds(row_counts: Sequence[int], cost: CostTable) -> float:
 def widths(row_counts: Sequence[int], limits: Limits, cost: CostTable) -> list[int]:
     """Return the rows to pad each session to: at least its own, and more where that is cheaper.
 
-    A session alone takes the row count whose kernel is fastest. Of several,
-    the short ones may be worth padding until all are computed together.
+    A session alone takes the row count whose kernel is fastest; in a pool the last session does
+    so for all. Of several streams, the short ones may be worth padding until all are computed
+    together.
     """
-    if len(row_counts) == 1:
-        cheapest = cost.cheapest(row_counts[0])
-        return [cheapest if cheapest <= limits.padded else row_counts[0]]
+    if row_counts and (len(row_counts) == 1 or limits.is_pool):
+        *before, last = row_counts
+        cheapest = cost.cheapest(sum(row_counts)) - sum(before)
+        return [*before, cheapest if cheapest <= limits.padded else last]
     best, least = list(row_counts), split_seconds(row_counts, cost)
     for level in sorted({count for count in row_counts if count <= limits.padded}):
         raised = [max(count, level) for count in row_counts]
@@ -142,11 +151,13 @@ def _take(job: Pending, most: int, free_out: int, padded: Callable[[int], int]) 
     return max(0, min(most, before_rows) // unit * unit)
 
 
-def apart_seconds(rows: Mapping[int, int], cost: CostTable) -> float:
+def apart_seconds(rows: Mapping[int, int], cost: CostTable, is_pool: bool = False) -> float:
     """Return the time of a decode of so many rows by sequence.
 
-    llama.cpp computes together only sequences whose numbers follow each other.
+    Of streams, llama.cpp computes together only those whose numbers follow each other.
     """
+    if is_pool:
+        return cost.seconds(sum(rows.values()))
     runs: list[list[int]] = []
     before = None
     for sequence in sorted(rows):
@@ -175,7 +186,11 @@ def exchange_to_adjoin(sequences: Collection[int]) -> tuple[int, int] | None:
 
 
 def wait_until(
-    now: float, ready: Mapping[int, int], awaited: Sequence[Awaited], cost: CostTable
+    now: float,
+    ready: Mapping[int, int],
+    awaited: Sequence[Awaited],
+    cost: CostTable,
+    is_pool: bool = False,
 ) -> float:
     """Return the time to wait for more jobs until; `now` or earlier means decode.
 
@@ -193,8 +208,8 @@ def wait_until(
         others[session.sequence] = session.row_count
         due = session.answer_time + session.turnaround
         wait = (due if due > now else latest) - now
-        apart = apart_seconds(ready, cost) + apart_seconds(others, cost)
-        saved = apart - apart_seconds({**others, **ready}, cost)
+        apart = apart_seconds(ready, cost, is_pool) + apart_seconds(others, cost, is_pool)
+        saved = apart - apart_seconds({**others, **ready}, cost, is_pool)
         if 0 < wait < saved:
             until = max(until, min(latest, now + saved))
     return until

@@ -3,8 +3,10 @@
 A token history is the truth and a cache a hint: a session may lose its
 sequence whenever it is idle, and is then sent everything again.
 
-Each sequence has room for a whole context of its own, so giving a session a
-sequence reserves its prompt and its token limit at once.
+With streams each sequence has room for a whole context of its own, so giving a session a
+sequence reserves its prompt and its token limit at once. A pool's sequences take from one number
+of cells: a session is given a sequence and the room that its job may need together, and what idle
+sessions hold counts until they are evicted.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ class Session:
     `salt` is whose that is: no session of another salt may see or copy it.
     `pinned` means that a stream is open: the session stays known, and loses its sequence only
     when room is short and nothing was asked on the stream for a while.
+    `reserved` are the tokens it may grow to while it is pinned or has a job; 0 without a sequence.
     """
 
     session_id: bytes
@@ -33,6 +36,12 @@ class Session:
     token_ids: list[int] = field(default_factory=list)
     salt: bytes = b""
     pinned: bool = False
+    reserved: int = 0
+
+    @property
+    def room(self) -> int:
+        """Tokens that are taken by what it holds and may come to hold."""
+        return max(self.reserved, len(self.token_ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +72,17 @@ def tokens_to_keep(held: Sequence[int], wanted: Sequence[int], row_count: int) -
 
 
 class SessionCache:
-    """All sessions of one engine. Times are seconds of any one clock."""
+    """All sessions of one engine. Times are seconds of any one clock.
 
-    def __init__(self, sequence_count: int) -> None:
+    `cells` are what the sessions hold together at most; without end where each sequence has its
+    own.
+    """
+
+    def __init__(self, sequence_count: int, cells: float = math.inf) -> None:
         self._sessions: dict[bytes, Session] = {}
         self._free = list(range(sequence_count))
+        self._cells = cells
+        self._left: set[int] = set()  # free sequences whose cells were not emptied yet
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -91,7 +106,12 @@ class SessionCache:
         """Drop the session and free its sequence."""
         session = self._sessions.pop(session_id, None)
         if session is not None and session.sequence is not None:
-            self._free.append(session.sequence)
+            self._let_go(session.sequence)
+
+    def take_left(self) -> set[int]:
+        """Return the sequences that were left since the last call and are free: empty them."""
+        left, self._left = self._left, set()
+        return left
 
     def cached_count(self, wanted: Sequence[int], salt: bytes) -> int:
         """Return how many tokens a new session of this text and salt need not decode."""
@@ -106,8 +126,9 @@ class SessionCache:
         busy: Collection[bytes],
         salt: bytes = b"",
         idle_since: float = -math.inf,
+        room: int = 0,
     ) -> Placement | None:
-        """Give the session a sequence; return None when every one is in use.
+        """Give the session a sequence and room for so many tokens; None where there is too little.
 
         `wanted` is what it is about to hold: the session of its salt with the
         longest common start lends it. `busy` sessions are never evicted. Idle ones
@@ -115,23 +136,35 @@ class SessionCache:
         if they were not used after `idle_since`; the one that is taken over may
         itself be the donor, and then nothing is copied.
         """
-        assert session.sequence is None
-        session.salt = salt
-        donor = self._donor(session, wanted)
+        donor = self._donor(session, wanted, salt) if session.sequence is None else None
         source = donor.sequence if donor else None  # the donor may be evicted below
-        count = common_prefix(donor.token_ids, wanted) if donor else 0
-        if self._free:
-            sequence = self._free.pop(self._free.index(self._neighbour()))
-        else:
-            victim = self._victim(busy, donor, idle_since)
-            if victim is None:
-                return None
-            assert victim.sequence is not None
-            sequence = victim.sequence
+        count = common_prefix(donor.token_ids, wanted) if donor else len(session.token_ids)
+        victims = self._victims(session, busy, donor, idle_since, max(room, len(session.token_ids)))
+        if victims is None:
+            return None
+        session.reserved = room
+        if session.sequence is not None:
+            for victim in victims:
+                self._evict(victim)
+            return Placement(session.sequence, None, count)
+        was_free = bool(self._free)
+        for victim in victims:
             self._evict(victim)
+        sequence = self._neighbour() if was_free else self._free[-1]
+        self._free.remove(sequence)
+        self._left.discard(sequence)
+        session.salt = salt
         session.sequence = sequence
         session.token_ids = list(wanted[:count])
         return Placement(sequence, source, count)
+
+    def end_work(self, session_id: bytes, now: float) -> None:
+        """Note that a session's job ended: without a stream it needs what it holds, no more."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.used_time = now
+            if not session.pinned:
+                session.reserved = 0
 
     def is_free(self, sequence: int) -> bool:
         """Return whether no session has the sequence."""
@@ -149,6 +182,7 @@ class SessionCache:
             if session.sequence is not None:
                 session.sequence = other.get(session.sequence, session.sequence)
         self._free = [other.get(sequence, sequence) for sequence in self._free]
+        self._left = {other.get(sequence, sequence) for sequence in self._left}
 
     def _neighbour(self) -> int:
         """Return the free sequence nearest to those in use: adjacent ones share their work."""
@@ -163,36 +197,58 @@ class SessionCache:
         """Return the sessions of a salt that hold a sequence."""
         return [s for s in self._sessions.values() if s.sequence is not None and s.salt == salt]
 
-    def _donor(self, session: Session, wanted: Sequence[int]) -> Session | None:
+    def _donor(self, session: Session, wanted: Sequence[int], salt: bytes) -> Session | None:
         """Return the session of the same salt that shares the longest useful start."""
-        others = self._holders(session.salt)
+        others = [each for each in self._holders(salt) if each is not session]
         best = max(others, key=lambda s: common_prefix(s.token_ids, wanted), default=None)
         if best is None or common_prefix(best.token_ids, wanted) < SHARED_PREFIX_MINIMUM:
             return None
         return best
 
-    def _victim(
-        self, busy: Collection[bytes], donor: Session | None, idle_since: float
-    ) -> Session | None:
-        """Return the idle session to evict: the least recently used, the donor late.
+    def _victims(
+        self,
+        session: Session,
+        busy: Collection[bytes],
+        donor: Session | None,
+        idle_since: float,
+        room: int,
+    ) -> list[Session] | None:
+        """Return the idle sessions to evict so that another fits; None where those do not do.
 
-        One with an open stream comes after all others.
+        The least recently used first, the donor late, and after all others those with an open
+        stream.
         """
+        others = [s for s in self._sessions.values() if s is not session]
+        missing = sum(s.room for s in others) + room - self._cells
+        needs_sequence = session.sequence is None and not self._free
         idle = [
             s
-            for s in self._sessions.values()
+            for s in others
             if s.sequence is not None
             and s.session_id not in busy
             and (not s.pinned or s.used_time < idle_since)
         ]
-        return min(idle, key=lambda s: (s.pinned, s is donor, s.used_time), default=None)
+        victims: list[Session] = []
+        for victim in sorted(idle, key=lambda s: (s.pinned, s is donor, s.used_time)):
+            if needs_sequence or (missing > 0 and victim.room):
+                victims.append(victim)
+                missing -= victim.room
+                needs_sequence = False
+        return victims if missing <= 0 and not needs_sequence else None
 
     def _evict(self, victim: Session) -> None:
         """Take the sequence from a session; it stays known while its stream is open."""
+        assert victim.sequence is not None
+        self._let_go(victim.sequence)
         victim.sequence = None
         victim.token_ids = []
+        victim.reserved = 0
         if not victim.pinned:
             del self._sessions[victim.session_id]
+
+    def _let_go(self, sequence: int) -> None:
+        self._free.append(sequence)
+        self._left.add(sequence)
 
     def expire(self, before: float, busy: Collection[bytes]) -> int:
         """Forget the idle sessions last used before a time; return how many."""

@@ -91,6 +91,8 @@ class Checked:
     files: list[Path]
     position_count: int | None
     """Positions that the model has learned; None where it computes them."""
+    has_long_factors: bool
+    """Whether its rotary factors depend on the size of the context."""
 
 
 def check_gguf(path: Path) -> Checked:
@@ -108,7 +110,8 @@ def check_gguf(path: Path) -> Checked:
     except _Refused as reason:
         raise InvalidConfig("model", f"{path} {reason}") from None
     learned = shapes.get("position_embd.weight")
-    return Checked([path, *others], learned[-1] if learned else None)
+    has_long_factors = any("rope_factors_long" in name for name in shapes)
+    return Checked([path, *others], learned[-1] if learned else None, has_long_factors)
 
 
 # --- one file ---

@@ -6,6 +6,7 @@ to wait for more. Then it hands each job its rows.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -140,19 +141,25 @@ class EngineHost:
     # --- the door: actions that the thread carries out between two decodes ---
 
     def submit(
-        self, session_id: bytes, job: Job, wanted: Sequence[int] = (), salt: bytes = b""
+        self,
+        session_id: bytes,
+        job: Job,
+        wanted: Sequence[int] = (),
+        salt: bytes = b"",
+        room: int | None = None,
     ) -> Ticket:
         """Queue a job; jobs of one session run one after the other.
 
         `wanted` is what the session is about to hold: it helps to choose
-        whose cache to copy, among the sessions of its `salt`. Raises EngineBusy
-        when the queue is full.
+        whose cache to copy, among the sessions of its `salt`. `room` are the tokens that it will
+        hold at most, which a pool reserves; a whole context where that is not known. Raises
+        EngineBusy when the queue is full.
         """
         if self._stopping:
             raise Draining("the engine is stopping")
         if not self._places.acquire(blocking=False):
             raise EngineBusy("the engine's queue is full", self._options.room_seconds)
-        ticket = Ticket(session_id, job, wanted, perf_counter(), salt)
+        ticket = Ticket(session_id, job, wanted, perf_counter(), salt, room)
         self._inbox.put(lambda: self._queue(ticket))
         return ticket
 
@@ -261,7 +268,6 @@ class EngineHost:
             model, self._options.numerics, self._measurements, self._core_lock
         )
         prepared = self._preparation.begin()
-        self._can_exchange = description.can_exchange
         self._capacity = description.context
         self._begin_anew(prepared)
         spent = perf_counter() - begin
@@ -270,8 +276,11 @@ class EngineHost:
     def _begin_anew(self, prepared: Prepared) -> None:
         """Forget every session, and run as is prepared. Nothing is queued or active."""
         description = self._model.describe()
-        self._cache = SessionCache(description.sequence_count)
-        limits = Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED)
+        cells = math.inf if description.pool_cells is None else description.pool_cells
+        self._cache = SessionCache(description.sequence_count, cells)
+        self._can_exchange = description.can_exchange
+        is_pool = description.layout.is_pool
+        limits = Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED, is_pool=is_pool)
         self._scheduler = Scheduler(CostTable(prepared.costs), limits, self._model.padded)
 
     def _quiet_time(self) -> float | None:
@@ -338,21 +347,27 @@ class EngineHost:
     def _start_jobs(self) -> None:
         for ticket in self._scheduler.startable():
             session = self._cache.enter(ticket.session_id, perf_counter())
-            if session.sequence is None and not self._place(session, ticket):
+            room = min(self._capacity, self._capacity if ticket.room is None else ticket.room)
+            if not self._has_place(session, room) and not self._place(session, ticket, room):
                 continue
             self._leave_lane(ticket)
             self._start(ticket, session)
+        for sequence in self._cache.take_left():
+            self._model.truncate(sequence, 0)
 
-    def _place(self, session: Session, ticket: Ticket) -> bool:
-        """Give the session a sequence; fail the ticket when it waited too long for one."""
+    def _has_place(self, session: Session, room: int) -> bool:
+        return session.sequence is not None and session.reserved >= room
+
+    def _place(self, session: Session, ticket: Ticket, room: int) -> bool:
+        """Give the session a sequence and room; fail the ticket that waited too long for them."""
         idle_since = perf_counter() - self._options.stream_idle_seconds
         placement = self._cache.place(
-            session, ticket.wanted, self._scheduler.busy_sessions, ticket.salt, idle_since
+            session, ticket.wanted, self._scheduler.busy_sessions, ticket.salt, idle_since, room
         )
         if placement is None:
             if perf_counter() - ticket.submit_time > self._options.room_seconds:
                 self._leave_lane(ticket)
-                message = "every sequence is in use"
+                message = "the sessions that are open leave no room"
                 self._fail(ticket, EngineBusy(message, self._options.room_seconds))
             return False
         if placement.donor not in (None, placement.sequence):
@@ -413,8 +428,7 @@ class EngineHost:
 
     def _end(self, ticket: Ticket) -> None:
         self._scheduler.end(ticket)
-        if session := self._cache.get(ticket.session_id):
-            session.used_time = perf_counter()
+        self._cache.end_work(ticket.session_id, perf_counter())
 
     def _fail(self, ticket: Ticket, error: Exception) -> None:
         if ticket.future.set_running_or_notify_cancel():
@@ -536,8 +550,10 @@ class EngineHost:
         session = self._cache.get(session_id)
         if session is not None:
             session.pinned = False
-            if session.sequence is None and session_id not in self._scheduler.busy_sessions:
-                self._cache.forget(session_id)
+            if session_id not in self._scheduler.busy_sessions:
+                session.reserved = 0
+                if session.sequence is None:
+                    self._cache.forget(session_id)
 
     def _truncate(self, session_id: bytes, token_count: int) -> int:
         self._cancel_all(session_id)

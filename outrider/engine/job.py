@@ -114,6 +114,7 @@ class Ticket:
     wanted: Sequence[int]
     submit_time: float
     salt: bytes = b""  # whose cache it may see
+    room: int | None = None  # tokens that its session will hold at most; None: a whole context
     future: Future[Any] = field(default_factory=Future)
     replaced: bool = False  # its own stream cancelled it: nobody waits for the result
     lease: Lease | None = None

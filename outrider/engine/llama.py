@@ -24,9 +24,9 @@ from outrider.engine.llama_loading import (
     cache_type,
     cells_of,
     check_added_tokens,
-    gpu_layers_of,
-    is_quantised,
+    layouts_of,
     load_model,
+    sequences_of,
 )
 from outrider.engine.llama_sampling import ChainSampler, Samplers
 from outrider.engine.llama_vocabulary import Vocabulary
@@ -35,6 +35,7 @@ from outrider.engine.model import (
     MAX_PADDED,
     MAX_ROWS_OUT,
     Chunk,
+    Layout,
     ModelDescription,
     NoRoom,
     Row,
@@ -66,41 +67,56 @@ class LlamaModel:
                 self._capacity = min(asked, self._positions - (MAX_MULTIPLE - 1))
                 settings = self._capacity, config.cache_type_k, config.cache_type_v
                 self._identity = identity_of(files.digest(), settings)
-                self._ctx = self._new_context()
+                # Tokens of a sliding window; 0 without.
+                self._window = ll.llama_model_n_swa(self._model)
+                # Among cells of others, holes in a window would not show; and llama.cpp would
+                # choose long factors by the size of the whole pool.
+                can_pool = not (self._window or checked.has_long_factors)
+                self._layouts = layouts_of(config, can_pool)
+                self._ctx: Any = None
+                self.open(self._layouts[0])
             except InvalidConfig:
                 ll.llama_model_free(self._model)
                 raise
-        self._memory = ll.llama_get_memory(self._ctx)
         self._batch = _Batch(config.batch_rows)  # filled for each decode, never kept
-        self._held = [0] * config.sequence_count  # positions in use, by sequence
-        self._window = ll.llama_model_n_swa(self._model)  # tokens of a sliding window; 0 without
-        self._copies_pending = False  # llama.cpp copies between streams when it next decodes
         self._samplers = Samplers(self._vocabulary.pointer, self._size, self._capacity)
         self._embedder: _Embedder | None = None  # made for the first embedding
         self.pad_multiple = config.pad_multiple
 
-    def _new_context(self) -> Any:
-        config = self._config
+    def open(self, layout: Layout) -> None:
+        assert layout in self._layouts, f"{layout}"
+        if self._ctx is not None:
+            ll.llama_free(self._ctx)
+            self._ctx = None
+        self._ctx = self._new_context(layout)
+        self._layout = layout
+        self._memory = ll.llama_get_memory(self._ctx)
+        # Positions in use, by sequence.
+        self._held = [0] * sequences_of(self._config, layout)
+        self._copies_pending = False  # llama.cpp copies between streams when it next decodes
+
+    def _new_context(self, layout: Layout) -> Any:
+        config, sequence_count = self._config, sequences_of(self._config, layout)
         params = ll.llama_context_default_params()
         cells = self._cells * config.sequence_count
         if cells > MOST_CELLS:
             raise InvalidConfig("ctx", f"{cells} cells in all sessions; {MOST_CELLS} at most")
         params.n_ctx = cells
         params.n_batch = params.n_ubatch = config.batch_rows
-        params.n_seq_max = config.sequence_count
-        params.n_outputs_max = max(min(config.batch_rows, MAX_ROWS_OUT), config.sequence_count)
+        params.n_seq_max = sequence_count
+        params.n_outputs_max = max(min(config.batch_rows, MAX_ROWS_OUT), sequence_count)
         params.n_threads = config.thread_count
         params.n_threads_batch = config.batch_thread_count or config.thread_count
         params.type_k = cache_type(self._model, "cache-type-k", config.cache_type_k)
         params.type_v = cache_type(self._model, "cache-type-v", config.cache_type_v)
-        # One stream per session: a neighbour's cells never enter an attention.
-        params.kv_unified = False
+        params.kv_unified = layout.is_pool
         params.swa_full = True
         params.no_perf = True
-        if is_quantised(config.cache_type_v):
-            params.flash_attn_type = ll.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        elif gpu_layers_of(config) == 0:
-            params.flash_attn_type = ll.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        params.flash_attn_type = (
+            ll.LLAMA_FLASH_ATTN_TYPE_ENABLED
+            if layout.flash_attention
+            else ll.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
         recent_errors.clear()
         context = ll.llama_init_from_model(self._model, params)
         if not context:
@@ -125,16 +141,19 @@ class LlamaModel:
             embedding_width=ll.llama_model_n_embd(self._model),
             trained_context=ll.llama_model_n_ctx_train(self._model),
             context=self._capacity,
-            sequence_count=self._config.sequence_count,
+            sequence_count=len(self._held),
             batch_rows=self._config.batch_rows,
             vocabulary=self._vocabulary.describe(),
             can_truncate=cuttable,
-            can_exchange=not self._window,
+            can_exchange=not self._window and not self._layout.is_pool,
             thread_count=self._config.thread_count,
             system_info=ll.llama_print_system_info().decode("utf-8", "replace").strip(),
             chat_template=(ll.llama_model_chat_template(self._model, None) or b"").decode(
                 "utf-8", "replace"
             ),
+            layouts=self._layouts,
+            layout=self._layout,
+            pool_cells=self._cells * self._config.sequence_count if self._layout.is_pool else None,
         )
 
     def token_texts(self) -> list[bytes]:
@@ -266,6 +285,11 @@ class LlamaModel:
         count = len(self._held)
         assert 0 <= source < count and 0 <= destination < count and source != destination
         assert 0 <= token_count <= self._held[source], f"{token_count} tokens"
+        if self._layout.is_pool:
+            ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
+            ll.llama_memory_seq_cp(self._memory, source, destination, 0, token_count)
+            self._held[destination] = token_count
+            return token_count
         # Between separate streams llama.cpp copies whole sequences only.
         ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
         ll.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
@@ -277,6 +301,7 @@ class LlamaModel:
     def exchange(self, first: int, second: int) -> None:
         # llama.cpp's copy of a sequence's state leaves out what is outside a sliding window.
         assert not self._window, "sequences with a sliding window are not exchanged"
+        assert not self._layout.is_pool, "sequences of a pool are not exchanged"
         count = len(self._held)
         assert 0 <= first < count and 0 <= second < count and first != second
         assert not self._copies_pending, "a copy is carried out by the next decode"
@@ -322,7 +347,8 @@ class LlamaModel:
         if self._embedder is not None:
             self._embedder.close()
         self._vocabulary.close()
-        ll.llama_free(self._ctx)
+        if self._ctx is not None:
+            ll.llama_free(self._ctx)
         ll.llama_model_free(self._model)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.llama_library import init_backend, last_error, ll, recent_errors
 from outrider.engine.llama_vocabulary import Vocabulary
-from outrider.engine.model import VocabularyDescription
+from outrider.engine.model import Layout, VocabularyDescription
 from outrider.errors import InvalidConfig
 
 _NUMA = {
@@ -39,6 +39,8 @@ _CACHE_TYPES = {
 }
 _BLOCK = 32  # values of a block, in every quantised type that a cache may have
 MOST_CELLS = 2**31 - 1
+_POOLED = 4  # sequences of a pool for each session that could hold a whole context
+_MOST_POOLED = 64  # every row of a batch is masked against all of them
 _numa_strategy: list[str] = []  # what this process has set in llama.cpp, once
 
 
@@ -61,6 +63,8 @@ class LlamaConfig:
     mlock: bool = False
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"  # a quantised one turns flash attention on: llama.cpp wants it
+    pool: bool | None = None  # one pool of cells for all sequences, or streams; None: either
+    flash_attention: bool | None = None  # None: either
     embeddings: bool = False  # whether `embed` works; costs a context when it is first used
     progress: Callable[[float], None] | None = None
     """Told the share that is loaded: 0.0 once the file was found sound, up to 1.0."""
@@ -167,6 +171,32 @@ def _metadata(model: Any, key: str) -> str:
     buffer = ctypes.create_string_buffer(64)
     ll.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace")
+
+
+def layouts_of(config: LlamaConfig, can_pool: bool) -> tuple[Layout, ...]:
+    """Return the layouts that options and memory allow, streams without flash attention first.
+
+    Raises InvalidConfig where there is none.
+    """
+    if config.pool and not can_pool:
+        raise InvalidConfig("kv-cache", "this model's memory cannot be one pool; leave it out")
+    if is_quantised(config.cache_type_v) and config.flash_attention is False:
+        raise InvalidConfig("flash-attention", f"must be on for a cache of {config.cache_type_v}")
+    pools = [False, True] if config.pool is None else [config.pool]
+    flash = [False, True] if config.flash_attention is None else [config.flash_attention]
+    return tuple(
+        Layout(is_pool, attention)
+        for is_pool in pools
+        for attention in flash
+        if (can_pool or not is_pool) and (attention or not is_quantised(config.cache_type_v))
+    )
+
+
+def sequences_of(config: LlamaConfig, layout: Layout) -> int:
+    """Return how many sequences a context has: a pool's cells may do for more short sessions."""
+    if not layout.is_pool:
+        return config.sequence_count
+    return max(config.sequence_count, min(_MOST_POOLED, _POOLED * config.sequence_count))
 
 
 def asked_context(config: LlamaConfig, trained: int, learned: int | None) -> int:

@@ -38,6 +38,18 @@ class Numerics(Enum):
     NATIVE = "native"
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a context keeps the cells of its sequences, and how it attends to them.
+
+    Streams: each sequence has a whole context of its own. A pool: all sequences take cells from
+    one, which is as large as the streams together.
+    """
+
+    is_pool: bool = False
+    flash_attention: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyDescription:
     """What the two models of a pair must share. Absent special ids are None."""
@@ -55,7 +67,7 @@ class VocabularyDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDescription:
-    """The hosted model. `context` is the tokens that one sequence can hold."""
+    """The hosted model as it is opened. `context` is the tokens that one sequence can hold."""
 
     name: str
     identity: bytes
@@ -80,6 +92,12 @@ class ModelDescription:
     thread_count: int
     system_info: str
     chat_template: str = ""
+    layouts: tuple[Layout, ...] = (Layout(),)
+    """Those that `open` takes, streams first; a loaded model is opened with the first."""
+    layout: Layout = Layout()
+    """The one that it is opened with."""
+    pool_cells: int | None = None
+    """Tokens that all sequences of a pool can hold together; None for streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +157,14 @@ class Model(Protocol):
     pad_multiple: int
 
     def describe(self) -> ModelDescription:
-        """Return what does not change after loading."""
+        """Return what does not change until it is opened again."""
+        ...
+
+    def open(self, layout: Layout) -> None:
+        """Open the context anew, with one of the described layouts; what was held is lost.
+
+        Raises InvalidConfig where that is not possible; it must then be opened with another.
+        """
         ...
 
     def token_texts(self) -> list[bytes]:
@@ -178,11 +203,14 @@ class Model(Protocol):
         ...
 
     def copy_prefix(self, source: int, destination: int, token_count: int) -> int:
-        """Make `destination` the first tokens of `source`; return its count like `truncate`."""
+        """Make `destination` the first tokens of `source`; return its count like `truncate`.
+
+        In a pool both share the cells, and nothing is copied.
+        """
         ...
 
     def exchange(self, first: int, second: int) -> None:
-        """Give each of two sequences what the other holds; only where `can_exchange`.
+        """Give each of two sequences what the other holds; only where `can_exchange`, of streams.
 
         What was copied since the last decode may not be there yet: call it right after one.
         """

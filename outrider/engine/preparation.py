@@ -110,7 +110,8 @@ class Preparation:
     def _measure(self, model: Model) -> None:
         """Find the padding of `exact` if it may run and is not known, and what decodes cost."""
         padding = self._known.padding if self._known else None
-        if not self._has_padding and self._wanted is not Numerics.NATIVE:
+        is_pool = model.describe().layout.is_pool  # where bits depend on what others hold
+        if not self._has_padding and self._wanted is not Numerics.NATIVE and not is_pool:
             padding = exact_padding(model)
             if self._known is not None:  # to be found once, should the costs give way
                 self._know(replace(self._known, padding=padding))

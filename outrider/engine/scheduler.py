@@ -141,7 +141,9 @@ class Scheduler:
         """Return when to decode what is active: now, or later where waiting for more pays."""
         idle = now - self._decoding
         awaited = list(self._awaited.values())
-        return self._decoding + wait_until(idle, self._ready_rows(), awaited, self.cost)
+        return self._decoding + wait_until(
+            idle, self._ready_rows(), awaited, self.cost, self._limits.is_pool
+        )
 
     def first_submit_time(self) -> float | None:
         """Return when the oldest of the waiting jobs' lanes was first submitted to."""
@@ -201,7 +203,7 @@ class Scheduler:
         Sessions come and go, and those that stay may have any sequence. llama.cpp computes
         together only those whose numbers follow each other. Call it once after every decode.
         """
-        if len(self._active) + len(self._awaited) < 2:
+        if self._limits.is_pool or len(self._active) + len(self._awaited) < 2:
             return None
         rows = self._ready_rows()
         for session in self._awaited.values():

@@ -12,6 +12,9 @@ NUMERICS = ("", "auto", "exact", "native")
 NUMA = ("", "distribute", "isolate", "numactl")
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
+KV_CACHES = ("", "auto", "pool", "streams")
+FLASH_ATTENTION = ("", "auto", "on", "off")
+
 LEAST_BATCH = 68
 """Rows of a verify of the longest draft, its pending token and the padding of `exact`."""
 
@@ -42,6 +45,8 @@ class ModelConfig:
     mlock: bool = False  # keep the weights in memory; refused where the limits forbid it
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"  # a quantised one needs flash attention, which is then on
+    kv_cache: str = ""  # auto, pool or streams; pool: all sessions take cells from one
+    flash_attention: str = ""  # auto, on or off
     nice: int = 0  # 19 takes what others leave
     numerics: str = ""  # auto, exact or native; a target chooses (auto), a draft is native
     embeddings: bool = False
@@ -64,11 +69,15 @@ class ModelConfig:
         for name, word, known in (
             ("numa", self.numa, NUMA),
             ("numerics", self.numerics, NUMERICS),
+            ("kv-cache", self.kv_cache, KV_CACHES),
+            ("flash-attention", self.flash_attention, FLASH_ATTENTION),
             ("cache-type-k", self.cache_type_k, CACHE_TYPES),
             ("cache-type-v", self.cache_type_v, CACHE_TYPES),
         ):
             if word not in known:
                 raise InvalidConfig(name, f"must be one of {', '.join(filter(None, known))}")
+        if self.kv_cache == "pool" and self.numerics == "exact":
+            raise InvalidConfig("kv-cache", "must be streams for exact numerics")
         if read_tensor_split(self.tensor_split) and self.main_gpu:
             raise InvalidConfig("main-gpu", "uses one GPU alone; leave tensor-split out")
 

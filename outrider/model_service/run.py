@@ -99,6 +99,8 @@ def load_llama(config: ModelConfig) -> Callable[[], Model]:
                 mlock=config.mlock,
                 cache_type_k=config.cache_type_k,
                 cache_type_v=config.cache_type_v,
+                pool={"pool": True, "streams": False}.get(config.kv_cache),
+                flash_attention={"on": True, "off": False}.get(config.flash_attention),
                 embeddings=config.embeddings,
                 progress=LoadingLog(config),
             )

@@ -16,7 +16,7 @@ import pytest
 from outrider.engine.calibrate import exact_padding
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
-from outrider.engine.model import Chunk, Row
+from outrider.engine.model import Chunk, Layout, Row
 from tests.support.thorough import THOROUGH
 from tests.support.tiny_architectures import ARCHITECTURES, WINDOW, WINDOWED, write_architecture
 
@@ -27,6 +27,10 @@ SEED = 13
 TOLERANCE = 0.02
 """Of a logit. Kernels of other shapes change these models' logits by less than 0.005, a lost cell
 by more than 0.05: see `test_the_oracle_sees_the_cells_that_an_exchange_loses`."""
+
+
+ELSEWHERE = 0.1
+"""Of a mean logit, where two layouts are compared; all of them differ by more than 1 else."""
 
 
 def load(path: Path, sequences: int = SEQUENCES) -> LlamaModel:
@@ -40,6 +44,21 @@ def load(path: Path, sequences: int = SEQUENCES) -> LlamaModel:
             batch_rows=128,
         )
     )
+
+
+def opened(path: Path, name: str) -> LlamaModel:
+    """Return a model that is opened with a layout, or skip where its memory has none like it."""
+    model = load(path)
+    wanted = [each for each in model.describe().layouts if layout_name(each) == name]
+    if not wanted:
+        model.close()
+        pytest.skip("this memory cannot be one pool")
+    model.open(wanted[0])
+    return model
+
+
+def layout_name(layout: Layout) -> str:
+    return ("pool" if layout.is_pool else "streams") + (" flash" if layout.flash_attention else "")
 
 
 @pytest.fixture(scope="module", params=sorted(ARCHITECTURES))
@@ -148,6 +167,32 @@ def test_whatever_was_done_before_the_logits_are_those_of_a_fresh_context(
                 expected = prefill(fresh, text)
                 assert np.abs(row - expected).max() < TOLERANCE, f"{len(text)} tokens"
     assert checked > STEPS // 3
+
+
+@pytest.mark.parametrize("name", ["pool", "pool flash"])
+def test_whatever_was_done_in_another_layout_the_logits_are_those_of_a_fresh_context(
+    path: Path, name: str
+) -> None:
+    model = opened(path, name)
+    fresh = load(path, sequences=1)
+    fresh.open(Layout(flash_attention=model.describe().layout.flash_attention))
+    use = RandomUse(model, SEED)
+    of_a_row: list[float] = []
+    for _ in range(STEPS):
+        for sequence, row in use.step():
+            expected = prefill(fresh, use.held[sequence])
+            of_a_row.append(float(np.abs(row - expected).mean()))
+    model.close()
+    fresh.close()
+    assert len(of_a_row) > STEPS // 3
+    # Flash attention rounds differently for every shape, which may choose other experts.
+    differs = np.median(of_a_row) if "flash" in name else max(of_a_row)
+    assert differs < ELSEWHERE
+
+
+def test_a_memory_with_a_window_is_never_one_pool(model: LlamaModel, path: Path) -> None:
+    pools = [each.is_pool for each in model.describe().layouts]
+    assert any(pools) is (path.stem not in WINDOWED and path.stem != "phi3")
 
 
 @pytest.mark.fault(

@@ -21,6 +21,7 @@ from outrider import noise, sampling
 from outrider.distribution import Distribution
 from outrider.engine.model import (
     Chunk,
+    Layout,
     Model,
     ModelDescription,
     NoRoom,
@@ -80,6 +81,8 @@ class ToyModel:
     can_truncate: bool = True  # False: like recurrent memory, which empties but never cuts
     can_exchange: bool = True  # False: like a sliding window, whose state cannot be moved
     lets_go_below: int = 0  # a cut to fewer tokens leaves nothing, as a small sliding window may
+    layouts: tuple[Layout, ...] = (Layout(),)
+    seconds_of: Mapping[Layout, float] = field(default_factory=dict)  # more for every decode
     wobble: float = 0.0  # relative change of the logits per row of the decode: numerics `native`
     step_seconds: float = 0.0
     no_room_after: int | None = None  # rows of a merged decode above which no cells are found
@@ -93,7 +96,9 @@ class ToyModel:
         _require(0.0 <= self.agreement <= 1.0, f"agreement {self.agreement} is outside [0, 1]")
         _require(self.batch_rows % self.pad_multiple == 0, "batch_rows is no pad multiple")
         self._texts = _texts(self.vocabulary_size) | dict(self.changed_texts)
-        self._cells: list[list[int]] = [[] for _ in range(self.sequence_count)]
+        self._cells: list[list[int]] = []
+        self.layout = self.layouts[0]
+        self.open(self.layout)
         self._rows = np.empty((0, self.vocabulary_size), np.float32)
         self._copied = False  # since the last decode, as llama.cpp copies only then
         self._busy = Lock()
@@ -122,14 +127,24 @@ class ToyModel:
             embedding_width=0,
             trained_context=self.context,
             context=self.context,
-            sequence_count=self.sequence_count,
+            sequence_count=len(self._cells),
             batch_rows=self.batch_rows,
             vocabulary=self._describe_vocabulary(),
             can_truncate=self.can_truncate,
-            can_exchange=self.can_exchange,
+            can_exchange=self.can_exchange and not self.layout.is_pool,
             thread_count=1,
             system_info="toy | LLAMAFILE = 1 |",
+            layouts=self.layouts,
+            layout=self.layout,
+            pool_cells=self.sequence_count * self.context if self.layout.is_pool else None,
         )
+
+    def open(self, layout: Layout) -> None:
+        """Empty all cells; a pool has four times the sequences."""
+        _require(layout in self.layouts, f"{layout} is not offered")
+        self.layout = layout
+        count = self.sequence_count * (4 if layout.is_pool else 1)
+        self._cells = [[] for _ in range(count)]
 
     def token_texts(self) -> list[bytes]:
         """Return the bytes each token adds to a text; control tokens add none."""
@@ -156,7 +171,7 @@ class ToyModel:
             self._rows.fill(np.nan)  # a row that someone kept shows at once
             row_count = self._check(chunks)
             self._find_room(chunks, row_count)
-            time.sleep(self.step_seconds)
+            time.sleep(self.step_seconds + self.seconds_of.get(self.layout, 0.0))
             kept = tuple(_frozen(chunk) for chunk in chunks)
             self._copied = False
             if self.keeps_decodes:
@@ -260,7 +275,7 @@ class ToyModel:
             _require(0 <= token_id < self.vocabulary_size, f"{where}: no token {token_id}")
 
     def _check_sequence(self, sequence: int) -> None:
-        _require(0 <= sequence < self.sequence_count, f"no sequence {sequence}")
+        _require(0 <= sequence < len(self._cells), f"no sequence {sequence}")
 
     def _check_prefix(self, sequence: int, token_count: int) -> None:
         self._check_sequence(sequence)
@@ -274,6 +289,9 @@ class ToyModel:
         limit = row_count if self.no_room_after is None else self.no_room_after
         if len(chunks) > 1 and row_count > limit:
             raise NoRoom(f"{row_count} rows; there are cells for {limit}")
+        held = sum(map(len, self._cells)) + row_count
+        if self.layout.is_pool and held > self.sequence_count * self.context:
+            raise NoRoom(f"{held} tokens in one pool")
 
     def _append(self, chunks: Sequence[Chunk], row_count: int) -> list[list[Row]]:
         self._rows = np.empty((row_count, self.vocabulary_size), np.float32)

@@ -17,6 +17,7 @@ from outrider.engine.batching import (
     Pending,
     allot,
     apart_seconds,
+    decode_seconds,
     exchange_to_adjoin,
     gains_that_pay,
     split_seconds,
@@ -370,3 +371,26 @@ def test_a_little_cheaper_may_be_noise() -> None:
     assert widths([2], LIMITS, CostTable([(2, 0.0100), (4, 0.0085), (8, 0.02)])) == [4]
     disturbed = CostTable([(2, 0.075), (4, 0.211), (8, 0.211), (16, 0.150)])
     assert [widths([rows], LIMITS, disturbed) for rows in (2, 4, 8)] == [[2], [4], [8]]
+
+
+# one pool of cells
+
+POOL = Limits(rows=512, rows_out=128, padded=16, is_pool=True)
+
+
+def test_rows_of_a_pool_are_computed_at_once_whatever_their_sequences() -> None:
+    assert apart_seconds({0: 2, 7: 2}, ZEN, is_pool=True) == ZEN.seconds(4)
+    assert decode_seconds([4, 2, 1, 1], POOL, ZEN) == ZEN.seconds(8)
+    assert decode_seconds([4, 2, 1, 1], replace(POOL, is_pool=False), ZEN) > ZEN.seconds(8)
+
+
+def test_a_decode_of_a_pool_is_padded_as_a_whole() -> None:
+    table = CostTable([(1, 0.066), (2, 0.066), (4, 0.055), (8, 0.080)])
+    assert widths([1, 1], POOL, table) == [1, 3]
+    assert widths([3, 2], POOL, table) == [3, 2]
+
+
+def test_nobody_is_awaited_in_a_pool_for_lying_between_two() -> None:
+    between = Awaited(answer_time=10.0, turnaround=0.012, row_count=2, sequence=1)
+    apart = wait_until(10.0, {0: 2, 2: 2}, [between], ZEN)
+    assert wait_until(10.0, {0: 2, 2: 2}, [between], ZEN, is_pool=True) <= apart

@@ -422,3 +422,43 @@ def test_a_sequence_taken_over_from_another_salt_keeps_nothing() -> None:
     assert cache.place(hers, LONG, (), b"a") is not None
     hers.token_ids[:] = LONG
     assert cache.place(cache.enter(b"bob", 2.0), LONG, (), b"b") == Placement(0, None, 0)
+
+
+# room in a pool
+
+
+def test_a_pool_gives_room_for_what_sessions_may_grow_to() -> None:
+    cache = SessionCache(8, cells=100)
+    assert cache.place(cache.enter(b"long", 0.0), [1], {b"long"}, room=70) is not None
+    assert cache.place(cache.enter(b"short", 1.0), [2], {b"long"}, room=30) is not None
+    third = cache.enter(b"third", 2.0)
+    assert cache.place(third, [3], {b"long", b"short"}, room=1) is None
+    cache.end_work(b"long", 3.0)
+    assert cache.place(third, [3], {b"short"}, room=69) is not None, "only what is held counts"
+    assert cache.get(b"long") is not None
+
+
+def test_a_pool_evicts_as_many_idle_sessions_as_are_in_the_way_and_no_more() -> None:
+    cache = SessionCache(8, cells=100)
+    for i in range(4):
+        placed(cache, bytes([i]), list(range(25 * i, 25 * i + 25)), float(i))
+    new = cache.enter(b"new", 9.0)
+    assert cache.place(new, [7], {b"\1"}, room=40) is not None
+    assert [bytes([i]) for i in range(4) if cache.get(bytes([i]))] == [b"\1", b"\3"]
+    assert cache.take_left() == {0, 2} - {new.sequence}
+    assert cache.place(cache.enter(b"more", 9.0), [8], {b"\1", b"new"}, room=99) is None
+    assert cache.get(b"\3") is not None, "nobody is evicted where that does not do"
+
+
+def test_a_session_with_a_sequence_waits_for_the_room_of_a_longer_job() -> None:
+    cache = SessionCache(8, cells=100)
+    first = cache.enter(b"first", 0.0)
+    assert cache.place(first, [1], (), room=50) is not None
+    first.token_ids[:] = range(50)
+    other = cache.enter(b"other", 0.0)
+    assert cache.place(other, [2], {b"first"}, room=50) is not None
+    assert cache.place(first, [1], {b"first", b"other"}, room=60) is None
+    cache.forget(b"other")
+    placement = cache.place(first, [1], {b"first"}, room=60)
+    assert placement == Placement(first.sequence or 0, None, 50)
+    assert first.reserved == 60

@@ -45,6 +45,8 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "cache_type_v": "f32",
         "nice": 5,
         "embeddings": True,
+        "kv_cache": "pool",
+        "flash_attention": "on",
         "numerics": "native",
     },
     ServerOptions: {
