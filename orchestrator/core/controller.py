@@ -90,6 +90,8 @@ class Control(ABC):
         self._draft_seconds = 0.0  # since the newest round was sent
         self._frame_tokens = 1  # of the newest order
         self._unread = 0  # tokens of the text that the draft has not read yet
+        self._written = 0  # tokens so far, and how many may follow
+        self._remaining = 0
         self._line_end: int | None = None  # of the line, while it agrees with the text
         # Rounds so far; how many when the forecast was made.
         self._rounds = self._forecast_round = 0
@@ -166,9 +168,9 @@ class Control(ABC):
         if self._orders:
             self._due = self._first_due(self._orders[0][1])
 
-    def note_unread(self, count: int) -> None:
-        """The draft was not sent the last `count` tokens of the text yet."""
-        self._unread = count
+    def note_unread(self, count: int, remaining: int) -> None:
+        """The draft was not sent the last `count` tokens of the text; so many may still follow."""
+        self._unread, self._remaining = count, remaining
 
     def note_sent(self) -> None:
         """A round went to the target."""
@@ -192,14 +194,16 @@ class Control(ABC):
                 if outcome.sent is None:
                     estimates.overhead.fade()
                     estimates.queue.fade()
-                else:
-                    estimates.queue.note(spent.queue)
+                elif not estimates.takes_turns:
+                    # One decode at most; a piece of somebody's prompt is no usual one.
+                    estimates.queue.note(min(spent.queue, spent.decode))
                 is_as_expected = self._note_decode(rows, spent, outcome.draft_busy)
             one = estimates.costs.seconds(1, ((estimates.costs.padded(1), outcome.length),))
             drafted = outcome.drafted > 0
             estimates.plain_looks.note(outcome.length, drafted, is_as_expected, one)
         self.last_time = outcome.now
         self.note_length(outcome.length + outcome.committed)
+        self._written += outcome.committed
         self._rounds += 1
         self._draft_seconds = 0.0
         if self.rule is Rule.REJECTION:

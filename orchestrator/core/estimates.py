@@ -191,7 +191,7 @@ class PairEstimates:
     overhead: Mean = field(default_factory=lambda: Mean(0.002))
     """Of a round, what the target's decode does not explain, nor the others' before it."""
     queue: Mean = field(default_factory=lambda: Mean(0.0))
-    """What a round that the target waited for waits for the others' decodes."""
+    """What a round that the target waited for waits for the others' decodes; 0 in turns."""
     continues: bool = False
     """The target writes by itself where it may."""
     gap: Mean = field(default_factory=lambda: Mean(0.0005))

@@ -455,7 +455,7 @@ class Generation:
         """Return how many tokens to draft anew; a block's length is chosen once, before it."""
         if self._is_rejection and self._block[0] == length:
             return min(self._block[1], cap)
-        self._control.note_unread(length - self._draft.known_length)
+        self._control.note_unread(length - self._draft.known_length, self._remaining())
         wanted = self._control.draft_count(cap)
         if cap:
             self._block = (length, wanted)

@@ -66,6 +66,8 @@ class Measured(Control):
     """On the target's own cores a probe takes time from it, at most this share."""
     _SLOW_PROBE = 1024
     """Rounds after which one is tried again that looked too slow even if it were always right."""
+    _USUAL_TOKENS = 256
+    """Of a text of which nothing is known."""
     _GRANT_STEP = 0.25
     """Tokens a round by which a draft grows again after a busy target cut it."""
 
@@ -129,6 +131,19 @@ class Measured(Control):
         count = self._PROBE_LENGTH + self._overtaken()
         return self._unread * estimates.read_time + count * estimates.token_time.value
 
+    def _reading_pays(self) -> bool:
+        """Return whether drafting is likely to save twice what the draft needs to read the text.
+
+        On the target's own cores that is time lost. What is written is expected to become as long
+        again as it is, and not to be short unless it must.
+        """
+        estimates = self.estimates
+        if not estimates.takes_turns:
+            return True
+        tokens = min(self._remaining, max(self._USUAL_TOKENS, self._written))
+        saved = tokens * (self.plain_seconds - 1.0 / self.forecast.rate)
+        return saved >= 2.0 * self._unread * estimates.read_time
+
     def _is_too_slow(self) -> bool:
         """Return whether the draft could not pay if it were always right, and here."""
         estimates = self.estimates
@@ -157,12 +172,13 @@ class Measured(Control):
     @property
     def leaves_draft_alone(self) -> bool:
         # On the target's own cores, reading the text takes time from the target.
-        return self.estimates.takes_turns and self.forecast.length == 0
+        is_wanted = self.forecast.length > 0 and self._reading_pays()
+        return self.estimates.takes_turns and not is_wanted
 
     def draft_count(self, cap: int) -> int:
         if self.looks_at_plain:
             return 0
-        count = min(self.forecast.length, int(self._granted))
+        count = min(self.forecast.length, int(self._granted)) if self._reading_pays() else 0
         if count == 0 and self._is_time_to_probe:
             count = min(self.speculation.n_max, self._PROBE_LENGTH)
         return max(0, min(count, cap))

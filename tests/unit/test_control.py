@@ -258,19 +258,53 @@ def test_a_probe_on_the_targets_own_cores_takes_a_small_share_of_its_time() -> N
     estimates.takes_turns, estimates.read_time = True, 0.0002
     tried = []
     for i in range(1, 400):
-        useless.note_unread(64 + i)
+        useless.note_unread(64 + i, 1000)
         useless.note_round(outcome(now=1.0, sent=0.961, spent=ServiceTime(0.038, rows=2)))
         if useless.draft_count(16):
             tried.append(i)
-            useless.note_unread(0)
+            useless.note_unread(0, 1000)
             useless.note_line([128], agrees=False)
     # 64 + i tokens read and 4 drafted, at 1.5 % of i times 39 ms.
     assert tried[0] == pytest.approx((64 * 0.0002 + 4 * 0.002) / (0.015 * 0.039 - 0.0002), abs=3)
     estimates.takes_turns = False
-    useless.note_unread(10_000)
+    useless.note_unread(10_000, 1000)
     for _ in range(512):
         useless.note_round(outcome(now=1.0, sent=0.961, spent=ServiceTime(0.038, rows=2)))
     assert useless.draft_count(16)
+
+
+def test_on_the_targets_own_cores_a_long_text_is_read_only_where_enough_is_to_follow() -> None:
+    reader = made(costs=CPU, token_time=0.006, acceptance=0.8)
+    estimates = reader.estimates
+    assert reader.draft_count(16) > 0
+    estimates.takes_turns, estimates.read_time = True, 0.001
+    reader._forecast = None
+    # Some 30 ms are saved with every token, and 1,400 are read in 1.4 s.
+    for remaining, reads in ((64, False), (200, True), (10_000, True)):
+        reader.note_unread(1400, remaining)
+        assert (reader.draft_count(16) > 0) is reads
+        assert reader.leaves_draft_alone is not reads
+    # Where nothing is known of the length, some 256 tokens; once more are written, as many again.
+    reader.note_unread(8000, 10_000)
+    assert reader.draft_count(16) == 0
+    for _ in range(800):
+        reader.note_round(outcome(length=0))
+    reader.note_unread(8000, 10_000)
+    assert reader.draft_count(16) > 0
+    # Elsewhere it reads while the target writes.
+    estimates.takes_turns = False
+    reader.note_unread(100_000, 10)
+    assert reader.draft_count(16) > 0
+
+
+def test_in_turns_the_wait_for_the_draft_is_no_wait_for_others() -> None:
+    together = made(costs=CPU)
+    together.estimates.takes_turns = True
+    together.note_round(outcome(sent=0.5, spent=ServiceTime(0.055, queue=0.4, rows=4)))
+    assert together.estimates.queue.value == 0.0
+    together.estimates.takes_turns = False
+    together.note_round(outcome(sent=0.5, spent=ServiceTime(0.055, queue=0.4, rows=4)))
+    assert together.estimates.queue.value == 0.055, "one decode of the others at most"
 
 
 def test_a_draft_on_the_targets_own_cores_is_left_alone_when_nothing_is_wanted() -> None:
