@@ -275,13 +275,20 @@ class EngineHost:
 
     def _begin_anew(self, prepared: Prepared) -> None:
         """Forget every session, and run as is prepared. Nothing is queued or active."""
+        self._forget_all()
         description = self._model.describe()
-        cells = math.inf if description.pool_cells is None else description.pool_cells
-        self._cache = SessionCache(description.sequence_count, cells)
         self._can_exchange = description.can_exchange
         is_pool = description.layout.is_pool
         limits = Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED, is_pool=is_pool)
         self._scheduler = Scheduler(CostTable(prepared.costs), limits, self._model.padded)
+
+    def _forget_all(self) -> None:
+        """Forget every session. Nothing is queued or active."""
+        description = self._model.describe()
+        cells = math.inf if description.pool_cells is None else description.pool_cells
+        self._cache = SessionCache(description.sequence_count, cells)
+        for sequence in range(description.sequence_count):
+            self._model.truncate(sequence, 0)
 
     def _quiet_time(self) -> float | None:
         """Return when to measure what is due, if nothing comes before; None: not now."""
@@ -295,9 +302,7 @@ class EngineHost:
 
     def _measure(self) -> None:
         """Measure while nobody wants anything; what is cached is lost."""
-        self._cache = SessionCache(self._model.describe().sequence_count)
-        for sequence in range(self._model.describe().sequence_count):
-            self._model.truncate(sequence, 0)
+        self._forget_all()
         prepared = self._preparation.measure(lambda: not self._inbox.empty())
         self._used_time = perf_counter()
         if prepared is not None:
