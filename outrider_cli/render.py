@@ -24,7 +24,7 @@ from outrider.client import (
     Statistics,
     Status,
 )
-from outrider_cli.numerics import show_profile
+from outrider_cli.numerics import show_layout, show_profile
 
 FAINT = "dim"
 
@@ -330,6 +330,7 @@ def _describe(peer: Peer) -> str:
         f"{model.name} ({model.identity[:8]}), {model.context_token_count} tokens of context, "
         f"{_count(model.session_count, 'session')}, {_count(model.thread_count, 'thread')}, "
         f"numerics {numerics}, round trip {1e3 * peer.round_trip_seconds:.1f} ms"
+        f"{show_layout(model.cache_layout)}"
         f"{_decoding(peer)}{_drafting(peer)}"
     )
 

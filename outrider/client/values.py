@@ -331,6 +331,7 @@ class Model:
     has_chat_template: bool = False  # in its file
     identity: str = ""  # 64 hexadecimal digits: equal for equal weights and settings
     plain_costs: PlainCosts = PlainCosts()
+    cache_layout: str = ""  # of the KV cache, and what was measured of others; in words
     activity: Activity = Activity()
 
 

@@ -298,6 +298,12 @@ class LlamaModel:
         self._forget_what_is_incomplete(destination)
         return self.truncate(destination, token_count)
 
+    def duplicate(self, source: int, destination: int) -> None:
+        self.copy_prefix(source, destination, self._held[source])
+        if self._layout.is_pool and (state := self._state(source)):
+            self._cut(destination, 0)
+            self._set_state(destination, state)
+
     def exchange(self, first: int, second: int) -> None:
         # llama.cpp's copy of a sequence's state leaves out what is outside a sliding window.
         assert not self._window, "sequences with a sliding window are not exchanged"
@@ -309,13 +315,15 @@ class LlamaModel:
         held = self._held[first], self._held[second]
         for sequence, state in ((second, states[0]), (first, states[1])):
             ll.llama_memory_seq_rm(self._memory, sequence, -1, -1)
-            if state and not ll.llama_state_seq_set_data(self._ctx, state, len(state), sequence):
-                raise RuntimeError(
-                    f"llama.cpp does not take back what a sequence held: {last_error()}"
-                )
+            if state:
+                self._set_state(sequence, state)
         self._held[second], self._held[first] = held
         self._forget_what_is_incomplete(first)
         self._forget_what_is_incomplete(second)
+
+    def _set_state(self, sequence: int, state: Any) -> None:
+        if not ll.llama_state_seq_set_data(self._ctx, state, len(state), sequence):
+            raise RuntimeError(f"llama.cpp does not take back what a sequence held: {last_error()}")
 
     def _state(self, sequence: int) -> Any:
         """Return a copy of all that a sequence holds: uint8[size], or None if that is nothing."""

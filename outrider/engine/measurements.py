@@ -13,9 +13,10 @@ from datetime import date
 from pathlib import Path
 
 from outrider.costs import Point
-from outrider.engine import calibrate
+from outrider.engine import calibrate, layout
 from outrider.engine.kept import KeptFiles
-from outrider.engine.model import ModelDescription
+from outrider.engine.layout import LayoutSeconds
+from outrider.engine.model import Layout, ModelDescription
 
 _KEPT = KeptFiles("measurements", most=256)
 _TUNED_BY = ("GGML_", "GOMP_", "KMP_", "OMP_")  # of the environment: threads and kernels
@@ -30,6 +31,8 @@ class Measured:
     )  # the least with which bits do not depend on batching; None: not wanted, or none
     costs: Sequence[Point]  # of one unpadded decode, by rising rows
     is_disturbed: bool  # the costs were measured beside other work, and may be too high
+    layouts: Sequence[LayoutSeconds] = ()  # what each takes; empty where there is no choice
+    chosen_costs: Sequence[Point] = ()  # as `costs`, in the chosen layout where it is not the first
     day: str = ""  # when it was measured, as 2026-11-23; empty for now
 
 
@@ -54,6 +57,11 @@ class Measurements:
         record = {
             "padding": measured.padding,
             "costs": measured.costs,
+            "layouts": [
+                (each.layout.is_pool, each.layout.flash_attention, each.reading, each.writing)
+                for each in measured.layouts
+            ],
+            "chosen_costs": measured.chosen_costs,
             "disturbed": measured.is_disturbed,
             "day": date.today().isoformat(),
         }
@@ -61,7 +69,8 @@ class Measurements:
 
     def _key(self, model: ModelDescription) -> str:
         """Return everything that bits and costs may depend on, how they are measured included."""
-        method = hashlib.sha256(Path(calibrate.__file__).read_bytes()).hexdigest()
+        sources = [Path(each).read_bytes() for each in (calibrate.__file__, layout.__file__)]
+        method = hashlib.sha256(b"".join(sources)).hexdigest()
         sizes = (model.context, model.sequence_count, model.batch_rows, model.thread_count)
         conditions = (method, self._settings, self._library(), model.system_info, processor())
         tuning = sorted(each for each in os.environ.items() if each[0].startswith(_TUNED_BY))
@@ -73,20 +82,47 @@ def read(content: bytes) -> Measured | None:
     try:
         record = json.loads(content)
         padding, day, disturbed = record["padding"], record["day"], record["disturbed"]
-        costs = [Point(rows, float(base), float(slope)) for rows, base, slope in record["costs"]]
+        costs, chosen = _read_costs(record["costs"]), _read_costs(record["chosen_costs"])
+        layouts = [_read_layout(*each) for each in record["layouts"]]
     except (ValueError, KeyError, TypeError):
         return None
-    rows = [each.rows for each in costs]
     sensible = (
         (padding is None or padding in calibrate.PADDINGS)
         and isinstance(day, str)
         and isinstance(disturbed, bool)
         and bool(costs)
-        and all(isinstance(each, int) and each > 0 for each in rows)
+        and _are_sensible(costs)
+        and _are_sensible(chosen)
+        and all(_are_alike(each, layouts[0]) for each in layouts)
+    )
+    return Measured(padding, costs, disturbed, layouts, chosen, day) if sensible else None
+
+
+def _read_costs(record: list[list[float]]) -> list[Point]:
+    return [Point(rows, float(base), float(slope)) for rows, base, slope in record]  # type: ignore[arg-type]
+
+
+def _are_sensible(costs: Sequence[Point]) -> bool:
+    rows = [each.rows for each in costs]
+    return (
+        all(isinstance(each, int) and each > 0 for each in rows)
         and rows == sorted(set(rows))
         and all(0.0 < each.seconds < math.inf and 0.0 <= each.slope < math.inf for each in costs)
     )
-    return Measured(padding, costs, disturbed, day) if sensible else None
+
+
+def _read_layout(
+    is_pool: bool, flash_attention: bool, reading: list[float], writing: list[float]
+) -> LayoutSeconds:
+    times = [[float(each) for each in seconds] for seconds in (reading, writing)]
+    return LayoutSeconds(Layout(bool(is_pool), bool(flash_attention)), *times)
+
+
+def _are_alike(one: LayoutSeconds, other: LayoutSeconds) -> bool:
+    """Say whether two layouts were measured in the same ways."""
+    return len(one.reading) == len(other.reading) > 0 < len(one.writing) == len(
+        other.writing
+    ) and all(0.0 < each < math.inf for each in (*one.reading, *one.writing))
 
 
 def processor() -> str:

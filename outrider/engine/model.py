@@ -209,6 +209,10 @@ class Model(Protocol):
         """
         ...
 
+    def duplicate(self, source: int, destination: int) -> None:
+        """Make `destination` hold what `source` does, in cells of its own."""
+        ...
+
     def exchange(self, first: int, second: int) -> None:
         """Give each of two sequences what the other holds; only where `can_exchange`, of streams.
 

@@ -14,11 +14,18 @@ from typing import Any
 from outrider.engine.calibrate import (
     decode_costs,
     exact_padding,
+    history,
     quick_costs,
     warm_up,
     was_disturbed,
 )
 from outrider.engine.core_lock import CoreLock
+from outrider.engine.layout import (
+    LayoutSeconds,
+    choose_layout,
+    describe_layout,
+    measure_layouts,
+)
 from outrider.engine.measurements import Measured, Measurements
 from outrider.engine.model import Chunk, Model, Numerics, Row
 from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, plain_costs
@@ -37,6 +44,8 @@ class Prepared:
     costs: Costs
     """Of the profile that runs."""
     plain: PlainCosts
+    layout: str
+    """How the cache is laid out, and what was measured of the other layouts; for people."""
     measured: str
     """The day on which costs and numerics were measured, `now` or `soon`."""
 
@@ -78,7 +87,7 @@ class Preparation:
             finally:
                 self._core_lock.give()
         else:
-            rough = Measured(None, quick_costs(self._model, perf_counter), True, SOON)
+            rough = Measured(None, quick_costs(self._model, perf_counter), True, day=SOON)
             self._know(rough, has_padding=self._wanted is Numerics.NATIVE)
         assert self._known is not None
         self.is_due = self._known.is_disturbed and self._measurements is not None
@@ -91,12 +100,11 @@ class Preparation:
         """
         if self._core_lock.take(perf_counter()):
             return None
-        multiple = self._model.pad_multiple
+        multiple, layout = self._model.pad_multiple, self._model.describe().layout
         try:
             self._measure(_Yielding(self._model, gives_way))
         except _GaveWay:
-            for sequence in range(self._model.describe().sequence_count):
-                self._model.truncate(sequence, 0)
+            self._model.open(layout)
             self._model.pad_multiple = multiple
             return None
         finally:
@@ -110,7 +118,11 @@ class Preparation:
     def _measure(self, model: Model) -> None:
         """Find the padding of `exact` if it may run and is not known, and what decodes cost."""
         padding = self._known.padding if self._known else None
-        is_pool = model.describe().layout.is_pool  # where bits depend on what others hold
+        description = model.describe()
+        if description.layout != description.layouts[0]:
+            model.open(description.layouts[0])
+            description = model.describe()
+        is_pool = description.layout.is_pool  # where bits depend on what others hold
         if not self._has_padding and self._wanted is not Numerics.NATIVE and not is_pool:
             padding = exact_padding(model)
             if self._known is not None:  # to be found once, should the costs give way
@@ -118,25 +130,39 @@ class Preparation:
         model.pad_multiple = 1
         begin, work = perf_counter(), process_time()
         costs = decode_costs(model, perf_counter)
+        layouts: Sequence[LayoutSeconds] = ()
+        if self._wanted is not Numerics.EXACT:
+            layouts = measure_layouts(model, perf_counter, history(model, description.context))
         seconds, work = perf_counter() - begin, process_time() - work
-        threads = model.describe().thread_count
-        self._know(Measured(padding, costs, was_disturbed(seconds, work, threads)))
+        disturbed = was_disturbed(seconds, work, description.thread_count)
+        if disturbed:  # the others' work may have met any of them
+            layouts = ()
+        chosen_costs: Costs = ()
+        if layouts and choose_layout(layouts) != description.layout:
+            model.open(choose_layout(layouts))
+            chosen_costs = decode_costs(model, perf_counter)
+        self._know(Measured(padding, costs, disturbed, layouts, chosen_costs))
         if self._measurements is not None:
             assert self._known is not None
-            self._measurements.keep(model.describe(), self._known)
+            self._measurements.keep(description, self._known)
 
     def _run(self) -> Prepared:
-        """Pad as the profile wants; return how it runs."""
+        """Open the cache and pad as the profile wants; return how it runs."""
         assert self._known is not None
         known, padding = self._known, self._known.padding
-        plain = plain_costs(known.costs, padding)
+        plain = plain_costs(known.costs, padding, known.chosen_costs)
         profile = choose(self._wanted, plain)
-        costs: Costs = known.costs
-        self._model.pad_multiple = 1
+        layouts = self._model.describe().layouts
         if profile is Numerics.EXACT and padding:
-            self._model.pad_multiple = padding
-            costs = padded_costs(costs, padding)
-        return Prepared(profile, costs, plain, known.day or "now")
+            layout, costs = layouts[0], padded_costs(known.costs, padding)
+        else:
+            layout = choose_layout(known.layouts) if known.layouts else layouts[0]
+            costs = known.chosen_costs or known.costs
+        self._model.pad_multiple = padding if profile is Numerics.EXACT and padding else 1
+        if layout != self._model.describe().layout:
+            self._model.open(layout)
+        words = describe_layout(layout, known.layouts)
+        return Prepared(profile, costs, plain, words, known.day or "now")
 
 
 class _Yielding:

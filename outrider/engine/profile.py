@@ -33,14 +33,16 @@ def padded_costs(costs: Costs, padding: int) -> Costs:
     return at_multiples or [CostTable(costs).point(padding)]
 
 
-def plain_costs(costs: Costs, padding: int | None) -> PlainCosts:
+def plain_costs(costs: Costs, padding: int | None, native: Costs = ()) -> PlainCosts:
     """Return what a plain token costs by the costs of unpadded rows.
 
-    `padding` is the least with which bits do not depend on batching, if there is one.
+    `padding` is the least with which bits do not depend on batching, if there is one. `native` are
+    the costs of the layout that `native` has, where that is another one.
     """
     exact = CostTable(padded_costs(costs, padding)).seconds(1) if padding else None
-    first = costs[0]
-    return PlainCosts(first.seconds / first.rows, CostTable(costs).seconds(1), exact)
+    native = native or costs
+    first = native[0]
+    return PlainCosts(first.seconds / first.rows, CostTable(native).seconds(1), exact)
 
 
 def choose(asked: Numerics | None, plain: PlainCosts) -> Numerics:

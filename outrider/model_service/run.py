@@ -166,6 +166,7 @@ def _preparation(model: Model, prepared: Prepared) -> dict[str, object]:
     return {
         "numerics": prepared.numerics.value,
         "padding": model.pad_multiple,
+        "layout": prepared.layout,
         "plain_ms": _milliseconds(asdict(prepared.plain)),
         "decode_ms": _milliseconds({each.rows: each.seconds for each in prepared.costs}),
         "measured": prepared.measured,

@@ -14,7 +14,7 @@ from outrider_cli.doctor.checks import (
     median_of,
     show_time,
 )
-from outrider_cli.numerics import show_profile
+from outrider_cli.numerics import show_layout, show_profile
 
 
 class Failure(Enum):
@@ -85,7 +85,7 @@ def _describe(model: common.GetModelResponse) -> str:
     profile = name.removeprefix("NUMERICS_PROFILE_").lower()
     costs = model.plain_costs
     shown = show_profile(profile, costs.native_milliseconds, costs.exact_milliseconds)
-    return f"{model.model_name}, numerics {shown}"
+    return f"{model.model_name}, numerics {shown}{show_layout(model.cache_layout)}"
 
 
 def _judge_link(between: str, round_trip: float, target: common.GetModelResponse) -> list[Finding]:

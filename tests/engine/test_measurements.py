@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import queue
 import stat
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -17,14 +18,22 @@ from outrider.costs import Point
 from outrider.engine import calibrate, measurements
 from outrider.engine.host import EngineHost, HostOptions
 from outrider.engine.job import Lease, Step
+from outrider.engine.layout import LayoutSeconds
 from outrider.engine.measurements import Measured, Measurements, forget, read
-from outrider.engine.model import Chunk, ModelDescription, Numerics, Row
+from outrider.engine.model import Chunk, Layout, ModelDescription, Numerics, Row
 from outrider.engine.preparation import SOON, Prepared
 from outrider.model_service.config import ModelConfig
 from outrider.model_service.run import kept_measurements
 from tests.support.toy import ToyModel
 
-MEASURED = Measured(2, [Point(1, 0.02, 1e-5), Point(4, 0.05, 3e-5)], is_disturbed=False)
+ALL_LAYOUTS = tuple(Layout(*each) for each in itertools.product((False, True), repeat=2))
+MEASURED = Measured(
+    2,
+    [Point(1, 0.02, 1e-5), Point(4, 0.05, 3e-5)],
+    is_disturbed=False,
+    layouts=[LayoutSeconds(each, [0.1, 0.2], [0.3]) for each in ALL_LAYOUTS],
+    chosen_costs=[Point(1, 0.01, 1e-5)],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +115,8 @@ RECORD = {
     "padding": 2,
     "costs": [[1, 0.02, 1e-5], [4, 0.05, 0.0]],
     "disturbed": False,
+    "layouts": [[False, True, [0.1], [0.2, 0.3]], [True, True, [0.1], [0.2, 0.3]]],
+    "chosen_costs": [],
     "day": "2026-01-02",
 }
 
@@ -133,6 +144,11 @@ RECORD = {
                 {"costs": [[1, 0.1, float("inf")]]},
                 {"costs": [[1, 0.1]]},
                 {"costs": {"1": 0.1}},
+                {"chosen_costs": [[0, 1.0, 0.0]]},
+                {"layouts": [[False, True, [0.1], [0.0, 0.3]]]},
+                {"layouts": [[False, True, [], []]]},
+                {"layouts": [[False, True, [0.1], [0.2]], [True, True, [0.1], [0.2, 0.3]]]},
+                {"layouts": [[False, True]]},
                 {"day": 5},
                 {"disturbed": 1},
             )
@@ -219,6 +235,59 @@ def test_a_second_start_measures_nothing(
     assert (again.numerics, same) == (measured.numerics, padding)
     assert again.measured not in ("now", SOON, "")
     assert (list(again.costs), again.plain) == (list(measured.costs), measured.plain)
+
+
+class SlowOutside(ToyModel):
+    """A toy whose decodes take longer in all layouts but one."""
+
+    fastest = Layout(is_pool=True)
+
+    def decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+        time.sleep(0.0005 if self.layout == self.fastest else 0.002)
+        return super().decode(chunks)
+
+
+def test_the_fastest_layout_is_measured_once_and_opened_at_every_later_start(
+    busy_share: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy_share(1.0)
+    toy, later = SlowOutside(layouts=ALL_LAYOUTS, wobble=1e-3), queue.SimpleQueue[Prepared]()
+    host = EngineHost(lambda: toy, options(None), measurements=store())
+    host.on_prepared = later.put
+    first = host.start().result(20).prepared
+    measured = later.get(timeout=20)
+    assert (first.layout, measured.layout.partition(";")[0]) == ("streams", "pool")
+    ticket = host.submit(bytes(16), _one_token, room=8)
+    assert ticket.future.result(20) == 1
+    host.stop()
+    assert (toy.layout, len(toy.held(15))) == (SlowOutside.fastest, 0)
+
+    def measured_again(*_: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr("outrider.engine.preparation.decode_costs", measured_again)
+    monkeypatch.setattr("outrider.engine.preparation.measure_layouts", measured_again)
+    toy = SlowOutside(layouts=ALL_LAYOUTS, wobble=1e-3)
+    host = EngineHost(lambda: toy, options(None), measurements=store())
+    assert host.start().result(20).prepared.layout == measured.layout
+    host.stop()
+    assert toy.layout == SlowOutside.fastest
+
+
+def _one_token(lease: Lease) -> Generator[Step, list[Row], int]:
+    return len((yield Step([1, 2, 3], 1)))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.2])
+def test_exact_bits_and_measurements_beside_other_work_leave_the_first_layout(
+    share: float, busy_share: Callable[[float], None]
+) -> None:
+    busy_share(share)
+    toy = SlowOutside(layouts=ALL_LAYOUTS, wobble=1e-3 if share < 1.0 else 0.0)
+    host = EngineHost(lambda: toy, options(Numerics.EXACT if share == 1.0 else None))
+    assert host.start().result(20).prepared.layout == "streams"
+    host.stop()
+    assert toy.layout == Layout()
 
 
 @pytest.mark.parametrize("numerics", [None, Numerics.NATIVE])

@@ -82,7 +82,7 @@ class ToyModel:
     can_exchange: bool = True  # False: like a sliding window, whose state cannot be moved
     lets_go_below: int = 0  # a cut to fewer tokens leaves nothing, as a small sliding window may
     layouts: tuple[Layout, ...] = (Layout(),)
-    seconds_of: Mapping[Layout, float] = field(default_factory=dict)  # more for every decode
+
     wobble: float = 0.0  # relative change of the logits per row of the decode: numerics `native`
     step_seconds: float = 0.0
     no_room_after: int | None = None  # rows of a merged decode above which no cells are found
@@ -171,7 +171,7 @@ class ToyModel:
             self._rows.fill(np.nan)  # a row that someone kept shows at once
             row_count = self._check(chunks)
             self._find_room(chunks, row_count)
-            time.sleep(self.step_seconds + self.seconds_of.get(self.layout, 0.0))
+            time.sleep(self.step_seconds)
             kept = tuple(_frozen(chunk) for chunk in chunks)
             self._copied = False
             if self.keeps_decodes:
@@ -196,6 +196,10 @@ class ToyModel:
             self._cells[destination] = self._cells[source][:token_count]
             self._copied = True
             return token_count
+
+    def duplicate(self, source: int, destination: int) -> None:
+        """Make `destination` hold what `source` does, in cells of its own."""
+        self.copy_prefix(source, destination, len(self._cells[source]))
 
     def exchange(self, first: int, second: int) -> None:
         """Give each of two sequences what the other holds."""
