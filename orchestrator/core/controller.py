@@ -26,6 +26,7 @@ _FORECAST_ROUNDS = 8
 _MOST_SHARING = 16.0
 _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
+_AHEAD_TOKENS, _AHEAD_SECONDS = 4, 0.005  # of a frame of a draft that runs ahead, at most
 _AHEAD = (Mode.WAITING, Mode.NO_WAIT)
 
 
@@ -114,11 +115,11 @@ class Control(ABC):
     def note_order(self, now: float, length: int, frame_tokens: int) -> None:
         """An order went out that may start the line over at the committed length `length`.
 
-        Its answer comes in frames of `frame_tokens`; 0 is one token at a time.
+        Its answer comes in frames of `frame_tokens`; 0 is as the draft runs ahead.
         """
         if frame_tokens and self.stop_below:
             frame_tokens = min(frame_tokens, round(self.forecast.mean_length))
-        self._frame_tokens = max(1, frame_tokens)
+        self._frame_tokens = frame_tokens or self._first_frame
         if not self._orders:
             self._due = self._first_due(now)
         self._orders.append((length, now))
@@ -265,6 +266,15 @@ class Control(ABC):
     # --- asked ---
 
     @property
+    def _first_frame(self) -> int:
+        """Tokens that a draft which runs ahead sends at first: as they are a few milliseconds old.
+
+        It looks at their age with each new one.
+        """
+        token_time = max(1e-4, self.estimates.token_time.value)
+        return min(_AHEAD_TOKENS, 1 + math.ceil(_AHEAD_SECONDS / token_time))
+
+    @property
     def may_continue(self) -> bool:
         """Whether the target can write by itself: where the rule needs no more than its samples."""
         return self.estimates.continues and self.rule is not Rule.REJECTION
@@ -396,6 +406,7 @@ class Control(ABC):
             overhead=estimates.overhead.value + estimates.queue.value,
             latency=estimates.latency.value,
             token_time=estimates.token_time.value,
+            first_frame=self._first_frame,
             slowdown=estimates.slowdown.value,
             confidences=self.acceptance.confidences if self._may_stop else (),
             gap=estimates.gap.value if self.may_continue else None,

@@ -39,6 +39,7 @@ class Conditions:
     latency: float  # from a miss to the draft's start over and back
     token_time: float  # of the draft
     slowdown: float = 1.0  # of a decode while the draft is busy
+    first_frame: int = 1  # tokens that a draft which runs ahead sends at first, at least
     gap: float | None = None  # the overhead where a target continues by itself; None: it cannot
     confidences: Sequence[tuple[int, float, float]] = ()
     """(confidence, share, chance): how many tokens are at least so sure but less than the next
@@ -162,17 +163,17 @@ def _longest(
 
 def waiting(conditions: Conditions, n_max: int) -> Forecast:
     """Return the best of running ahead and waiting for k tokens after a miss."""
-    a = conditions.acceptance
+    a, first = conditions.acceptance, conditions.first_frame
 
     def miss(rate: float, worth: float) -> Miss:
         def value(k: int) -> float:
-            wait = conditions.latency + k * conditions.token_time
+            wait = conditions.latency + max(k, first) * conditions.token_time
             time = wait + conditions.busy_decode(k)
             return expected_tokens(a, k) - rate * time + a ** (k + 1) * worth
 
         k = max(range(1, n_max + 1), key=value)
         decode = conditions.busy_decode(k)
-        time = conditions.latency + k * conditions.token_time + decode
+        time = conditions.latency + max(k, first) * conditions.token_time + decode
         ready = int(decode / conditions.token_time) if conditions.token_time else n_max
         return Miss(k, expected_tokens(a, k), time, a ** (k + 1), ready - 1)
 

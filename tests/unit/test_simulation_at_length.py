@@ -92,7 +92,7 @@ def test_after_a_long_text_drafting_is_never_slower(
     )
     first, *others = times_plain(models, [length] + beside * [SHORT])
     assert statistics.median(others) >= 0.97
-    assert first >= 0.93, "of an unknown draft"
+    assert first >= 0.9, "of an unknown draft"
 
 
 @pytest.mark.parametrize("beside", [0, 3], ids=["alone", "beside 3 short ones"])
@@ -159,3 +159,16 @@ def test_a_plain_cost_that_was_measured_too_high_is_corrected(
     assert first > 0.85
     assert statistics.median(others) > 0.97
     assert estimates.costs.seconds(1) == pytest.approx(0.030, rel=0.15)
+
+
+@pytest.mark.parametrize("draft_token", [0.003, DRAFT_TOKEN, 0.008])
+def test_a_draft_that_runs_ahead_is_expected_when_its_first_frame_comes(draft_token: float) -> None:
+    """It sends its tokens as they are 5 ms old: one that is waited for alone comes with others."""
+    models = Models(
+        costs=CostTable(TARGETS["gpu"]),
+        draft_token=draft_token,
+        acceptance=0.4,
+        draft_round_trip=0.002,
+        overhead=0.001,
+    )
+    assert statistics.median(times_plain(models, [4000])) >= 1.0
