@@ -23,7 +23,15 @@ from outrider.errors import (
     PositionPastCache,
     RoundSuperseded,
 )
-from outrider.messages import VOCABULARY_SLACK, Frame, Order, Rule, SessionParameters, Span
+from outrider.messages import (
+    MAX_DRAFT,
+    VOCABULARY_SLACK,
+    Frame,
+    Order,
+    Rule,
+    SessionParameters,
+    Span,
+)
 from outrider.model_service.servicer import (
     ModelService,
     Ownership,
@@ -126,6 +134,7 @@ class _DraftStream:
                 lambda lease: self._run(lease, order),
                 wanted,
                 self._opening.salt,
+                self._opening.prompt_count + self._opening.token_limit + MAX_DRAFT,
             )
         except EngineBusy as error:
             self._post(_outcome(order.number, error))

@@ -197,6 +197,7 @@ class BeamSearch:
             lambda lease: self._decode(lease, beam, text),
             text,
             self._opening.salt,
+            len(text),
         )
         self._tickets.add(ticket)
         try:

@@ -352,13 +352,18 @@ class EngineHost:
     def _start_jobs(self) -> None:
         for ticket in self._scheduler.startable():
             session = self._cache.enter(ticket.session_id, perf_counter())
-            room = min(self._capacity, self._capacity if ticket.room is None else ticket.room)
+            room = self._room(ticket)
             if not self._has_place(session, room) and not self._place(session, ticket, room):
                 continue
             self._leave_lane(ticket)
             self._start(ticket, session)
         for sequence in self._cache.take_left():
             self._model.truncate(sequence, 0)
+
+    def _room(self, ticket: Ticket) -> int:
+        """Return the tokens to reserve for a job, pad rows included."""
+        most = self._capacity
+        return most if ticket.room is None else min(most, ticket.room + MAX_PADDED)
 
     def _has_place(self, session: Session, room: int) -> bool:
         return session.sequence is not None and session.reserved >= room

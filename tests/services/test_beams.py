@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 
 import grpc
 import numpy as np
 import pytest
 import pytest_asyncio
 
-from outrider.engine.model import Chunk
+from outrider.engine.model import Chunk, Layout
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from target_service.beam_search import Beam, Next, agreed_count, grow
@@ -219,6 +220,22 @@ async def test_searches_that_want_more_sequences_than_there_are_all_end(trio: Tr
         _, ids = searched(target(), completion.prompt, 4, LIMIT)
         assert completion.token_ids[:LIMIT] == ids
     await eventually(lambda: all_idle(trio.target))
+
+
+async def test_more_beams_than_contexts_share_a_pool_of_cells():
+    def pooled(model: ToyModel) -> ToyModel:
+        return replace(model, layouts=(Layout(is_pool=True),))
+
+    async with three_services(lambda: pooled(target()), lambda: pooled(drafter())) as services:
+        count = 2 * target().sequence_count
+        completions = await asyncio.gather(
+            generate(services.orchestrator, asked(count)),
+            *(generate(services.orchestrator, asked(2, prompt=f"user {i}")) for i in range(count)),
+        )
+        await eventually(lambda: all_idle(services.target))
+    for completion, beams in zip(completions, [count, *[2] * count], strict=True):
+        _, ids = searched(target(), completion.prompt, beams, LIMIT)
+        assert completion.token_ids[:LIMIT] == ids
 
 
 async def test_closing_the_call_ends_the_search():
