@@ -75,13 +75,17 @@ class SessionCache:
     """All sessions of one engine. Times are seconds of any one clock.
 
     `cells` are what the sessions hold together at most; without end where each sequence has its
-    own.
+    own. `idle_cells` of them are kept for sessions without stream or work: in a pool every row of
+    the others looks over them.
     """
 
-    def __init__(self, sequence_count: int, cells: float = math.inf) -> None:
+    def __init__(
+        self, sequence_count: int, cells: float = math.inf, idle_cells: float = math.inf
+    ) -> None:
         self._sessions: dict[bytes, Session] = {}
         self._free = list(range(sequence_count))
         self._cells = cells
+        self._idle_cells = idle_cells
         self._left: set[int] = set()  # free sequences whose cells were not emptied yet
 
     def __len__(self) -> int:
@@ -215,6 +219,8 @@ class SessionCache:
     ) -> list[Session] | None:
         """Return the idle sessions to evict so that another fits; None where those do not do.
 
+        So go those that hold more than is kept for the idle.
+
         The least recently used first, the donor late, and after all others those with an open
         stream.
         """
@@ -228,11 +234,14 @@ class SessionCache:
             and s.session_id not in busy
             and (not s.pinned or s.used_time < idle_since)
         ]
+        excess = sum(len(s.token_ids) for s in idle if not s.pinned) - self._idle_cells
         victims: list[Session] = []
         for victim in sorted(idle, key=lambda s: (s.pinned, s is donor, s.used_time)):
-            if needs_sequence or (missing > 0 and victim.room):
+            is_excess = excess > 0 and not victim.pinned
+            if needs_sequence or is_excess or (missing > 0 and victim.room):
                 victims.append(victim)
                 missing -= victim.room
+                excess -= len(victim.token_ids)
                 needs_sequence = False
         return victims if missing <= 0 and not needs_sequence else None
 

@@ -286,7 +286,8 @@ class EngineHost:
         """Forget every session. Nothing is queued or active."""
         description = self._model.describe()
         cells = math.inf if description.pool_cells is None else description.pool_cells
-        self._cache = SessionCache(description.sequence_count, cells)
+        idle = math.inf if description.pool_cells is None else description.context
+        self._cache = SessionCache(description.sequence_count, cells, idle)
         for sequence in range(description.sequence_count):
             self._model.truncate(sequence, 0)
 

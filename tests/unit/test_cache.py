@@ -462,3 +462,13 @@ def test_a_session_with_a_sequence_waits_for_the_room_of_a_longer_job() -> None:
     placement = cache.place(first, [1], {b"first"}, room=60)
     assert placement == Placement(first.sequence or 0, None, 50)
     assert first.reserved == 60
+
+
+def test_idle_sessions_keep_no_more_cells_of_a_pool_than_are_meant_for_them() -> None:
+    cache = SessionCache(16, cells=1000, idle_cells=50)
+    placed(cache, b"open", list(range(200, 300)), 0.0, pinned=True)
+    for i in range(6):
+        placed(cache, bytes([i]), list(range(25 * i, 25 * i + 25)), 1.0 + i)
+    # Each makes room for itself: the two newest idle ones stay beside the newest of all.
+    assert [i for i in range(6) if cache.get(bytes([i]))] == [3, 4, 5]
+    assert cache.get(b"open") is not None
