@@ -48,9 +48,10 @@ class HostOptions:
     room_seconds: float = 1.0  # a job waits this long for a sequence, then gets Busy
     stream_idle_seconds: float = 1.0  # without work an open stream keeps its sequence, room or not
     idle_seconds: float = 600.0  # an idle session is forgotten after this
-    # Without a request before what is due is measured: while nothing is cached, and later.
+    # Without a request before what is due is measured: after the load, and once there was one.
+    # Measuring takes the cores from whatever else is on the machine, and what is cached is lost.
     first_quiet_seconds: float = 1.0
-    quiet_seconds: float = 30.0
+    quiet_seconds: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ class EngineHost:
         self._core_lock: CoreLock
         self._preparation: Preparation
         self._used_time = 0.0  # when something was asked for last
+        self._was_used = False  # a job was queued; never false again
         self._can_exchange = False  # sequences may leave the cache and come back
         self._capacity = 0  # tokens that a session can hold
         self._open: set[bytes] = set()  # sessions with an open stream
@@ -296,10 +298,8 @@ class EngineHost:
         if not self._preparation.is_due or self._open or self._scheduler.busy_sessions:
             return None
         options = self._options
-        is_empty = not len(self._cache)
-        return self._used_time + (
-            options.first_quiet_seconds if is_empty else options.quiet_seconds
-        )
+        pause = options.quiet_seconds if self._was_used else options.first_quiet_seconds
+        return self._used_time + pause
 
     def _measure(self) -> None:
         """Measure while nobody wants anything; what is cached is lost."""
@@ -342,6 +342,7 @@ class EngineHost:
             self._places.release()
             self._fail(ticket, Draining("the engine is stopping"))
             return
+        self._was_used = True
         self._scheduler.queue(ticket)
         active = self._scheduler.active_job(ticket.session_id)
         if active is not None and active.gives_way:
