@@ -48,7 +48,7 @@ class HostOptions:
     room_seconds: float = 1.0  # a job waits this long for a sequence, then gets Busy
     stream_idle_seconds: float = 1.0  # without work an open stream keeps its sequence, room or not
     idle_seconds: float = 600.0  # an idle session is forgotten after this
-    # Without a request before what is due is measured: after the load, and once there was one.
+    # Without a request before what is due is measured: after the load, and later.
     # Measuring takes the cores from whatever else is on the machine, and what is cached is lost.
     first_quiet_seconds: float = 1.0
     quiet_seconds: float = 120.0
@@ -110,7 +110,7 @@ class EngineHost:
         self._core_lock: CoreLock
         self._preparation: Preparation
         self._used_time = 0.0  # when something was asked for last
-        self._was_used = False  # a job was queued; never false again
+        self._is_fresh = True  # no job was queued and no measuring begun; never true again
         self._can_exchange = False  # sequences may leave the cache and come back
         self._capacity = 0  # tokens that a session can hold
         self._open: set[bytes] = set()  # sessions with an open stream
@@ -298,11 +298,12 @@ class EngineHost:
         if not self._preparation.is_due or self._open or self._scheduler.busy_sessions:
             return None
         options = self._options
-        pause = options.quiet_seconds if self._was_used else options.first_quiet_seconds
+        pause = options.first_quiet_seconds if self._is_fresh else options.quiet_seconds
         return self._used_time + pause
 
     def _measure(self) -> None:
         """Measure while nobody wants anything; what is cached is lost."""
+        self._is_fresh = False
         self._forget_all()
         prepared = self._preparation.measure(lambda: not self._inbox.empty())
         self._used_time = perf_counter()
@@ -342,7 +343,7 @@ class EngineHost:
             self._places.release()
             self._fail(ticket, Draining("the engine is stopping"))
             return
-        self._was_used = True
+        self._is_fresh = False
         self._scheduler.queue(ticket)
         active = self._scheduler.active_job(ticket.session_id)
         if active is not None and active.gives_way:

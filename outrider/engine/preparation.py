@@ -31,6 +31,7 @@ from outrider.engine.model import Chunk, Model, Numerics, Row
 from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, plain_costs
 
 _LOCK_SECONDS = 60.0
+_LOOK_SECONDS = 0.5
 
 SOON = "soon"
 """Instead of a day: costs are rough until nobody waits."""
@@ -96,13 +97,15 @@ class Preparation:
     def measure(self, gives_way: Callable[[], bool]) -> Prepared | None:
         """Measure what is due, unless it `gives_way` before a decode: then return None.
 
-        So it does while others have the cores. All sequences have to be empty, and are afterwards.
+        So it does while others use the cores, whom it would slow down, and be slowed down by. All
+        sequences have to be empty, and are afterwards.
         """
         if self._core_lock.take(perf_counter()):
             return None
         multiple, layout = self._model.pad_multiple, self._model.describe().layout
+        others = _Others(self._model.describe().thread_count if self._core_lock.core_count else 0)
         try:
-            self._measure(_Yielding(self._model, gives_way))
+            self._measure(_Yielding(self._model, lambda: gives_way() or others.work_now()))
         except _GaveWay:
             self._model.open(layout)
             self._model.pad_multiple = multiple
@@ -163,6 +166,23 @@ class Preparation:
             self._model.open(layout)
         words = describe_layout(layout, known.layouts)
         return Prepared(profile, costs, plain, words, known.day or "now")
+
+
+class _Others:
+    """Looks whether other processes use the cores while we decode."""
+
+    def __init__(self, thread_count: int) -> None:
+        """Look at so many threads; 0: what decodes is no core of ours, so nobody can be seen."""
+        self._thread_count = thread_count
+        self._time, self._work = perf_counter(), process_time()  # when it looked last
+
+    def work_now(self) -> bool:
+        """Return whether they did since a while ago."""
+        seconds, work = perf_counter() - self._time, process_time() - self._work
+        if not self._thread_count or seconds < _LOOK_SECONDS:
+            return False
+        self._time, self._work = perf_counter(), process_time()
+        return was_disturbed(seconds, work, self._thread_count)
 
 
 class _Yielding:

@@ -16,6 +16,7 @@ import pytest
 
 from outrider.costs import Point
 from outrider.engine import calibrate, measurements
+from outrider.engine.core_lock import NoCoreLock
 from outrider.engine.host import EngineHost, HostOptions
 from outrider.engine.job import Lease, Step
 from outrider.engine.layout import LayoutSeconds
@@ -344,4 +345,23 @@ def test_measuring_gives_way_to_a_request_and_is_done_after_it(
         time.sleep(pause)  # in the first ones it has begun, and in the last it comes to its end
         pause, asked = 1.5 * pause, asked + 1
     assert asked > 1
+    host.stop()
+
+
+class Cores(NoCoreLock):
+    """The cores are nobody else's turn, and whether others use them can be seen."""
+
+    core_count = 2
+
+
+def test_measuring_gives_way_to_other_processes(busy_share: Callable[[float], None]) -> None:
+    toy, later = ToyModel(step_seconds=0.02), queue.SimpleQueue[Prepared]()
+    host = EngineHost(lambda: toy, options(None), Cores, store())
+    host.on_prepared = later.put
+    busy_share(0.2)
+    host.start().result(20)
+    with pytest.raises(queue.Empty):
+        later.get(timeout=2.0)
+    busy_share(1.0)
+    assert later.get(timeout=30).measured == "now"
     host.stop()
