@@ -82,6 +82,11 @@ class Acceptance:
         """The chance of a token of which nothing is known."""
         return (self._all_accepted + 0.1) / (self._all_tried + 0.2)
 
+    @property
+    def is_untried(self) -> bool:
+        """Whether nothing was ever decided of a draft, neither here nor before."""
+        return self._all_tried <= _UNKNOWN_ACCEPTANCE[1] and not any(self._tried)
+
     def note(self, confidences: Sequence[int], accepted: int) -> None:
         """Take in decided tokens by their confidences, of which the first `accepted` stood."""
         for i, confidence in enumerate(confidences):

@@ -64,6 +64,8 @@ class Measured(Control):
     _PROBE_STEP, _LAST_PROBE = 2, 128
     _PROBE_STEP_IN_TURNS, _LAST_PROBE_IN_TURNS, _PROBE_SHARE = 4, 512, 0.015
     """On the target's own cores a probe takes time from it, at most this share."""
+    _FIRST_PROBE_SHARE = 0.04
+    """And the first one of a draft that was never seen to draft."""
     _SLOW_PROBE = 1024
     """Rounds after which one is tried again that looked too slow even if it were always right."""
     _USUAL_TOKENS = 256
@@ -122,8 +124,10 @@ class Measured(Control):
         if self._unknown_rounds < after:
             return False
         estimates = self.estimates
-        passed = self._unknown_rounds * self.plain_seconds
-        return not estimates.takes_turns or self._probe_seconds() <= self._PROBE_SHARE * passed
+        if not estimates.takes_turns:
+            return True
+        share = self._FIRST_PROBE_SHARE if self.acceptance.is_untried else self._PROBE_SHARE
+        return self._probe_seconds() <= share * self._unknown_rounds * self.plain_seconds
 
     def _probe_seconds(self) -> float:
         """Return the draft's time for a probe, the text that it was not sent included."""

@@ -26,7 +26,7 @@ _UNDISTURBED = 0.75  # of the processor's time; alone it is .9 and more
 _ODD_CHUNK = 37
 _LONGEST = 4096  # tokens of a text to measure after
 _SLOPE_ROW_COUNTS = (1, 4, 16)  # that are measured after nothing too
-_QUICK_ROW_COUNTS = (1, 2, 4, 8)
+_QUICK_ROW_COUNTS, _READ_ROWS = (1, 2, 4, 8), 32
 _REPEATS = 3
 _PIECES = ([1] * TAIL, [3, 1, 2, 10], [2] * (TAIL // 2), [8, 8], [5, 3, 2, 6], [11, 5])
 
@@ -74,15 +74,20 @@ def decode_costs(
 def quick_costs(model: Model, clock: Clock, budget: float = 0.5) -> list[Point]:
     """Return roughly what decodes cost with nothing before them: for a start that is soon over.
 
-    Sequence 0 is used and left empty.
+    Each row count is looked at once, and again within `budget` seconds, and so are many rows where
+    that fits in: what reading costs. Sequence 0 is used and left empty.
     """
     description = model.describe()
     limit = min(description.batch_rows, description.context // 2)
     counts = [c for c in _QUICK_ROW_COUNTS if c <= limit and model.padded(c) == c] or [1]
-    ids, quickest = history(model, max(counts)), dict[int, float]()
-    begin = clock()
-    for _ in range(_REPEATS):
-        _time(model, clock, ids, 0, counts, begin + budget, quickest)
+    ids, quickest = history(model, min(limit, _READ_ROWS)), dict[int, float]()
+    end = clock() + budget
+    _time(model, clock, ids, 0, counts, math.inf, quickest)
+    largest = counts[-1]
+    if limit >= _READ_ROWS and clock() + _READ_ROWS / largest * quickest[largest] < end:
+        counts = [*counts, _READ_ROWS]
+    for _ in range(_REPEATS - 1):
+        _time(model, clock, ids, 0, counts, end, quickest)
     return [Point(count, seconds) for count, seconds in sorted(quickest.items())]
 
 

@@ -6,9 +6,10 @@ rest when the engine has nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from time import perf_counter, process_time
+from time import perf_counter, process_time, sleep
 from typing import Any
 
 from outrider.engine.calibrate import (
@@ -32,6 +33,7 @@ from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, pla
 
 _LOCK_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
+_PAUSES = (0.0, 0.2, 0.4, 0.8, 0.8)  # before each look at a few decodes, until nobody else works
 
 SOON = "soon"
 """Instead of a day: costs are rough until nobody waits."""
@@ -82,17 +84,35 @@ class Preparation:
         if kept is not None:
             self._know(kept)
         elif self._measurements is None or self._wanted is Numerics.EXACT:
-            self._core_lock.wait(_LOCK_SECONDS)  # beside another's work everything looks expensive
-            try:
+            with self._turn():
                 self._measure(self._model)
-            finally:
-                self._core_lock.give()
         else:
-            rough = Measured(None, quick_costs(self._model, perf_counter), True, day=SOON)
+            rough = Measured(None, self._rough_costs(), True, day=SOON)
             self._know(rough, has_padding=self._wanted is Numerics.NATIVE)
         assert self._known is not None
         self.is_due = self._known.is_disturbed and self._measurements is not None
         return self._run()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Take the cores: beside another's work everything looks expensive."""
+        self._core_lock.wait(_LOCK_SECONDS)
+        try:
+            yield
+        finally:
+            self._core_lock.give()
+
+    def _rough_costs(self) -> Costs:
+        """Look at a few decodes, and again as long as others, such as a model that loads, work."""
+        looks: list[Costs] = []
+        for pause in _PAUSES:
+            sleep(pause)
+            with self._turn():
+                others = _Others(self._core_lock, self._model)
+                looks.append(quick_costs(self._model, perf_counter))
+                if not others.work():
+                    break
+        return min(looks, key=lambda costs: costs[0].seconds)
 
     def measure(self, gives_way: Callable[[], bool]) -> Prepared | None:
         """Measure what is due, unless it `gives_way` before a decode: then return None.
@@ -103,9 +123,9 @@ class Preparation:
         if self._core_lock.take(perf_counter()):
             return None
         multiple, layout = self._model.pad_multiple, self._model.describe().layout
-        others = _Others(self._model.describe().thread_count if self._core_lock.core_count else 0)
+        others = _Others(self._core_lock, self._model)
         try:
-            self._measure(_Yielding(self._model, lambda: gives_way() or others.work_now()))
+            self._measure(_Yielding(self._model, lambda: gives_way() or others.work(_LOOK_SECONDS)))
         except _GaveWay:
             self._model.open(layout)
             self._model.pad_multiple = multiple
@@ -171,15 +191,15 @@ class Preparation:
 class _Others:
     """Looks whether other processes use the cores while we decode."""
 
-    def __init__(self, thread_count: int) -> None:
-        """Look at so many threads; 0: what decodes is no core of ours, so nobody can be seen."""
-        self._thread_count = thread_count
+    def __init__(self, core_lock: CoreLock, model: Model) -> None:
+        # 0 where it is no core of ours that decodes: then nobody can be seen.
+        self._thread_count = model.describe().thread_count if core_lock.core_count else 0
         self._time, self._work = perf_counter(), process_time()  # when it looked last
 
-    def work_now(self) -> bool:
-        """Return whether they did since a while ago."""
+    def work(self, least_seconds: float = 0.0) -> bool:
+        """Return whether they did since the last look, if that is long ago enough."""
         seconds, work = perf_counter() - self._time, process_time() - self._work
-        if not self._thread_count or seconds < _LOOK_SECONDS:
+        if not self._thread_count or seconds < least_seconds:
             return False
         self._time, self._work = perf_counter(), process_time()
         return was_disturbed(seconds, work, self._thread_count)
