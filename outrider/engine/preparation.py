@@ -32,7 +32,7 @@ from outrider.engine.model import Chunk, Model, Numerics, Row
 from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, plain_costs
 
 _LOCK_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.5  # between two looks whether others use the cores
 _PAUSES = (0.0, 0.2, 0.4, 0.8, 0.8)  # before each look at a few decodes, until nobody else works
 
 SOON = "soon"
@@ -151,14 +151,13 @@ class Preparation:
             if self._known is not None:  # to be found once, should the costs give way
                 self._know(replace(self._known, padding=padding))
         model.pad_multiple = 1
-        begin, work = perf_counter(), process_time()
+        others = _Others(self._core_lock, model)
         costs = decode_costs(model, perf_counter)
         layouts: Sequence[LayoutSeconds] = ()
         if self._wanted is not Numerics.EXACT:
             layouts = measure_layouts(model, perf_counter, history(model, description.context))
-        seconds, work = perf_counter() - begin, process_time() - work
-        disturbed = was_disturbed(seconds, work, description.thread_count)
-        if disturbed:  # the others' work may have met any of them
+        disturbed = others.work()
+        if disturbed:  # that may have met any of them
             layouts = ()
         chosen_costs: Costs = ()
         if layouts and choose_layout(layouts) != description.layout:
@@ -192,7 +191,7 @@ class _Others:
     """Looks whether other processes use the cores while we decode."""
 
     def __init__(self, core_lock: CoreLock, model: Model) -> None:
-        # 0 where it is no core of ours that decodes: then nobody can be seen.
+        # 0 where a GPU decodes, or the cores are not known: then nobody can be seen.
         self._thread_count = model.describe().thread_count if core_lock.core_count else 0
         self._time, self._work = perf_counter(), process_time()  # when it looked last
 

@@ -178,22 +178,31 @@ def test_forgotten_measurements_are_made_again(model: ModelDescription) -> None:
     assert store().find(model) is None
 
 
+class Cores(NoCoreLock):
+    """The cores are nobody else's turn, and whether others use them can be seen."""
+
+    core_count = 2
+
+
 def options(numerics: Numerics | None) -> HostOptions:
     return HostOptions(numerics=numerics, first_quiet_seconds=0.05, quiet_seconds=0.1)
 
 
 def start(
-    kept: Measurements | None, numerics: Numerics | None = Numerics.EXACT, step: float = 0.0
+    kept: Measurements | None,
+    numerics: Numerics | None = Numerics.EXACT,
+    step: float = 0.0,
+    waits: bool = True,
 ) -> tuple[Prepared, Prepared | None, int]:
-    """Start an engine whose decodes take `step` seconds, and stop it once nothing is due.
+    """Start an engine whose decodes take `step` seconds; stop it once nothing is due if it `waits`.
 
     Returns what it ran with at first, what it measured then, and the padding at the end.
     """
     toy, later = ToyModel(step_seconds=step), queue.SimpleQueue[Prepared]()
-    host = EngineHost(lambda: toy, options(numerics), measurements=kept)
+    host = EngineHost(lambda: toy, options(numerics), Cores, kept)
     host.on_prepared = later.put
     first = host.start().result(20).prepared
-    due = kept is not None and (first.measured == SOON or is_disturbed(kept, toy))
+    due = waits and kept is not None and (first.measured == SOON or is_disturbed(kept, toy))
     measured = later.get(timeout=20) if due else None
     host.stop()
     return first, measured, toy.pad_multiple
@@ -285,7 +294,7 @@ def test_exact_bits_and_measurements_beside_other_work_leave_the_first_layout(
 ) -> None:
     busy_share(share)
     toy = SlowOutside(layouts=ALL_LAYOUTS, wobble=1e-3 if share < 1.0 else 0.0)
-    host = EngineHost(lambda: toy, options(Numerics.EXACT if share == 1.0 else None))
+    host = EngineHost(lambda: toy, options(Numerics.EXACT if share == 1.0 else None), Cores)
     assert host.start().result(20).prepared.layout == "streams"
     host.stop()
     assert toy.layout == Layout()
@@ -313,7 +322,7 @@ def test_costs_that_were_measured_beside_other_work_are_measured_again_when_nobo
     busy_share: Callable[[float], None],
 ) -> None:
     busy_share(0.2)
-    busy, _, padding = start(store(), step=0.02)
+    busy, _, padding = start(store(), step=0.02, waits=False)
     busy_share(1.0)
     first, quiet, same = start(store(), step=0.002)
     assert first.measured not in ("now", SOON)
@@ -358,12 +367,6 @@ def test_a_slow_first_look_still_looks_at_every_row_count() -> None:
     assert calibrate.quick_costs(quick, perf_counter)[-1].rows == 32, "what reading costs"
 
 
-class Cores(NoCoreLock):
-    """The cores are nobody else's turn, and whether others use them can be seen."""
-
-    core_count = 2
-
-
 def test_measuring_gives_way_to_other_processes(busy_share: Callable[[float], None]) -> None:
     toy, later = ToyModel(step_seconds=0.02), queue.SimpleQueue[Prepared]()
     host = EngineHost(lambda: toy, options(None), Cores, store())
@@ -375,3 +378,17 @@ def test_measuring_gives_way_to_other_processes(busy_share: Callable[[float], No
     busy_share(1.0)
     assert later.get(timeout=30).measured == "now"
     host.stop()
+
+
+def test_where_a_gpu_decodes_an_idle_processor_says_nothing(
+    busy_share: Callable[[float], None],
+) -> None:
+    busy_share(0.01)
+    toy, later = ToyModel(), queue.SimpleQueue[Prepared]()
+    host = EngineHost(lambda: toy, options(None), NoCoreLock, store())
+    host.on_prepared = later.put
+    host.start().result(20)
+    assert later.get(timeout=30).measured == "now"
+    host.stop()
+    found = store().find(toy.describe())
+    assert found is not None and not found.is_disturbed
