@@ -20,8 +20,11 @@ FIRST_PROBE = 16
 ABOUT = 0.15
 """Of the expected time of a decode: less may be noise."""
 
-FIRST_CREDIT, MOST_CREDIT = 16, 512
-"""Tokens that a target may write by itself: at first, and at most."""
+FIRST_CREDIT, MOST_CREDIT = 64, 512
+"""Tokens that a target may write by itself: at first, and at most.
+
+It is renewed when half of it is used, and a message costs 2 ms of the processor.
+"""
 
 
 class Mean:

@@ -246,17 +246,17 @@ class Generation:
         """Commit what an answer adds to the text."""
         draft = asked.draft_of(answer)
         waited = asked.is_waited_for and not asked.is_answered
-        begin = asked.sent_time if waited else self._control.last_time
-        begin = now if begin is None else begin
-        seconds = (now - begin) / answer.decode_count
-        spent = spent.shared(answer.decode_count)
+        since = asked.sent_time if waited else self._control.last_time
+        begin, count = now if since is None else since, answer.decode_count
+        seconds, spent = (now - begin) / count, spent.shared(count)
         origins: list[Origin] = []
         for i, rows in enumerate(answer.decodes):
             if self.finished is None:
-                its_draft = () if i else draft
+                # One mean for all decodes of an answer counts once.
+                its_draft, its_time = ((), UNREPORTED) if i else (draft, spent)
                 verdict = verdicts.judge(self.plan, asked, its_draft, rows, len(self.committed))
                 at = begin + (i + 1) * seconds
-                origins += self._take(asked, its_draft, verdict, rows, at, spent)
+                origins += self._take(asked, its_draft, verdict, rows, at, its_time)
                 asked.is_answered = True
         added = self.committed[answer.position :]
         report = verdicts.report(asked, answer, draft, verdict, self.counts.rounds)

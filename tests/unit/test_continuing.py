@@ -109,28 +109,26 @@ def test_several_plain_tokens_are_one_commit() -> None:
 
 
 def test_credit_is_renewed_before_it_ends_and_not_for_every_token() -> None:
-    begun = generation()
+    begun = generation(limit=1000, context=2000)
     [asked] = rounds(begun)
     sent = 0
-    for i in range(64):
+    for i in range(4 * FIRST_CREDIT):
         wrote(begun, asked, 4 + i, 5)
         renewed = rounds(begun)
         sent += len(renewed)
         asked = (renewed or [asked])[-1]
         assert asked.continue_until > len(begun.committed)
-    assert 2 <= sent <= 64 / (FIRST_CREDIT / 2)
+    assert 2 <= sent <= 4 * FIRST_CREDIT / (FIRST_CREDIT / 2)
 
 
 def test_a_target_that_comes_to_the_end_of_its_credit_gets_more_next_time() -> None:
     known = estimates()
-    begun = generation(known=known)
-    for expected in (2, 4, 8, 64):
+    begun = generation(limit=4000, context=8000, known=known)
+    for doublings in range(1, 6):
         [asked] = rounds(begun)
         end = asked.continue_until
         wrote(begun, asked, len(begun.committed), *[5] * (end - len(begun.committed)))
-        assert known.credit == min(MOST_CREDIT, expected * FIRST_CREDIT)
-        if expected == 8:
-            break
+        assert known.credit == min(MOST_CREDIT, 2**doublings * FIRST_CREDIT)
 
 
 def test_the_token_limit_and_the_context_bound_what_the_target_writes_by_itself() -> None:
