@@ -26,6 +26,7 @@ _FORECAST_ROUNDS = 8
 _MOST_SHARING = 16.0
 _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
+_MOST_RISE = 2.0  # of a draft token's time at once
 _AHEAD_TOKENS, _AHEAD_SECONDS = 4, 0.005  # of a frame of a draft that runs ahead, at most
 _AHEAD = (Mode.WAITING, Mode.NO_WAIT)
 
@@ -90,6 +91,7 @@ class Control(ABC):
         self._due = 0.0  # when the next frame of the oldest order is expected
         self._draft_seconds = 0.0  # since the newest round was sent
         self._frame_tokens = 1  # of the newest order
+        self._reading = 0  # tokens of the text that came with it
         self._unread = 0  # tokens of the text that the draft has not read yet
         self._written = 0  # tokens so far, and how many may follow
         self._remaining = 0
@@ -112,11 +114,13 @@ class Control(ABC):
         self._all_acceptance = estimates.acceptance.setdefault(self.rule, Acceptance())
         self._forecast: Forecast | None = None  # made again every few rounds
 
-    def note_order(self, now: float, length: int, frame_tokens: int) -> None:
+    def note_order(self, now: float, length: int, frame_tokens: int, reading: int = 0) -> None:
         """An order went out that may start the line over at the committed length `length`.
 
-        Its answer comes in frames of `frame_tokens`; 0 is as the draft runs ahead.
+        The draft first reads `reading` tokens of the text. Its answer comes in frames of
+        `frame_tokens`; 0 is as the draft runs ahead.
         """
+        self._reading = reading
         if frame_tokens and self.stop_below:
             frame_tokens = min(frame_tokens, round(self.forecast.mean_length))
         self._frame_tokens = frame_tokens or self._first_frame
@@ -149,13 +153,26 @@ class Control(ABC):
         estimates = self.estimates
         times = [time for length, time in self._orders if length == base]
         if seconds > 0.0:
-            estimates.token_time.note(seconds / count)
+            estimates.token_time.note(self._token_seconds(seconds, count, is_first))
             if is_first and times and self._rounds:
                 # While the target has its turn nothing is lost by waiting.
                 turn = queue if estimates.takes_turns else 0.0
                 estimates.turn.note(turn)
                 estimates.latency.note(max(0.0, now - times[0] - seconds - turn))
         self._due = now + estimates.token_time.value
+
+    def _token_seconds(self, seconds: float, count: int, is_first: bool) -> float:
+        """Return what a token of a frame took, without the text that was read before the first.
+
+        What is known since the load moves by steps, as a first decode may meet anything.
+        """
+        estimates = self.estimates
+        loaded = estimates.loaded_token_time
+        if not loaded:
+            return seconds / count
+        reading = max(0, self._reading - 1) * estimates.read_time if is_first else 0.0
+        drafting = max(seconds - reading, min(seconds, count * loaded))
+        return min(drafting / count, _MOST_RISE * estimates.token_time.value)
 
     def line_agrees(self, end: int) -> None:
         """The line agrees with the text and reaches to `end`; it answers the orders up to there."""

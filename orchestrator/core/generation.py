@@ -524,7 +524,7 @@ class Generation:
         span = self._draft.extend(self.committed, until)
         frame_tokens = 0 if ahead else wanted
         if not continues:
-            self._control.note_order(now, length, frame_tokens)
+            self._control.note_order(now, length, frame_tokens, len(span.token_ids))
         stop_below = 0 if ahead else self._control.stop_below
         self._actions.append(SendOrder(Order(self.order, span, until, frame_tokens, stop_below)))
 

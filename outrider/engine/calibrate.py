@@ -71,7 +71,7 @@ def decode_costs(
     return _points(after_none, after_text, length)
 
 
-def quick_costs(model: Model, clock: Clock, budget: float = 0.5) -> list[Point]:
+def quick_costs(model: Model, clock: Clock, budget: float = 0.3) -> list[Point]:
     """Return roughly what decodes cost with nothing before them: for a start that is soon over.
 
     Each row count is looked at once, and again within `budget` seconds, and so are many rows where

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter, process_time, sleep
 from typing import Any
 
+from outrider.costs import Point
 from outrider.engine.calibrate import (
     decode_costs,
     exact_padding,
@@ -33,7 +34,8 @@ from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, pla
 
 _LOCK_SECONDS = 60.0
 _LOOK_SECONDS = 0.5  # between two looks whether others use the cores
-_PAUSES = (0.0, 0.2, 0.4, 0.8, 0.8)  # before each look at a few decodes, until nobody else works
+_PAUSES = (0.0, 0.0, 0.0, 0.2, 0.4, 0.8, 0.8)  # before each look at a few decodes
+_SETTLED = 0.95  # of the quickest look before: another one is not needed
 
 SOON = "soon"
 """Instead of a day: costs are rough until nobody waits."""
@@ -103,16 +105,24 @@ class Preparation:
             self._core_lock.give()
 
     def _rough_costs(self) -> Costs:
-        """Look at a few decodes, and again as long as others, such as a model that loads, work."""
-        looks: list[Costs] = []
+        """Look at a few decodes until another look is hardly quicker, and nobody else works.
+
+        The first ones after a load are slow, and others, such as a draft that loads, may work.
+        """
+        quickest: dict[int, Point] = {}
         for pause in _PAUSES:
             sleep(pause)
             with self._turn():
                 others = _Others(self._core_lock, self._model)
-                looks.append(quick_costs(self._model, perf_counter))
-                if not others.work():
-                    break
-        return min(looks, key=lambda costs: costs[0].seconds)
+                look = quick_costs(self._model, perf_counter)
+                is_alone = not others.work()
+            before = quickest.get(look[0].rows)
+            for each in look:
+                known = quickest.get(each.rows, each)
+                quickest[each.rows] = min(each, known, key=lambda point: point.seconds)
+            if is_alone and before and look[0].seconds > _SETTLED * before.seconds:
+                break
+        return [quickest[rows] for rows in sorted(quickest)]
 
     def measure(self, gives_way: Callable[[], bool]) -> Prepared | None:
         """Measure what is due, unless it `gives_way` before a decode: then return None.

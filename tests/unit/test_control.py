@@ -252,6 +252,29 @@ def test_a_draft_that_was_slow_when_it_was_loaded_is_tried_again() -> None:
     assert len(tried) > 20, "and is used as soon as it is seen to be quick"
 
 
+def test_what_a_draft_reads_is_no_part_of_its_tokens_time() -> None:
+    reader = made(token_time=0.002)
+    reader.estimates.loaded_token_time, reader.estimates.read_time = 0.002, 0.001
+    reader.note_order(1.0, 80, 3, reading=81)
+    reader.note_frame(1.1, 80, 3, 0.086, is_first=True)
+    assert reader.view().draft_token_seconds == pytest.approx(0.002)
+    reader.note_order(1.2, 80, 3, reading=1000)
+    reader.note_frame(1.3, 80, 3, 0.086, is_first=True)
+    assert reader.view().draft_token_seconds == pytest.approx(0.002), "not less than at load"
+
+
+def test_one_slow_frame_does_not_make_a_draft_look_hopeless() -> None:
+    met = made(token_time=0.002)
+    met.estimates.loaded_token_time = 0.002
+    for i, most in enumerate((0.004, 0.006)):
+        met.note_order(1.0 + i, 80, 3, reading=1)
+        met.note_frame(1.5 + i, 80, 3, 0.3, is_first=True)
+        assert met.view().draft_token_seconds == pytest.approx(most)
+    for i in range(12):
+        met.note_frame(2.5 + i, 80, 3, 0.3, is_first=False)
+    assert met.view().draft_token_seconds > 0.03, "but several do"
+
+
 def test_a_probe_on_the_targets_own_cores_takes_a_small_share_of_its_time() -> None:
     useless = made(costs=ZEN, token_time=0.002, acceptance=0.0)
     estimates = useless.estimates
