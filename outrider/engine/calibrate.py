@@ -28,6 +28,10 @@ _LONGEST = 4096  # tokens of a text to measure after
 _SLOPE_ROW_COUNTS = (1, 4, 16)  # that are measured after nothing too
 _QUICK_ROW_COUNTS, _READ_ROWS = (1, 2, 4, 8), 32
 _REPEATS = 3
+_NOISE = 0.05  # of a decode's time
+_LEAST_DOUBLING = 1024
+"""Tokens of text after which a decode takes twice its time, at the earliest: known models take two
+to ten times as many, and after a short text noise would look like much less."""
 _PIECES = ([1] * TAIL, [3, 1, 2, 10], [2] * (TAIL // 2), [8, 8], [5, 3, 2, 6], [11, 5])
 
 Clock = Callable[[], float]
@@ -128,13 +132,14 @@ def _points(
 ) -> list[Point]:
     """Return base and slope of each row count of `after_text`, a text of `length` tokens.
 
-    The slopes are lines through those of the row counts that were also timed after nothing. At
-    most nine tenths of a decode's time are taken to come of the text: more is noise.
+    The slopes are lines through those of the row counts that were also timed after nothing. What
+    may be noise is left to service to learn: a slope is never more than `_LEAST_DOUBLING` says, and
+    at most nine tenths of a decode's time are taken to come of the text.
     """
-    grown = [
-        Point(count, before, max(0.0, after_text[count] - before) / length)
-        for count, before in sorted(after_none.items())
-    ]
+    grown = []
+    for count, before in sorted(after_none.items()):
+        more = max(0.0, after_text[count] - (1.0 + _NOISE) * before)
+        grown.append(Point(count, before, min(more / length, before / _LEAST_DOUBLING)))
     slopes = CostTable(grown)
     points = []
     for count, seconds in sorted(after_text.items()):
