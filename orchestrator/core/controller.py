@@ -26,7 +26,7 @@ _FORECAST_ROUNDS = 8
 _MOST_SHARING = 16.0
 _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
-_MOST_RISE = 2.0  # of a draft token's time at once
+_LATENCY_RISE = 0.002  # beside twice of what is known, at once: a first answer may meet anything
 _AHEAD_TOKENS, _AHEAD_SECONDS = 4, 0.005  # of a frame of a draft that runs ahead, at most
 _AHEAD = (Mode.WAITING, Mode.NO_WAIT)
 
@@ -153,26 +153,26 @@ class Control(ABC):
         estimates = self.estimates
         times = [time for length, time in self._orders if length == base]
         if seconds > 0.0:
-            estimates.token_time.note(self._token_seconds(seconds, count, is_first))
+            usual = estimates.token_time.value
+            most_rise = usual if estimates.loaded_token_time else math.inf
+            estimates.token_time.note(self._token_seconds(seconds, count, is_first), most_rise)
             if is_first and times and self._rounds:
                 # While the target has its turn nothing is lost by waiting.
                 turn = queue if estimates.takes_turns else 0.0
                 estimates.turn.note(turn)
-                estimates.latency.note(max(0.0, now - times[0] - seconds - turn))
+                latency = estimates.latency
+                most_rise = latency.value + _LATENCY_RISE
+                latency.note(max(0.0, now - times[0] - seconds - turn), most_rise)
         self._due = now + estimates.token_time.value
 
     def _token_seconds(self, seconds: float, count: int, is_first: bool) -> float:
-        """Return what a token of a frame took, without the text that was read before the first.
-
-        What is known since the load moves by steps, as a first decode may meet anything.
-        """
+        """Return what a token of a frame took, without the text that was read before the first."""
         estimates = self.estimates
         loaded = estimates.loaded_token_time
         if not loaded:
             return seconds / count
         reading = max(0, self._reading - 1) * estimates.read_time if is_first else 0.0
-        drafting = max(seconds - reading, min(seconds, count * loaded))
-        return min(drafting / count, _MOST_RISE * estimates.token_time.value)
+        return max(seconds - reading, min(seconds, count * loaded)) / count
 
     def line_agrees(self, end: int) -> None:
         """The line agrees with the text and reaches to `end`; it answers the orders up to there."""

@@ -6,6 +6,7 @@ unlearned, since newer values outweigh older ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -39,8 +40,9 @@ class Mean:
         self._most = 1.0 / weight  # values that a new one is weighed against
         self._known = 0.0  # how many it is weighed against now, itself included
 
-    def note(self, value: float) -> None:
-        """Take in a value; the first ones count in full."""
+    def note(self, value: float, most_rise: float = math.inf) -> None:
+        """Take in a value, at most `most_rise` above this one; the first ones count in full."""
+        value = min(value, self.value + most_rise)
         self.count += 1
         self._known = min(self._most, self._known + 1.0)
         self.value += (value - self.value) / self._known
@@ -65,6 +67,7 @@ class Acceptance:
     _MEMORY = 0.97
     _LONG_MEMORY = 0.99
     _SHRINKAGE = 4.0
+    _CERTAIN = 30.0  # tokens: as many as count at all, about
 
     def __init__(self, before: Acceptance | None = None, weight: float = 12.0) -> None:
         """Start as `before` ended, as if that had been at most `weight` tokens."""
@@ -82,8 +85,15 @@ class Acceptance:
 
     @property
     def mean(self) -> float:
-        """The chance of a token of which nothing is known."""
-        return (self._all_accepted + 0.1) / (self._all_tried + 0.2)
+        """The chance of a token of which nothing is known, and some more while few were decided.
+
+        Where a draft may just pay it costs next to nothing to find out (optimism in the face of
+        uncertainty); one that was never tried waits for its first probe.
+        """
+        mean = (self._all_accepted + 0.1) / (self._all_tried + 0.2)
+        doubt = max(0.0, self._all_tried**-0.5 - self._CERTAIN**-0.5)
+        error = 0.5 * (mean * (1.0 - mean)) ** 0.5 * doubt
+        return mean if self.is_untried else min(0.99, mean + error)
 
     @property
     def is_untried(self) -> bool:
