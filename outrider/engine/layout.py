@@ -62,6 +62,11 @@ def choose_layout(measured: Sequence[LayoutSeconds]) -> Layout:
     return best.layout if is_better else first.layout
 
 
+def usual_layout(layouts: Sequence[Layout]) -> Layout:
+    """Return what llama.cpp takes by itself: streams with flash attention, where allowed."""
+    return max(layouts, key=lambda each: (not each.is_pool, each.flash_attention))
+
+
 def describe_layout(layout: Layout, measured: Sequence[LayoutSeconds]) -> str:
     """Return a layout in words, and what those that were measured take by the first one."""
     words = _words(layout)

@@ -27,10 +27,12 @@ from outrider.engine.layout import (
     choose_layout,
     describe_layout,
     measure_layouts,
+    usual_layout,
 )
 from outrider.engine.measurements import Measured, Measurements
 from outrider.engine.model import Chunk, Model, Numerics, Row
 from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, plain_costs
+from outrider.errors import InvalidConfig
 
 _LOCK_SECONDS = 60.0
 _LOOK_SECONDS = 0.5  # between two looks whether others use the cores
@@ -89,6 +91,7 @@ class Preparation:
             with self._turn():
                 self._measure(self._model)
         else:
+            self._open_usual()
             rough = Measured(None, self._rough_costs(), True, day=SOON)
             self._know(rough, has_padding=self._wanted is Numerics.NATIVE)
         assert self._known is not None
@@ -103,6 +106,14 @@ class Preparation:
             yield
         finally:
             self._core_lock.give()
+
+    def _open_usual(self) -> None:
+        """Lay the cache out as llama.cpp does by itself, until it is known what is best here."""
+        layouts = self._model.describe().layouts
+        try:
+            self._model.open(usual_layout(layouts))
+        except InvalidConfig:
+            self._model.open(layouts[0])
 
     def _rough_costs(self) -> Costs:
         """Look at a few decodes until another look is hardly quicker, and nobody else works.
@@ -184,14 +195,15 @@ class Preparation:
         known, padding = self._known, self._known.padding
         plain = plain_costs(known.costs, padding, known.chosen_costs)
         profile = choose(self._wanted, plain)
-        layouts = self._model.describe().layouts
+        description = self._model.describe()
+        layouts = description.layouts
         if profile is Numerics.EXACT and padding:
             layout, costs = layouts[0], padded_costs(known.costs, padding)
         else:
-            layout = choose_layout(known.layouts) if known.layouts else layouts[0]
+            layout = choose_layout(known.layouts) if known.layouts else description.layout
             costs = known.chosen_costs or known.costs
         self._model.pad_multiple = padding if profile is Numerics.EXACT and padding else 1
-        if layout != self._model.describe().layout:
+        if layout != description.layout:
             self._model.open(layout)
         words = describe_layout(layout, known.layouts)
         return Prepared(profile, costs, plain, words, known.day or "now")

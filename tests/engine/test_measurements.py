@@ -266,7 +266,10 @@ def test_the_fastest_layout_is_measured_once_and_opened_at_every_later_start(
     host.on_prepared = later.put
     first = host.start().result(20).prepared
     measured = later.get(timeout=20)
-    assert (first.layout, measured.layout.partition(";")[0]) == ("streams", "pool")
+    assert (first.layout, measured.layout.partition(";")[0]) == (
+        "streams with flash attention",
+        "pool",
+    )
     ticket = host.submit(bytes(16), _one_token, room=8)
     assert ticket.future.result(20) == 1
     host.stop()
