@@ -54,7 +54,7 @@ from outrider.messages import (
 
 T = TypeVar("T")
 
-_GATHER_MS = 100  # of text that no draft is to hear of: a message costs 2 ms of the processor
+_GATHER_MS = 100  # of text that no draft needs at once: a message costs 2 ms of the processor
 
 
 class Generation:
@@ -435,7 +435,7 @@ class Generation:
                 asked.round,
                 continue_count=credit,
                 decode_limit=limit if asked.round.draft else 0,
-                gather_ms=0 if wanted else _GATHER_MS,
+                gather_ms=_GATHER_MS if not wanted or self._control.probing else 0,
             )
 
     def _credit(self, wanted: int) -> int:

@@ -279,6 +279,22 @@ def test_nothing_is_gathered_while_a_draft_wants_to_know() -> None:
     assert brought.gather_ms == 0
 
 
+def test_the_text_is_gathered_while_a_draft_is_only_tried() -> None:
+    """Its line says how good it is whenever the text is compared with it."""
+    known = estimates()
+    known.token_time = Mean(1.0)  # slow: nothing is wanted of it
+    known.probe_after = 1
+    begun = generation(known=known)
+    begun.draft_opened(1000)
+    [first] = rounds(begun)
+    begun.draft_frame(Frame(4, 4, [], b"", completed=1), 0.05)  # it has read the prompt
+    wrote(begun, first, 4, *range(20, 60))
+    actions = begun.next_actions(now=0.1)
+    [asked] = [each.round for each in actions if isinstance(each, SendRound)]
+    assert any(isinstance(each, SendOrder) for each in actions), "the draft is tried"
+    assert asked.gather_ms == 100
+
+
 @pytest.mark.parametrize("is_due", [False, True])
 def test_a_look_at_a_plain_token_is_one_round_and_no_more(is_due: bool) -> None:
     known = estimates()
