@@ -47,7 +47,7 @@ Variants = Annotated[
     str,
     typer.Option(
         metavar="NAME,NAME,...",
-        help="Of alone, serial, ahead, measured, classic, match and rejection.",
+        help="Of plain, serial, ahead, measured, classic, match and rejection.",
         show_default="all; greedy: no rules",
         rich_help_panel=_WORK,
     ),

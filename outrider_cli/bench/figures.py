@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider_cli.bench.records import Block, Turn
-from outrider_cli.bench.variants import ALONE, PEER, SERIAL, Variant
+from outrider_cli.bench.variants import PEER, PLAIN, SERIAL, Variant
 
 _DRAWS = 1000
 _SEED = 1
@@ -45,7 +45,9 @@ class Summary:
     short_count: int  # texts that ended early
     discarded_count: int  # turns done again because of such a text
     token_rate: Estimate | None  # tokens per second of all users, after the first token
-    ratio: Estimate | None  # of the token rate to the target alone, of the same repetition
+    alone_rate: Estimate | None  # of llama.cpp without messages, as the target measured it
+    over_alone: Estimate | None  # the token rate over that of the same repetition; for one user
+    over_plain: Estimate | None  # over our own without drafts, of the same repetition
     first_token_seconds: Estimate | None
     gap_seconds: tuple[
         Estimate | None, ...
@@ -55,7 +57,7 @@ class Summary:
     tokens_per_round: Estimate | None  # after the prompt's round
     wire_bytes_per_token: Estimate | None
     cpu_seconds_per_token: Mapping[str, Estimate | None]  # by process, and of "all"
-    target_cpu_ratio: Estimate | None  # of the target's CPU time per token, to the target alone
+    target_cpu_ratio: Estimate | None  # of the target's CPU time per token, to that without drafts
     formula: Estimate | None  # the ratio that the papers predict; for one user, a fixed length
     ceiling: Estimate | None  # tokens per second if the decodes were all; for one user
     of_ceiling: Estimate | None  # the token rate over that
@@ -70,8 +72,8 @@ def summarize_block(variants: Iterable[Variant], block: Block, token_limit: int)
 def summarize(variant: Variant, block: Block, token_limit: int) -> Summary:
     """Return the figures of a variant."""
     turns = block.of(variant.name)
-    pairs = paired(turns, block.of(ALONE))
-    costs = _draft_costs(block.of(SERIAL) or turns, block.of(ALONE))
+    pairs = paired(turns, block.of(PLAIN))
+    costs = _draft_costs(block.of(SERIAL) or turns, block.of(PLAIN))
     single = block.user_count == 1
     trials = [trial for turn in turns for trial in turn.trials]
     positions = max((len(trial.drafted_by_position) for trial in trials), default=0)
@@ -85,7 +87,9 @@ def summarize(variant: Variant, block: Block, token_limit: int) -> Summary:
         short_count=sum(turn.count_short(token_limit) for turn in turns),
         discarded_count=sum(turn.discarded_count for turn in turns),
         token_rate=median_of(turn.token_rate for turn in turns),
-        ratio=rate_ratio(pairs),
+        alone_rate=median_of(plain.alone_rate for _, plain in pairs) if single else None,
+        over_alone=median_of(_over_alone(*pair) for pair in pairs) if single else None,
+        over_plain=rate_ratio(pairs),
         first_token_seconds=median_of(map(_first_token, turns)),
         gap_seconds=percentiles_of(gaps, GAP_PERCENTILES),
         acceptance=ratio_of((_sum(turn, "accepted"), _sum(turn, "drafted")) for turn in turns),
@@ -219,11 +223,15 @@ def _cpu(turn: Turn, process: str) -> float | None:
     return sum(turn.cpu_seconds.values()) if process == "all" else turn.cpu_seconds.get(process)
 
 
-def _target_cpu_ratio(turn: Turn, alone: Turn) -> float | None:
+def _target_cpu_ratio(turn: Turn, plain: Turn) -> float | None:
     return _over(
         _over(_cpu(turn, "target"), turn.later_token_count),
-        _over(_cpu(alone, "target"), alone.later_token_count),
+        _over(_cpu(plain, "target"), plain.later_token_count),
     )
+
+
+def _over_alone(turn: Turn, plain: Turn) -> float | None:
+    return _over(turn.token_rate, plain.alone_rate)
 
 
 def _ceiling(turn: Turn) -> float | None:
@@ -248,7 +256,7 @@ def _formula(variant: Variant, turn: Turn, costs: Mapping[int, float | None]) ->
     return predicted_ratio(chance, variant.length, cost)
 
 
-def _draft_costs(turns: Sequence[Turn], alone: Sequence[Turn]) -> dict[int, float | None]:
+def _draft_costs(turns: Sequence[Turn], plain: Sequence[Turn]) -> dict[int, float | None]:
     """Return the draft's time for a token over the target's, by repetition.
 
     Of serial turns, if possible: a draft that runs ahead decodes more than is verified.
@@ -256,9 +264,9 @@ def _draft_costs(turns: Sequence[Turn], alone: Sequence[Turn]) -> dict[int, floa
     return {
         turn.repetition: _over(
             _over(_total(trial.draft_seconds for trial in turn.trials), _sum(turn, "drafted")),
-            _over(_total(trial.target_seconds for trial in plain.trials), _sum(plain, "round")),
+            _over(_total(trial.target_seconds for trial in other.trials), _sum(other, "round")),
         )
-        for turn, plain in paired(turns, alone)
+        for turn, other in paired(turns, plain)
     }
 
 

@@ -95,6 +95,7 @@ def make_trial(begin: float, deltas: Sequence[tuple[float, int]], finished: Fini
         target_seconds=_after_prompt(told.target_time),
         draft_seconds=_after_prompt(told.draft_time),
         wire_bytes=told.wire_byte_count,
+        alone_rate=told.controller.target_alone_token_rate or None,
         told=asdict(told),
     )
 

@@ -1,4 +1,4 @@
-"""Draws speed-ups as PNG files: by draft length, by users, by round trip. Needs matplotlib."""
+"""Draws what drafts gain as PNG files: by draft length, by users, by round trip. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from outrider.errors import InvalidConfig
 from outrider_cli.bench.figures import Estimate
 from outrider_cli.bench.report import Measured
-from outrider_cli.bench.variants import ALONE, PEER
+from outrider_cli.bench.variants import PEER, PLAIN
 
 _INCHES = (7.0, 4.2)
 _DOTS = 150
@@ -27,7 +27,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Speed-ups over something."""
+    """Gains over something."""
 
     name: str  # of the file
     across: str
@@ -50,8 +50,8 @@ def _length_lines(measured: Measured) -> list[Line]:
     ours = [s for s in measured.summaries if s.variant == f"n={s.length}"]
     peers = [s for s in measured.summaries if s.variant.startswith(f"{PEER} ")]
     lines = [
-        Line("outrider", [(s.length, s.ratio) for s in ours if s.length and s.ratio]),
-        Line(PEER, [(s.length, s.ratio) for s in peers if s.length and s.ratio]),
+        Line("outrider", [(s.length, s.over_plain) for s in ours if s.length and s.over_plain]),
+        Line(PEER, [(s.length, s.over_plain) for s in peers if s.length and s.over_plain]),
         Line(
             "the papers' formula",
             [(s.length, s.formula) for s in ours if s.length and s.formula],
@@ -63,13 +63,13 @@ def _length_lines(measured: Measured) -> list[Line]:
 
 def _lines_over(blocks: Sequence[Measured]) -> list[Line]:
     """Return a line per variant of the last block, but for the one that all are measured by."""
-    names = [s.variant for s in blocks[-1].summaries if s.variant != ALONE] if blocks else []
+    names = [s.variant for s in blocks[-1].summaries if s.variant != PLAIN] if blocks else []
     lines = []
     for name in names:
         points = [
-            (_place(each), found.ratio)
+            (_place(each), found.over_plain)
             for each in blocks
-            if (found := each.of(name)) is not None and found.ratio is not None
+            if (found := each.of(name)) is not None and found.over_plain is not None
         ]
         lines.append(Line(name, points))
     return [line for line in lines if line.points]
@@ -113,7 +113,7 @@ def _draw(plot: Plot, title: str, path: Path) -> None:
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_ylim(bottom=0.0)
     axes.set_xlabel(plot.across)
-    axes.set_ylabel("tokens/s over the target alone")
+    axes.set_ylabel("tokens/s over those without drafts")
     axes.set_title(title, fontsize="medium")
     axes.grid(alpha=0.3)
     axes.legend()

@@ -22,6 +22,7 @@ class Generated:
     target_seconds: float | None = None  # inside its decodes after the prompt's
     draft_seconds: float | None = None
     wire_bytes: int | None = None
+    alone_rate: float | None = None  # tokens/s of the target in llama.cpp without messages
     told: Mapping[str, Any] = field(default_factory=dict)  # all that the service said at the end
 
     @property
@@ -85,6 +86,12 @@ class Turn:
         """Tokens per second of all users together, after the first one; None without any."""
         seconds = self.later_seconds
         return self.later_token_count / seconds if seconds > 0.0 else None
+
+    @property
+    def alone_rate(self) -> float | None:
+        """What the target reported at last as the token rate of llama.cpp alone, for one user."""
+        known = [trial.alone_rate for trial in self.trials if trial.alone_rate is not None]
+        return known[-1] if known else None
 
     def count_short(self, token_limit: int) -> int:
         """Return how many texts ended before the limit."""

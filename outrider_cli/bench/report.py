@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from outrider_cli.bench.figures import Estimate, Summary, best_peer, paired, rate_ratio
 from outrider_cli.bench.records import Block
-from outrider_cli.bench.variants import ALONE, PEER
+from outrider_cli.bench.variants import PEER, PLAIN
 
 if TYPE_CHECKING:
     from outrider_cli.bench.machine import Machine
@@ -24,7 +24,8 @@ _PROCESSES = ("all", "target", "draft", "orchestrator")
 
 LEGEND = (
     "Medians over the repetitions, with 95 % intervals in brackets (bootstrap).",
-    "times alone  over the tokens/s of the target alone in the same repetition",
+    "times alone  over the target as llama.cpp runs it, unpadded and without messages, as it says",
+    "times plain  over our own tokens/s without drafts in the same repetition",
     "formula      what the papers predict for serial drafts of that length",
     "of ceiling   over the tokens/s if decoding, by target and draft, were all",
     "gap          between tokens; those of one round come at once, with gaps of 0",
@@ -79,7 +80,7 @@ def pair_lines(
     if here:
         lines += _block_lines(here[0], width)
     if len(here) > 1:
-        lines += ["", "users at once: tokens/s of all together, and times alone at the same load"]
+        lines += ["", "users at once: tokens/s of all together, and times plain at the same load"]
         lines += users_table(here, width)
         for measured in here[1:]:
             lines += _peer_lines(measured, width)
@@ -95,9 +96,17 @@ def _model_line(role: str, result: PairResult) -> str:
     return f"{role:<7}  {model.name}, {model.weight_byte_count / 1e6:.0f} MB, {threads}"
 
 
+def _alone_lines(summaries: Sequence[Summary]) -> list[str]:
+    """Return what the target makes alone, where it has measured that."""
+    known = next((each.alone_rate for each in summaries if each.alone_rate is not None), None)
+    if known is None:
+        return []
+    return [f"alone    {_cell(known, _number(1), True)} tokens/s, the target in llama.cpp"]
+
+
 def _block_lines(measured: Measured, width: int) -> list[str]:
     summaries = measured.summaries
-    lines = ["", "speed", *speed_table(summaries, width)]
+    lines = [*_alone_lines(summaries), "", "speed", *speed_table(summaries, width)]
     if any(_is_swept(each) for each in summaries):
         lines += ["", "draft lengths", *length_table(summaries, width)]
     lines += _peer_lines(measured, width)
@@ -142,19 +151,22 @@ def _number(digits: int, scale: float = 1.0) -> Shown:
 
 def speed_table(summaries: Iterable[Summary], width: int) -> list[str]:
     """Return how fast the variants are, by measure and by theory."""
-    rows = [(s.variant, (s.token_rate, s.ratio, s.formula, s.of_ceiling)) for s in summaries]
-    titles = ("variant", "tokens/s", "times alone", "formula", "of ceiling")
-    return _fitted(titles, rows, (_number(1), *[_number(2)] * 3), width)
+    rows = [
+        (s.variant, (s.token_rate, s.over_alone, s.over_plain, s.formula, s.of_ceiling))
+        for s in summaries
+    ]
+    titles = ("variant", "tokens/s", "times alone", "times plain", "formula", "of ceiling")
+    return _fitted(titles, rows, (_number(1), *[_number(2)] * 4), width)
 
 
 def length_table(summaries: Iterable[Summary], width: int) -> list[str]:
     """Return what each draft length yields."""
     rows = [
-        (str(s.length), (s.acceptance, s.tokens_per_round, s.token_rate, s.ratio))
+        (str(s.length), (s.acceptance, s.tokens_per_round, s.token_rate, s.over_plain))
         for s in summaries
-        if s.variant == ALONE or _is_swept(s)
+        if s.variant == PLAIN or _is_swept(s)
     ]
-    titles = ("draft length", "acceptance", "tokens/round", "tokens/s", "times alone")
+    titles = ("draft length", "acceptance", "tokens/round", "tokens/s", "times plain")
     return _fitted(titles, rows, (_number(3), _number(2), _number(1), _number(2)), width)
 
 
@@ -208,7 +220,7 @@ def users_table(blocks: Sequence[Measured], width: int) -> list[str]:
     return _widest(
         ["users", *(str(each.block.user_count) for each in blocks)],
         lambda count: [
-            [name, *(_rate_and_ratio(each.of(name), i < count) for i, each in enumerate(blocks))]
+            [name, *(_over_plain(each.of(name), i < count) for i, each in enumerate(blocks))]
             for name in names
         ],
         width,
@@ -222,7 +234,7 @@ def distance_table(blocks: Sequence[Measured], width: int) -> list[str]:
         ["ms", "measured", *names],
         lambda count: [
             [f"{each.block.round_trip_ms:g}", _round_trip(each.block)]
-            + [_rate_and_ratio(each.of(name), i < count) for i, name in enumerate(names)]
+            + [_over_alone(each.of(name), i < count) for i, name in enumerate(names)]
             for each in blocks
         ],
         width,
@@ -234,11 +246,20 @@ def _round_trip(block: Block) -> str:
     return f"{1e3 * known[len(known) // 2]:.1f}" if known else _NOTHING
 
 
-def _rate_and_ratio(summary: Summary | None, interval: bool) -> str:
-    if summary is None:
-        return _NOTHING
-    rate = _cell(summary.token_rate, _number(1))
-    return f"{rate} {_cell(summary.ratio, _number(2), interval)}"
+def _over_alone(summary: Summary | None, interval: bool) -> str:
+    return (
+        _rate_and_ratio(summary.token_rate, summary.over_alone, interval) if summary else _NOTHING
+    )
+
+
+def _over_plain(summary: Summary | None, interval: bool) -> str:
+    return (
+        _rate_and_ratio(summary.token_rate, summary.over_plain, interval) if summary else _NOTHING
+    )
+
+
+def _rate_and_ratio(rate: Estimate | None, ratio: Estimate | None, interval: bool) -> str:
+    return f"{_cell(rate, _number(1))} {_cell(ratio, _number(2), interval)}"
 
 
 # --- what to beware of ---

@@ -10,7 +10,7 @@ from outrider.errors import InvalidRequest
 from outrider.messages import MAX_DRAFT, Rule
 from outrider.speculation import Policy
 
-ALONE = "alone"
+PLAIN = "plain"
 SERIAL = "serial"
 PEER = "llama-server"
 
@@ -32,7 +32,7 @@ class Variant:
 NAMED = {
     variant.name: variant
     for variant in (
-        Variant(ALONE, {"enabled": False}, 0),
+        Variant(PLAIN, {"enabled": False}, 0),
         Variant(SERIAL, {**_FIXED, "run_ahead": False}, _SERIAL_LENGTH),
         Variant("ahead", {**_FIXED, "run_ahead": True}, _SERIAL_LENGTH),
         Variant("measured", {"policy": Policy.MEASURED}),
@@ -41,14 +41,14 @@ NAMED = {
         Variant("rejection", {"acceptance": Rule.REJECTION}),
     )
 }
-DISTANT = (ALONE, SERIAL, "measured")
+DISTANT = (PLAIN, SERIAL, "measured")
 """What is measured at every round trip."""
 
 _RULES = ("match", "rejection")  # greedy text knows no other distribution
 
 
 def named_variants(names: Sequence[str], greedy: bool) -> list[Variant]:
-    """Return variants by name, the target alone first; without names all that make sense.
+    """Return variants by name, the one without drafts first; without names all that make sense.
 
     Raises InvalidRequest for a name that is not known.
     """
@@ -56,7 +56,7 @@ def named_variants(names: Sequence[str], greedy: bool) -> list[Variant]:
         if name not in NAMED:
             raise InvalidRequest("variants", f"has {name}, which is none of {', '.join(NAMED)}")
     wanted = names or [name for name in NAMED if not (greedy and name in _RULES)]
-    return [variant for name, variant in NAMED.items() if name == ALONE or name in wanted]
+    return [variant for name, variant in NAMED.items() if name == PLAIN or name in wanted]
 
 
 def length_variants(lengths: Iterable[int]) -> list[Variant]:

@@ -88,7 +88,7 @@ def measured(path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
 
 
 def test_variants_and_users_take_turns(tmp_path: Path):
-    made, out = measured(tmp_path, "--variants", "alone,serial", "--users", "1,2")
+    made, out = measured(tmp_path, "--variants", "plain,serial", "--users", "1,2")
     assert made["command"][1] == "bench" and "--users" in made["command"]
     assert made["machine"]["versions"]["outrider"] and made["machine"]["cpu"]
     (pair,) = made["pairs"]
@@ -101,7 +101,7 @@ def test_variants_and_users_take_turns(tmp_path: Path):
     for block in pair["blocks"]:
         turns = block["turns"]
         found = sorted((turn["variant"], turn["repetition"]) for turn in turns)
-        assert found == [("alone", 0), ("alone", 1), ("serial", 0), ("serial", 1)]
+        assert found == [("plain", 0), ("plain", 1), ("serial", 0), ("serial", 1)]
         assert {len(turn["trials"]) for turn in turns} == {block["user_count"]}
         assert all(
             turn["cpu_seconds"].keys() == {"target", "draft", "orchestrator"} for turn in turns
@@ -109,10 +109,10 @@ def test_variants_and_users_take_turns(tmp_path: Path):
         for trial in (trial for turn in turns for trial in turn["trials"]):
             assert sum(count for _, count in trial["deltas"]) == 16
             assert trial["told"]["prompt_token_count"] == 12
-        alone, serial = block["variants"]
-        assert (alone["variant"], serial["variant"]) == ("alone", "serial")
-        assert alone["ratio"] == {"value": 1.0, "low": 1.0, "high": 1.0}
-        assert alone["acceptance"] is None and 0.0 < serial["acceptance"]["value"] <= 1.0
+        plain, serial = block["variants"]
+        assert (plain["variant"], serial["variant"]) == ("plain", "serial")
+        assert plain["over_plain"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+        assert plain["acceptance"] is None and 0.0 < serial["acceptance"]["value"] <= 1.0
         assert len(serial["acceptance_by_position"]) == 3
         assert serial["token_count"] == 2 * 16 * block["user_count"]
         assert (serial["formula"] is not None) == (block["user_count"] == 1)
@@ -125,11 +125,11 @@ def test_a_peer_takes_turns_too(tmp_path: Path):
     server.chmod(server.stat().st_mode | stat.S_IXUSR)
     peer = ("--peer", f"llama-server={server}", "--peer-draft-lengths", "2")
     made, out = measured(
-        tmp_path, "--variants", "alone,rejection", "--temperature", "0.8", "--users", "2", *peer
+        tmp_path, "--variants", "plain,rejection", "--temperature", "0.8", "--users", "2", *peer
     )
     (block,) = made["pairs"][0]["blocks"]
     summaries = {each["variant"]: each for each in block["variants"]}
-    assert list(summaries) == ["alone", "rejection", "llama-server", "llama-server n=2"]
+    assert list(summaries) == ["plain", "rejection", "llama-server", "llama-server n=2"]
     drafted = summaries["llama-server n=2"]
     assert drafted["acceptance"]["value"] == 0.5
     assert drafted["tokens_per_round"]["value"] == 15 / 8
@@ -142,11 +142,11 @@ def test_a_peer_takes_turns_too(tmp_path: Path):
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_a_draft_far_away_is_measured_at_every_round_trip(tmp_path: Path):
     few = ("--prompts", "1", "--tokens", "8")
-    made, out = measured(tmp_path, "--variants", "alone", "--round-trips", "0,30", *few)
+    made, out = measured(tmp_path, "--variants", "plain", "--round-trips", "0,30", *few)
     here, near, far = made["pairs"][0]["blocks"]
     assert [b["round_trip_ms"] for b in (here, near, far)] == [None, 0, 30]
     for block in (near, far):
-        assert sorted(turn["variant"] for turn in block["turns"]) == ["alone", "measured", "serial"]
+        assert sorted(turn["variant"] for turn in block["turns"]) == ["plain", "measured", "serial"]
     assert min(turn["round_trip_seconds"] for turn in far["turns"]) >= 0.030
     assert "\nround trip to the draft: " in out
 
@@ -155,7 +155,7 @@ def test_prompts_are_pieces_of_a_text(tmp_path: Path):
     text = tmp_path / "text.py"
     text.write_text("def add(a, b):\n    return a + b\n" * 4)
     made, _ = measured(
-        tmp_path, "--variants", "alone", "--prompt-file", str(text), "--prompts", "1"
+        tmp_path, "--variants", "plain", "--prompt-file", str(text), "--prompts", "1"
     )
     assert made["settings"]["prompt_file"] == str(text)
 
@@ -163,7 +163,7 @@ def test_prompts_are_pieces_of_a_text(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("--variants", "fast"), 1, "variants: has fast, which is none of alone, serial, "),
+        (("--variants", "fast"), 1, "variants: has fast, which is none of plain, serial, "),
         (("--users", "one"), 1, "users: is not numbers such as 1,2,3: one"),
         (("--users", "0"), 1, "users: must be at least 1, not 0"),
         (("--draft-lengths", "99"), 1, "draft_lengths: must be in [1, 64], not 99"),

@@ -21,9 +21,9 @@ from outrider_cli.bench.figures import (
 from outrider_cli.bench.records import Block, Generated, Turn
 from outrider_cli.bench.variants import NAMED, Variant, length_variants, peer_variants
 
-ALONE, SERIAL = NAMED["alone"], NAMED["serial"]
+PLAIN, SERIAL = NAMED["plain"], NAMED["serial"]
 
-PLAIN = Generated(
+UNDRAFTED = Generated(
     begin=100.0,
     deltas=((0.5, 1), (1.5, 1), (2.5, 1), (3.5, 1)),
     finish="token limit",
@@ -31,6 +31,7 @@ PLAIN = Generated(
     target_seconds=2.4,
     draft_seconds=0.0,
     wire_bytes=120,
+    alone_rate=1.25,
 )
 """Four tokens, a second each after the first; 0.8 s of it in the target."""
 
@@ -64,35 +65,35 @@ def exactly(value: float) -> Estimate:
 
 def test_tokens_of_one_delta_have_no_time_between_them():
     assert DRAFTED.gaps == [1.5, 0.0, 0.0, 0.0, 1.5, 0.0]
-    assert PLAIN.gaps == [1.0, 1.0, 1.0]
+    assert UNDRAFTED.gaps == [1.0, 1.0, 1.0]
 
 
 def test_a_first_delta_of_several_tokens_begins_with_gaps_of_nothing():
-    assert replace(PLAIN, deltas=((0.5, 3), (1.0, 1))).gaps == [0.0, 0.0, 0.5]
+    assert replace(UNDRAFTED, deltas=((0.5, 3), (1.0, 1))).gaps == [0.0, 0.0, 0.5]
 
 
 def test_a_trial_without_tokens_has_no_times():
-    empty = replace(PLAIN, deltas=())
+    empty = replace(UNDRAFTED, deltas=())
     assert (empty.token_count, empty.first_token_seconds, empty.gaps) == (0, None, [])
-    assert turn(ALONE, empty).token_rate is None
+    assert turn(PLAIN, empty).token_rate is None
 
 
 def test_the_rate_of_one_user_counts_from_the_first_token():
-    assert turn(ALONE, PLAIN).token_rate == 1.0
+    assert turn(PLAIN, UNDRAFTED).token_rate == 1.0
     assert turn(SERIAL, DRAFTED).token_rate == 2.0
 
 
 def test_the_rate_of_several_users_is_that_of_all_together():
     # From the earliest first token at 100.5 to the last one at 105.5: all but one of eight.
-    late = replace(PLAIN, begin=102.0)
-    both = Turn(variant="alone", repetition=0, trials=(late, PLAIN))
+    late = replace(UNDRAFTED, begin=102.0)
+    both = Turn(variant="plain", repetition=0, trials=(late, UNDRAFTED))
     assert both.later_seconds == 5.0
     assert both.token_rate == 7.0 / 5.0
 
 
 def test_texts_that_ended_early_are_counted():
-    assert turn(ALONE, PLAIN).count_short(4) == 0
-    assert turn(ALONE, PLAIN).count_short(5) == 1
+    assert turn(PLAIN, UNDRAFTED).count_short(4) == 0
+    assert turn(PLAIN, UNDRAFTED).count_short(5) == 1
 
 
 # --- estimates ---
@@ -146,8 +147,8 @@ def test_percentiles_are_of_all_values_together():
 
 def test_a_ratio_is_paired_by_repetition():
     fast = [turn(SERIAL, DRAFTED, 0), turn(SERIAL, DRAFTED, 2)]
-    slow = replace(PLAIN, deltas=((0.5, 1), (4.5, 2)))
-    alone = [turn(ALONE, PLAIN, 1), turn(ALONE, slow, 2)]
+    slow = replace(UNDRAFTED, deltas=((0.5, 1), (4.5, 2)))
+    alone = [turn(PLAIN, UNDRAFTED, 1), turn(PLAIN, slow, 2)]
     assert paired(fast, alone) == [(fast[1], alone[1])]
     assert rate_ratio(paired(fast, alone)) == exactly(4.0)
 
@@ -168,14 +169,16 @@ def block(*turns: Turn, users: int = 1) -> Block:
 
 def test_the_summary_of_a_variant():
     both = block(
-        turn(ALONE, PLAIN, target=3.0, draft=0.0, orchestrator=0.15),
+        turn(PLAIN, UNDRAFTED, target=3.0, draft=0.0, orchestrator=0.15),
         turn(SERIAL, DRAFTED, target=3.0, draft=0.6, orchestrator=0.3),
     )
     found = summarize(SERIAL, both, 8)
     assert (found.variant, found.length) == ("serial", 3)
     assert (found.turn_count, found.token_count, found.short_count) == (1, 7, 1)
     assert found.token_rate == exactly(2.0)
-    assert found.ratio == exactly(2.0)
+    assert found.alone_rate == exactly(1.25)
+    assert found.over_alone == exactly(1.6)
+    assert found.over_plain == exactly(2.0)
     assert found.first_token_seconds == exactly(0.5)
     assert found.gap_seconds == (exactly(0.0), exactly(1.5), exactly(1.5))
     assert found.acceptance == exactly(4 / 6)
@@ -196,9 +199,10 @@ def test_the_summary_of_a_variant():
     assert found.formula == exactly(predicted_ratio(4 / 5, 3, 0.1 / 0.8))
 
 
-def test_the_target_alone_is_its_own_measure():
-    found = summarize(ALONE, block(turn(ALONE, PLAIN)), 4)
-    assert found.ratio == exactly(1.0)
+def test_without_drafts_we_are_our_own_measure():
+    found = summarize(PLAIN, block(turn(PLAIN, UNDRAFTED)), 4)
+    assert found.over_plain == exactly(1.0)
+    assert found.over_alone == exactly(0.8)
     assert found.of_ceiling == exactly(1.0 / (3 / 2.4))
     assert found.acceptance is None and found.formula is None
     assert found.acceptance_by_position == () and found.cpu_seconds_per_token == {}
@@ -207,27 +211,47 @@ def test_the_target_alone_is_its_own_measure():
 def test_a_draft_that_runs_ahead_costs_what_a_serial_one_does():
     busy = replace(DRAFTED, draft_seconds=6.0)
     two = length_variants([2])[0]
-    turns = block(turn(ALONE, PLAIN), turn(SERIAL, DRAFTED), turn(two, busy))
+    turns = block(turn(PLAIN, UNDRAFTED), turn(SERIAL, DRAFTED), turn(two, busy))
     assert summarize(two, turns, 8).formula == exactly(predicted_ratio(4 / 5, 2, 0.1 / 0.8))
-    without = block(turn(ALONE, PLAIN), turn(two, busy))
+    without = block(turn(PLAIN, UNDRAFTED), turn(two, busy))
     assert summarize(two, without, 8).formula == exactly(predicted_ratio(4 / 5, 2, 1.0 / 0.8))
 
 
 def test_users_at_once_share_decodes_so_there_is_no_ceiling():
-    found = summarize(SERIAL, block(turn(ALONE, PLAIN), turn(SERIAL, DRAFTED), users=2), 8)
+    found = summarize(SERIAL, block(turn(PLAIN, UNDRAFTED), turn(SERIAL, DRAFTED), users=2), 8)
     assert (found.ceiling, found.of_ceiling, found.formula) == (None, None, None)
 
 
+def test_one_user_alone_is_no_measure_of_several():
+    found = summarize(SERIAL, block(turn(PLAIN, UNDRAFTED), turn(SERIAL, DRAFTED), users=2), 8)
+    assert (found.alone_rate, found.over_alone) == (None, None)
+    assert found.over_plain == exactly(2.0)
+
+
+def test_a_peer_is_measured_by_the_same_target_alone():
+    server = peer_variants([])[0]
+    found = summarize(server, block(turn(PLAIN, UNDRAFTED), turn(server, DRAFTED)), 8)
+    assert found.over_alone == exactly(1.6)
+
+
+def test_a_target_that_does_not_say_how_fast_it_is_alone_is_no_measure():
+    silent = replace(UNDRAFTED, alone_rate=None)
+    found = summarize(SERIAL, block(turn(PLAIN, silent), turn(SERIAL, DRAFTED)), 8)
+    assert (found.alone_rate, found.over_alone) == (None, None)
+
+
 def test_only_variants_that_ran_are_summarized_in_the_order_given():
-    turns = block(turn(SERIAL, DRAFTED), turn(ALONE, PLAIN))
-    assert [s.variant for s in summarize_block(NAMED.values(), turns, 8)] == ["alone", "serial"]
+    turns = block(turn(SERIAL, DRAFTED), turn(PLAIN, UNDRAFTED))
+    assert [s.variant for s in summarize_block(NAMED.values(), turns, 8)] == ["plain", "serial"]
 
 
 def test_the_best_peer_is_the_fastest_with_or_without_drafts():
     peers = peer_variants([2, 4])
     rates = zip(peers, (3.0, 2.0, 4.0), strict=True)
-    turns = [turn(each, replace(PLAIN, deltas=((0.0, 1), (seconds, 1)))) for each, seconds in rates]
-    summaries = summarize_block([ALONE, *peers], block(turn(ALONE, PLAIN), *turns), 2)
+    turns = [
+        turn(each, replace(UNDRAFTED, deltas=((0.0, 1), (seconds, 1)))) for each, seconds in rates
+    ]
+    summaries = summarize_block([PLAIN, *peers], block(turn(PLAIN, UNDRAFTED), *turns), 2)
     best = best_peer(summaries)
     assert best is not None and best.variant == "llama-server n=2"
     assert best_peer(summaries[:1]) is None

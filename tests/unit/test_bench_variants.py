@@ -18,24 +18,24 @@ from outrider_cli.bench.variants import length_variants, named_variants, peer_va
 
 def test_greedy_text_needs_no_comparison_of_rules():
     greedy = [variant.name for variant in named_variants((), greedy=True)]
-    assert greedy == ["alone", "serial", "ahead", "measured", "classic"]
+    assert greedy == ["plain", "serial", "ahead", "measured", "classic"]
     sampled = [variant.name for variant in named_variants((), greedy=False)]
     assert sampled == [*greedy, "match", "rejection"]
 
 
-def test_the_target_alone_always_runs_and_comes_first():
+def test_the_variant_without_drafts_always_runs_and_comes_first():
     names = [variant.name for variant in named_variants(("rejection", "serial"), greedy=True)]
-    assert names == ["alone", "serial", "rejection"]
+    assert names == ["plain", "serial", "rejection"]
 
 
 def test_an_unknown_variant_is_refused():
-    with pytest.raises(InvalidRequest, match="variants: has fast, which is none of alone, serial"):
+    with pytest.raises(InvalidRequest, match="variants: has fast, which is none of plain, serial"):
         named_variants(("fast",), greedy=True)
 
 
 def test_variants_are_options_of_a_request():
     options = {v.name: GenerateOptions(**v.changes) for v in named_variants((), greedy=False)}
-    assert not options["alone"].enabled
+    assert not options["plain"].enabled
     assert options["serial"].speculation == {
         "enabled": True,
         "policy": Policy.FIXED,
