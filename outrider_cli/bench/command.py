@@ -75,6 +75,32 @@ RoundTrips = Annotated[
         rich_help_panel=_WORK,
     ),
 ]
+TargetRoundTrips = Annotated[
+    str,
+    typer.Option(
+        metavar="MS,MS,...",
+        help="Also with a target so far away from all else; needs the same.",
+        show_default="none",
+        rich_help_panel=_WORK,
+    ),
+]
+Apart = Annotated[
+    bool,
+    typer.Option(
+        "--apart",
+        help="Each service on cores of its own, as on machines apart; the peer on the target's.",
+        rich_help_panel=_WORK,
+    ),
+]
+BesideNumerics = Annotated[
+    str,
+    typer.Option(
+        metavar="PROFILE,...",
+        help="Also with a target under these numerics: exact, native.",
+        show_default="none",
+        rich_help_panel=_WORK,
+    ),
+]
 Repetitions = Annotated[
     int,
     typer.Option(
@@ -140,6 +166,9 @@ def bench(
     draft_lengths: DraftLengths = "1,2,3,4,6,8",
     users: Users = "1",
     round_trips: RoundTrips = "",
+    target_round_trips: TargetRoundTrips = "",
+    apart: Apart = False,
+    beside_numerics: BesideNumerics = "",
     prompts: Repetitions = 10,
     tokens: Tokens = 256,
     prompt_tokens: PromptTokens = 64,
@@ -164,7 +193,6 @@ def bench(
     So a slow minute hits all of them alike. Leave the machine alone meanwhile.
     """
     from outrider.sampling import SamplingParameters
-    from outrider_cli.bench.llama_server import check_binary
     from outrider_cli.bench.settings import Settings
     from outrider_cli.bench.variants import length_variants, named_variants
 
@@ -173,9 +201,8 @@ def bench(
     _check_counts(prompts=(prompts, 1), tokens=(tokens, 2), prompt_tokens=(prompt_tokens, 2))
     _check_files(prompt_file, json_file, plots)
     sampling = SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    names = [name.strip() for name in variants.split(",") if name.strip()]
     settings = Settings(
-        variants=tuple(named_variants(names, sampling.greedy)),
+        variants=tuple(named_variants(_names(variants), sampling.greedy)),
         lengths=tuple(length_variants(read_numbers("draft_lengths", draft_lengths, 1))),
         users=tuple(read_numbers("users", users, 1)) or (1,),
         round_trips_ms=tuple(read_numbers("round_trips", round_trips, 0)),
@@ -185,10 +212,9 @@ def bench(
         prompt_file=prompt_file,
         sampling=sampling,
         seed=seed,
-        peer=check_binary(peer) if peer else None,
-        peer_lengths=tuple(read_numbers("peer_draft_lengths", peer_draft_lengths, 1)),
-        peer_options=_split(peer_options),
     )
+    settings = _with_peer(settings, peer, peer_draft_lengths, peer_options)
+    settings = _elsewhere(settings, target_round_trips, apart, beside_numerics)
     settings, notes = _without_impossible(settings)
     hosted = list(_hosted(_read_pairs(pair, model, draft_model), settings, engine, draft_engine))
     _run(settings, hosted, notes, json_file, plots)
@@ -220,10 +246,61 @@ def _without_impossible(settings: Settings) -> tuple[Settings, list[str]]:
     """Return what can be measured here, and notes on what cannot."""
     from outrider_cli.bench.shaper import why_not
 
-    if settings.round_trips_ms and (reason := why_not()):
+    if (settings.round_trips_ms or settings.target_round_trips_ms) and (reason := why_not()):
         note = f"round trips were not measured: {reason}"
-        return replace(settings, round_trips_ms=()), [note]
+        return replace(settings, round_trips_ms=(), target_round_trips_ms=()), [note]
     return settings, []
+
+
+def _with_peer(settings: Settings, peer: str | None, lengths: str, options: str) -> Settings:
+    """Return the settings with what runs in turn with ours."""
+    from outrider_cli.bench.llama_server import check_binary
+
+    return replace(
+        settings,
+        peer=check_binary(peer) if peer else None,
+        peer_lengths=tuple(read_numbers("peer_draft_lengths", lengths, 1)),
+        peer_options=_split(options),
+    )
+
+
+def _elsewhere(settings: Settings, target_round_trips: str, apart: bool, numerics: str) -> Settings:
+    """Return the settings with where else, and how else, the target is to run."""
+    return replace(
+        settings,
+        target_round_trips_ms=tuple(read_numbers("target_round_trips", target_round_trips, 0)),
+        cores=_own_cores() if apart else {},
+        numerics=_read_numerics(numerics),
+    )
+
+
+def _own_cores() -> dict[str, list[int]]:
+    """Return the cores of each service. Raises InvalidConfig where they cannot be told apart."""
+    from outrider.errors import InvalidConfig
+    from outrider_cli.bench.cores import own_cores, why_not_apart
+
+    if reason := why_not_apart():
+        raise InvalidConfig("apart", f"is not possible here: {reason}")
+    cores = own_cores()
+    assert cores is not None
+    return cores
+
+
+def _names(text: str) -> list[str]:
+    """Return the names of `one,two`."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _read_numerics(text: str) -> tuple[str, ...]:
+    """Return the numerics of `exact,native`, each once. Raises InvalidRequest."""
+    from outrider.engine.model import Numerics
+    from outrider.errors import InvalidRequest
+
+    names = dict.fromkeys(_names(text))
+    for name in names:
+        if name not in {each.value for each in Numerics}:
+            raise InvalidRequest("beside_numerics", f"has {name}, neither exact nor native")
+    return tuple(names)
 
 
 def read_numbers(name: str, text: str, least: int) -> list[int]:
@@ -348,9 +425,11 @@ def _measured(settings: Settings, result: PairResult) -> list[Measured]:
     """Return the figures of every block that has any."""
     from outrider_cli.bench.figures import summarize_block
     from outrider_cli.bench.report import Measured
-    from outrider_cli.bench.variants import NAMED, peer_variants
+    from outrider_cli.bench.variants import NAMED, numerics_variants, peer_variants
 
-    known = (*NAMED.values(), *settings.lengths, *peer_variants(settings.peer_lengths))
+    others = [each for profile in settings.numerics for each in numerics_variants(profile)]
+    peers = peer_variants(settings.peer_lengths)
+    known = (*NAMED.values(), *settings.lengths, *others, *peers)
     return [
         Measured(block, summarize_block(known, block, settings.token_limit))
         for block in result.blocks

@@ -42,7 +42,7 @@ def _plain(value: Any) -> Any:
     """Return what JSON can hold: the value of an enum, the text of a path."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
     value = getattr(value, "value", value)
     return value if isinstance(value, bool | int | float | str | None) else str(value)
@@ -57,6 +57,7 @@ def _pair_object(result: PairResult, blocks: Sequence[Measured]) -> dict[str, An
             {
                 "user_count": each.block.user_count,
                 "round_trip_ms": each.block.round_trip_ms,
+                "far": each.block.far,
                 "variants": [asdict(summary) for summary in each.summaries],
                 "turns": [_turn_object(asdict(turn)) for turn in each.block.turns],
             }

@@ -18,10 +18,10 @@ import socket
 import tempfile
 import time
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +29,7 @@ from typing import IO, Any
 from outrider.errors import InvalidConfig, PeerUnavailable, ServiceStopped
 from outrider.processes import stop_process
 from outrider.sampling import SamplingParameters
+from outrider_cli.bench.cores import pinned
 from outrider_cli.bench.records import Generated
 from outrider_cli.bench.variants import Variant, peer_variants
 
@@ -51,6 +52,7 @@ class PeerPlan:
     users: int
     lengths: tuple[int, ...]  # of drafts; one more process runs without
     options: tuple[str, ...] = ()  # more of them, as they are
+    cores: Mapping[str, Sequence[int]] = field(default_factory=dict)  # it has the target's
 
 
 def command_line(plan: PeerPlan, length: int, port: int) -> list[str]:
@@ -60,7 +62,8 @@ def command_line(plan: PeerPlan, length: int, port: int) -> list[str]:
         *("--spec-draft-n-max", str(length)),
     )
     return [
-        *(str(plan.binary), "--model", str(plan.target), "--host", _HOST, "--port", str(port)),
+        *pinned([str(plan.binary)], plan.cores, "target"),
+        *("--model", str(plan.target), "--host", _HOST, "--port", str(port)),
         *("--threads", str(plan.threads), "--parallel", str(plan.users)),
         *("--ctx-size", str(plan.context * plan.users)),  # of all slots together
         *("--cache-ram", "0"),  # every prompt is new; a copy of the last would be for nothing

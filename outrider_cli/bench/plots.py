@@ -1,4 +1,4 @@
-"""Draws what drafts gain as PNG files: by draft length, by users, by round trip. Needs matplotlib."""
+"""Draws what drafts gain as PNG files: by draft length, users, round trip. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from outrider.errors import InvalidConfig
 from outrider_cli.bench.figures import Estimate
-from outrider_cli.bench.report import Measured
+from outrider_cli.bench.report import Measured, blocks_away
 from outrider_cli.bench.variants import PEER, PLAIN
 
 _INCHES = (7.0, 4.2)
@@ -37,11 +37,19 @@ class Plot:
 def make_plots(blocks: Sequence[Measured]) -> list[Plot]:
     """Return a plot for whatever was measured in more than one place."""
     here = [each for each in blocks if each.block.round_trip_ms is None]
-    far = [each for each in blocks if each.block.round_trip_ms is not None]
     plots = [
         Plot("draft-length", "draft length, tokens", _length_lines(here[0]) if here else []),
         Plot("users", "users at once", _lines_over(here)),
-        Plot("round-trip", "round trip to the draft, ms", _lines_over(far)),
+        Plot(
+            "round-trip",
+            "round trip to the draft, ms",
+            _lines_over(blocks_away(blocks, "draft")),
+        ),
+        Plot(
+            "target-round-trip",
+            "round trip to the target, ms",
+            _lines_over(blocks_away(blocks, "target")),
+        ),
     ]
     return [plot for plot in plots if any(len(line.points) > 1 for line in plot.lines)]
 

@@ -61,7 +61,7 @@ class Turn:
     cpu_seconds: Mapping[str, float] = field(default_factory=dict)
     """By process, from the turn's first token to its last."""
     discarded_count: int = 0  # attempts before this one in which a text ended early
-    round_trip_seconds: float | None = None  # to the draft, measured before the turn
+    round_trip_seconds: float | None = None  # to what is far, measured before the turn
 
     @property
     def token_count(self) -> int:
@@ -104,7 +104,8 @@ class Block:
 
     user_count: int
     turns: Sequence[Turn]
-    round_trip_ms: float | None = None  # asked for; None where the draft is on this machine
+    round_trip_ms: float | None = None  # asked for; None where all is on this machine
+    far: str = "draft"  # what is so far away: `draft`, or `target` from all else
 
     def of(self, variant: str) -> list[Turn]:
         """Return the turns of one variant, in their order."""

@@ -45,6 +45,13 @@ class Measured:
         return next((each for each in self.summaries if each.variant == variant), None)
 
 
+def blocks_away(blocks: Iterable[Measured], role: str) -> list[Measured]:
+    """Return what was measured with the draft, or the target, behind a link."""
+    return [
+        each for each in blocks if each.block.round_trip_ms is not None and each.block.far == role
+    ]
+
+
 def run_lines(settings: Settings, machine: Machine) -> list[str]:
     """Return what was run, and on what."""
     distribution = settings.sampling
@@ -59,7 +66,14 @@ def run_lines(settings: Settings, machine: Machine) -> list[str]:
         f"run      {repetitions}, {settings.token_limit} tokens after "
         f"{settings.prompt_tokens} of prompt, {sampling}, seed {settings.seed}",
         f"machine  {machine.cpu}, {machine.core_count} cores, {_busyness(machine)}",
+        *_cores_lines(settings),
     ]
+
+
+def _cores_lines(settings: Settings) -> list[str]:
+    """Return which cores each service has to itself, if any."""
+    each = [f"{role} on {','.join(map(str, own))}" for role, own in settings.cores.items()]
+    return [f"apart    {', '.join(each)}"] if each else []
 
 
 def _busyness(machine: Machine) -> str:
@@ -75,7 +89,6 @@ def pair_lines(
 ) -> list[str]:
     """Return what a pair is, and all its tables."""
     here = [each for each in blocks if each.block.round_trip_ms is None]
-    far = [each for each in blocks if each.block.round_trip_ms is not None]
     lines = [_model_line(role, result) for role in ("target", "draft")]
     if here:
         lines += _block_lines(here[0], width)
@@ -84,9 +97,10 @@ def pair_lines(
         lines += users_table(here, width)
         for measured in here[1:]:
             lines += _peer_lines(measured, width)
-    if far:
-        lines += ["", "round trip to the draft: tokens/s, and times alone"]
-        lines += distance_table(far, width)
+    for role in ("draft", "target"):
+        if far := blocks_away(blocks, role):
+            lines += ["", f"round trip to the {role}: tokens/s, and times alone"]
+            lines += distance_table(far, width)
     return lines + early_lines(blocks, token_limit)
 
 

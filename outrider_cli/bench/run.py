@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from outrider.client import GenerateOptions, Model, OutriderClient, Started, Status
 from outrider.errors import InvalidRequest
 from outrider.rpc.security import ClientSecurity
+from outrider_cli import COMMAND
+from outrider_cli.bench.cores import pinned
 from outrider_cli.bench.interleave import Bench, Contender, Outrider
 from outrider_cli.bench.llama_server import LlamaServer, PeerPlan, running_peers
 from outrider_cli.bench.prompts import ordinary_tokens, random_prompts, text_prompts
 from outrider_cli.bench.records import Block, Turn
-from outrider_cli.bench.remote_draft import RemoteDraft, remote_draft
+from outrider_cli.bench.remote_model import RemoteModel, remote_model
 from outrider_cli.bench.settings import Settings
-from outrider_cli.bench.variants import DISTANT, NAMED
+from outrider_cli.bench.variants import DISTANT, NAMED, numerics_variants
 from outrider_cli.generate.run import wait_for_pair
 from outrider_cli.screen import Progress
-from outrider_cli.services.local import Hosted, LocalPlan, local_services
+from outrider_cli.services.local import Hosted, LocalPlan, LocalServices, local_services
 
 _TEXT_CHARACTERS = 200_000
 _PATIENT = ("--request-timeout", "1000000")  # whoever waits can press Ctrl-C
@@ -42,28 +44,64 @@ async def run_pair(
     """Measure a pair, block by block; what is done stays in `result`, however this ends."""
     await _run_here(settings, target, draft, result, progress)
     if settings.round_trips_ms:
-        await _run_far(settings, target, draft, result, progress)
+        await _run_draft_away(settings, target, draft, result, progress)
+    if settings.target_round_trips_ms:
+        await _run_target_away(settings, target, draft, result, progress)
 
 
 async def _run_here(
     settings: Settings, target: Hosted, draft: Hosted, result: PairResult, progress: Progress
 ) -> None:
     """Measure all variants and users with the three services on this machine."""
-    plan = LocalPlan(target=target, draft=draft, orchestrator=_PATIENT)
-    async with (
-        local_services(plan) as services,
-        OutriderClient(await services.start()) as client,
-    ):
+    plan = _plan(settings, target, draft)
+    async with AsyncExitStack() as stack:
+        services, client = await _started(stack, plan)
         status = await services.watch(wait_for_pair(client, progress))
         result.models.update(_models(status))
+        others = await _other_numerics(stack, settings, plan, target, progress)
         prompts = await services.watch(make_prompts(settings, target.model, client, result))
         bench = Bench(settings, prompts, progress.say, settings.seed)
         for index, users in enumerate(settings.users):
             swept = (*settings.variants, *(settings.lengths if index == 0 else ()))
-            ours = [Outrider(variant, client, services.pids) for variant in swept]
+            ours = [*(Outrider(variant, client, services.pids) for variant in swept), *others]
             peer_plan = _plan_peer(settings, target.model, draft.model, users, result)
             async with running_peers(peer_plan, progress.say) as peers:
                 await services.watch(_run_block(bench, ours, peers, users, result))
+
+
+def _plan(
+    settings: Settings, target: Hosted | str, draft: Hosted | str, more: Sequence[str] = ()
+) -> LocalPlan:
+    """Return what to start here; `more` are options of the orchestrator."""
+    return LocalPlan(
+        target=target,
+        draft=draft,
+        orchestrator=(*_PATIENT, *more),
+        commands={role: pinned(COMMAND, settings.cores, role) for role in settings.cores},
+    )
+
+
+async def _started(
+    stack: AsyncExitStack, plan: LocalPlan, security: ClientSecurity | None = None
+) -> tuple[LocalServices, OutriderClient]:
+    """Start services that end with the stack; return them and a client of theirs."""
+    services = await stack.enter_async_context(local_services(plan))
+    client = OutriderClient(await services.start(), *(() if security is None else (security,)))
+    return services, await stack.enter_async_context(client)
+
+
+async def _other_numerics(
+    stack: AsyncExitStack, settings: Settings, plan: LocalPlan, target: Hosted, progress: Progress
+) -> list[Outrider]:
+    """Start the pair once more for each of the other numerics; return what is measured of it."""
+    found = []
+    for profile in settings.numerics:
+        progress.say(f"starting the services, numerics {profile}")
+        other = replace(target, options=replace(target.options, numerics=profile))
+        services, client = await _started(stack, replace(plan, target=other))
+        await services.watch(wait_for_pair(client, progress))
+        found += [Outrider(each, client, services.pids) for each in numerics_variants(profile)]
+    return found
 
 
 async def _run_block(
@@ -97,50 +135,76 @@ def _plan_peer(
         users=users,
         lengths=settings.peer_lengths,
         options=settings.peer_options,
+        cores=settings.cores,
     )
 
 
-async def _run_far(
+async def _run_draft_away(
     settings: Settings, target: Hosted, draft: Hosted, result: PairResult, progress: Progress
 ) -> None:
     """Measure what is worth it at every round trip, with the draft behind a link."""
     progress.say("starting the services, with the draft far away")
-    async with remote_draft(draft) as far:
-        shown = ClientSecurity(token_file=far.token_file)
-        token = ("--token-file", str(far.token_file))
-        plan = LocalPlan(target=target, draft=far.address, orchestrator=(*_PATIENT, *token))
-        async with (
-            local_services(plan) as services,
-            OutriderClient(await services.start(), shown) as client,
-        ):
-            await services.watch(wait_for_pair(client, progress))
-            prompts = await services.watch(make_prompts(settings, target.model, client, result))
-            bench = Bench(settings, prompts, progress.say, settings.seed)
-            pids = {**services.pids, "draft": far.child.pid}
-            ours = [Outrider(NAMED[name], client, pids) for name in DISTANT]
-            await services.watch(_run_distances(bench, ours, far, result))
+    async with remote_model("draft", draft, settings.cores) as far:
+        plan = _plan(settings, target, far.address, far.token_options)
+        times = settings.round_trips_ms
+        await _run_away(settings, plan, target.model, far, times, result, progress)
+
+
+async def _run_target_away(
+    settings: Settings, target: Hosted, draft: Hosted, result: PairResult, progress: Progress
+) -> None:
+    """Measure the same with the target behind a link, and draft and orchestrator here."""
+    progress.say("starting the services, with the target far away")
+    async with remote_model("target", target, settings.cores) as far:
+        plan = _plan(settings, far.address, draft, far.token_options)
+        times = settings.target_round_trips_ms
+        await _run_away(settings, plan, target.model, far, times, result, progress)
+
+
+async def _run_away(
+    settings: Settings,
+    plan: LocalPlan,
+    target: Path,
+    far: RemoteModel,
+    round_trips_ms: Sequence[float],
+    result: PairResult,
+    progress: Progress,
+) -> None:
+    """Start what is here, and measure it with what is far at every round trip."""
+    async with AsyncExitStack() as stack:
+        services, client = await _started(stack, plan, ClientSecurity(token_file=far.token_file))
+        await services.watch(wait_for_pair(client, progress))
+        prompts = await services.watch(make_prompts(settings, target, client, result))
+        bench = Bench(settings, prompts, progress.say, settings.seed)
+        pids = {**services.pids, far.role: far.child.pid}
+        ours = [Outrider(NAMED[name], client, pids) for name in DISTANT]
+        await services.watch(_run_distances(bench, ours, far, round_trips_ms, result))
 
 
 async def _run_distances(
-    bench: Bench, ours: Sequence[Outrider], far: RemoteDraft, result: PairResult
+    bench: Bench,
+    ours: Sequence[Outrider],
+    far: RemoteModel,
+    round_trips_ms: Sequence[float],
+    result: PairResult,
 ) -> None:
     """Let the round trips take turns too.
 
     After each change of the link one uncounted generation per variant tells
     the controller: no real link changes between two requests.
     """
-    turns: dict[float, list[Turn]] = {ms: [] for ms in bench.settings.round_trips_ms}
+    turns: dict[float, list[Turn]] = {ms: [] for ms in round_trips_ms}
     result.blocks.extend(
-        Block(user_count=1, turns=own, round_trip_ms=ms) for ms, own in turns.items()
+        Block(user_count=1, turns=own, round_trip_ms=ms, far=far.role) for ms, own in turns.items()
     )
     for repetition in range(bench.settings.repetitions):
         order = list(turns)
-        random.Random(f"{bench.settings.seed} far {repetition}").shuffle(order)
+        random.Random(f"{bench.settings.seed} {far.role} far {repetition}").shuffle(order)
         for ms in order:
             await far.reshape(ms)
             measured = await far.round_trip()
             await bench.warm_up(ours, 1)
-            for turn in await bench.take_turns(ours, 1, repetition, f"{ms:g} ms away"):
+            for turn in await bench.take_turns(ours, 1, repetition, f"{far.role} {ms:g} ms away"):
                 turns[ms].append(replace(turn, round_trip_seconds=measured))
             if far.child.ended:
                 raise await far.child.end()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from outrider.sampling import SamplingParameters
@@ -16,13 +17,17 @@ class Settings:
     variants: tuple[Variant, ...]
     lengths: tuple[Variant, ...]  # the sweep of draft lengths, for the first number of users
     users: tuple[int, ...]
-    round_trips_ms: tuple[float, ...]
+    round_trips_ms: tuple[float, ...]  # to the draft
+    target_round_trips_ms: tuple[float, ...] = ()  # from the orchestrator, the draft beside it
+    numerics: tuple[str, ...] = ()  # more numerics of the target, beside what its options say
+    cores: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By role, as on machines apart; where it is empty all share all."""
     repetitions: int
     token_limit: int
     prompt_tokens: int
     prompt_file: Path | None
     sampling: SamplingParameters
     seed: int
-    peer: Path | None
-    peer_lengths: tuple[int, ...]
-    peer_options: tuple[str, ...]
+    peer: Path | None = None
+    peer_lengths: tuple[int, ...] = ()
+    peer_options: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outrider.errors import InvalidRequest
@@ -68,6 +68,12 @@ def length_variants(lengths: Iterable[int]) -> list[Variant]:
         Variant(f"n={length}", {"policy": Policy.FIXED, "n_max": length}, length)
         for length in lengths
     ]
+
+
+def numerics_variants(profile: str) -> list[Variant]:
+    """Return what runs under other numerics: without drafts, and as measured."""
+    both = (NAMED[PLAIN], NAMED["measured"])
+    return [replace(each, name=f"{each.name}, {profile}") for each in both]
 
 
 def peer_variants(lengths: Iterable[int]) -> list[Variant]:

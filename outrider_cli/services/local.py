@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +34,8 @@ class LocalPlan:
     draft: Hosted | str | None
     listen: str = ANY_PORT  # of the orchestrator
     orchestrator: tuple[str, ...] = ()  # more of its options
+    commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What runs a role, where that is not `COMMAND`."""
 
     @property
     def is_its_own_draft(self) -> bool:
@@ -67,8 +69,9 @@ class LocalServices:
         self._draft_address = draft.removeprefix(_PLAIN)
         peers = ("--target", target, *(("--draft", draft) if draft else ("--no-draft",)))
         words = (*peers, *plan.orchestrator)
+        command = plan.commands.get("orchestrator", COMMAND)
         self.orchestrator = await Child.start(
-            COMMAND, "orchestrator", plan.listen, words, self._tell
+            command, "orchestrator", plan.listen, words, self._tell
         )
         return await self.watch(self.orchestrator.address())
 
@@ -79,7 +82,8 @@ class LocalServices:
 
     async def _start_model(self, role: str, hosted: Hosted, listen: str = ANY_PORT) -> Child:
         words = (f"--model={hosted.model}", *arguments(hosted.options))
-        return await Child.start(COMMAND, role, listen, words, self._tell)
+        command = self._plan.commands.get(role, COMMAND)
+        return await Child.start(command, role, listen, words, self._tell)
 
     async def restart_draft(self) -> None:
         """Start the draft again where it was."""

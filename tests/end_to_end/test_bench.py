@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from outrider_cli.bench.cores import why_not_apart
 from outrider_cli.bench.shaper import why_not
 from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
 from tests.support.commands import Command, Result
@@ -146,9 +147,35 @@ def test_a_draft_far_away_is_measured_at_every_round_trip(tmp_path: Path):
     here, near, far = made["pairs"][0]["blocks"]
     assert [b["round_trip_ms"] for b in (here, near, far)] == [None, 0, 30]
     for block in (near, far):
-        assert sorted(turn["variant"] for turn in block["turns"]) == ["plain", "measured", "serial"]
+        assert sorted(turn["variant"] for turn in block["turns"]) == ["measured", "plain", "serial"]
     assert min(turn["round_trip_seconds"] for turn in far["turns"]) >= 0.030
     assert "\nround trip to the draft: " in out
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_a_target_far_away_is_measured_too(tmp_path: Path):
+    few = ("--prompts", "1", "--tokens", "8")
+    made, out = measured(tmp_path, "--variants", "plain", "--target-round-trips", "30", *few)
+    _, far = made["pairs"][0]["blocks"]
+    assert (far["far"], far["round_trip_ms"]) == ("target", 30)
+    assert min(turn["round_trip_seconds"] for turn in far["turns"]) >= 0.030
+    assert "\nround trip to the target: " in out and "round trip to the draft" not in out
+
+
+@pytest.mark.skipif(why_not_apart() is not None, reason=str(why_not_apart()))
+def test_services_have_cores_of_their_own_and_other_numerics_stand_beside(tmp_path: Path):
+    few = ("--prompts", "1", "--tokens", "8")
+    made, out = measured(
+        tmp_path, "--apart", "--beside-numerics", "exact", "--variants", "plain", *few
+    )
+    assert "\napart    target on " in out
+    pair = made["pairs"][0]
+    cores = made["settings"]["cores"]
+    assert not {*cores["target"]} & {*cores["draft"], *cores["orchestrator"]}
+    [block] = pair["blocks"]
+    names = sorted(turn["variant"] for turn in block["turns"])
+    assert names == ["measured, exact", "plain", "plain, exact"]
+    assert {each["variant"] for each in block["variants"]} == set(names)
 
 
 def test_prompts_are_pieces_of_a_text(tmp_path: Path):
@@ -164,6 +191,7 @@ def test_prompts_are_pieces_of_a_text(tmp_path: Path):
     ("arguments", "code", "message"),
     [
         (("--variants", "fast"), 1, "variants: has fast, which is none of plain, serial, "),
+        (("--beside-numerics", "fast"), 1, "beside_numerics: has fast, neither exact nor native"),
         (("--users", "one"), 1, "users: is not numbers such as 1,2,3: one"),
         (("--users", "0"), 1, "users: must be at least 1, not 0"),
         (("--draft-lengths", "99"), 1, "draft_lengths: must be in [1, 64], not 99"),

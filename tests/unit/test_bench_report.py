@@ -257,7 +257,7 @@ round trip to the draft: tokens/s, and times alone
 ms  measured                   plain                  serial
 0        0.0  16.0 0.80 [0.76, 0.84]  31.0 1.55 [1.47, 1.63]
 50      50.0  16.0 0.80 [0.76, 0.84]  18.0 0.90 [0.85, 0.95]
-"""
+"""  # noqa: E501
 
 AT_80 = """\
 target   large, 637 MB, 2 threads
@@ -440,3 +440,22 @@ def test_without_matplotlib_plots_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(InvalidConfig, match="plots: needs matplotlib: pip install"):
         check_matplotlib()
+
+
+def test_a_far_target_has_a_table_and_a_plot_of_its_own():
+    away = [replace(each, block=replace(each.block, far="target")) for each in FAR]
+    lines = pair_lines(RESULT, [ONE_USER, *FAR, *away], 256, 120)
+    titles = [line for line in lines if line.startswith("round trip to")]
+    assert titles == [
+        f"round trip to the {role}: tokens/s, and times alone" for role in ("draft", "target")
+    ]
+    first, second = (lines.index(title) for title in titles)
+    assert lines[first + 1 : first + 4] == lines[second + 1 : second + 4]
+    names = [plot.name for plot in make_plots([*FAR, *away])]
+    assert names == ["round-trip", "target-round-trip"]
+
+
+def test_cores_of_their_own_are_named():
+    apart = replace(SETTINGS, cores={"target": [0, 1], "draft": [3], "orchestrator": [2]})
+    assert "apart    target on 0,1, draft on 3, orchestrator on 2" in run_lines(apart, MACHINE)
+    assert not any(line.startswith("apart") for line in run_lines(SETTINGS, MACHINE))

@@ -1,4 +1,4 @@
-"""Puts a draft at the far end of a shaped link."""
+"""Puts a draft or a target at the far end of a shaped link."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import asyncio
 import secrets
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from outrider.processes import Child
 from outrider_cli import COMMAND
+from outrider_cli.bench.cores import pinned
 from outrider_cli.bench.shaper import Link, Shape
 from outrider_cli.options import arguments
 from outrider_cli.services.local import Hosted
@@ -22,13 +24,19 @@ _PINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteDraft:
-    """A draft service at the other end of a link, and the token that it demands."""
+class RemoteModel:
+    """A draft or target at the other end of a link, and the token that it demands."""
 
+    role: str
     address: str
     token_file: Path
     child: Child
     link: Link
+
+    @property
+    def token_options(self) -> tuple[str, ...]:
+        """What an orchestrator is told to be let in; it demands the same token of its clients."""
+        return ("--token-file", str(self.token_file))
 
     async def reshape(self, round_trip_ms: float) -> None:
         """Give the link another round trip, in milliseconds."""
@@ -48,13 +56,15 @@ class RemoteDraft:
 
 
 @asynccontextmanager
-async def remote_draft(hosted: Hosted) -> AsyncIterator[RemoteDraft]:
-    """Give a draft service behind a link without delay; both are gone at the end."""
+async def remote_model(
+    role: str, hosted: Hosted, cores: Mapping[str, Sequence[int]]
+) -> AsyncIterator[RemoteModel]:
+    """Give a draft or target behind a link without delay; both are gone at the end."""
     with TemporaryDirectory() as folder, Link(Shape()) as link:
         token_file = write_token(Path(folder, "token"))
-        child = await start_remote(link, "draft", hosted, token_file)
+        child = await start_remote(link, role, hosted, token_file, cores)
         try:
-            yield RemoteDraft(await child.address(), token_file, child, link)
+            yield RemoteModel(role, await child.address(), token_file, child, link)
         finally:
             await child.stop()
 
@@ -66,11 +76,17 @@ def write_token(path: Path) -> Path:
     return path
 
 
-async def start_remote(link: Link, role: str, hosted: Hosted, token_file: Path) -> Child:
-    """Start a model service at the far end of a link."""
+async def start_remote(
+    link: Link,
+    role: str,
+    hosted: Hosted,
+    token_file: Path,
+    cores: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> Child:
+    """Start a model service at the far end of a link, on the cores of its role if it has any."""
     options = ("--allow-remote", f"--token-file={token_file}", f"--model={hosted.model}")
     return await Child.start(
-        link.inside(COMMAND),
+        link.inside(pinned(COMMAND, cores, role)),
         role,
         f"{link.far_address}:0",
         (*options, *arguments(hosted.options)),
