@@ -44,16 +44,27 @@ class _Picker:
     def __init__(self, model: Model, session: SessionParameters) -> None:
         sampling = session.sampling
         self.seed, self.choice = session.seed, session.choice
-        self.takes_argmax = not sampling.beyond_basic()
+        self.takes_argmax = set(sampling.beyond_basic()) <= {"logit_bias"}
         self.dropped = len(session.dropped.token_ids)
         self._session = session
         chain = sampling if self.takes_argmax else sampling.unsure()
         sampler = model.sampler(chain, self.seed, self.choice)
         self._tracker = SamplerTracker(sampler, session.prompt_count)
+        known = [(i, bias) for i, bias in sampling.logit_bias if i < session.vocabulary]
+        self._biased = np.array([i for i, _ in known], np.int32)
+        self._bias = np.array([bias for _, bias in known], np.float32)
 
     def known(self, row: Row) -> Row:
         """Return the part of a row whose ids the target has, too."""
         return row[: self._session.vocabulary]
+
+    def biased(self, row: Row) -> Row:
+        """Return a row with the session's biases, an id that is named twice with both."""
+        if not len(self._biased):
+            return row
+        row = row.copy()
+        np.add.at(row, self._biased, self._bias)
+        return row
 
     def distribution(self, row: Row, base: int, line: Sequence[int]) -> Distribution:
         """Return what the chain makes of a row after the line."""
@@ -106,8 +117,11 @@ def _greedy(picker: _Picker) -> Guesser:
     def guess(row: Row, base: int, line: Sequence[int]) -> Guess:
         row = picker.known(row)
         if picker.takes_argmax:
+            row = picker.biased(row)
             best = int(row.argmax())
-            probability = 1.0 / float(np.exp(row - row[best]).sum())
+            # All are forbidden: it leads nowhere, and is only a guess.
+            is_possible = row[best] > -np.inf
+            probability = 1.0 / float(np.exp(row - row[best]).sum()) if is_possible else 0.0
         else:
             [(best, probability)] = most_probable(picker.distribution(row, base, line), 1)
         doubtful = picker.doubts(row, probability)

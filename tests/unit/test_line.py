@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from outrider.errors import ContextExhausted, PositionPastCache
 from outrider.messages import Frame, Order, Rule, SessionParameters, Span
 from outrider.noise import Purpose, uniform
 from outrider.sampling import GREEDY, SamplingParameters
-from tests.support.toy import EOS, NEVER, ToyModel, generate_alone
+from tests.support.toy import EOS, NEVER, ToyModel, ToySampler, generate_alone
 
 PROMPT = [0, 12, 40, 7]
 WARM = SamplingParameters(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -405,6 +406,28 @@ def test_a_greedy_guess_is_the_argmax_and_as_sure_as_its_probability() -> None:
     assert guess(row, 4, PROMPT) == Guess(7, 127)
     row[9] = -30.0
     assert guess(row, 4, PROMPT) == Guess(7, 255)
+
+
+class Biasable(ToyModel):
+    """A toy that lets biases pass: a greedy guess needs no chain for them."""
+
+    def sampler(self, parameters: SamplingParameters, seed: int = 0, choice: int = 0) -> ToySampler:
+        return super().sampler(replace(parameters, logit_bias=()), seed, choice)
+
+
+def test_a_greedy_guess_minds_the_biases() -> None:
+    never, more = (7, -math.inf), (9, 2.0)
+    row = np.full(64, -30.0, np.float32)
+    row[7], row[8], row[9] = 9.0, 3.5, 0.0
+    before = row.copy()
+    for biases, best in (((never,), 8), ((never, more), 8), ((never, more, more), 9)):
+        sampling = replace(GREEDY, logit_bias=(*biases, (63, 1.0)))
+        guess = guesser(Biasable(), opening(Rule.MATCH, sampling, vocabulary=32), 256, 0.0)
+        assert guess(row, 4, PROMPT).token_id == best
+    assert np.array_equal(row, before), "llama.cpp's own memory"
+    nothing = replace(GREEDY, logit_bias=tuple((i, -math.inf) for i in range(64)))
+    guess = guesser(Biasable(), opening(Rule.MATCH, nothing), 256, 0.0)
+    assert guess(row, 4, PROMPT).confidence == 0
 
 
 def test_ids_beyond_the_targets_vocabulary_are_never_guessed() -> None:
