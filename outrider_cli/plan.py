@@ -20,6 +20,30 @@ WIDTH = 80
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
+TargetMs = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MS | ROWS:MS,...",
+        help="A decode of the target, by its rows: 66, or 1:66,4:55,8:100.",
+    ),
+]
+AcceptanceOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Of a draft token when those before it were accepted, which is more than accepted "
+        "over drafted; without it, a row for each of several."
+    ),
+]
+AwayMs = Annotated[
+    float | None,
+    typer.Option(help="A round trip between two machines: say which service goes where."),
+]
+BesideMs = Annotated[
+    float | None,
+    typer.Option(help="The draft's time for one token on the target's own machine."),
+]
+
+
 @spread
 def plan(
     orchestrator: Annotated[
@@ -30,21 +54,9 @@ def plan(
             rich_help_panel=_MEASURED,
         ),
     ] = None,
-    target_ms: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MS | ROWS:MS,...",
-            help="A decode of the target, by its rows: 66, or 1:66,4:55,8:100.",
-        ),
-    ] = None,
+    target_ms: TargetMs = None,
     draft_ms: Annotated[float | None, typer.Option(help="The draft's time for one token.")] = None,
-    acceptance: Annotated[
-        float | None,
-        typer.Option(
-            help="Of a draft token when those before it were accepted, which is more than accepted "
-            "over drafted; without it, a row for each of several."
-        ),
-    ] = None,
+    acceptance: AcceptanceOption = None,
     round_trip_ms: Annotated[float | None, typer.Option(help="To the draft and back.")] = None,
     overhead_ms: Annotated[
         float | None, typer.Option(help="Of a round, beside the decode: the way to the target.")
@@ -59,6 +71,8 @@ def plan(
             "--takes-turns/--own-cores", help="Both on the same cores: they never run at once."
         ),
     ] = None,
+    away_ms: AwayMs = None,
+    beside_ms: BesideMs = None,
     n_max: Annotated[int, typer.Option(help="Draft tokens of a round at most.")] = 16,
     connection: Annotated[ClientOptions, Prefix(panel="Connection")] = ClientOptions(),
 ) -> None:
@@ -72,6 +86,7 @@ def plan(
     if not orchestrator and (target_ms is None or draft_ms is None):
         raise InvalidRequest("plan", "needs --target-ms and --draft-ms, or --orchestrator")
     _check_draft(acceptance, n_max)
+    _check_places(away_ms, beside_ms)
     measured = asyncio.run(_ask(orchestrator, connection)) if orchestrator else None
     milliseconds = {
         **{"draft_token_seconds": draft_ms, "draft_latency_seconds": round_trip_ms},
@@ -79,7 +94,10 @@ def plan(
     }
     measured = _with_given(measured, target_ms, milliseconds, slowdown, takes_turns)
     rows = ACCEPTANCES if acceptance is None else (acceptance,)
-    for line in plan_lines(measured, rows, n_max):
+    lines = [*plan_lines(measured, rows, n_max)]
+    if away_ms is not None:
+        lines += ["", *place_lines(measured, rows, away_ms, beside_ms, n_max)]
+    for line in lines:
         print(*wrapped(line, WIDTH, " " * 14), sep="\n")
 
 
@@ -91,6 +109,17 @@ def _check_draft(acceptance: float | None, n_max: int) -> None:
         raise InvalidRequest("acceptance", f"must be in [0, 1], not {acceptance:g}")
     if not 1 <= n_max <= 64:
         raise InvalidRequest("n_max", f"must be in [1, 64], not {n_max}")
+
+
+def _check_places(away_ms: float | None, beside_ms: float | None) -> None:
+    """Raise InvalidRequest for what cannot be."""
+    from outrider.errors import InvalidRequest
+
+    for name, value in (("away_ms", away_ms), ("beside_ms", beside_ms)):
+        if value is not None and not value >= 0.0:
+            raise InvalidRequest(name, f"must be at least 0, not {value:g}")
+    if beside_ms is not None and away_ms is None:
+        raise InvalidRequest("beside_ms", "is for --away-ms")
 
 
 def _with_given(
@@ -211,3 +240,23 @@ def plan_lines(measured: ControllerView, acceptances: Sequence[float], n_max: in
             yield f"at {acceptance:.2f}: do not speculate; waiting for drafts pays {reach}"
         else:
             yield f"at {acceptance:.2f}: {ratio:.2f}x by {name}; waiting for drafts pays {reach}"
+
+
+def place_lines(
+    measured: ControllerView,
+    acceptances: Sequence[float],
+    away_ms: float,
+    beside_ms: float | None,
+    n_max: int,
+) -> Iterator[str]:
+    """Yield what each layout of two machines yields that are so far apart, and which to choose."""
+    from outrider_cli.layouts import compared, layout_lines
+
+    beside = None if beside_ms is None else beside_ms / 1e3
+    yield f"two machines, {away_ms:g} ms apart: tokens/s, times the target alone"
+    yield ""
+    rows = [
+        (each, compared(conditions_of(measured, each), away_ms / 1e3, beside, n_max))
+        for each in acceptances
+    ]
+    yield from layout_lines(rows)

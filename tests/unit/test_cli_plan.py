@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from outrider.client import ControllerView
 from outrider.errors import InvalidRequest
-from outrider_cli.plan import WIDTH, plan_lines, read_costs
+from outrider_cli.plan import WIDTH, place_lines, plan_lines, read_costs
 
 FAR = ControllerView(
     decode_costs=((1, 0.030), (64, 0.055)),
@@ -74,3 +75,44 @@ def test_the_table_fits_80_columns(seconds: float) -> None:
     machine = replace(FAR, decode_costs=((1, seconds), (64, 2.0 * seconds)))
     table = [line for line in plan_lines(machine, (0.5, 0.9), 16) if not line.startswith("target")]
     assert max(map(len, table)) <= WIDTH
+
+
+# --- two machines ---
+
+
+def places(acceptance: float, away_ms: float, beside_ms: float | None = None) -> list[str]:
+    return list(place_lines(NEAR, (acceptance,), away_ms, beside_ms, 16))
+
+
+NEAR = replace(FAR, draft_latency_seconds=0.0005)
+
+
+def rates(lines: list[str]) -> list[float]:
+    """Return the tokens per second of every layout, the target alone first."""
+    [row] = [line for line in lines if line.startswith("0.")]
+    return [float(cell.split()[0]) for cell in re.split(r"\s{2,}", row)[1:]]
+
+
+def test_a_good_draft_dials_in_and_a_useless_one_is_left_out() -> None:
+    assert places(0.8, 20)[-1].startswith("at 0.80: choose draft dials in, ")
+    assert places(0.0, 20)[-1] == "at 0.00: choose target alone"
+
+
+def test_side_by_side_no_layout_is_further_than_another() -> None:
+    alone, dials_in, far_target, beside = rates(places(0.8, 0, beside_ms=3.0))
+    assert dials_in == far_target > beside > alone
+
+
+@pytest.mark.parametrize("away_ms", [20, 50, 200])
+@pytest.mark.parametrize("acceptance", [0.5, 0.7, 0.9])
+def test_a_far_target_is_never_better_than_a_far_draft(acceptance: float, away_ms: float) -> None:
+    alone, dials_in, far_target = rates(places(acceptance, away_ms))
+    assert dials_in >= far_target >= alone
+
+
+def test_a_draft_beside_the_target_is_chosen_where_the_way_is_long() -> None:
+    assert places(0.7, 400, beside_ms=4.0)[-1] == "at 0.70: choose draft beside target, serial"
+
+
+def test_the_layouts_fit_80_columns() -> None:
+    assert max(map(len, places(0.8, 20, beside_ms=3.0))) <= WIDTH

@@ -52,6 +52,7 @@ PURE = (
     "gateway.jsonrpc.protocol",
     "orchestrator.chat.sandbox",
     "orchestrator.chat.tool_calls",
+    "outrider_cli.layouts",
 )
 PURE_OVER_PROTOBUF = (
     "outrider.descriptions",
