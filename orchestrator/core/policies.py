@@ -127,6 +127,7 @@ class Measured(Control):
         if not estimates.takes_turns:
             return True
         share = self._FIRST_PROBE_SHARE if self.acceptance.is_untried else self._PROBE_SHARE
+        share /= max(1, estimates.generation_count)  # all generations share the cores
         return self._probe_seconds() <= share * self._unknown_rounds * self.plain_seconds
 
     def _probe_seconds(self) -> float:

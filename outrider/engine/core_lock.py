@@ -17,7 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-_POLL = 0.0005
+_POLL, _SLOW_POLL, _SLOW_AFTER = 0.0005, 0.002, 0.005
+"""Seconds between two looks, and after that many of waiting: each takes a core from who decodes."""
 _FIRST_WAIT, _LEAST_WAIT, _LONGEST_WAIT = 0.125, 0.0125, 0.5
 _PATIENCE = 4.0
 """Times the longest wait of late."""
@@ -91,7 +92,9 @@ class SharedCores:
         if not self._gave_up and now - self._waiting_since > _PATIENCE * self._longest:
             self._gave_up = True
             self._learn(2.0 * self._longest)
-        return 0.0 if self._gave_up else _POLL
+        if self._gave_up:
+            return 0.0
+        return _POLL if now - self._waiting_since < _SLOW_AFTER else _SLOW_POLL
 
     def _learn(self, wait: float) -> None:
         self._longest = min(_LONGEST_WAIT, max(wait, 0.98 * self._longest, _LEAST_WAIT))
@@ -106,7 +109,7 @@ class SharedCores:
         """Lock free cores, however long others hold them up to a limit; see CoreLock."""
         deadline = time.monotonic() + seconds
         while not self._lock_any() and time.monotonic() < deadline:
-            time.sleep(_POLL)
+            time.sleep(_SLOW_POLL)
 
     def _lock_any(self) -> bool:
         for start in range(self.core_count - self._count + 1):

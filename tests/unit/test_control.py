@@ -299,6 +299,22 @@ def test_a_probe_on_the_targets_own_cores_takes_a_small_share_of_its_time() -> N
     assert useless.draft_count(16)
 
 
+def test_probes_of_all_generations_together_take_that_share() -> None:
+    rounds = {}
+    for generations in (1, 4):
+        useless = made(costs=ZEN, token_time=0.002, acceptance=0.0)
+        estimates = useless.estimates
+        estimates.takes_turns, estimates.generation_count = True, generations
+        for i in range(1, 400):
+            useless.note_round(outcome())
+            if useless.draft_count(16):
+                rounds[generations] = i
+                break
+        share = 0.015 / generations * rounds[generations] * useless.plain_seconds
+        assert share == pytest.approx(4 * 0.002, rel=0.25)
+    assert rounds[4] > rounds[1]
+
+
 def test_on_the_targets_own_cores_a_long_text_is_read_only_where_enough_is_to_follow() -> None:
     reader = made(costs=CPU, token_time=0.006, acceptance=0.8)
     estimates = reader.estimates
