@@ -116,7 +116,12 @@ class Measured(Control):
 
     @property
     def probing(self) -> bool:
-        return self.forecast.length == 0 and self._is_time_to_probe
+        return not self._is_wanted and self._is_time_to_probe
+
+    @property
+    def _is_wanted(self) -> bool:
+        """Whether drafting pays, what the draft has to read before included."""
+        return self.forecast.length > 0 and self._reading_pays()
 
     @property
     def _is_time_to_probe(self) -> bool:
@@ -177,13 +182,12 @@ class Measured(Control):
     @property
     def leaves_draft_alone(self) -> bool:
         # On the target's own cores, reading the text takes time from the target.
-        is_wanted = self.forecast.length > 0 and self._reading_pays()
-        return self.estimates.takes_turns and not is_wanted
+        return self.estimates.takes_turns and not self._is_wanted
 
     def draft_count(self, cap: int) -> int:
         if self.looks_at_plain:
             return 0
-        count = min(self.forecast.length, int(self._granted)) if self._reading_pays() else 0
+        count = min(self.forecast.length, int(self._granted)) if self._is_wanted else 0
         if count == 0 and self._is_time_to_probe:
             count = min(self.speculation.n_max, self._PROBE_LENGTH)
         return max(0, min(count, cap))

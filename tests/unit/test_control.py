@@ -315,6 +315,16 @@ def test_probes_of_all_generations_together_take_that_share() -> None:
     assert rounds[4] > rounds[1]
 
 
+def test_nobody_waits_for_a_draft_that_is_only_tried_as_reading_would_not_pay() -> None:
+    tried = made(costs=CPU, token_time=0.006, acceptance=0.8)
+    tried.estimates.takes_turns, tried.estimates.read_time = True, 0.001
+    tried._forecast = None
+    tried.note_unread(100, 3)
+    while tried.draft_count(16) == 0:
+        tried.note_round(outcome(now=1.0, sent=0.961, spent=ServiceTime(0.038, rows=2)))
+    assert tried.forecast.length > 0 and tried.probing and not tried.waits_for_drafts
+
+
 def test_on_the_targets_own_cores_a_long_text_is_read_only_where_enough_is_to_follow() -> None:
     reader = made(costs=CPU, token_time=0.006, acceptance=0.8)
     estimates = reader.estimates
