@@ -32,6 +32,7 @@ from tests.support.processes import (
     running_services,
 )
 from tests.support.prompts import held_out_prompts
+from tests.support.services import eventually
 from tests.support.thorough import THOROUGH
 from tests.support.toy import generate_alone
 
@@ -162,9 +163,14 @@ async def test_a_killed_and_restarted_draft_changes_nothing(
         completion = await _restarted_midway(services, services.draft, PROMPTS[4], temperature)
         assert completion.token_ids == expected
         await services.wait_until_speculating()
-    after = await services.generate(PROMPTS[0], length=4, limit=LIMIT, temperature=0.0)
-    assert after.token_ids == greedy_texts[0]
-    assert after.statistics.accepted_token_count > 0
+
+    # The target does not wait for a draft that is still measuring itself.
+    async def drafts_are_accepted() -> bool:
+        after = await services.generate(PROMPTS[0], length=4, limit=LIMIT, temperature=0.0)
+        assert after.token_ids == greedy_texts[0]
+        return after.statistics.accepted_token_count > 0
+
+    await eventually(drafts_are_accepted, 30.0)
 
 
 @pytest.mark.asyncio(loop_scope="module")
