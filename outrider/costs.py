@@ -122,8 +122,9 @@ class CostTable:
         of their parts in it (normalised least mean squares): a short text moves the bases and a
         long one mostly the slopes, so that texts of several lengths find both. All points drift
         with what the machine does; the ones nearest to the rows by themselves, and the more the
-        longer they were not seen. Times drift in proportion, so they stay above 0; a slope of 0 can
-        rise, as if it had `_DOUBLING`'s doubt.
+        longer they were not seen. Times drift in proportion, so they stay above 0, but bases not by
+        more than the nearest one's: what work beside it costs a decode of one row need not cost
+        one of many rows more. A slope of 0 can rise, as if it had `_DOUBLING`'s doubt.
         """
         base, attending = self.seconds(row_count), self.attending(attended)
         expected = base + attending
@@ -143,9 +144,12 @@ class CostTable:
         self._slope_line = _never_falling(self._slopes)
 
     def _move_bases(self, nearest: int, missing: float) -> None:
-        for i in range(len(self._counts)):
-            weight = _weight(self._known[i]) if i == nearest else 0.5 * _DRIFT
-            self._bases[i] *= math.exp(weight * missing)
+        seen, share = self._bases[nearest], math.expm1(0.5 * _DRIFT * missing)
+        for i, base in enumerate(self._bases):
+            if i == nearest:
+                self._bases[i] *= math.exp(_weight(self._known[i]) * missing)
+            else:
+                self._bases[i] += share * min(base, seen)
             self._known[i] *= 1.0 - _FADING
         self._known[nearest] = min(1.0 / _DRIFT, self._known[nearest] + 1.0)
 

@@ -153,9 +153,7 @@ class Control(ABC):
         estimates = self.estimates
         times = [time for length, time in self._orders if length == base]
         if seconds > 0.0:
-            usual = estimates.token_time.value
-            most_rise = usual if estimates.loaded_token_time else math.inf
-            estimates.token_time.note(self._token_seconds(seconds, count, is_first), most_rise)
+            self._note_token_time(seconds, count, is_first)
             if is_first and times and self._rounds:
                 # While the target has its turn nothing is lost by waiting.
                 turn = queue if estimates.takes_turns else 0.0
@@ -165,14 +163,20 @@ class Control(ABC):
                 latency.note(max(0.0, now - times[0] - seconds - turn), most_rise)
         self._due = now + estimates.token_time.value
 
-    def _token_seconds(self, seconds: float, count: int, is_first: bool) -> float:
-        """Return what a token of a frame took, without the text that was read before the first."""
+    def _note_token_time(self, seconds: float, count: int, is_first: bool) -> None:
+        """Learn what a token of a frame took, without the text that was read before the first.
+
+        Where that took most of the time there is nothing to be learned of the tokens.
+        """
         estimates = self.estimates
         loaded = estimates.loaded_token_time
         if not loaded:
-            return seconds / count
+            estimates.token_time.note(seconds / count)
+            return
         reading = max(0, self._reading - 1) * estimates.read_time if is_first else 0.0
-        return max(seconds - reading, min(seconds, count * loaded)) / count
+        if reading <= count * loaded:
+            own = max(seconds - reading, min(seconds, count * loaded))
+            estimates.token_time.note(own / count, estimates.token_time.value)
 
     def line_agrees(self, end: int) -> None:
         """The line agrees with the text and reaches to `end`; it answers the orders up to there."""

@@ -264,6 +264,12 @@ def test_what_a_draft_reads_is_no_part_of_its_tokens_time() -> None:
     reader.note_order(1.2, 80, 3, reading=1000)
     reader.note_frame(1.3, 80, 3, 0.086, is_first=True)
     assert reader.view().draft_token_seconds == pytest.approx(0.002), "not less than at load"
+    reader.note_order(1.4, 80, 3, reading=81)
+    reader.note_frame(1.5, 80, 3, 0.12, is_first=True)
+    assert reader.view().draft_token_seconds == pytest.approx(0.002), "nor what reading took more"
+    reader.note_order(1.6, 80, 3, reading=3)
+    reader.note_frame(1.7, 80, 3, 0.014, is_first=True)
+    assert reader.view().draft_token_seconds > 0.0025, "but for a few tokens"
 
 
 def test_one_slow_frame_does_not_make_a_draft_look_hopeless() -> None:

@@ -92,6 +92,17 @@ def test_what_was_not_seen_for_long_drifts_with_the_rest() -> None:
     assert 0.012 < unseen < 0.018
 
 
+def test_what_is_beside_a_decode_of_one_row_does_not_make_many_rows_expensive_by_its_share() -> (
+    None
+):
+    table = CostTable([(1, 0.02), (4, 0.05), (8, 0.1)])
+    for _ in range(200):
+        table.note(1, 0.025)
+    four, eight = table.seconds(4) - 0.05, table.seconds(8) - 0.1
+    assert table.seconds(1) == pytest.approx(0.025, rel=0.01)
+    assert 0.001 < four < 0.006 and eight == pytest.approx(four), "not .0125 and .025"
+
+
 def test_a_second_in_which_decodes_take_ten_times_as_long_is_soon_unlearned() -> None:
     table = CostTable([(1, 0.02), (4, 0.05)])
     for _ in range(5):
