@@ -309,7 +309,7 @@ def _of_target(target: Peer, generation_count: int) -> PairEstimates:
     estimates = PairEstimates(generation_count=generation_count)
     if target.model is not None:
         if costs := _costs(target.model):
-            estimates.costs = CostTable(costs)
+            estimates.costs = CostTable(costs, target.model.rough_decode_costs)
         estimates.alone_seconds = target.model.plain_costs.alone_milliseconds / 1e3
         estimates.overhead = Mean(target.round_trip)
         estimates.continues = target.model.continues
@@ -327,7 +327,7 @@ def _with_draft(of_target: PairEstimates, target: Peer, draft: DraftPeer) -> Pai
     if costs := _costs(draft.model):
         estimates.token_time = Mean(costs[0].seconds)
         estimates.loaded_token_time = costs[0].seconds
-        estimates.read_time = costs[-1].seconds / costs[-1].rows
+        estimates.read_time = Mean(costs[-1].seconds / costs[-1].rows)
     if target.model is not None:
         estimates.same_host = shares_cores(target.model, draft.model)
         estimates.takes_turns = _take_turns(target.model, draft.model)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _DRIFT = 0.1  # weight of one new decode, at least, for the row count nearest to its rows
+_ROUGHLY = 4.0  # decodes in service: what a rough measurement is worth
+_SEEN = 3  # decodes in service: what their row count costs is known then
 _FADING = 0.005  # of what is known of a row count, with every decode of another one
 _LARGEST_DRIFT = 1.5  # of one decode: what disturbs a machine for a moment is soon unlearned
 _KERNEL_ROWS = 4
@@ -38,11 +40,13 @@ class CostTable:
 
     Never falling in the row count: a decode can be padded up to a cheaper one.
     `points` are (rows, seconds) or (rows, seconds, slope) by rising rows, at least one; an engine
-    that pads has its first point at what it pads to, and all others at multiples.
+    that pads has its first point at what it pads to, and all others at multiples. What is
+    measured roughly (`is_rough`) is soon replaced by what decodes in service take.
     """
 
-    def __init__(self, points: Sequence[tuple[int, float] | Point]) -> None:
+    def __init__(self, points: Sequence[tuple[int, float] | Point], is_rough: bool = False) -> None:
         assert points
+        self._is_rough = is_rough
         measured = [Point(*each) for each in points]
         self._counts = [each.rows for each in measured]  # rising
         pads = all(count % self._counts[0] == 0 for count in self._counts)
@@ -52,7 +56,8 @@ class CostTable:
         self._bases = _never_falling(self._raw)
         self._slopes = _never_falling([each.slope for each in measured])
         # Decodes that a new one of this row count is weighed against; fewer the longer ago.
-        self._known = [1.0 / _DRIFT] * len(measured)
+        self._known = [_ROUGHLY if is_rough else 1.0 / _DRIFT] * len(measured)
+        self._noted = [0] * len(measured)  # decodes in service
         self._slopes_known = 1.0  # the same for all slopes: what was measured at load is a guess
         self._base_line = _never_falling(self._bases)
         self._slope_line = _never_falling(self._slopes)
@@ -90,8 +95,20 @@ class CostTable:
         elif len(self._counts) == 1:
             base = self._base_line[0] * row_count / first
         else:
-            base = _between(self._counts, self._base_line, row_count)
+            base = _between(self._counts, self._base_line, self._step(row_count))
         return base + self.attending(attended)
+
+    def _step(self, row_count: float) -> float:
+        """Return which row count's time is taken: with few points that of the next one.
+
+        Kernels take rows by fours or more, and a line between 4 and 8 promises too much of 5.
+        """
+        i = bisect_left(self._counts, row_count)
+        return self._counts[i] if self._is_rough and i < len(self._counts) else row_count
+
+    def is_known(self, row_count: float) -> bool:
+        """Return whether decodes of about so many rows were measured well, or seen in service."""
+        return not self._is_rough or self._noted[self._nearest(self.padded(row_count))] >= _SEEN
 
     def attending(self, attended: Attended) -> float:
         """Return how much of a decode's time is for what its rows attend to."""
@@ -152,6 +169,7 @@ class CostTable:
                 self._bases[i] += share * min(base, seen)
             self._known[i] *= 1.0 - _FADING
         self._known[nearest] = min(1.0 / _DRIFT, self._known[nearest] + 1.0)
+        self._noted[nearest] += 1
 
     def _move_slopes(self, nearest: int, drift: float) -> None:
         for i, count in enumerate(self._counts):
@@ -160,7 +178,7 @@ class CostTable:
             self._slopes[i] = max(0.0, (self._slopes[i] + doubt) * factor - doubt)
 
     def _nearest(self, row_count: float) -> int:
-        gaps = [abs(count - row_count) for count in self._counts]
+        gaps = [abs(count - self._step(row_count)) for count in self._counts]
         return gaps.index(min(gaps))
 
 

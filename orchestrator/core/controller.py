@@ -164,19 +164,28 @@ class Control(ABC):
         self._due = now + estimates.token_time.value
 
     def _note_token_time(self, seconds: float, count: int, is_first: bool) -> None:
-        """Learn what a token of a frame took, without the text that was read before the first.
+        """Learn what a token of a frame took, or of the text that was read before the first.
 
-        Where that took most of the time there is nothing to be learned of the tokens.
+        That is what took most of the time. A text may have been cached: less than half of what
+        reading took before is not believed at once.
         """
         estimates = self.estimates
-        loaded = estimates.loaded_token_time
+        loaded, token_time, read_time = (
+            estimates.loaded_token_time,
+            estimates.token_time,
+            estimates.read_time,
+        )
         if not loaded:
-            estimates.token_time.note(seconds / count)
+            token_time.note(seconds / count)
             return
-        reading = max(0, self._reading - 1) * estimates.read_time if is_first else 0.0
+        read = max(0, self._reading - 1) if is_first else 0
+        reading = read * read_time.value
         if reading <= count * loaded:
             own = max(seconds - reading, min(seconds, count * loaded))
-            estimates.token_time.note(own / count, estimates.token_time.value)
+            token_time.note(own / count, token_time.value)
+        else:
+            each = (seconds - count * token_time.value) / read
+            read_time.note(max(each, 0.5 * read_time.value), read_time.value)
 
     def line_agrees(self, end: int) -> None:
         """The line agrees with the text and reaches to `end`; it answers the orders up to there."""

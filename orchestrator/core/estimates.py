@@ -21,6 +21,9 @@ FIRST_PROBE = 16
 ABOUT = 0.15
 """Of the expected time of a decode: less may be noise."""
 
+_HOPED = 0.85
+"""Of the time of a decode that is only roughly known."""
+
 FIRST_CREDIT, MOST_CREDIT = 64, 512
 """Tokens that a target may write by itself: at first, and at most.
 
@@ -224,8 +227,8 @@ class PairEstimates:
     """The draft's own time for one token."""
     loaded_token_time: float = 0.0
     """The same as measured when it was loaded; 0 if that was not reported."""
-    read_time: float = 0.0
-    """And for one token of a text that it reads, as measured then."""
+    read_time: Mean = field(default_factory=lambda: Mean(0.0))
+    """And for one token of a text that it reads."""
     slowdown: Mean = field(default_factory=lambda: Mean(1.0))
     """A decode of the target while the draft is busy, over one while it is not."""
     acceptance: dict[Rule, Acceptance] = field(default_factory=dict)
@@ -252,7 +255,7 @@ class PairEstimates:
             turn=new.turn,
             token_time=new.token_time,
             loaded_token_time=0.0,
-            read_time=0.0,
+            read_time=new.read_time,
             slowdown=new.slowdown,
             acceptance={},
             unprobed_rounds=0,
@@ -263,13 +266,16 @@ class PairEstimates:
         """Return the expected time of a decode with so many rows of a session, after its text.
 
         Where draft and target take turns everybody waits for everybody, and a decode is best
-        shared by all; whether it was depends on what was chosen before.
+        shared by all; whether it was depends on what was chosen before. What was only measured
+        roughly is hoped to take less: else nobody would see that it does.
         """
         together = self.generation_count if self.takes_turns else 1
         sharing = max(self.sharing.value, float(together))
         own = self.costs.padded(row_count)
         others = ((sharing - 1.0) * own, self.others_length.value)
-        return self.costs.seconds(sharing * own, ((own, length), others))
+        seconds = self.costs.seconds(sharing * own, ((own, length), others))
+        is_plain = own == self.costs.padded(1)  # and seen without any hope
+        return seconds if is_plain or self.costs.is_known(sharing * own) else _HOPED * seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,8 @@ class Measured(Control):
     """On the target's own cores a probe takes time from it, at most this share."""
     _FIRST_PROBE_SHARE = 0.04
     """And the first one of a draft that was never seen to draft."""
+    _FIRST_PROBE_SHARE_AHEAD = 0.025
+    """The same of the time that the text will likely take: a short one is read at once."""
     _SLOW_PROBE = 1024
     """Rounds after which one is tried again that looked too slow even if it were always right."""
     _USUAL_TOKENS = 256
@@ -126,33 +128,39 @@ class Measured(Control):
     @property
     def _is_time_to_probe(self) -> bool:
         after = self._SLOW_PROBE if self._is_too_slow() else self._probe_after
-        if self._unknown_rounds < after:
-            return False
         estimates = self.estimates
+        is_first = estimates.takes_turns and self.acceptance.is_untried
+        if self._unknown_rounds < after and not is_first:
+            return False
         if not estimates.takes_turns:
             return True
-        share = self._FIRST_PROBE_SHARE if self.acceptance.is_untried else self._PROBE_SHARE
-        share /= max(1, estimates.generation_count)  # all generations share the cores
-        return self._probe_seconds() <= share * self._unknown_rounds * self.plain_seconds
+        allowed = self._PROBE_SHARE * self._unknown_rounds
+        if self.acceptance.is_untried:
+            likely = self._FIRST_PROBE_SHARE_AHEAD * min(self._remaining, self._USUAL_TOKENS)
+            allowed = max(likely, self._FIRST_PROBE_SHARE * self._unknown_rounds)
+        allowed *= self.plain_seconds / max(1, estimates.generation_count)  # all share the cores
+        return self._probe_seconds() <= allowed
 
     def _probe_seconds(self) -> float:
         """Return the draft's time for a probe, the text that it was not sent included."""
         estimates = self.estimates
         count = self._PROBE_LENGTH + self._overtaken()
-        return self._unread * estimates.read_time + count * estimates.token_time.value
+        return self._unread * estimates.read_time.value + count * estimates.token_time.value
 
     def _reading_pays(self) -> bool:
         """Return whether drafting is likely to save twice what the draft needs to read the text.
 
-        On the target's own cores that is time lost. What is written is expected to become as long
-        again as it is, and not to be short unless it must.
+        Four times, if nothing is known of how good it is. On the target's own cores that is time
+        lost. What is written is expected to become as long again as it is, and not to be short
+        unless it must.
         """
         estimates = self.estimates
         if not estimates.takes_turns:
             return True
         tokens = min(self._remaining, max(self._USUAL_TOKENS, self._written))
         saved = tokens * (self.plain_seconds - 1.0 / self.forecast.rate)
-        return saved >= 2.0 * self._unread * estimates.read_time
+        times = 4.0 if self.acceptance.is_untried else 2.0
+        return saved >= times * self._unread * estimates.read_time.value
 
     def _is_too_slow(self) -> bool:
         """Return whether the draft could not pay if it were always right, and here."""

@@ -345,8 +345,12 @@ class EngineHost:
             return
         self._is_fresh = False
         self._scheduler.queue(ticket)
-        active = self._scheduler.active_job(ticket.session_id)
-        if active is not None and active.gives_way:
+        self._give_way(ticket.session_id)
+
+    def _give_way(self, session_id: bytes) -> None:
+        """End a session's active job if that gives way and another one waits."""
+        active = self._scheduler.active_job(session_id)
+        if active and active.gives_way and len(self._scheduler.jobs_of(session_id)) > 1:
             assert active.generator is not None
             active.generator.close()
             self._end(active)
@@ -427,6 +431,8 @@ class EngineHost:
         except Exception as error:
             self._end(ticket)
             self._fail(ticket, error)
+        else:
+            self._give_way(ticket.session_id)
 
     def _finish(self, ticket: Ticket, result: Any) -> None:
         self._end(ticket)

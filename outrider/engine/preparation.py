@@ -53,6 +53,8 @@ class Prepared:
     plain: PlainCosts
     layout: str
     """How the cache is laid out, and what was measured of the other layouts; for people."""
+    is_rough: bool
+    """Whether the costs were looked at in passing, or beside others' work: they may be too high."""
     measured: str
     """The day on which costs and numerics were measured, `now` or `soon`."""
 
@@ -206,7 +208,8 @@ class Preparation:
         if layout != description.layout:
             self._model.open(layout)
         words = describe_layout(layout, known.layouts)
-        return Prepared(profile, costs, plain, words, known.day or "now")
+        day = known.day or "now"
+        return Prepared(profile, costs, plain, words, known.is_disturbed, day)
 
 
 class _Others:

@@ -244,6 +244,7 @@ def describe_preparation(response: common.GetModelResponse, prepared: Prepared) 
             milliseconds=1e3 * each.seconds,
             microseconds_per_token=1e6 * each.slope,
         )
+    response.rough_decode_costs = prepared.is_rough
     response.cache_layout = prepared.layout
     plain = prepared.plain
     response.plain_costs.alone_milliseconds = 1e3 * plain.alone

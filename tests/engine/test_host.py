@@ -191,6 +191,33 @@ def test_jobs_of_one_session_run_one_after_the_other() -> None:
     assert order == [(i, what) for i in range(3) for what in ("begins", "ends")]
 
 
+@pytest.mark.parametrize("before_it_started", [True, False])
+def test_a_job_that_gives_way_does_so_to_one_that_came_before_it_could(
+    before_it_started: bool,
+) -> None:
+    model = toy()
+    steps = list[bool]()
+
+    def writing_on(lease: Lease) -> Generator[Step, list[Row], None]:
+        for token_id in TEXT:
+            steps.append(bool(steps))
+            yield Step([token_id], 1, gives_way=steps[-1])
+
+    with running(model) as host:
+        gate = Gate(model)
+        if before_it_started:  # both come while another session's decode runs
+            host.submit(B, rows_of(TEXT[:2]))
+            assert gate.entered.wait(PATIENCE)
+        writing = host.submit(A, writing_on)
+        assert gate.entered.wait(PATIENCE)
+        after = host.submit(A, rows_of([TEXT[0], 8]))
+        gate.open()
+        assert result(writing) is None
+        result(after)
+        assert held(host, A) == 2
+    assert len(steps) == 2, "its own decode, and no other"
+
+
 def test_a_job_reconciles_with_what_is_held_when_it_starts() -> None:
     model = toy()
     with running(model) as host:

@@ -135,7 +135,7 @@ async def test_what_a_target_measures_after_its_load_replaces_what_was_known(
     monkeypatch.setattr("orchestrator.peers._ACTIVITY_SECONDS", 0.02)
     async with three_services(toy, toy) as trio:
         measured = Prepared(
-            Numerics.NATIVE, [Point(1, 0.25)], PlainCosts(0.25, 0.25, None), "streams", "now"
+            Numerics.NATIVE, [Point(1, 0.25)], PlainCosts(0.25, 0.25, None), "streams", False, "now"
         )
         trio.target.servicer.set_prepared(measured)
 

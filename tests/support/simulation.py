@@ -258,7 +258,7 @@ def known_estimates(models: Models) -> PairEstimates:
     estimates.token_time = Mean(models.draft_token)
     estimates.loaded_token_time = models.draft_token
     estimates.continues = models.continues
-    estimates.takes_turns, estimates.read_time = models.takes_turns, models.read_time
+    estimates.takes_turns, estimates.read_time = models.takes_turns, Mean(models.read_time)
     return estimates
 
 

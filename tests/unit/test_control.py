@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -36,10 +37,11 @@ def made(
     acceptance: float = 0.8,
     rule: Rule = Rule.MATCH,
     same_host: bool = False,
+    is_rough: bool = False,
     **speculation: object,
 ) -> Control:
     """Return a controller that knows its pair well."""
-    estimates = PairEstimates(costs=CostTable(costs), same_host=same_host)
+    estimates = PairEstimates(costs=CostTable(costs, is_rough), same_host=same_host)
     estimates.latency, estimates.token_time = Mean(latency), Mean(token_time)
     estimates.overhead = Mean(0.001)
     its_control = control(Speculation(**speculation), rule, estimates, patience=1.0)  # type: ignore[arg-type]
@@ -257,7 +259,7 @@ def test_a_draft_that_was_slow_when_it_was_loaded_is_tried_again() -> None:
 
 def test_what_a_draft_reads_is_no_part_of_its_tokens_time() -> None:
     reader = made(token_time=0.002)
-    reader.estimates.loaded_token_time, reader.estimates.read_time = 0.002, 0.001
+    reader.estimates.loaded_token_time, reader.estimates.read_time = 0.002, Mean(0.001)
     reader.note_order(1.0, 80, 3, reading=81)
     reader.note_frame(1.1, 80, 3, 0.086, is_first=True)
     assert reader.view().draft_token_seconds == pytest.approx(0.002)
@@ -270,6 +272,39 @@ def test_what_a_draft_reads_is_no_part_of_its_tokens_time() -> None:
     reader.note_order(1.6, 80, 3, reading=3)
     reader.note_frame(1.7, 80, 3, 0.014, is_first=True)
     assert reader.view().draft_token_seconds > 0.0025, "but for a few tokens"
+
+
+def test_what_reading_takes_a_draft_is_learned_where_it_read_much() -> None:
+    reader = made(token_time=0.002)
+    estimates = reader.estimates
+    estimates.loaded_token_time, estimates.read_time = 0.002, Mean(0.004)
+    for i in range(6):
+        reader.note_order(1.0 + i, 80, 3, reading=81)
+        reader.note_frame(1.5 + i, 80, 3, 0.086, is_first=True)
+        assert i or estimates.read_time.value == pytest.approx(0.002), "not all at once"
+    assert estimates.read_time.value == pytest.approx(0.001, rel=0.3)
+    assert reader.view().draft_token_seconds == pytest.approx(0.002)
+
+
+def test_a_rough_cost_is_hoped_to_be_less_until_it_was_seen() -> None:
+    made_so = partial(made, token_time=0.002, acceptance=0.85, n_max=3, run_ahead=False)
+    costs = [(1, 0.022), (2, 0.055), (4, 0.065), (8, 0.12)]
+    hopeful = made_so(costs=costs, is_rough=True)
+    assert hopeful.draft_count(16) > 0
+    for _ in range(20):
+        hopeful.note_round(outcome(sent=0.934, drafted=3, spent=ServiceTime(0.065, rows=4)))
+    assert hopeful.forecast.length == 0, "it does cost that much"
+    assert made_so(costs=costs).forecast.length == 0
+
+
+def test_a_short_text_is_read_at_once_to_try_a_draft_of_which_nothing_is_known() -> None:
+    for unread, tries in ((60, True), (1400, False)):
+        new = made(costs=ZEN, token_time=0.002)
+        new.acceptance = Acceptance()
+        estimates = new.estimates
+        estimates.takes_turns, estimates.read_time = True, Mean(0.001)
+        new.note_unread(unread, 500)
+        assert (new.draft_count(16) > 0) is tries
 
 
 def test_one_slow_frame_does_not_make_a_draft_look_hopeless() -> None:
@@ -287,7 +322,7 @@ def test_one_slow_frame_does_not_make_a_draft_look_hopeless() -> None:
 def test_a_probe_on_the_targets_own_cores_takes_a_small_share_of_its_time() -> None:
     useless = made(costs=ZEN, token_time=0.002, acceptance=0.0)
     estimates = useless.estimates
-    estimates.takes_turns, estimates.read_time = True, 0.0002
+    estimates.takes_turns, estimates.read_time = True, Mean(0.0002)
     tried = []
     for i in range(1, 400):
         useless.note_unread(64 + i, 1000)
@@ -323,7 +358,7 @@ def test_probes_of_all_generations_together_take_that_share() -> None:
 
 def test_nobody_waits_for_a_draft_that_is_only_tried_as_reading_would_not_pay() -> None:
     tried = made(costs=CPU, token_time=0.006, acceptance=0.8)
-    tried.estimates.takes_turns, tried.estimates.read_time = True, 0.001
+    tried.estimates.takes_turns, tried.estimates.read_time = True, Mean(0.001)
     tried._forecast = None
     tried.note_unread(100, 3)
     while tried.draft_count(16) == 0:
@@ -335,7 +370,7 @@ def test_on_the_targets_own_cores_a_long_text_is_read_only_where_enough_is_to_fo
     reader = made(costs=CPU, token_time=0.006, acceptance=0.8)
     estimates = reader.estimates
     assert reader.draft_count(16) > 0
-    estimates.takes_turns, estimates.read_time = True, 0.001
+    estimates.takes_turns, estimates.read_time = True, Mean(0.001)
     reader._forecast = None
     # Some 30 ms are saved with every token, and 1,400 are read in 1.4 s.
     for remaining, reads in ((64, False), (200, True), (10_000, True)):

@@ -103,6 +103,25 @@ def test_what_is_beside_a_decode_of_one_row_does_not_make_many_rows_expensive_by
     assert 0.001 < four < 0.006 and eight == pytest.approx(four), "not .0125 and .025"
 
 
+def test_rough_costs_promise_nothing_of_row_counts_between_two_points() -> None:
+    rough = CostTable([(1, 0.02), (4, 0.05), (8, 0.1)], is_rough=True)
+    assert rough.seconds(3) == rough.seconds(4) == 0.05
+    assert rough.seconds(5) == rough.seconds(8) == 0.1
+    assert rough.seconds(10) > 0.1
+    rough.note(5, 0.08)
+    assert rough.seconds(8) < 0.1 and rough.seconds(4) > 0.047, "it is 8 rows that were seen"
+
+
+def test_rough_costs_are_known_after_a_few_decodes_in_service() -> None:
+    rough = CostTable([(1, 0.02), (4, 0.09), (8, 0.1)], is_rough=True)
+    for _ in range(3):
+        assert not rough.is_known(4) and not rough.is_known(3)
+        rough.note(4, 0.05)
+    assert rough.is_known(4) and rough.is_known(3) and not rough.is_known(8)
+    assert rough.seconds(4) < 0.075
+    assert CostTable([(1, 0.02), (4, 0.09)]).is_known(4), "what was measured well"
+
+
 def test_a_second_in_which_decodes_take_ten_times_as_long_is_soon_unlearned() -> None:
     table = CostTable([(1, 0.02), (4, 0.05)])
     for _ in range(5):
