@@ -22,6 +22,7 @@ from outrider.speculation import Policy, Speculation
 _LOOKAHEAD = 48
 _HOPELESS = 0.02
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
+_WORTHWHILE_TOGETHER = 1.3  # where generations take turns: not all share every decode after all
 _FORECAST_ROUNDS = 8
 _MOST_SHARING = 16.0
 _SLOWDOWN_SAMPLES = 4
@@ -451,7 +452,9 @@ class Control(ABC):
             run_ahead = False
         alone, *others = forecasts(conditions, self.speculation.n_max, run_ahead)
         best = max(others, key=lambda each: each.rate, default=alone)
-        return best if best.rate > _WORTHWHILE * alone.rate else alone
+        takes_part = estimates.takes_turns and estimates.generation_count > 1
+        worthwhile = _WORTHWHILE_TOGETHER if takes_part else _WORTHWHILE
+        return best if best.rate > worthwhile * alone.rate else alone
 
     def rounds_ahead(self, count: int) -> int:
         """Return how many rounds of `count` tokens may be at the target beside the oldest.

@@ -267,7 +267,7 @@ class PairEstimates:
 
         Where draft and target take turns everybody waits for everybody, and a decode is best
         shared by all; whether it was depends on what was chosen before. What was only measured
-        roughly is hoped to take less: else nobody would see that it does.
+        roughly is hoped to take less, for one generation: else nobody would see that it does.
         """
         together = self.generation_count if self.takes_turns else 1
         sharing = max(self.sharing.value, float(together))
@@ -275,7 +275,9 @@ class PairEstimates:
         others = ((sharing - 1.0) * own, self.others_length.value)
         seconds = self.costs.seconds(sharing * own, ((own, length), others))
         is_plain = own == self.costs.padded(1)  # and seen without any hope
-        return seconds if is_plain or self.costs.is_known(sharing * own) else _HOPED * seconds
+        if is_plain or sharing > 1.0 or self.costs.is_known(own):
+            return seconds
+        return _HOPED * seconds
 
 
 @dataclass(frozen=True, slots=True)

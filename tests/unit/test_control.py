@@ -17,7 +17,7 @@ from orchestrator.core.estimates import (
     ServiceTime,
     plain_share,
 )
-from orchestrator.core.forecast import Mode
+from orchestrator.core.forecast import Mode, forecasts
 from orchestrator.core.policies import control
 from outrider.costs import CostTable, Point
 from outrider.messages import Rule
@@ -295,6 +295,20 @@ def test_a_rough_cost_is_hoped_to_be_less_until_it_was_seen() -> None:
         hopeful.note_round(outcome(sent=0.934, drafted=3, spent=ServiceTime(0.065, rows=4)))
     assert hopeful.forecast.length == 0, "it does cost that much"
     assert made_so(costs=costs).forecast.length == 0
+
+
+def test_generations_that_take_turns_want_a_clear_gain_since_not_all_share_every_decode() -> None:
+    costs = [(1, 0.022), (4, 0.05), (8, 0.07), (16, 0.12)]
+    lengths = {}
+    for generations in (1, 4):
+        one = made(costs=costs, token_time=0.002, acceptance=0.7, run_ahead=False)
+        one.estimates.takes_turns, one.estimates.generation_count = True, generations
+        alone, serial = forecasts(one._conditions(), 16, False)
+        assert 1.05 * alone.rate < serial.rate, "it gains"
+        lengths[generations] = one.forecast.length
+        if generations == 4:
+            assert serial.rate < 1.3 * alone.rate, "but not much"
+    assert lengths[1] > 0 and lengths[4] == 0
 
 
 def test_a_short_text_is_read_at_once_to_try_a_draft_of_which_nothing_is_known() -> None:
