@@ -70,6 +70,8 @@ class Measured(Control):
     """The same of the time that the text will likely take: a short one is read at once."""
     _SLOW_PROBE = 1024
     """Rounds after which one is tried again that looked too slow even if it were always right."""
+    _FEW_UNREAD = 8
+    """Tokens of the text that a draft reads together with its own newest one."""
     _USUAL_TOKENS = 256
     """Of a text of which nothing is known."""
     _GRANT_STEP = 0.25
@@ -155,7 +157,7 @@ class Measured(Control):
         unless it must.
         """
         estimates = self.estimates
-        if not estimates.takes_turns:
+        if not estimates.takes_turns or self._unread <= self._FEW_UNREAD:
             return True
         tokens = min(self._remaining, max(self._USUAL_TOKENS, self._written))
         saved = tokens * (self.plain_seconds - 1.0 / self.forecast.rate)

@@ -391,6 +391,8 @@ def test_on_the_targets_own_cores_a_long_text_is_read_only_where_enough_is_to_fo
         reader.note_unread(1400, remaining)
         assert (reader.draft_count(16) > 0) is reads
         assert reader.leaves_draft_alone is not reads
+    reader.note_unread(5, 4)
+    assert reader.draft_count(3) > 0, "the end of a text that it has read"
     # Where nothing is known of the length, some 256 tokens; once more are written, as many again.
     reader.note_unread(8000, 10_000)
     assert reader.draft_count(16) == 0
