@@ -36,6 +36,7 @@ PURE = (
     "outrider.grammar.pattern",
     "outrider.grammar.schema_reader",
     "outrider.grammar.schema",
+    "outrider.drafters.ngram_cache",
     "outrider.engine.cache",
     "outrider.engine.sampler_state",
     "outrider.engine.model",

@@ -1,0 +1,1 @@
+"""Sources of draft tokens without a model, and what they keep."""
