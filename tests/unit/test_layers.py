@@ -37,6 +37,7 @@ PURE = (
     "outrider.grammar.schema_reader",
     "outrider.grammar.schema",
     "outrider.drafters.ngram_cache",
+    "outrider.drafters.ngram_format",
     "outrider.engine.cache",
     "outrider.engine.sampler_state",
     "outrider.engine.model",
