@@ -15,6 +15,7 @@ from outrider_cli.doctor.command import doctor
 from outrider_cli.generate.command import generate
 from outrider_cli.health import health
 from outrider_cli.help import LONG_HELP
+from outrider_cli.lookup.command import create, merge, stats
 from outrider_cli.plan import plan
 from outrider_cli.services.commands import draft, orchestrator, target
 from outrider_cli.services.up import up
@@ -43,6 +44,12 @@ for command in (
     orchestrator,
 ):
     app.command()(command)
+lookup = typer.Typer(
+    no_args_is_help=True, help="Make n-gram caches, and say what they would draft."
+)
+for command in (create, merge, stats):
+    lookup.command()(command)
+app.add_typer(lookup, name="lookup")
 config = typer.Typer(no_args_is_help=True, help="Look at where options come from.")
 config.command("show", context_settings={"ignore_unknown_options": True})(show)
 app.add_typer(config, name="config")

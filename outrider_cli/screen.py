@@ -70,9 +70,14 @@ class Progress:
     def __init__(self) -> None:
         self._status: Status | None = None
 
+    @property
+    def is_live(self) -> bool:
+        """Whether anything is shown."""
+        return _takes_codes(sys.stderr)
+
     def say(self, text: str) -> None:
         """Show this text in place of the last one."""
-        if not _takes_codes(sys.stderr):
+        if not self.is_live:
             return
         from rich.console import Console
         from rich.status import Status

@@ -38,6 +38,7 @@ _SHIFT = 31  # where the count starts in a lone follower
 _TOKEN = (1 << _SHIFT) - 1
 
 Level: TypeAlias = Literal["context", "dynamic", "static"]
+Thresholds: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Guess(NamedTuple):
@@ -293,10 +294,11 @@ class NgramDrafter:
     def _next(self, tail: bytes) -> Guess | None:
         """Ask the caches in turn, each for the longest n-gram first."""
         static = self._static.find(tail[-_WIDTH * STATIC_SIZE :])
-        for level, cache, thresholds in (
+        asked: tuple[tuple[Level, NgramCache, Thresholds], ...] = (
             ("context", self.context, LAX),
             ("dynamic", self._dynamic, STRICT),
-        ):
+        )
+        for level, cache, thresholds in asked:
             for size in range(len(tail) // _WIDTH, 0, -1):
                 entry = cache.find(tail[-_WIDTH * size :])
                 found = None if entry is None else pick(entry, static, *thresholds[size - 1])

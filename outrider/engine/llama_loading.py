@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -239,18 +240,50 @@ class FileVocabulary:
     trained_context: int
 
 
+@dataclass(frozen=True, slots=True)
+class FileTokens:
+    """A text in the tokens of a file's model, their number in all, and the trained context."""
+
+    token_ids: list[int]
+    token_count: int
+    trained_context: int
+
+
 def read_vocabulary(path: Path) -> FileVocabulary:
     """Read a file without its weights. Raises InvalidConfig for what cannot be loaded."""
+    with _vocabulary_only(path) as model:
+        if ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model):
+            raise InvalidConfig("model", f"{path.stem} cannot be rolled back (recurrent)")
+        vocabulary = Vocabulary(model)
+        return FileVocabulary(vocabulary.describe(), vocabulary.names(), _trained_context(model))
+
+
+def tokenize(path: Path, text: bytes) -> FileTokens:
+    """Return a text in tokens, special ones added and read, without loading the file's weights.
+
+    Raises InvalidConfig for what cannot be loaded, EngineBusy as Vocabulary.tokenize does.
+    """
+    with _vocabulary_only(path) as model:
+        vocabulary = Vocabulary(model)
+        check_added_tokens(path, vocabulary.describe())
+        token_ids = vocabulary.tokenize(text, add_special=True, parse_special=True)
+        return FileTokens(token_ids, vocabulary.size, _trained_context(model))
+
+
+@contextmanager
+def _vocabulary_only(path: Path) -> Iterator[Any]:
+    """Yield a file's model without weights."""
     init_backend()
     check_gguf(path)
     params = ll.llama_model_default_params()
     params.vocab_only = True
     model = _load_file(path, params)
-    if ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model):
+    try:
+        yield model
+    finally:
         ll.llama_model_free(model)
-        raise InvalidConfig("model", f"{path.stem} cannot be rolled back (recurrent)")
-    vocabulary = Vocabulary(model)
-    description, names = vocabulary.describe(), vocabulary.names()
+
+
+def _trained_context(model: Any) -> int:
     trained = _metadata(model, _metadata(model, "general.architecture") + ".context_length")
-    ll.llama_model_free(model)
-    return FileVocabulary(description, names, int(trained or 0))
+    return int(trained or 0)

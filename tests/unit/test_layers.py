@@ -38,6 +38,7 @@ PURE = (
     "outrider.grammar.schema",
     "outrider.drafters.ngram_cache",
     "outrider.drafters.ngram_format",
+    "outrider_cli.lookup.stats",
     "outrider.engine.cache",
     "outrider.engine.sampler_state",
     "outrider.engine.model",
