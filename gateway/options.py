@@ -14,7 +14,7 @@ from outrider import wire
 from outrider.errors import InvalidRequest
 from outrider.messages import Rule
 from outrider.sampling import NUMBERS, read_stages
-from outrider.speculation import Policy
+from outrider.speculation import Policy, Verification
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -129,6 +129,7 @@ class SpeculativeFields(Body):
     run_ahead: bool | None = None
     policy: Literal["measured", "fixed", "classic"] | None = None
     acceptance: Literal["match", "shared-noise", "rejection"] | None = None
+    verification: Literal["block", "token"] | None = None
     n_parallel: Int32 | None = None
     p_split: float | None = None
 
@@ -398,4 +399,7 @@ def _speculative(fields: GenerationFields) -> messages.SpeculativeOptions:
         **known,
         policy=wire.POLICIES.write(Policy(parsed.policy)) if parsed.policy else None,
         acceptance=wire.RULES.write(Rule(parsed.acceptance)) if parsed.acceptance else None,
+        verification=wire.VERIFICATIONS.write(Verification(parsed.verification))
+        if parsed.verification
+        else None,
     )

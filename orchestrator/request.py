@@ -207,6 +207,8 @@ def _read_speculation(
     }
     if options.policy:
         known["policy"] = wire.POLICIES.read(options.policy)
+    if options.verification:
+        known["verification"] = wire.VERIFICATIONS.read(options.verification)
     if not drafts:
         known["enabled"] = False
     known.setdefault("n_min", min(default.n_min, known.get("n_max", default.n_max)))

@@ -1,7 +1,7 @@
 """Sparse distributions over token ids: probabilities, draws, races, residuals and the integer form.
 
-Source of the formulas: Leviathan et al. 2211.17192 (residual), Daliri et al.
-2408.07978 (the Gumbel race as a coupling).
+Source of the formulas: Leviathan et al. 2211.17192 (residual), Sun et al. 2403.10444 (of a share
+of p), Daliri et al. 2408.07978 (the Gumbel race as a coupling).
 """
 
 from __future__ import annotations
@@ -170,12 +170,24 @@ def _slots(
     return slots, distribution.token_ids[slots] == token_ids
 
 
-def residual(p: Distribution, q: Distribution) -> Distribution:
-    """Return max(p - q, 0) normalised, or p when rounding left nothing of it."""
-    slots, known = _slots(q, p.token_ids)
-    q_of_p = np.where(known, q.weights[slots] / q.total, 0.0)
-    left = np.maximum(p.weights / p.total - q_of_p, 0.0)
-    return Distribution(p.token_ids, left) if left.sum() > 0 else p
+def residual(p: Distribution, q: Distribution, share: float = 1.0) -> Distribution:
+    """Return max(`share` * p - q, 0) normalised, or p when rounding left nothing of it."""
+    left = excess(p, q, share)
+    return Distribution(p.token_ids, left) if left.any() else p
+
+
+def excess(p: Distribution, q: Distribution, share: float = 1.0) -> NDArray[np.float64]:
+    """Return max(`share` * p - q, 0) of each id that p lists, as probabilities: float64[n].
+
+    Exactly 0 where the same product of probabilities is not more than q's.
+    """
+    # By id: for whole vocabularies that takes half the time of a search in q's ids.
+    q_by_id = np.zeros(1 + max(int(p.token_ids.max()), int(q.token_ids.max())))
+    q_by_id[q.token_ids] = q.weights / q.total
+    left = p.weights / p.total
+    left *= share
+    left -= q_by_id[p.token_ids]
+    return np.maximum(left, 0.0, out=left)
 
 
 def quantised(distribution: Distribution, support: int, tail: float) -> Distribution:

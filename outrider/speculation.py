@@ -20,6 +20,13 @@ class Policy(Enum):
     CLASSIC = "classic"  # the rule of llama.cpp's example
 
 
+class Verification(Enum):
+    """What the rejection rule accepts or rejects as one."""
+
+    BLOCK = "block"  # the draft of a round, never fewer tokens on average
+    TOKEN = "token"  # one token after the other, as in the first papers
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
     """The options of one request, under the names that every surface uses.
@@ -33,6 +40,7 @@ class Speculation:
     p_min: float = 0.0  # drafting stops at a token less probable than this to the draft
     run_ahead: bool | None = None  # draft while the target verifies; None is as it pays
     policy: Policy = Policy.MEASURED
+    verification: Verification = Verification.BLOCK  # matters under the rejection rule alone
 
     def __post_init__(self) -> None:
         if not 0 <= self.n_max <= MAX_DRAFT:

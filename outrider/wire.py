@@ -43,7 +43,7 @@ from outrider.messages import (
     Span,
 )
 from outrider.sampling import NUMBERS, SamplingParameters, Stage
-from outrider.speculation import Policy
+from outrider.speculation import Policy, Verification
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import orchestrator_service_pb2 as orchestrator
@@ -83,6 +83,9 @@ RULES = EnumNumbers("acceptance_rule", Rule, common.AcceptanceRule, "ACCEPTANCE_
 FORMS = EnumNumbers("row_form", Form, common.RowForm, "ROW_FORM_")
 STAGES = EnumNumbers("samplers", Stage, common.Sampler, "SAMPLER_")
 POLICIES = EnumNumbers("policy", Policy, orchestrator.DraftPolicy, "DRAFT_POLICY_")
+VERIFICATIONS = EnumNumbers(
+    "verification", Verification, orchestrator.Verification, "VERIFICATION_"
+)
 ORIGINS = EnumNumbers("origin", Origin, orchestrator.TokenOrigin, "TOKEN_ORIGIN_")
 DRAFT_ENDS = EnumNumbers("draft_end", DraftEnd, orchestrator.DraftEnd, "DRAFT_END_")
 PEER_STATES = EnumNumbers("state", PeerState, orchestrator.PeerState, "PEER_STATE_")

@@ -403,6 +403,14 @@ class DraftingOptions:
             show_default="measured",
         ),
     ] = None
+    verification: Annotated[
+        Literal["block", "token"] | None,
+        typer.Option(
+            metavar="NAME",
+            help="What the rejection rule judges as one: a block or a token.",
+            show_default="block",
+        ),
+    ] = None
 
     def known(self) -> dict[str, Any]:
         """Return what was said, by the names of Speculation's fields.
@@ -411,7 +419,7 @@ class DraftingOptions:
         """
         from outrider.errors import InvalidRequest
         from outrider.messages import MAX_DRAFT
-        from outrider.speculation import Policy
+        from outrider.speculation import Policy, Verification
 
         values: dict[str, Any] = {
             "n_max": self.n_max,
@@ -419,6 +427,7 @@ class DraftingOptions:
             "p_min": self.p_min,
             "run_ahead": None if self.run_ahead is None else self.run_ahead == "on",
             "policy": Policy(self.policy) if self.policy else None,
+            "verification": Verification(self.verification) if self.verification else None,
         }
         if self.n_draft is not None:
             if self.n_max is not None or self.policy is not None:

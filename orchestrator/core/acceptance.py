@@ -1,8 +1,8 @@
 """Decides how much of a draft to accept. Knows tokens and probabilities, nothing else.
 
-Sources: Leviathan et al. 2211.17192, Chen et al. 2302.01318 (`rejection`);
-equality of samples (`match`) is llama.cpp's rule and, with shared noise on
-both sides, Daliri et al. 2408.07978.
+Sources: Leviathan et al. 2211.17192, Chen et al. 2302.01318 (`token_verification`), Sun et al.
+2403.10444 (`block_verification`); equality of samples (`match`) is llama.cpp's rule and, with
+shared noise on both sides, Daliri et al. 2408.07978.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from outrider.distribution import Distribution, residual
+from outrider.distribution import Distribution, excess, residual
 from outrider.messages import Frame, SessionParameters
 from outrider.noise import Purpose, draft_seed, uniform
 
@@ -46,12 +46,15 @@ def match(draft: Sequence[int], samples: Sequence[int]) -> Verdict:
     return Verdict(len(draft), samples[-1])
 
 
-def rejection(draft: Sequence[DraftToken], targets: Sequence[Distribution], u: Uniform) -> Verdict:
-    """Accept the longest prefix that keeps the output distributed as `targets`.
+def token_verification(
+    draft: Sequence[DraftToken], targets: Sequence[Distribution], u: Uniform
+) -> Verdict:
+    """Accept the longest prefix of tokens that stand one by one, each with chance min(1, p/q).
 
     `targets[i]` is the target's distribution p where `draft[i]` would stand; one more
     follows the whole draft. Each draft token must have been drawn from
-    exactly the row it carries, whatever its value.
+    exactly the row it carries, whatever its value: then what is emitted is
+    distributed as `targets`. Raises ValueError for another number of rows.
     """
     for i, (token, p) in enumerate(zip(draft, targets[:-1], strict=True)):
         q = token.distribution
@@ -59,6 +62,59 @@ def rejection(draft: Sequence[DraftToken], targets: Sequence[Distribution], u: U
         if u(Purpose.ACCEPT, i) * q.probability(token.token_id) >= p.probability(token.token_id):
             return Verdict(i, residual(p, q).draw(u(Purpose.NEXT, i)))
     return Verdict(len(draft), targets[-1].draw(u(Purpose.NEXT, len(draft))))
+
+
+def block_verification(
+    draft: Sequence[DraftToken], targets: Sequence[Distribution], u: Uniform
+) -> Verdict:
+    """Accept the longest prefix of which the coin says so, whatever the coins of shorter ones say.
+
+    Takes and raises what `token_verification` does, and emits the same distribution. A prefix is
+    kept with a chance that is never less, and the same where all of the draft's rows are certain.
+    """
+    shares = prefix_shares(draft, targets)
+    count = _accepted_count(draft, targets, shares, u)
+    if count == len(draft):
+        return Verdict(count, targets[-1].draw(u(Purpose.NEXT, count)))
+    left = residual(targets[count], draft[count].distribution, shares[count])
+    return Verdict(count, left.draw(u(Purpose.NEXT, count)))
+
+
+def prefix_shares(draft: Sequence[DraftToken], targets: Sequence[Distribution]) -> list[float]:
+    """Return the chance with which each prefix of a draft is kept, in [0, 1]; 1 for none of it.
+
+    The product of p/q, never more than 1 on the way: a token that p has more of makes up for
+    earlier ones that it has less of, but not for later ones. Raises ValueError as the rules do.
+    """
+    shares = [1.0]
+    for token, p in zip(draft, targets[:-1], strict=True):
+        q = token.distribution.probability(token.token_id)
+        share = shares[-1] * p.probability(token.token_id)
+        # Exactly 1 where nothing is lost; 0 for what p forbids, whatever q says of it.
+        shares.append(share / q if share < q else float(share > 0.0))
+    return shares
+
+
+def _accepted_count(
+    draft: Sequence[DraftToken],
+    targets: Sequence[Distribution],
+    shares: Sequence[float],
+    u: Uniform,
+) -> int:
+    """Return the length of the longest prefix of which the coin says that it is kept.
+
+    The longest is looked at first, so that rows before it need not be summed.
+    """
+    count = len(draft)
+    if not draft or u(Purpose.ACCEPT, count - 1) < shares[count]:
+        return count
+    for i in range(count - 1, 0, -1):
+        left = float(excess(targets[i], draft[i].distribution, shares[i]).sum())
+        # The chance is left / (left + (1 - share)), without dividing. The brackets matter: where
+        # the share is 1 the chance is too, and left + 1 - share would round that away.
+        if u(Purpose.ACCEPT, i - 1) * (left + (1.0 - shares[i])) <= left:
+            return i
+    return 0
 
 
 def drew_as_keyed(frame: Frame, opening: SessionParameters) -> bool:

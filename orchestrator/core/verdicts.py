@@ -17,6 +17,12 @@ from outrider.errors import InvalidRequest
 from outrider.messages import Answer, Form, Origin, Rows
 from outrider.noise import Purpose, uniform
 from outrider.sampling import distribution_of
+from outrider.speculation import Verification
+
+_VERIFY = {
+    Verification.BLOCK: acceptance.block_verification,
+    Verification.TOKEN: acceptance.token_verification,
+}
 
 
 def judge(
@@ -36,7 +42,8 @@ def judge(
     def coin(purpose: Purpose, index: int) -> float:
         return uniform(opening.seed, opening.choice, purpose, first, first + index)
 
-    return acceptance.rejection(tokens, distributions, coin)
+    verify = _VERIFY[plan.control.speculation.verification]
+    return verify(tokens, distributions, coin)
 
 
 def news_of(asked: RoundInFlight, answer: Answer, committed: Sequence[int]) -> Answer | None:

@@ -78,10 +78,12 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
 
 def _write_speculative(options: GenerateOptions) -> messages.SpeculativeOptions:
     known = options.speculation
-    policy = known.pop("policy", None)
+    policy, verification = known.pop("policy", None), known.pop("verification", None)
     message = messages.SpeculativeOptions(**known)
     if policy is not None:
         message.policy = wire.POLICIES.write(policy)
+    if verification is not None:
+        message.verification = wire.VERIFICATIONS.write(verification)
     if options.acceptance is not None:
         message.acceptance = wire.RULES.write(options.acceptance)
     if options.rows is not None:

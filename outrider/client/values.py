@@ -9,7 +9,7 @@ from typing import Any
 from outrider.errors import InvalidRequest, OutriderError
 from outrider.messages import DraftEnd, FinishReason, Form, LogprobOptions, Origin, PeerState, Rule
 from outrider.sampling import SamplingParameters
-from outrider.speculation import Policy, Speculation
+from outrider.speculation import Policy, Speculation, Verification
 
 INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -62,6 +62,7 @@ class GenerateOptions:
     run_ahead: bool | None = None
     policy: Policy | None = None
     acceptance: Rule | None = None
+    verification: Verification | None = None  # under the rejection rule
     rows: Form | None = None
     rollback: Rollback | None = None
     detail: Detail = Detail.NOTHING
@@ -76,7 +77,7 @@ class GenerateOptions:
     @property
     def speculation(self) -> dict[str, Any]:
         """What is said about speculating, by the names of Speculation's fields."""
-        names = ("enabled", "n_max", "n_min", "p_min", "run_ahead", "policy")
+        names = ("enabled", "n_max", "n_min", "p_min", "run_ahead", "policy", "verification")
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 

@@ -57,6 +57,12 @@ class DraftPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFT_POLICY_FIXED: _ClassVar[DraftPolicy]
     DRAFT_POLICY_CLASSIC: _ClassVar[DraftPolicy]
 
+class Verification(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VERIFICATION_UNSPECIFIED: _ClassVar[Verification]
+    VERIFICATION_BLOCK: _ClassVar[Verification]
+    VERIFICATION_TOKEN: _ClassVar[Verification]
+
 class RollbackMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ROLLBACK_MODE_UNSPECIFIED: _ClassVar[RollbackMode]
@@ -102,6 +108,9 @@ DRAFT_POLICY_UNSPECIFIED: DraftPolicy
 DRAFT_POLICY_MEASURED: DraftPolicy
 DRAFT_POLICY_FIXED: DraftPolicy
 DRAFT_POLICY_CLASSIC: DraftPolicy
+VERIFICATION_UNSPECIFIED: Verification
+VERIFICATION_BLOCK: Verification
+VERIFICATION_TOKEN: Verification
 ROLLBACK_MODE_UNSPECIFIED: RollbackMode
 ROLLBACK_MODE_SPAN: RollbackMode
 ROLLBACK_MODE_RPC: RollbackMode
@@ -193,7 +202,7 @@ class PromptTokens(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SpeculativeOptions(_message.Message):
-    __slots__ = ("enabled", "n_max", "acceptance", "row_form", "rollback", "n_min", "p_min", "run_ahead", "policy")
+    __slots__ = ("enabled", "n_max", "acceptance", "row_form", "rollback", "n_min", "p_min", "run_ahead", "policy", "verification")
     ENABLED_FIELD_NUMBER: _ClassVar[int]
     N_MAX_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +212,7 @@ class SpeculativeOptions(_message.Message):
     P_MIN_FIELD_NUMBER: _ClassVar[int]
     RUN_AHEAD_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    VERIFICATION_FIELD_NUMBER: _ClassVar[int]
     enabled: bool
     n_max: int
     acceptance: _common_pb2.AcceptanceRule
@@ -212,7 +222,8 @@ class SpeculativeOptions(_message.Message):
     p_min: float
     run_ahead: bool
     policy: DraftPolicy
-    def __init__(self, enabled: bool = ..., n_max: _Optional[int] = ..., acceptance: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., rollback: _Optional[_Union[RollbackMode, str]] = ..., n_min: _Optional[int] = ..., p_min: _Optional[float] = ..., run_ahead: bool = ..., policy: _Optional[_Union[DraftPolicy, str]] = ...) -> None: ...
+    verification: Verification
+    def __init__(self, enabled: bool = ..., n_max: _Optional[int] = ..., acceptance: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., rollback: _Optional[_Union[RollbackMode, str]] = ..., n_min: _Optional[int] = ..., p_min: _Optional[float] = ..., run_ahead: bool = ..., policy: _Optional[_Union[DraftPolicy, str]] = ..., verification: _Optional[_Union[Verification, str]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("started", "delta", "finished", "choice_index")

@@ -17,8 +17,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from orchestrator.core.acceptance import DraftToken, Uniform, Verdict, rejection
-from outrider.distribution import Distribution, residual
+from orchestrator.core.acceptance import (
+    DraftToken,
+    Uniform,
+    Verdict,
+    block_verification,
+    prefix_shares,
+    token_verification,
+)
+from outrider.distribution import Distribution, excess, residual
 from outrider.noise import Purpose
 from tests.support.lazy import Lazy
 
@@ -125,10 +132,8 @@ class Rule:
     breakpoints: Callable[[Sequence[DraftToken], Sequence[Distribution]], Breakpoints]
 
 
-def rejection_breakpoints(
-    draft: Sequence[DraftToken], targets: Sequence[Distribution]
-) -> Breakpoints:
-    """Return where `rejection` may change its answer."""
+def token_breakpoints(draft: Sequence[DraftToken], targets: Sequence[Distribution]) -> Breakpoints:
+    """Return where `token_verification` may change its answer."""
 
     def breakpoints(purpose: Purpose, i: int) -> list[float]:
         if i == len(draft):
@@ -140,7 +145,26 @@ def rejection_breakpoints(
     return breakpoints
 
 
-REJECTION = Rule(rejection, rejection_breakpoints)
+def block_breakpoints(draft: Sequence[DraftToken], targets: Sequence[Distribution]) -> Breakpoints:
+    """Return where `block_verification` may change its answer."""
+    shares = prefix_shares(draft, targets)
+
+    def breakpoints(purpose: Purpose, i: int) -> list[float]:
+        if purpose is Purpose.NEXT:
+            if i == len(draft):
+                return draw_breakpoints(targets[i])
+            return draw_breakpoints(residual(targets[i], draft[i].distribution, shares[i]))
+        share = shares[i + 1]
+        if i + 1 == len(draft):
+            return [share]
+        left = float(excess(targets[i + 1], draft[i + 1].distribution, share).sum())
+        return [left / (left + (1.0 - share))] if left > 0 else []
+
+    return breakpoints
+
+
+TOKEN = Rule(token_verification, token_breakpoints)
+BLOCK = Rule(block_verification, block_breakpoints)
 
 
 # Rounds
@@ -162,7 +186,7 @@ class Speculation:
     sampled: Model
     sent: Model
     length: int
-    rule: Rule = REJECTION
+    rule: Rule = TOKEN
     withholds: Callable[[Context, int], bool] = _never
 
     def round_distribution(self, context: Context) -> TextDistribution:

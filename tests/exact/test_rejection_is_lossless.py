@@ -1,4 +1,4 @@
-"""Whatever a draft says, the rejection rule emits exactly the target's distribution.
+"""Whatever a draft says, verifying it token by token emits exactly the target's distribution.
 
 Every exact test has a twin that breaks one rule and must be seen to fail. The
 statistical tests have fixed seeds; with fresh ones, each would raise a false
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 
-from orchestrator.core.acceptance import DraftToken, Uniform, Verdict, rejection
+from orchestrator.core.acceptance import DraftToken, Uniform, Verdict, token_verification
 from outrider.distribution import Distribution, certain, quantised, residual
 from outrider.noise import Purpose, uniform
 from tests.exact.enumeration import (
@@ -119,7 +119,7 @@ def test_the_coin_turns_exactly_at_p_over_q() -> None:
             [threshold] = coin_breakpoints(token, p)
             below, above = min(threshold, 1.0) - 1e-9, min(threshold + 1e-9, 1.0 - 1e-12)
             accepted = [
-                rejection([token], [p, p], coin_and_draw(coin, 0.5)).accepted_count
+                token_verification([token], [p, p], coin_and_draw(coin, 0.5)).accepted_count
                 for coin in (below, above)
             ]
             assert accepted == [1, int(threshold >= 1.0)]
@@ -135,7 +135,7 @@ def test_the_next_token_changes_exactly_at_the_cumulative_sums_of_the_residual()
         for before, after, edge in zip(kept, kept[1:], edges, strict=False):
             for token_id, draw in ((before, edge - 1e-9), (after, edge + 1e-9)):
                 u = coin_and_draw(1.0 - 1e-9, float(draw))
-                verdict = rejection([DraftToken(rejected, q)], [p, p], u)
+                verdict = token_verification([DraftToken(rejected, q)], [p, p], u)
                 assert verdict == Verdict(0, token_id)
 
 
@@ -372,7 +372,7 @@ def shared_distribution(target: Model, draft: Model, purpose: Purpose) -> TextDi
 
     def emit(u: Uniform) -> Context:
         token_id = q.draw(u(purpose, 0))
-        verdict = rejection([DraftToken(token_id, q)], [p, certain(0)], u)
+        verdict = token_verification([DraftToken(token_id, q)], [p, certain(0)], u)
         return (token_id if verdict.accepted_count else verdict.next_token_id,)
 
     return integrate(emit, lambda purpose, i: points)
@@ -404,7 +404,7 @@ def generate(seed: int, streams: Mapping[Purpose, Purpose]) -> tuple[Context, in
         for i in range(3):
             draft.append(DraftToken(DRAFT(guess).draw(u(Purpose.DRAFT, i)), DRAFT(guess)))
             guess = (*guess, draft[-1].token_id)
-        verdict = rejection(draft, [TARGET(guess[: len(text) + i]) for i in range(4)], u)
+        verdict = token_verification(draft, [TARGET(guess[: len(text) + i]) for i in range(4)], u)
         rollbacks += verdict.accepted_count < len(draft)
         text = (*guess[: len(text) + verdict.accepted_count], verdict.next_token_id)
     return text[:COUNT], rollbacks

@@ -138,7 +138,13 @@ def test_every_option_arrives():
         "post_sampling_probs": True,
         "context_shift": True,
         "n_keep": -1,
-        "speculative": {"n_max": 4, "run_ahead": False, "policy": "fixed", "n_parallel": 1},
+        "speculative": {
+            "n_max": 4,
+            "run_ahead": False,
+            "policy": "fixed",
+            "verification": "token",
+            "n_parallel": 1,
+        },
         "speculative.p_min": 0.5,
     }
     request = generate_request(GenerationFields.model_validate(options), token_limit=1)
@@ -154,7 +160,11 @@ def test_every_option_arrives():
     assert request.logprobs == common.LogprobOptions(top_count=3, after_sampling=True)
     assert request.overflow == messages.ContextOverflow(shift=True, keep_token_count=-1)
     assert request.speculative == messages.SpeculativeOptions(
-        n_max=4, run_ahead=False, policy=messages.DRAFT_POLICY_FIXED, p_min=0.5
+        n_max=4,
+        run_ahead=False,
+        policy=messages.DRAFT_POLICY_FIXED,
+        p_min=0.5,
+        verification=messages.VERIFICATION_TOKEN,
     )
 
 

@@ -45,10 +45,31 @@ MISTAKES = (
         (f"{ACCEPTANCE}::test_after_a_rejection_only_what_p_has_more_than_q_can_follow",),
     ),
     Mistake(
+        "behind a block the next token comes from the residual of a token",
+        "orchestrator/core/acceptance.py",
+        "draft[count].distribution, shares[count])",
+        "draft[count].distribution)",
+        (f"{ACCEPTANCE}::test_what_follows_a_prefix_is_what_its_share_of_p_has_more_than_q",),
+    ),
+    Mistake(
+        "the share of a prefix grows beyond 1 on the way",
+        "orchestrator/core/acceptance.py",
+        "if share < q else float(share > 0.0)",
+        "if q else 0.0",
+        (f"{ACCEPTANCE}::test_a_share_multiplies_p_over_q_and_never_exceeds_1_on_the_way",),
+    ),
+    Mistake(
+        "the coin of a prefix leaves out what its share lacks",
+        "orchestrator/core/acceptance.py",
+        "* (left + (1.0 - shares[i])) <= left",
+        "* (left + 1.0) <= left",
+        (f"{ACCEPTANCE}::test_the_coin_of_a_prefix_turns_at_what_is_left_for_it",),
+    ),
+    Mistake(
         "the residual takes weights for probabilities",
         "outrider/distribution.py",
-        "np.maximum(p.weights / p.total - q_of_p, 0.0)",
-        "np.maximum(p.weights - q_of_p, 0.0)",
+        "    left = p.weights / p.total\n",
+        "    left = p.weights.copy()\n",
         (f"{DISTRIBUTION}::test_a_residual_does_not_depend_on_the_scale_of_the_weights",),
     ),
     Mistake(

@@ -119,6 +119,7 @@ async def test_no_policy_changes_the_text(speculative: dict[str, Any]) -> None:
         ({"n_min": 5, "n_max": 4}, "n_min"),
         ({"p_min": 1.5}, "p_min"),
         ({"policy": 99}, "policy"),
+        ({"verification": 99}, "verification"),
     ],
 )
 async def test_options_that_do_not_go_together_are_refused_by_name(

@@ -40,6 +40,7 @@ TEXTBOOK = {
     "rollback": messages.ROLLBACK_MODE_RPC,
 }
 DISTRIBUTIONS: dict[str, Any] = {}
+BY_TOKEN = {"verification": messages.VERIFICATION_TOKEN}
 
 TextDistribution = dict[tuple[int, ...], float]
 
@@ -111,7 +112,9 @@ def starts(written: list[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
     return Counter(text[:COUNT] for text in written)
 
 
-@pytest.mark.parametrize("mode", [DISTRIBUTIONS, TEXTBOOK], ids=["distributions", "textbook"])
+@pytest.mark.parametrize(
+    "mode", [DISTRIBUTIONS, {**TEXTBOOK, **BY_TOKEN}], ids=["block", "textbook by token"]
+)
 async def test_the_joint_distribution_of_the_first_tokens_is_the_targets(
     mode: dict[str, Any],
 ) -> None:
@@ -123,9 +126,11 @@ async def test_the_joint_distribution_of_the_first_tokens_is_the_targets(
 async def test_the_textbook_mode_writes_what_the_other_one_writes() -> None:
     """Equal seeds, equal blocks, equal distributions: equal ids."""
     async with three_services(target, draft, draft_seconds=30.0) as trio:
+        by_token = await texts(trio, range(60), **BY_TOKEN)
         one = await texts(trio, range(60))
         other = await texts(trio, range(60), **TEXTBOOK)
     assert one == other
+    assert one != by_token
 
 
 async def test_drafts_are_accepted_and_rejected_in_both_modes() -> None:

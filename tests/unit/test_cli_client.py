@@ -34,7 +34,7 @@ from outrider.client import (
 from outrider.errors import EngineBusy, InvalidRequest
 from outrider.messages import Form, Rule
 from outrider.rpc.errors import to_status
-from outrider.speculation import Policy
+from outrider.speculation import Policy, Verification
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -55,6 +55,7 @@ def test_what_is_chosen_is_sent():
         n_max=0,
         policy=Policy.CLASSIC,
         acceptance=Rule.REJECTION,
+        verification=Verification.TOKEN,
         rows=Form.LOGITS,
         rollback=Rollback.RPC,
         detail=Detail.CANDIDATES,
@@ -68,6 +69,7 @@ def test_what_is_chosen_is_sent():
         n_max=0,
         policy=messages.DRAFT_POLICY_CLASSIC,
         acceptance=common.ACCEPTANCE_RULE_REJECTION,
+        verification=messages.VERIFICATION_TOKEN,
         row_form=common.ROW_FORM_LOGITS,
         rollback=messages.ROLLBACK_MODE_RPC,
     )

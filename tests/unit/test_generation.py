@@ -353,6 +353,9 @@ class World:
         text = self.generation.committed
         assert self.target.opened
         assert round_.prefix.token_ids, "nothing to decode"
+        # Which token it is says how sure the draft is of it, and must not decide who is heard.
+        is_whole = self.plan.opening.rule is Rule.REJECTION
+        assert not (is_whole and round_.survivals), "a busy target may leave out a part of a block"
         speculation = self.plan.control.speculation
         assert len(round_.draft) <= (
             30 if speculation.policy is Policy.CLASSIC else speculation.n_max
