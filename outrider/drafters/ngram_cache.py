@@ -141,7 +141,7 @@ class NgramCache:
             self._shrink()
 
     def update(self, history: Sequence[int], new_count: int, sizes: Iterable[int] = SIZES) -> None:
-        """Count the last `new_count` tokens of a whole history behind what is before each.
+        """Count the last `new_count` tokens of a whole history after what is before each.
 
         The history must be whole: n-grams across its earlier end are counted too.
         """
@@ -149,7 +149,7 @@ class NgramCache:
         self.count(pack(history[max(0, start - LONGEST) : start]), history[start:], sizes)
 
     def count(self, tail: bytes, token_ids: Iterable[int], sizes: Iterable[int] = SIZES) -> bytes:
-        """Count tokens that stand behind `tail`, and return the tail that they leave.
+        """Count tokens that stand after `tail`, and return the tail that they leave.
 
         A tail is the last four tokens, packed; fewer where the text has no more.
         """
@@ -252,7 +252,7 @@ def _validated(entry: Followers, static: Entry) -> list[int]:
 
 
 class NgramDrafter:
-    """Drafts behind one text from its own n-grams, past texts' and a large text's.
+    """Drafts after one text from its own n-grams, past texts' and a large text's.
 
     The text comes in parts; its last tokens are kept, so that n-grams across parts count. The
     dynamic and the static cache are read only and may be shared; `dynamic.merge(context)` at the
@@ -271,15 +271,15 @@ class NgramDrafter:
         self._tail = b""
 
     def extend(self, token_ids: Iterable[int]) -> None:
-        """Take in what the text goes on with: a prompt, or what a round committed."""
+        """Take in what follows in the text: a prompt, or what a round committed."""
         self._tail = self.context.count(self._tail, token_ids)
 
-    def draft(self, count: int, behind: Iterable[int] = ()) -> list[Guess]:
-        """Return at most `count` tokens that may follow the text, and `behind` if there is any.
+    def draft(self, count: int, after: Iterable[int] = ()) -> list[Guess]:
+        """Return at most `count` tokens that may follow the text, and `after` if there is any.
 
-        Fewer where the caches know no more; none behind a text of one token, as in llama.cpp.
+        Fewer where the caches know no more; none after a text of one token, as in llama.cpp.
         """
-        tail = (self._tail + pack(behind))[-_WIDTH * LONGEST :]
+        tail = (self._tail + pack(after))[-_WIDTH * LONGEST :]
         guesses: list[Guess] = []
         if len(tail) < _WIDTH * STATIC_SIZE:
             return guesses

@@ -27,8 +27,8 @@ def load_cache(
 ) -> NgramCache:
     """Return the cache of a file that llama.cpp or Outrider wrote.
 
-    `token_count` is the size of the vocabulary; `report` is told now and then how many bytes are
-    read. Raises NotFound where there is no file, and InvalidConfig for one that cannot be read
+    `token_count` is the size of the vocabulary; `report` is called now and then with how many bytes
+    are read. Raises NotFound where there is no file, and InvalidConfig for one that cannot be read
     or is damaged.
     """
     try:
@@ -54,12 +54,12 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def save_cache(cache: NgramCache, path: Path, mode: int = 0o666) -> None:
-    """Write a cache in place of a file, in one step: whoever reads finds the old or the new one.
+    """Write a cache in place of a file, in one step: a reader finds the old or the new one.
 
     A new file gets the permissions `mode` less the umask; a replaced one keeps its own. Raises
     InvalidConfig where it cannot be written; the old file is then as it was.
     """
-    place = Path(os.path.realpath(path))  # a link goes on to point there
+    place = Path(os.path.realpath(path))  # a link still points there
     try:
         _replace(cache, place, mode)
     except OSError as error:
@@ -103,7 +103,7 @@ def _permissions(place: Path) -> int | None:
 
 
 def _sweep(place: Path) -> None:
-    """Remove what saves of this file left behind that were killed."""
+    """Remove what saves of this file left that were killed."""
     for each in place.parent.iterdir():
         if each.name.startswith(f".{place.name}.") and each.name.endswith(_PART):
             with contextlib.suppress(OSError):

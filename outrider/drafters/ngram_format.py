@@ -1,7 +1,7 @@
 """llama.cpp's file of an n-gram cache, as bytes. Pure.
 
 It has no head, no version and no order. To the end of the file there stand, all as little-endian
-int32: the four tokens of an n-gram, -1 behind a shorter one; how many tokens followed it; and of
+int32: the four tokens of an n-gram, -1 after a shorter one; how many tokens followed it; and of
 each the token and its count. llama.cpp ends the process for a file that is damaged, writes in the
 byte order of its machine, and reads ids that no vocabulary has.
 """
@@ -44,8 +44,8 @@ def decode(
     """Return the cache that a file holds, of a vocabulary of `token_count` tokens.
 
     What it takes in memory is bounded by the content's own length. Of an n-gram or a follower that
-    stands twice the first counts, as in llama.cpp. `report` is told now and then how many bytes
-    are read. Raises DamagedCache.
+    stands twice the first counts, as in llama.cpp. `report` is called now and then with how many
+    bytes are read. Raises DamagedCache.
     """
     cache = NgramCache(most_pairs)
     offset = 0

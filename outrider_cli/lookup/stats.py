@@ -60,7 +60,7 @@ def simulate(
     clock: Callable[[], float],
     report: Callable[[int], None],
 ) -> None:
-    """Draft a known text; the figures, and `dynamic`, grow. `report` is told the tokens done."""
+    """Draft a known text; figures and `dynamic` grow. `report` is called with the tokens done."""
     size = figures.n_ctx
     for start in range(0, len(token_ids) - size, size):
         drafter = NgramDrafter(dynamic, static, NO_BOUND)
@@ -75,7 +75,7 @@ def _draft_piece(
     figures: LookupFigures,
     clock: Callable[[], float],
 ) -> Iterator[int]:
-    """Draft one piece behind its first token; yield after every round how far it is."""
+    """Draft one piece after its first token; yield after every round how far it is."""
     drafter.extend(piece[:1])
     done = 1
     while done < len(piece):

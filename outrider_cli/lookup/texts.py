@@ -13,7 +13,7 @@ _ESCAPES = {
     **{b"n": b"\n", b"r": b"\r", b"t": b"\t"},
     **{b"'": b"'", b'"': b'"', b"\\": b"\\"},
 }
-# strtol, which reads the two letters behind \x, takes a blank or a sign for the first.
+# strtol, which reads the two letters after \x, takes a blank or a sign for the first.
 _ESCAPE = re.compile(rb"\\(?:x([0-9A-Fa-f \t\n\v\f\r+-][0-9A-Fa-f])|(.))", re.DOTALL)
 
 
