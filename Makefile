@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
     test mutations http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
-    bench-grammar bench-rows compose-test clean
+    bench-grammar bench-rows bench-drafters compose-test clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -95,6 +95,9 @@ bench-grammar: setup ## tokens/s under a JSON schema, drafts on and off; ORCHEST
 
 bench-rows: setup ## milliseconds to sample one row, by sampler and vocabulary
 	$(BIN)/python -m benchmarks.rows
+
+bench-drafters: setup ## microseconds and bytes of the drafters without a model
+	$(BIN)/python -m benchmarks.local_drafters
 
 compose-test: setup ## build the image and try deploy/compose.yaml with a real Docker
 	@scripts/compose-test
