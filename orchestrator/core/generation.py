@@ -10,7 +10,7 @@ Several rounds may be at the target at once: each after the first assumes that
 the one before is accepted in full and that the line continues as drafted. The
 first mismatch drops all later ones.
 
-What the draft holds and owes is in `DraftProgress`, what the target holds and which
+What the draft holds and owes is `RemoteDraft`'s, what the target holds and which
 rounds are in flight in `TargetProgress`. Nobody else changes any of it.
 """
 
@@ -32,10 +32,10 @@ from orchestrator.core.actions import (
     Wake,
 )
 from orchestrator.core.counts import Counts
-from orchestrator.core.draft_line import Compared
-from orchestrator.core.draft_progress import DraftProgress, DraftState
+from orchestrator.core.draft_progress import DraftState
 from orchestrator.core.estimates import UNREPORTED, ServiceTime, plain_share
 from orchestrator.core.plan import Plan
+from orchestrator.core.remote_draft import RemoteDraft
 from orchestrator.core.target_progress import RoundInFlight, TargetProgress
 from outrider.messages import (
     MAX_DRAFT,
@@ -44,7 +44,6 @@ from outrider.messages import (
     FinishReason,
     Form,
     Frame,
-    Order,
     Origin,
     Round,
     Rows,
@@ -69,7 +68,8 @@ class Generation:
         self.waits_for_draft = False  # the newest actions were to wait for more of the line
         self._control = plan.control
         self._control.note_length(len(plan.prompt))
-        self._draft = DraftProgress()
+        self._remote = RemoteDraft(plan, self.counts)
+        self._draft = self._remote.progress
         self._target = TargetProgress(mirostat_mu=plan.mirostat_mu)
         self._block = (
             -1,
@@ -127,54 +127,21 @@ class Generation:
 
     def draft_lost(self) -> None:
         """The stream to the draft is gone."""
-        if not self._draft.is_absent:
-            self.counts.draft_faults += 1
-            self._draft.pause_for(self._control.pause())
-        self._draft.lose()
+        self._remote.lose()
 
     def draft_frame(
         self, frame: Frame, now: float, seconds: float = 0.0, queue: float = 0.0
     ) -> None:
         """A piece of the line arrived; the draft worked `seconds` and waited `queue` for it."""
-        line = self._draft.line
-        if self._is_rejection and len(frame.rows) != len(frame.token_ids):
-            line.drop()
-        else:
-            is_first = frame.base > line.base
-            compared = line.add(frame, self.committed)
-            if not self._draft.is_new:
-                count = len(frame.token_ids) if compared.is_news else 0
-                self._control.note_frame(now, frame.base, count, seconds, is_first, queue)
-            self._draft.is_new = self._draft.is_new and not frame.token_ids
-            self._note_line(compared)
-        self._draft.note_completed(frame.completed)
-
-    def _note_line(self, compared: Compared) -> None:
-        """Report to the controller how good the line was, and which orders it still answers."""
-        if not self._is_rejection:
-            self._control.note_line(compared.decided, compared.mismatch is None)
-        if compared.mismatch is not None:
-            self._control.line_lost(compared.mismatch)
-        elif self._draft.line.token_ids:
-            self._control.line_agrees(self._draft.line.end)
+        self._remote.take_frame(frame, self.committed, now, seconds, queue)
 
     def draft_missing(self, order: int, held: int) -> None:
         """The draft holds less of the text than the order assumed."""
-        if order == self._draft.order:
-            self.counts.draft_faults += 1
-            self._draft.note_missing(held, len(self.committed))
+        self._remote.note_missing(order, held, len(self.committed))
 
     def draft_refused(self, order: int) -> None:
         """The draft is busy, or its context is full: this order brings nothing."""
-        if order == self._draft.order:
-            self._draft.note_refused()
-
-    def _give_up_waiting(self, now: float) -> None:
-        """Continue plainly until the draft answers, if its order is long overdue."""
-        if self._draft.state is DraftState.DRAFTING and self._control.is_late(now):
-            self.counts.draft_faults += 1
-            self._draft.note_overdue()
-            self._draft.pause_for(self._control.pause())
+        self._remote.note_refused(order)
 
     # --- what happened at the target ---
 
@@ -291,8 +258,7 @@ class Generation:
             self._target.mirostat_mu = rows.mirostat_mus[verdict.accepted_count]
         is_whole = verdict.accepted_count == len(asked.round.draft)
         self._target.keep_what_follows(is_whole, verdict.next_token_id)
-        self._note_line(self._draft.line.compare(self.committed))
-        self._draft.note_round()
+        self._remote.note_round(self.committed)
         return origins
 
     # --- deciding ---
@@ -363,7 +329,7 @@ class Generation:
             self._order_draft(0, 0, now)
         elif len(self.committed) != self._draft.ordered_length and self._control.runs_ahead():
             # Text was committed while later rounds stay in flight: the line may be extended.
-            wanted = self._control.draft_count(self._cap(len(self.committed)))
+            wanted = self._control.draft_count(self._remote.cap(len(self.committed)))
             self._order_draft(wanted, self._control.lookahead(), now)
         while self._ask_ahead():
             pass
@@ -379,10 +345,10 @@ class Generation:
     def _ask_for_a_round(self, now: float) -> None:
         """Ask the target about the text and a part of the line, or wait for more of it."""
         length = len(self.committed)
-        cap = self._cap(length)
+        cap = self._remote.cap(length)
         wanted = self._wanted(length, cap)
         self._order_draft(wanted, self._control.lookahead() if wanted else 0, now)
-        self._give_up_waiting(now)
+        self._remote.give_up_waiting(now)
         count = 0
         if self._is_rejection:
             cap = wanted  # a block is used whole or not at all
@@ -409,11 +375,11 @@ class Generation:
         if not self.counts.rounds:
             return
         length, newest = len(self.committed), self._target.in_flight[-1]
-        cap = self._cap(length)
+        cap = self._remote.cap(length)
         wanted = self._wanted(length, cap)
         if self._draft.needs_order or length != self._draft.ordered_length:
             self._order_draft(wanted, self._control.lookahead() if wanted else 0, now)
-        self._give_up_waiting(now)
+        self._remote.give_up_waiting(now)
         confidences = self._line_from(length, self._draft.line.confidences)[:cap]
         limit = self._control.choose(confidences, cap, now, length, False).count
         line = self._line_from(length, self._draft.line.token_ids)[:cap] if limit else []
@@ -476,7 +442,7 @@ class Generation:
             return False
         pending = last.length + count
         guesses = self._line_from(pending, self._draft.line.token_ids)
-        count = self._control.draft_count(self._cap(pending + 1))
+        count = self._control.draft_count(self._remote.cap(pending + 1))
         if not 0 < count < len(guesses) or guesses[0] in self.plan.end_token_ids:
             return False
         asked = self._ask(pending + 1, count, Span(pending, guesses[:1]), is_ahead=True)
@@ -487,64 +453,14 @@ class Generation:
     def _is_rejection(self) -> bool:
         return self.plan.opening.rule is Rule.REJECTION
 
-    def _cap(self, length: int) -> int:
-        """Return how many draft tokens a round after `length` tokens may carry.
-
-        A verify always adds one token of the target's own, so the last one
-        that may be generated need not be drafted.
-        """
-        if self._draft.is_absent or self._draft.pause:
-            return 0
-        if self._is_rejection and not self.counts.rounds:
-            return 0
-        room = min(self.plan.target_context, self._draft.context) - length
-        return max(0, min(MAX_DRAFT, self._remaining(length) - 1, room))
-
     def _line_from(self, length: int, what: list[T]) -> list[T]:
         """Return the part of the line's tokens, or of what came with them, from a length on."""
         return what[self._draft.line.after(length)]
 
     def _order_draft(self, wanted: int, ahead: int, now: float) -> None:
-        """Send the draft what is committed, if it must know to extend its line.
-
-        `wanted` tokens are for the next round, and `ahead` more for later ones.
-        """
-        if self._draft.is_absent or self._remaining() <= 1:
-            return
-        if wanted == 0 and self._control.leaves_draft_alone:
-            return
-        is_late = self._draft.state is DraftState.LATE
-        if is_late and not self._control.probes(self._draft.late_rounds):
-            return
-        length = len(self.committed)
-        until = length + min(wanted + ahead, self._cap(length))
-        if not self._draft.needs_order and not self._is_news(length, wanted, until):
-            return
-        continues = self._draft.state is DraftState.DRAFTING and bool(self._usable(length))
-        span = self._draft.extend(self.committed, until)
-        frame_tokens = 0 if ahead else wanted
-        if not continues:
-            self._control.note_order(now, length, frame_tokens, len(span.token_ids))
-        stop_below = 0 if ahead else self._control.stop_below
-        self._actions.append(SendOrder(Order(self.order, span, until, frame_tokens, stop_below)))
-
-    def _is_news(self, length: int, wanted: int, until: int) -> bool:
-        """Return whether the draft would stop too early, or go astray, without a new order."""
-        draft = self._draft
-        if wanted == 0 or (length == draft.ordered_length and until <= draft.ordered_until):
-            return False
-        if self._control.probing and draft.state is DraftState.DRAFTING:
-            return False
-        have = len(self._usable(length))
-        if have:
-            return have < wanted if until <= length + wanted else draft.ordered_until < until
-        return True
-
-    def _usable(self, length: int) -> list[int]:
-        """Return the guesses that follow the text, under the rejection rule only a block's own."""
-        if self._is_rejection and self._draft.line.base != length:
-            return []
-        return self._line_from(length, self._draft.line.token_ids)
+        order = self._remote.order(self.committed, wanted, ahead, now)
+        if order is not None:
+            self._actions.append(SendOrder(order))
 
     def _ask(self, length: int, count: int, prefix: Span, is_ahead: bool = False) -> RoundInFlight:
         """Put a round with `count` tokens of the line in flight."""

@@ -1,0 +1,147 @@
+"""A draft over a stream as a source of draft tokens: its orders, and what came of its line. Pure.
+
+What is known of it is in `DraftProgress`; here it is decided what to order, and the controller is
+told how good its line was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.core.counts import Counts
+from orchestrator.core.draft_line import Compared
+from orchestrator.core.draft_progress import DraftProgress, DraftState
+from orchestrator.core.plan import Plan
+from outrider.messages import MAX_DRAFT, Frame, Order, Rule
+
+
+class RemoteDraft:
+    """One draft of one generation, over all its streams."""
+
+    def __init__(self, plan: Plan, counts: Counts) -> None:
+        """`counts` are the generation's: the draft's faults are counted there."""
+        self.progress = DraftProgress()
+        self._plan = plan
+        self._control = plan.control
+        self._counts = counts
+
+    # --- what happened ---
+
+    def lose(self) -> None:
+        """The stream is gone."""
+        if not self.progress.is_absent:
+            self._counts.draft_faults += 1
+            self.progress.pause_for(self._control.pause())
+        self.progress.lose()
+
+    def take_frame(
+        self, frame: Frame, committed: Sequence[int], now: float, seconds: float, queue: float
+    ) -> None:
+        """A piece of the line arrived; the draft worked `seconds` and waited `queue` for it."""
+        draft, line = self.progress, self.progress.line
+        if self._is_rejection and len(frame.rows) != len(frame.token_ids):
+            line.drop()
+        else:
+            is_first = frame.base > line.base
+            compared = line.add(frame, committed)
+            if not draft.is_new:
+                count = len(frame.token_ids) if compared.is_news else 0
+                self._control.note_frame(now, frame.base, count, seconds, is_first, queue)
+            draft.is_new = draft.is_new and not frame.token_ids
+            self._note_line(compared)
+        draft.note_completed(frame.completed)
+
+    def note_round(self, committed: Sequence[int]) -> None:
+        """A round was verified, and this is the text now."""
+        self._note_line(self.progress.line.compare(committed))
+        self.progress.note_round()
+
+    def _note_line(self, compared: Compared) -> None:
+        """Report to the controller how good the line was, and which orders it still answers."""
+        if not self._is_rejection:
+            self._control.note_line(compared.decided, compared.mismatch is None)
+        if compared.mismatch is not None:
+            self._control.line_lost(compared.mismatch)
+        elif self.progress.line.token_ids:
+            self._control.line_agrees(self.progress.line.end)
+
+    def note_missing(self, order: int, held: int, length: int) -> None:
+        """It holds less of the text, of this length, than the order assumed."""
+        if order == self.progress.order:
+            self._counts.draft_faults += 1
+            self.progress.note_missing(held, length)
+
+    def note_refused(self, order: int) -> None:
+        """It is busy, or its context is full: this order brings nothing."""
+        if order == self.progress.order:
+            self.progress.note_refused()
+
+    def give_up_waiting(self, now: float) -> None:
+        """Continue plainly until the draft answers, if its order is long overdue."""
+        if self.progress.state is DraftState.DRAFTING and self._control.is_late(now):
+            self._counts.draft_faults += 1
+            self.progress.note_overdue()
+            self.progress.pause_for(self._control.pause())
+
+    # --- asked ---
+
+    @property
+    def _is_rejection(self) -> bool:
+        return self._plan.opening.rule is Rule.REJECTION
+
+    def cap(self, length: int) -> int:
+        """Return how many of its tokens a round after `length` tokens may carry.
+
+        A verify always adds one token of the target's own, so the last one
+        that may be generated need not be drafted.
+        """
+        draft = self.progress
+        if draft.is_absent or draft.pause:
+            return 0
+        if self._is_rejection and not self._counts.rounds:
+            return 0
+        room = min(self._plan.target_context, draft.context) - length
+        return max(0, min(MAX_DRAFT, self._plan.remaining(length) - 1, room))
+
+    def order(self, committed: Sequence[int], wanted: int, ahead: int, now: float) -> Order | None:
+        """Return an order with what is committed, if it must know that to extend its line.
+
+        `wanted` tokens are for the next round, and `ahead` more for later ones.
+        """
+        draft, control, length = self.progress, self._control, len(committed)
+        if draft.is_absent or self._plan.remaining(length) <= 1:
+            return None
+        if wanted == 0 and control.leaves_draft_alone:
+            return None
+        is_late = draft.state is DraftState.LATE
+        if is_late and not control.probes(draft.late_rounds):
+            return None
+        until = length + min(wanted + ahead, self.cap(length))
+        if not draft.needs_order and not self._is_news(length, wanted, until):
+            return None
+        continues = draft.state is DraftState.DRAFTING and bool(self._usable(length))
+        span = draft.extend(committed, until)
+        frame_tokens = 0 if ahead else wanted
+        if not continues:
+            control.note_order(now, length, frame_tokens, len(span.token_ids))
+        stop_below = 0 if ahead else control.stop_below
+        return Order(draft.order, span, until, frame_tokens, stop_below)
+
+    def _is_news(self, length: int, wanted: int, until: int) -> bool:
+        """Return whether the draft would stop too early, or go astray, without a new order."""
+        draft = self.progress
+        if wanted == 0 or (length == draft.ordered_length and until <= draft.ordered_until):
+            return False
+        if self._control.probing and draft.state is DraftState.DRAFTING:
+            return False
+        have = len(self._usable(length))
+        if have:
+            return have < wanted if until <= length + wanted else draft.ordered_until < until
+        return True
+
+    def _usable(self, length: int) -> list[int]:
+        """Return the guesses that follow the text, under the rejection rule only a block's own."""
+        line = self.progress.line
+        if self._is_rejection and line.base != length:
+            return []
+        return line.token_ids[line.after(length)]
