@@ -130,8 +130,23 @@ class SpeculativeFields(Body):
     policy: Literal["measured", "fixed", "classic"] | None = None
     acceptance: Literal["match", "shared-noise", "rejection"] | None = None
     verification: Literal["block", "token"] | None = None
+    drafters: ListOf[str] | None = None
     n_parallel: Int32 | None = None
     p_split: float | None = None
+
+
+class ContentPart(Body):
+    """A part of a content that is only text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class PredictionFields(Body):
+    """What the caller expects of the completion, in OpenAI's shape."""
+
+    type: Literal["content"] = "content"
+    content: str | ListOf[ContentPart]
 
 
 class GenerationFields(Body):
@@ -186,6 +201,8 @@ class GenerationFields(Body):
     cache_prompt: bool | None = None
     cache_salt: str | None = None
     stream: bool | None = None
+    prediction: PredictionFields | str | ListOf[Int32] | None = None
+    drafters: ListOf[str] | None = None
     speculative: SpeculativeFields | None = None
     dotted_n_max: Int32 | None = Field(None, alias="speculative.n_max")
     dotted_n_min: Int32 | None = Field(None, alias="speculative.n_min")
@@ -216,6 +233,7 @@ def generate_request(fields: GenerationFields, *, token_limit: int) -> messages.
         parse_special=True,
         overflow=_overflow(fields),
         cache_salt=fields.cache_salt or "",
+        prediction=_prediction(fields.prediction),
     )
     if fields.seed is not None and fields.seed != -1:
         request.seed = fields.seed
@@ -372,6 +390,17 @@ def _stops(stop: str | list[str] | None) -> list[str]:
     return [text for text in stops if text]
 
 
+def _prediction(
+    expected: PredictionFields | str | list[int] | None,
+) -> messages.Prediction | None:
+    if isinstance(expected, PredictionFields):
+        content = expected.content
+        expected = content if isinstance(content, str) else "".join(p.text for p in content)
+    if isinstance(expected, list):
+        return messages.Prediction(tokens=messages.PromptTokens(token_ids=expected))
+    return messages.Prediction(text=expected) if expected else None
+
+
 def _overflow(fields: GenerationFields) -> messages.ContextOverflow | None:
     if not (fields.context_shift or fields.truncate_prompt):
         return None
@@ -394,6 +423,7 @@ def _speculative(fields: GenerationFields) -> messages.SpeculativeOptions:
         "n_min": fields.dotted_n_min if parsed.n_min is None else parsed.n_min,
         "p_min": fields.dotted_p_min if parsed.p_min is None else parsed.p_min,
         "run_ahead": parsed.run_ahead,
+        "drafters": fields.drafters if parsed.drafters is None else parsed.drafters,
     }
     return messages.SpeculativeOptions(
         **known,

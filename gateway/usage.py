@@ -22,12 +22,17 @@ def usage(
     """Return OpenAI's usage; a prompt counts once, however many completions it has.
 
     What was cached of it its first completion tells: the others find what that one has read.
+    Prediction tokens are those of the caller's prediction, where there was one; else all that were
+    drafted.
     """
     first_ones = completions[:: max(1, len(completions) // max(1, len(prompts)))]
     prompt_count = sum(len(prompt.prompt_token_ids) for prompt in prompts)
     count = sum(each.generated_token_count for each in completions)
-    accepted = sum(each.accepted_token_count for each in completions)
-    drafted = sum(each.drafted_token_count for each in completions)
+    accepted = sum(each.accepted_prediction_token_count for each in completions)
+    rejected = sum(each.rejected_prediction_token_count for each in completions)
+    if not accepted + rejected:
+        accepted = sum(each.accepted_token_count for each in completions)
+        rejected = sum(each.drafted_token_count for each in completions) - accepted
     return {
         "prompt_tokens": prompt_count,
         "completion_tokens": count,
@@ -37,7 +42,7 @@ def usage(
         },
         "completion_tokens_details": {
             "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": drafted - accepted,
+            "rejected_prediction_tokens": rejected,
         },
     }
 

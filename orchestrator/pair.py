@@ -23,6 +23,7 @@ from outrider import handshake, logs
 from outrider.costs import CostTable, Point
 from outrider.errors import VocabularyMismatch
 from outrider.messages import PeerState, Rule, SessionParameters
+from outrider.speculation import MODEL
 from outrider.v1 import common_pb2 as common
 
 _LONGEST_PAUSE = 60.0  # of a draft that breaks the protocol
@@ -161,7 +162,7 @@ class PairedDraft:
         return Offer(
             token_seconds=estimates.token_time.value,
             latency_seconds=estimates.latency.value,
-            acceptance=estimates.acceptance.get(rule, Acceptance()).mean,
+            acceptance=estimates.acceptance.get((rule, MODEL), Acceptance()).mean,
             session_count=model.session_count if model is not None else 1,
             generation_count=self.generation_count,
             passed_over=self.passed_over,

@@ -18,6 +18,7 @@ from orchestrator.core.policies import CLASSIC_RATIO, control
 from orchestrator.pair import Pair
 from orchestrator.peers import Hosted
 from orchestrator.request import GenerationRequest, Prompt
+from orchestrator.sources import sources_behind, sources_of
 from outrider import wire
 from outrider.errors import InvalidRequest, PromptTooLong
 from outrider.messages import FinishReason, Rule, SessionParameters, Span
@@ -58,6 +59,7 @@ class Planner:
         stop_ids = wire.read_ids("stop_token_ids", asked.stop_ids, vocabulary.token_count)
         control_ids = hosted.vocabulary.control_ids
         speculation = asked.speculation
+        prediction = await self._prediction(asked, hosted, deadline)
         return Plan(
             opening=SessionParameters(
                 session_id=secrets.token_bytes(wire.SESSION_ID_BYTES),
@@ -90,13 +92,18 @@ class Planner:
             },
             beam_count=asked.beam_count,
             whole_count=len(whole),
+            prediction=prediction,
+            sources=sources_of(speculation, prediction),
+            clock=time.perf_counter,
             keep_count=_keep_count(len(prompt), asked) if asked.shifts_context else -1,
         )
 
     def another(self, plan: Plan, choice: int) -> Plan:
         """Return the plan of another completion of the same prompt."""
         session_id = secrets.token_bytes(wire.SESSION_ID_BYTES)
-        return self._renewed(plan, replace(plan.opening, session_id=session_id, choice=choice))
+        opening = replace(plan.opening, session_id=session_id, choice=choice)
+        sources = sources_of(plan.control.speculation, plan.prediction)
+        return replace(self._renewed(plan, opening), sources=sources)
 
     def shifted(self, plan: Plan, generation: Generation) -> Plan | None:
         """Return the plan of what follows a generation; None if it is over.
@@ -108,9 +115,11 @@ class Planner:
         if generation.finished is not FinishReason.CONTEXT_FULL or keep < 0 or not drop:
             return None
         dropped = Span(keep, [*opening.dropped.token_ids, *text[keep : keep + drop]])
+        fresh = sources_of(plan.control.speculation, plan.prediction)
         return replace(
             self._renewed(plan, replace(opening, dropped=dropped)),
             prompt=[*text[:keep], *text[keep + drop :]],
+            sources=sources_behind(plan.sources, fresh),
             mirostat_mu=generation.mirostat_mu,
         )
 
@@ -194,6 +203,18 @@ class Planner:
         if not ids:
             raise InvalidRequest("prompt", "is empty, and the model adds no BOS")
         return ids
+
+    async def _prediction(
+        self, asked: GenerationRequest, hosted: Hosted, deadline: float
+    ) -> list[int]:
+        """Return the ids of what the caller expects, as many as the text may have."""
+        if asked.prediction is None or "prediction" not in asked.speculation.local_drafters:
+            return []
+        size = hosted.model.vocabulary.token_count
+        texts = asked.prediction.texts
+        tokenized = await self.tokenize_texts(texts, hosted, deadline, add_special=False)
+        ids = tokenized[0] if texts else [i for i in asked.prediction.parts if isinstance(i, int)]
+        return wire.read_ids("prediction", ids, size)[: hosted.model.context_token_count]
 
     async def tokenize(
         self, prompt: Prompt, hosted: Hosted, deadline: float, most: int | None

@@ -11,12 +11,13 @@ from google.protobuf.message import Message
 
 from orchestrator.core.actions import Commit, Report, TokenLogprob
 from orchestrator.core.controller import Control
-from orchestrator.core.counts import Counts
+from orchestrator.core.counts import Counts, SourceCounts
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.text import Piece, TextAssembler
 from orchestrator.timings import EngineSeconds, Timings
 from outrider import wire
+from outrider.drafters.prediction import PredictionSource
 from outrider.messages import Candidates
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -130,6 +131,7 @@ def report_of(report: Report, texts: Sequence[bytes]) -> messages.RoundReport:
         accepted_token_count=report.accepted_count,
         target=token(report.next_token_id),
         draft_end=wire.DRAFT_ENDS.write(report.draft_end),
+        draft_sources=report.sources,
         positions=[
             messages.PositionCandidates(
                 target=candidates(report.target_candidates, i),
@@ -187,6 +189,30 @@ def statistics(
         plain_round_duration=_plain_round(timings),
         controller=view(generation.plan.control),
         cached_token_count=counts.cached,
+        sources=[_source(name, each) for name, each in counts.sources.items()],
+        **_prediction(generation.plan),
+    )
+
+
+def _prediction(plan: Plan) -> dict[str, int]:
+    """Return what became of the tokens that the caller expected."""
+    source = plan.sources.get("prediction")
+    if not isinstance(source, PredictionSource):
+        return {}
+    return {
+        "accepted_prediction_token_count": source.accepted_token_count,
+        "rejected_prediction_token_count": source.rejected_token_count,
+    }
+
+
+def _source(name: str, counts: SourceCounts) -> messages.SourceStatistics:
+    return messages.SourceStatistics(
+        name=name,
+        drafted_token_count=counts.drafted,
+        accepted_token_count=counts.accepted,
+        decided_token_count=counts.decided,
+        agreed_token_count=counts.agreed,
+        duration=duration(counts.seconds),
     )
 
 

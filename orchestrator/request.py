@@ -14,7 +14,7 @@ from outrider import wire
 from outrider.errors import InvalidRequest
 from outrider.messages import MAX_BEAMS, Form, LogprobOptions, ModelReference, Rule
 from outrider.sampling import SamplingParameters, check_biases
-from outrider.speculation import Speculation
+from outrider.speculation import MODEL, Speculation
 from outrider.texts import check_count
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -57,6 +57,7 @@ class GenerationRequest:
     biases: Sequence[tuple[str | int, float]]  # of a token's id, or of each token of a text
     json_schema: str  # in place of a grammar; "" is none
     ignore_eos: bool
+    prediction: Prompt | None  # of the completion
     seed: int | None  # None: any
     rule: Rule
     form: Form
@@ -105,11 +106,12 @@ def read_request(
         biases=biases,
         json_schema=message.json_schema,
         ignore_eos=message.ignore_eos,
+        prediction=_read_prediction(message),
         seed=message.seed if message.HasField("seed") else None,
         rule=rule,
         form=form,
         speculation=_read_speculation(
-            message.speculative, rule, default, drafts and beam_count == 1
+            message.speculative, rule, default, drafts, is_searched=beam_count > 1
         ),
         rollback_calls=message.speculative.rollback == messages.ROLLBACK_MODE_RPC,
         completion_count=_read_count(message),
@@ -151,6 +153,15 @@ def _read_prompt(message: messages.GenerateRequest) -> Prompt:
     if kind == "prompt_parts":
         return replace(read_parts(message.prompt_parts), parse_special=message.parse_special)
     return Prompt(kind, [message.prompt_text], message.parse_special)
+
+
+def _read_prediction(message: messages.GenerateRequest) -> Prompt | None:
+    kind = message.prediction.WhichOneof("kind")
+    if kind == "text":
+        return Prompt("prediction", [message.prediction.text])
+    if kind == "tokens":
+        return Prompt("prediction", list(message.prediction.tokens.token_ids))
+    return None
 
 
 def _read_biases(biases: Sequence[common.LogitBias]) -> list[tuple[str | int, float]]:
@@ -197,7 +208,11 @@ def _read_rule_and_form(
 
 
 def _read_speculation(
-    options: messages.SpeculativeOptions, rule: Rule, default: Speculation, drafts: bool
+    options: messages.SpeculativeOptions,
+    rule: Rule,
+    default: Speculation,
+    drafts: bool,
+    is_searched: bool,
 ) -> Speculation:
     """Return the request's options over the orchestrator's own."""
     known = {
@@ -209,11 +224,15 @@ def _read_speculation(
         known["policy"] = wire.POLICIES.read(options.policy)
     if options.verification:
         known["verification"] = wire.VERIFICATIONS.read(options.verification)
-    if not drafts:
+    if options.drafters:
+        known["drafters"] = frozenset(options.drafters)
+    if is_searched:
         known["enabled"] = False
     known.setdefault("n_min", min(default.n_min, known.get("n_max", default.n_max)))
     speculation = replace(default, **known)
     speculation.check_rule(rule)
+    if not drafts:
+        speculation = replace(speculation, drafters=speculation.may_draft - {MODEL})
     return speculation
 
 

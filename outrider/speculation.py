@@ -5,6 +5,7 @@ Nothing here changes the distribution of the text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -27,6 +28,18 @@ class Verification(Enum):
     TOKEN = "token"  # one token after the other, as in the first papers
 
 
+MODEL = "model"
+"""The draft model, among the names of drafters."""
+
+LOCAL_DRAFTERS = ("prediction", "forced", "suffix", "ngram", "past")
+"""Sources without a model: what the caller expects, what a grammar leaves, the text itself and what
+n-gram caches say of it, and past texts where the operator shares them."""
+
+DRAFTERS = (MODEL, *LOCAL_DRAFTERS)
+
+_USUAL_N_MAX = 16
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
     """The options of one request, under the names that every surface uses.
@@ -35,18 +48,21 @@ class Speculation:
     """
 
     enabled: bool = True
-    n_max: int = 16  # draft tokens of a round at most; with CLASSIC, of the first one
+    n_max: int = _USUAL_N_MAX  # draft tokens of a round at most; with CLASSIC, of the first one
     n_min: int = 0  # a shorter draft is not verified
     p_min: float = 0.0  # drafting stops at a token less probable than this to the draft
     run_ahead: bool | None = None  # draft while the target verifies; None is as it pays
     policy: Policy = Policy.MEASURED
     verification: Verification = Verification.BLOCK  # matters under the rejection rule alone
+    drafters: frozenset[str] | None = None  # None: all, or the model where the policy pins lengths
 
     def __post_init__(self) -> None:
         if not 0 <= self.n_max <= MAX_DRAFT:
             raise InvalidRequest("n_max", f"must be in [0, {MAX_DRAFT}], not {self.n_max}")
         if not 0 <= self.n_min <= self.n_max:
             raise InvalidRequest("n_min", f"must be in [0, n_max], not {self.n_min}")
+        if unknown := sorted(self.may_draft.difference(DRAFTERS)):
+            raise InvalidRequest("drafters", f"{unknown[0]!r} is none of {', '.join(DRAFTERS)}")
         if not 0.0 <= self.p_min <= 1.0:
             raise InvalidRequest("p_min", f"must be in [0, 1], not {self.p_min}")
 
@@ -61,9 +77,28 @@ class Speculation:
             raise InvalidRequest("policy", "classic does not go with acceptance rejection")
 
     @property
+    def may_draft(self) -> frozenset[str]:
+        """The drafters that may draft, where they are there."""
+        if self.drafters is not None:
+            return self.drafters
+        return frozenset(DRAFTERS if self.policy is Policy.MEASURED else (MODEL,))
+
+    @property
     def drafts(self) -> bool:
-        """Whether there is anything to draft."""
-        return self.enabled and self.n_max > 0
+        """Whether a draft model may draft."""
+        return MODEL in self.may_draft and self.enabled and self.n_max > 0
+
+    @property
+    def local_drafters(self) -> Sequence[str]:
+        """The sources without a model that may draft."""
+        if not (self.enabled and self.n_max > 0):
+            return ()
+        return [name for name in LOCAL_DRAFTERS if name in self.may_draft]
+
+    @property
+    def local_n_max(self) -> int:
+        """Draft tokens of a round of theirs at most; they cost nothing, so no default limits it."""
+        return MAX_DRAFT if self.n_max == _USUAL_N_MAX else self.n_max
 
 
 DEFAULT = Speculation()

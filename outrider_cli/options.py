@@ -411,6 +411,14 @@ class DraftingOptions:
             show_default="block",
         ),
     ] = None
+    drafters: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Who may draft, of model,prediction,forced,suffix,ngram,past.",
+            show_default="all",
+        ),
+    ] = None
 
     def known(self) -> dict[str, Any]:
         """Return what was said, by the names of Speculation's fields.
@@ -428,6 +436,7 @@ class DraftingOptions:
             "run_ahead": None if self.run_ahead is None else self.run_ahead == "on",
             "policy": Policy(self.policy) if self.policy else None,
             "verification": Verification(self.verification) if self.verification else None,
+            "drafters": frozenset(self.drafters.split(",")) if self.drafters else None,
         }
         if self.n_draft is not None:
             if self.n_max is not None or self.policy is not None:

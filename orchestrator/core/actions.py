@@ -48,6 +48,7 @@ class Report:
     accepted_count: int
     next_token_id: int
     draft_end: DraftEnd
+    sources: Sequence[str] = ()  # who proposed each draft token; none: the draft model
     target_candidates: Sequence[Candidates] = ()
     draft_candidates: Sequence[Candidates] = ()
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from orchestrator.core.estimates import ABOUT, MOST_CREDIT, Acceptance, PairEstimates, ServiceTime
 from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts
 from outrider.messages import Rule
-from outrider.speculation import Policy, Speculation
+from outrider.speculation import MODEL, Policy, Speculation
 
 _LOOKAHEAD = 48
 _HOPELESS = 0.02
@@ -34,10 +34,14 @@ _AHEAD = (Mode.WAITING, Mode.NO_WAIT)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Verify this many tokens now, or look again at the time `until` if nothing comes before."""
+    """Verify this many tokens now, or look again at the time `until` if nothing comes before.
+
+    `worth` is what that is worth, in tokens; infinite for a pinned length.
+    """
 
     count: int
     until: float | None = None
+    worth: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,7 @@ class Outcome:
     spent: ServiceTime
     draft_busy: bool
     is_prompt: bool
+    is_local: bool = False  # its draft is of sources without a model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +105,17 @@ class Control(ABC):
         # Rounds so far; how many when the forecast was made.
         self._rounds = self._forecast_round = 0
         self._text_length = 0  # of the text, in tokens
+        self._round_times: list[float] = []  # by draft tokens, as of the forecast of that round
+        self._seconds_round = -1
+
+    def acceptance_of(self, source: str) -> tuple[Acceptance, Acceptance]:
+        """Return how good a source without a model is, for this session to go on with, and overall.
+
+        That belongs to the target: it does not change with the draft.
+        """
+        known = self.estimates.acceptance
+        over_all = known.setdefault((self.rule, source), Acceptance.trusting())
+        return Acceptance(over_all), over_all
 
     # --- what happened ---
 
@@ -110,9 +126,9 @@ class Control(ABC):
     def note_draft(self, estimates: PairEstimates) -> None:
         """Another draft drafts from now on, of which this is known."""
         self.estimates = estimates
+        known = estimates.acceptance.setdefault((self.rule, MODEL), Acceptance())
         # This session's own, from what all had.
-        self.acceptance = Acceptance(estimates.acceptance.get(self.rule))
-        self._all_acceptance = estimates.acceptance.setdefault(self.rule, Acceptance())
+        self.acceptance, self._all_acceptance = Acceptance(known), known
         self._forecast: Forecast | None = None  # made again every few rounds
 
     def note_order(self, now: float, length: int, frame_tokens: int, reading: int = 0) -> None:
@@ -238,7 +254,7 @@ class Control(ABC):
         self._written += outcome.committed
         self._rounds += 1
         self._draft_seconds = 0.0
-        if self.rule is Rule.REJECTION:
+        if self.rule is Rule.REJECTION and not outcome.is_local:
             self._note_decided(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
 
     def _note_decode(self, rows: int, spent: ServiceTime, draft_busy: bool) -> bool | None:
@@ -466,13 +482,65 @@ class Control(ABC):
         estimates = self.estimates
         return min(3, int(2.0 * estimates.overhead.value / self.decode_seconds(count + 1)))
 
+    def best_part(self, chances: Sequence[float]) -> tuple[int, float]:
+        """Return how many tokens of a line at hand are best verified at once, and their worth.
+
+        `chances` are those of its tokens, each if those before it stand. The worth is what the
+        round adds, less what is made anyway in the time, as in `choose`; the number is for the
+        rate that the generation has now, which is higher where sources without a model are right.
+        """
+        speculation, usual = self.speculation, self.forecast.rate
+        rate = max(usual, self.rate)
+        best, most, worth = 0, -math.inf, 0.0
+        tokens, survival = 1.0, 1.0
+        for k, chance in enumerate(chances[: speculation.local_n_max], 1):
+            survival *= chance
+            if survival < _HOPELESS:
+                break
+            tokens += survival
+            time = self._round_seconds(k)
+            if k >= speculation.n_min and tokens - rate * time > most:
+                best, most, worth = k, tokens - rate * time, tokens - usual * time
+        return best, worth if best else -math.inf
+
+    def _round_seconds(self, drafted: int) -> float:
+        """Return the time of a round with so many draft tokens, as of the newest forecast."""
+        if self._seconds_round != self._forecast_round:
+            self._seconds_round, self._round_times = self._forecast_round, []
+        known = self._round_times
+        while len(known) <= drafted:
+            known.append(self.decode_seconds(len(known) + 1) + self.estimates.overhead.value)
+        return known[drafted]
+
+    def waits_for_lines(self, chances: Sequence[float]) -> bool:
+        """Return whether a target that has verified a line is better stopped for the next.
+
+        Else it goes on: without a message where the line does, and with plain tokens, for as long
+        as a message takes, where it was wrong. Stopped it waits for that message.
+        """
+        estimates, plain = self.estimates, self.decode_seconds(1)
+        beside, survival, tokens = estimates.overhead.value, 1.0, 1.0
+        for chance in chances:
+            survival *= chance
+            tokens += survival
+        decode = self.decode_seconds(len(chances) + 1)
+        missed = (1.0 - survival) * math.ceil(beside / plain)
+        goes_on = (tokens + missed) / (estimates.gap.value + decode + missed * plain)
+        return tokens / (beside + decode) > goes_on
+
     def _wait_for_all(self, have: int, wanted: int, now: float, expected: bool) -> Choice:
         """Return the choice to verify all that is wanted, if it comes before it is late."""
         if have < wanted and expected and not self.is_late(now):
             if self._idle_since is None:
                 self._idle_since = now
-            return Choice(have, max(self._due, self._idle_since) + self._patience())
-        return Choice(min(have, wanted))
+            return Choice(have, max(self._due, self._idle_since) + self._patience(), math.inf)
+        count = min(have, wanted)
+        return Choice(count, worth=math.inf if count else self._plain_worth)
+
+    @property
+    def _plain_worth(self) -> float:
+        """What a round without a draft is worth, in tokens: 0 where no draft pays, else less."""
+        return 1.0 - self.forecast.rate * self.plain_seconds
 
     def is_late(self, now: float) -> bool:
         """Return whether the draft should have sent something long ago."""

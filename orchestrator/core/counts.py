@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
+
+
+@dataclass(slots=True)
+class SourceCounts:
+    """What became of what one source proposed. Tokens, but for `seconds`."""
+
+    drafted: int = 0  # verified by the target
+    accepted: int = 0  # and of them, those that were accepted
+    decided: int = 0  # proposed, drafted or not, and compared with the text; the first that differs
+    agreed: int = 0  # and of them, those that agree with it: what it would have had accepted
+    seconds: float = 0.0  # that it took
+
+    def add(self, more: SourceCounts) -> None:
+        """Count what happened in another text, or in a later part of the same."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(more, each.name))
 
 
 @dataclass(slots=True)
@@ -21,6 +38,7 @@ class Counts:
     cached: int = 0  # tokens of the prompt that the target held
     draft_faults: int = 0  # streams lost, text not held, answers too late
     target_faults: int = 0  # streams lost, text not held
+    sources: dict[str, SourceCounts] = field(default_factory=dict)  # by name
 
     def note_draft(self, drafted: int, accepted: int) -> None:
         """Count one verified draft."""
@@ -39,11 +57,21 @@ class Counts:
             for i in range(count):
                 counts[i] += 1
 
+    def note_sources(self, names: Sequence[str], accepted: int) -> None:
+        """Count who proposed the tokens of a verified draft, of which the first stood."""
+        for i, name in enumerate(names):
+            source = self.sources.setdefault(name, SourceCounts())
+            source.drafted += 1
+            source.accepted += i < accepted
+
     def add(self, more: Counts) -> None:
         """Count what happened in a later part of the same completion."""
         for each in fields(self):
             mine, theirs = getattr(self, each.name), getattr(more, each.name)
-            if each.name.endswith("_by_round"):
+            if each.name == "sources":
+                for name, counts in theirs.items():
+                    mine.setdefault(name, SourceCounts()).add(counts)
+            elif each.name.endswith("_by_round"):
                 mine += theirs
             elif isinstance(mine, list):
                 pairs = zip_longest(mine, theirs, fillvalue=0)

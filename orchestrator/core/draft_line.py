@@ -10,6 +10,27 @@ from outrider.messages import Candidates, Frame
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """Draft tokens for a round. What came with them has an entry for each of them, or none."""
+
+    token_ids: Sequence[int] = ()
+    confidences: Sequence[int] = ()
+    rows: Sequence[Distribution] = ()
+    candidates: Sequence[Candidates] = ()
+    sources: Sequence[str] = ()  # who proposed each; none: the draft model
+
+    def first(self, count: int) -> Line:
+        """Return its first tokens."""
+        return Line(
+            self.token_ids[:count],
+            self.confidences[:count],
+            self.rows[:count],
+            self.candidates[:count],
+            self.sources[:count],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
     """What came of comparing the line with the text.
 
@@ -102,3 +123,10 @@ class ReceivedLine:
     def after(self, length: int) -> slice:
         """Return where the guesses for positions `length` and later are."""
         return slice(max(0, length - self.start), None) if self.start <= length else slice(0, 0)
+
+    def line_after(self, length: int) -> Line:
+        """Return the guesses for positions `length` and later."""
+        part = self.after(length)
+        return Line(
+            self.token_ids[part], self.confidences[part], self.rows[part], self.candidates[part]
+        )

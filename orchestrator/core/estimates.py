@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from outrider.costs import CostTable
 from outrider.messages import Rule
+from outrider.speculation import MODEL
 
 _UNKNOWN_COSTS = ((1, 0.03), (64, 0.06))
 _UNKNOWN_ACCEPTANCE = (1.6, 2.0)  # accepted of tried: high, so that a new draft is tried at once
@@ -71,6 +73,8 @@ class Acceptance:
     _LONG_MEMORY = 0.99
     _SHRINKAGE = 4.0
     _CERTAIN = 30.0  # tokens: as many as count at all, about
+    _TRUSTED = 12.0  # tokens: what a source says of itself counts for so many of each confidence
+    _UNKNOWN_SOURCE = (1.0, 2.0)  # accepted of tried
 
     def __init__(self, before: Acceptance | None = None, weight: float = 12.0) -> None:
         """Start as `before` ended, as if that had been at most `weight` tokens."""
@@ -85,6 +89,17 @@ class Acceptance:
             self._seen = [share * count for count in before._seen]
             self._all_accepted = share * before._all_accepted
             self._all_tried = share * before._all_tried
+
+    @classmethod
+    def trusting(cls) -> Acceptance:
+        """Return what is known of a source of which only its own confidences speak."""
+        new = cls()
+        edges = (0, *cls._EDGES, 256)
+        chances = [(low + high) / 512 for low, high in pairwise(edges)]
+        new._tried = [cls._TRUSTED] * len(chances)
+        new._accepted = [cls._TRUSTED * chance for chance in chances]
+        new._all_accepted, new._all_tried = cls._UNKNOWN_SOURCE
+        return new
 
     @property
     def mean(self) -> float:
@@ -231,7 +246,8 @@ class PairEstimates:
     """And for one token of a text that it reads."""
     slowdown: Mean = field(default_factory=lambda: Mean(1.0))
     """A decode of the target while the draft is busy, over one while it is not."""
-    acceptance: dict[Rule, Acceptance] = field(default_factory=dict)
+    acceptance: dict[tuple[Rule, str], Acceptance] = field(default_factory=dict)
+    """By rule and source."""
     plain_looks: PlainLooks = field(default_factory=PlainLooks)
     """When to see again what a plain token costs."""
     generation_count: int = 1
@@ -257,7 +273,11 @@ class PairEstimates:
             loaded_token_time=0.0,
             read_time=new.read_time,
             slowdown=new.slowdown,
-            acceptance={},
+            acceptance={
+                (rule, source): acceptance
+                for (rule, source), acceptance in self.acceptance.items()
+                if source != MODEL
+            },
             unprobed_rounds=0,
             probe_after=FIRST_PROBE,
         )

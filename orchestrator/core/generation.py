@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
+from operator import mul
 from typing import TypeVar
 
 from orchestrator.core import verdicts
@@ -31,12 +33,15 @@ from orchestrator.core.actions import (
     SendRound,
     Wake,
 )
-from orchestrator.core.counts import Counts
+from orchestrator.core.counts import Counts, SourceCounts
+from orchestrator.core.draft_line import Line
 from orchestrator.core.draft_progress import DraftState
 from orchestrator.core.estimates import UNREPORTED, ServiceTime, plain_share
+from orchestrator.core.local_drafters import LocalDrafters, LocalLine
 from orchestrator.core.plan import Plan
 from orchestrator.core.remote_draft import RemoteDraft
 from orchestrator.core.target_progress import RoundInFlight, TargetProgress
+from outrider.distribution import certain
 from outrider.messages import (
     MAX_DRAFT,
     Answer,
@@ -68,6 +73,10 @@ class Generation:
         self.waits_for_draft = False  # the newest actions were to wait for more of the line
         self._control = plan.control
         self._control.note_length(len(plan.prompt))
+        self.counts.sources.update({name: SourceCounts() for name in plan.sources})
+        self._local = LocalDrafters(
+            plan.sources, plan.control, self.counts.sources, len(plan.prompt), plan.clock
+        )
         self._remote = RemoteDraft(plan, self.counts)
         self._draft = self._remote.progress
         self._target = TargetProgress(mirostat_mu=plan.mirostat_mu)
@@ -249,6 +258,7 @@ class Generation:
         before = len(self.committed)
         accepted, origins = self._commit(draft, verdict)
         self.counts.note_draft(len(draft), accepted)
+        self.counts.note_sources(asked.sources_of(before, len(draft)), accepted)
         is_prompt = self.counts.rounds == 1
         self._control.note_round(
             verdicts.outcome(asked, before, draft, verdict, len(origins), now, spent, is_prompt)
@@ -315,8 +325,11 @@ class Generation:
             self._finish(self.plan.limit_reason)
         if self.finished is None:
             self._ask_for_more(now)
+            if self._target.in_flight and self._local.reads(self.committed):
+                self._actions.append(Wake(now))
         actions, self._actions = self._actions, []
         if self.finished is not None:
+            self._local.reads(self.committed)  # the last tokens say how good the sources were
             actions.append(End(self.finished))
         return actions
 
@@ -343,10 +356,11 @@ class Generation:
                 self._actions.append(SendRound(each.round))
 
     def _ask_for_a_round(self, now: float) -> None:
-        """Ask the target about the text and a part of the line, or wait for more of it."""
+        """Ask the target about the text and a line, or wait for more of the draft's."""
         length = len(self.committed)
-        cap = self._remote.cap(length)
-        wanted = self._wanted(length, cap)
+        cap, local = self._remote.cap(length), self._local_line(length)
+        is_ahead = self._control.runs_ahead()  # then it costs the target nothing to draft on
+        wanted = self._wanted(length, cap) if local is None or local.worth <= 0 or is_ahead else 0
         self._order_draft(wanted, self._control.lookahead() if wanted else 0, now)
         self._remote.give_up_waiting(now)
         count = 0
@@ -357,6 +371,9 @@ class Generation:
             expected = self._draft.state is DraftState.DRAFTING
             known = self._line_from(length, self._draft.line.confidences)[:cap]
             choice = self._control.choose(known, cap, now, length, expected)
+            if local is not None and local.worth > choice.worth:
+                self._ask_locally(length, local)
+                return
             count = choice.count
             if choice.until is not None:
                 self.waits_for_draft = True
@@ -366,42 +383,80 @@ class Generation:
             count = min(cap, len(self._line_from(length, self._draft.line.token_ids)))
         if self._is_rejection and not (self._draft.line.base == length and count == wanted):
             count = 0
-        asked = self._ask(length, count, self._target.prefix(self.committed))
+        line = self._draft.line.line_after(length).first(count)
+        asked = self._ask(length, line, self._target.prefix(self.committed))
         asked.draft_end = self._why(asked.round.draft, cap, wanted)
         self._let_continue(asked, wanted, count)
+
+    def _local_line(self, length: int) -> LocalLine | None:
+        """Return the best line of sources without a model, where one may be used now."""
+        is_chosen = self._is_rejection and self._block[0] == length
+        if not self.counts.rounds or is_chosen or self._control.looks_at_plain:
+            return None  # under `rejection` nobody may choose with the draft's block in sight
+        room = self.plan.target_context - length
+        return self._local.best(self.committed, min(MAX_DRAFT, self._remaining() - 1, room))
+
+    def _ask_locally(self, length: int, local: LocalLine, is_waited_for: bool = True) -> None:
+        """Ask the target about a line of sources without a model.
+
+        It stops behind it for the next one, or goes on with what is left of it and by itself.
+        """
+        chances = local.chances[: local.count]
+        credit = 0 if self._control.waits_for_lines(chances) else self._credit(0)
+        line = local.line if credit or not is_waited_for else local.line.first(local.count)
+        asked = self._ask(length, line, self._target.prefix(self.committed), chances=local.chances)
+        asked.is_waited_for = is_waited_for
+        asked.draft_end = DraftEnd.ENOUGH
+        if asked.round.draft[-1] in self.plan.end_token_ids:
+            asked.draft_end = DraftEnd.END_OF_TEXT
+        asked.round = replace(
+            asked.round,
+            continue_count=credit,
+            decode_limit=local.count if line is local.line else 0,
+        )
 
     def _follow(self, now: float) -> None:
         """Keep a target that continues by itself supplied with the line, and with credit."""
         if not self.counts.rounds:
             return
         length, newest = len(self.committed), self._target.in_flight[-1]
-        cap = self._remote.cap(length)
+        cap, local = self._remote.cap(length), self._local_line(length)
         wanted = self._wanted(length, cap)
         if self._draft.needs_order or length != self._draft.ordered_length:
             self._order_draft(wanted, self._control.lookahead() if wanted else 0, now)
         self._remote.give_up_waiting(now)
         confidences = self._line_from(length, self._draft.line.confidences)[:cap]
-        limit = self._control.choose(confidences, cap, now, length, False).count
-        line = self._line_from(length, self._draft.line.token_ids)[:cap] if limit else []
+        choice = self._control.choose(confidences, cap, now, length, False)
+        limit = choice.count
+        line = self._draft.line.line_after(length).first(cap if limit else 0)
+        is_local = local is not None and local.worth > choice.worth
+        if local is not None and is_local:
+            line, limit = local.line, local.count
         known = list(newest.draft_after(self.committed))
-        credit = self._credit(wanted)
+        credit = self._credit(0 if is_local else wanted)
         left = newest.round.continue_until - length
         renews = 2 * left < credit
-        brings = len(known) <= 2 * limit and line[: len(known) + 1] != known
-        if renews or brings or (left > 0 and not credit):
-            asked = self._ask(length, len(line), self._target.prefix(self.committed))
-            asked.draft_end = self._why(asked.round.draft, cap, wanted)
-            asked.is_waited_for = False
-            self._let_continue(asked, wanted, limit)
+        brings = len(known) <= 2 * limit and list(line.token_ids[: len(known) + 1]) != known
+        if not (renews or brings or (left > 0 and not credit)):
+            return
+        if local is not None and is_local:
+            self._ask_locally(length, local, is_waited_for=False)
+            return
+        asked = self._ask(length, line, self._target.prefix(self.committed))
+        asked.draft_end = self._why(asked.round.draft, cap, wanted)
+        asked.is_waited_for = False
+        self._let_continue(asked, wanted, limit)
 
     def _let_continue(self, asked: RoundInFlight, wanted: int, limit: int) -> None:
         """Let the target write by itself after a round, verifying `limit` at once at most."""
         if credit := self._credit(wanted):
+            gathers = not wanted or self._control.probing
+            gathers = gathers and not self._local.expects(len(self.committed))
             asked.round = replace(
                 asked.round,
                 continue_count=credit,
                 decode_limit=limit if asked.round.draft else 0,
-                gather_ms=_GATHER_MS if not wanted or self._control.probing else 0,
+                gather_ms=_GATHER_MS if gathers else 0,
             )
 
     def _credit(self, wanted: int) -> int:
@@ -435,8 +490,8 @@ class Generation:
         if self.plan.opening.sampling.mirostat:
             return False  # its state is in the answer
         last = in_flight[-1]
-        if last.round.continue_count:
-            return False  # it needs nobody's answer
+        if last.round.continue_count or last.sources:
+            return False  # it needs nobody's answer, or none can say what follows it
         count = len(last.round.draft)
         if len(in_flight) > self._control.rounds_ahead(count) or not count:
             return False
@@ -445,7 +500,8 @@ class Generation:
         count = self._control.draft_count(self._remote.cap(pending + 1))
         if not 0 < count < len(guesses) or guesses[0] in self.plan.end_token_ids:
             return False
-        asked = self._ask(pending + 1, count, Span(pending, guesses[:1]), is_ahead=True)
+        line = self._draft.line.line_after(pending + 1).first(count)
+        asked = self._ask(pending + 1, line, Span(pending, guesses[:1]), is_ahead=True)
         asked.draft_end = DraftEnd.LENGTH
         return True
 
@@ -462,15 +518,25 @@ class Generation:
         if order is not None:
             self._actions.append(SendOrder(order))
 
-    def _ask(self, length: int, count: int, prefix: Span, is_ahead: bool = False) -> RoundInFlight:
-        """Put a round with `count` tokens of the line in flight."""
-        line = self._draft.line
-        draft = self._line_from(length, line.token_ids)[:count]
-        confidences = self._line_from(length, line.confidences)[:count]
+    def _ask(
+        self,
+        length: int,
+        line: Line,
+        prefix: Span,
+        is_ahead: bool = False,
+        chances: Sequence[float] | None = None,
+    ) -> RoundInFlight:
+        """Put a round with a line in flight; `chances` are its tokens', if not by confidence."""
+        draft, rows = list(line.token_ids), line.rows
         survivals = b""
+        if self.plan.form is not Form.SAMPLED and line.sources:
+            rows = [certain(token_id) for token_id in draft]
         if self.plan.form is Form.SAMPLED and self._control.may_be_cut:
-            chances = self._control.acceptance.survival(confidences, len(draft))
-            survivals = bytes(int(255 * chance) for chance in chances)
+            if chances is None:
+                survival = self._control.acceptance.survival(line.confidences, len(draft))
+            else:
+                survival = list(accumulate(chances[: len(draft)], mul))
+            survivals = bytes(int(255 * chance) for chance in survival)
         asked = RoundInFlight(
             round=Round(
                 self._target.next_number(),
@@ -482,10 +548,11 @@ class Generation:
                 self._target.mirostat_mu,
             ),
             length=length,
-            confidences=confidences,
-            rows=self._line_from(length, line.rows)[:count],
-            candidates=self._line_from(length, line.candidates)[:count],
+            confidences=line.confidences,
+            rows=rows,
+            candidates=line.candidates,
             draft_end=DraftEnd.OFF,
+            sources=line.sources,
         )
         self._target.in_flight.append(asked)
         return asked

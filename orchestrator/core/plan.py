@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.controller import Control
 from orchestrator.core.text import ends_inside_character
+from outrider.drafters.source import Source
 from outrider.messages import FinishReason, Form, SessionParameters
 
 _FINISHING_TOKENS = 3
@@ -30,6 +31,9 @@ class Plan:
     mirostat_mu: float | None = None  # to begin with; None is mirostat's own start
     beam_count: int = 1  # more: the target searches the text, and nothing is drafted
     whole_count: int = 0  # tokens of the prompt, its middle included where that is left out
+    prediction: Sequence[int] = ()  # tokens that the caller expects of the text
+    sources: Mapping[str, Source] = field(default_factory=dict)  # those without a model, by name
+    clock: Callable[[], float] = float  # seconds, for what the sources cost; by default none pass
     keep_count: int = -1  # tokens at the start that stay when a full context shifts; -1: it ends
 
     @property

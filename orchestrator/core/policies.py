@@ -51,6 +51,8 @@ class Classic(Fixed):
 
     def note_round(self, outcome: Outcome) -> None:
         super().note_round(outcome)
+        if outcome.is_local:
+            return
         if outcome.accepted < outcome.drafted:
             self._current = max(min(_CLASSIC_SMALLEST, self._current), self._current - 1)
         elif outcome.drafted and outcome.drafted >= self._current:
@@ -216,13 +218,15 @@ class Measured(Control):
         best_now = _best(values[: have + 1], self.speculation.n_min)
         best = _best(values, self.speculation.n_min)
         if best <= have or self.is_late(now):
-            return Choice(best_now)
+            return Choice(best_now, worth=values[best_now])
         if self._idle_since is None:
             self._idle_since = now
         if self.estimates.takes_turns:
-            return Choice(best_now, max(self._due, self._idle_since) + self._patience())
-        gain = values[best] - values[best_now]
-        return Choice(best_now, max(self._due, now) + gain / self.forecast.rate + 1e-4)
+            until = max(self._due, self._idle_since) + self._patience()
+        else:
+            gain = values[best] - values[best_now]
+            until = max(self._due, now) + gain / self.forecast.rate + 1e-4
+        return Choice(best_now, until, values[best])
 
     def _next_position(self, length: int) -> int:
         """Return where the next token stands that will come; the text may be further by now.

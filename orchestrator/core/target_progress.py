@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from outrider.distribution import Distribution
 from outrider.messages import Answer, Candidates, DraftEnd, Round, Span
+from outrider.speculation import MODEL
 
 
 @dataclass(slots=True)
@@ -23,6 +24,7 @@ class RoundInFlight:
     draft_busy: bool = False  # the draft worked when it was sent
     is_waited_for: bool = True  # the target had nothing to do until it came
     is_answered: bool = False  # once at least
+    sources: Sequence[str] = ()  # who proposed each draft token; none: the draft model
 
     @property
     def pending(self) -> int:
@@ -33,6 +35,11 @@ class RoundInFlight:
     def offered(self) -> int:
         """The draft tokens that its first decode may verify."""
         return min(len(self.round.draft), self.round.decode_limit or len(self.round.draft))
+
+    def sources_of(self, length: int, count: int) -> Sequence[str]:
+        """Return who proposed `count` draft tokens after a text of `length` tokens."""
+        first = length - self.length
+        return self.sources[first : first + count] if self.sources else [MODEL] * count
 
     def draft_of(self, answer: Answer) -> Sequence[int]:
         """Return the draft tokens that were verified for an answer."""

@@ -93,6 +93,7 @@ def outcome(
         length=before,
         sent=asked.sent_time if waited else None,
         confidences=asked.confidences[before - asked.length :] if draft else (),
+        is_local=bool(asked.sources),
         offered=asked.offered if waited else len(draft),
         drafted=len(draft),
         accepted=verdict.accepted_count,
@@ -119,6 +120,7 @@ def report(
         accepted_count=verdict.accepted_count,
         next_token_id=verdict.next_token_id,
         draft_end=asked.draft_end,
+        sources=asked.sources[first : first + len(draft)] if draft else (),
         target_candidates=answer.rows.candidates[:count],
         draft_candidates=asked.candidates[first : first + count] if draft else (),
     )

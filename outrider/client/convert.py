@@ -29,6 +29,7 @@ from outrider.client.values import (
     Position,
     Report,
     Rollback,
+    SourceStatistics,
     Started,
     Statistics,
     Status,
@@ -64,6 +65,7 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
             keep_token_count=options.keep_token_count,
         ),
         cache_salt=options.cache_salt,
+        prediction=messages.Prediction(text=options.prediction) if options.prediction else None,
     )
     for token, bias in options.logit_bias:
         named = {"text": token} if isinstance(token, str) else {"token_id": token}
@@ -79,7 +81,8 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
 def _write_speculative(options: GenerateOptions) -> messages.SpeculativeOptions:
     known = options.speculation
     policy, verification = known.pop("policy", None), known.pop("verification", None)
-    message = messages.SpeculativeOptions(**known)
+    drafters = sorted(known.pop("drafters", ()))
+    message = messages.SpeculativeOptions(**known, drafters=drafters)
     if policy is not None:
         message.policy = wire.POLICIES.write(policy)
     if verification is not None:
@@ -165,7 +168,8 @@ def _read_candidates(listed: Iterable[messages.Candidate]) -> tuple[Candidate, .
 
 def _read_finished(message: messages.GenerationFinished, choice: int) -> Finished:
     reason = wire.FINISH_REASONS.read(message.reason, FinishReason.UNSPECIFIED)
-    statistics = _made(Statistics, message.statistics)
+    sources = tuple(_made(SourceStatistics, each) for each in message.statistics.sources)
+    statistics = _made(Statistics, message.statistics, sources=sources)
     return Finished(reason, statistics, message.stop_sequence, message.truncated, choice)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -54,6 +54,7 @@ class GenerateOptions:
     truncate_prompt: bool = False  # drop the middle of a prompt that is too long
     shift: bool = False  # continue when the context is full, without half of it
     keep_token_count: int = 0  # tokens at the start that are never dropped; -1: the prompt
+    prediction: str = ""  # the completion is expected to be much like it
     cache_salt: str = ""  # only generations with the same one share cached prefixes
     enabled: bool = True  # whether to speculate
     n_max: int | None = None
@@ -63,6 +64,7 @@ class GenerateOptions:
     policy: Policy | None = None
     acceptance: Rule | None = None
     verification: Verification | None = None  # under the rejection rule
+    drafters: frozenset[str] | None = None  # None: the orchestrator's
     rows: Form | None = None
     rollback: Rollback | None = None
     detail: Detail = Detail.NOTHING
@@ -77,7 +79,7 @@ class GenerateOptions:
     @property
     def speculation(self) -> dict[str, Any]:
         """What is said about speculating, by the names of Speculation's fields."""
-        names = ("enabled", "n_max", "n_min", "p_min", "run_ahead", "policy", "verification")
+        names = [field.name for field in fields(Speculation)]
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -125,6 +127,7 @@ class Report:
     target: Token
     draft_end: DraftEnd
     positions: tuple[Position, ...]
+    draft_sources: tuple[str, ...] = ()  # of each draft token; none: all are the draft model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,18 @@ class Delta:
     logprobs: tuple[Logprob, ...] = ()
     choice: int = 0  # which completion, of several
     prompt_logprobs: tuple[Logprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStatistics:
+    """What became of the draft tokens of one source."""
+
+    name: str  # as among the drafters of a request
+    drafted_token_count: int  # verified
+    accepted_token_count: int
+    decided_token_count: int  # proposed, drafted or not, and compared with the text
+    agreed_token_count: int  # and of them, those that agree with it
+    seconds: float  # in the orchestrator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +238,9 @@ class Statistics:
     cached_token_count: int = 0  # of the prompt
     accepted_by_round: tuple[int, ...] = ()  # in each round that carried a draft
     drafted_by_round: tuple[int, ...] = ()  # in the same rounds
+    sources: tuple[SourceStatistics, ...] = ()
+    accepted_prediction_token_count: int = 0  # of the request's prediction
+    rejected_prediction_token_count: int = 0
 
     @property
     def acceptance_rate(self) -> float | None:

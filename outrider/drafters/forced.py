@@ -66,6 +66,8 @@ class ForcedSource:
     tokens are only tokenized again with what follows them. Without `end_id` no end is proposed.
     """
 
+    reads_prompt = False
+
     def __init__(
         self,
         states: GrammarStates,

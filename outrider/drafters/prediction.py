@@ -71,6 +71,8 @@ class PredictionSource:
     To make one takes about a microsecond a token, to append one a few dozen comparisons at most.
     """
 
+    reads_prompt = False
+
     def __init__(self, prediction: Sequence[int]) -> None:
         self._prediction = array("i", prediction)
         self._indexes = [_Index(prediction, size) for size in _GRAMS]

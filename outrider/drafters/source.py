@@ -29,9 +29,12 @@ def confidence(chance: float) -> int:
 class Source(Protocol):
     """Follows one text and proposes what comes next.
 
-    It is made with the prompt, where that tells it anything. Asking it changes nothing that a
+    Asking it changes nothing that a
     later answer depends on, so it may be asked in every round, or in none.
     """
+
+    reads_prompt: bool
+    """Whether the prompt is appended to it as all else is; else it is made with what it needs."""
 
     def append(self, token_ids: Sequence[int]) -> None:
         """Take in what was committed behind the text; committed text only grows."""

@@ -192,7 +192,7 @@ class SuffixAutomaton:
 class LengthRule:
     """How long a draft is for its match, and how sure it is said to be."""
 
-    factor: float = 1.0
+    factor: float = 4.0
     """Tokens at most for each token of the match."""
     min_probability: float = 0.1
     """Of all that is proposed, by the counts; less ends it."""
@@ -267,6 +267,8 @@ class SuffixSource:
     thousands is better given in pieces, while the target reads it.
     """
 
+    reads_prompt = True
+
     def __init__(self, rule: LengthRule = _USUAL) -> None:
         self._automaton = SuffixAutomaton()
         self._rule = rule
@@ -321,6 +323,8 @@ class PastTexts:
 
 class PastSource:
     """Proposes what followed in past texts: where the match is longest, then most recent."""
+
+    reads_prompt = False
 
     def __init__(
         self, texts: PastTexts, prompt: Sequence[int] = (), rule: LengthRule = _USUAL

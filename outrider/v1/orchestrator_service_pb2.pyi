@@ -122,7 +122,7 @@ PEER_STATE_REFUSED: PeerState
 PEER_STATE_LOST: PeerState
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt_text", "prompt_tokens", "prompt_parts", "sampling", "seed", "token_limit", "stop_sequences", "speculative", "round_detail", "json_schema", "ignore_eos", "logprobs", "stop_token_ids", "completion_count", "prompt_logprobs", "parse_special", "overflow", "beam_count", "control_token_names", "running_statistics", "model", "cache_salt", "finish_character")
+    __slots__ = ("prompt_text", "prompt_tokens", "prompt_parts", "sampling", "seed", "token_limit", "stop_sequences", "speculative", "round_detail", "json_schema", "ignore_eos", "logprobs", "stop_token_ids", "completion_count", "prompt_logprobs", "parse_special", "overflow", "beam_count", "control_token_names", "running_statistics", "model", "cache_salt", "finish_character", "prediction")
     PROMPT_TEXT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_PARTS_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +146,7 @@ class GenerateRequest(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     FINISH_CHARACTER_FIELD_NUMBER: _ClassVar[int]
+    PREDICTION_FIELD_NUMBER: _ClassVar[int]
     prompt_text: str
     prompt_tokens: PromptTokens
     prompt_parts: PromptParts
@@ -169,7 +170,8 @@ class GenerateRequest(_message.Message):
     model: _common_pb2.ModelReference
     cache_salt: str
     finish_character: bool
-    def __init__(self, prompt_text: _Optional[str] = ..., prompt_tokens: _Optional[_Union[PromptTokens, _Mapping]] = ..., prompt_parts: _Optional[_Union[PromptParts, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., token_limit: _Optional[int] = ..., stop_sequences: _Optional[_Iterable[str]] = ..., speculative: _Optional[_Union[SpeculativeOptions, _Mapping]] = ..., round_detail: _Optional[_Union[RoundDetail, str]] = ..., json_schema: _Optional[str] = ..., ignore_eos: bool = ..., logprobs: _Optional[_Union[_common_pb2.LogprobOptions, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., completion_count: _Optional[int] = ..., prompt_logprobs: bool = ..., parse_special: bool = ..., overflow: _Optional[_Union[ContextOverflow, _Mapping]] = ..., beam_count: _Optional[int] = ..., control_token_names: _Optional[_Iterable[str]] = ..., running_statistics: bool = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ..., cache_salt: _Optional[str] = ..., finish_character: bool = ...) -> None: ...
+    prediction: Prediction
+    def __init__(self, prompt_text: _Optional[str] = ..., prompt_tokens: _Optional[_Union[PromptTokens, _Mapping]] = ..., prompt_parts: _Optional[_Union[PromptParts, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., token_limit: _Optional[int] = ..., stop_sequences: _Optional[_Iterable[str]] = ..., speculative: _Optional[_Union[SpeculativeOptions, _Mapping]] = ..., round_detail: _Optional[_Union[RoundDetail, str]] = ..., json_schema: _Optional[str] = ..., ignore_eos: bool = ..., logprobs: _Optional[_Union[_common_pb2.LogprobOptions, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., completion_count: _Optional[int] = ..., prompt_logprobs: bool = ..., parse_special: bool = ..., overflow: _Optional[_Union[ContextOverflow, _Mapping]] = ..., beam_count: _Optional[int] = ..., control_token_names: _Optional[_Iterable[str]] = ..., running_statistics: bool = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ..., cache_salt: _Optional[str] = ..., finish_character: bool = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ...) -> None: ...
 
 class ContextOverflow(_message.Message):
     __slots__ = ("truncate_prompt", "shift", "keep_token_count")
@@ -202,7 +204,7 @@ class PromptTokens(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SpeculativeOptions(_message.Message):
-    __slots__ = ("enabled", "n_max", "acceptance", "row_form", "rollback", "n_min", "p_min", "run_ahead", "policy", "verification")
+    __slots__ = ("enabled", "n_max", "acceptance", "row_form", "rollback", "n_min", "p_min", "run_ahead", "policy", "verification", "drafters")
     ENABLED_FIELD_NUMBER: _ClassVar[int]
     N_MAX_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +215,7 @@ class SpeculativeOptions(_message.Message):
     RUN_AHEAD_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     VERIFICATION_FIELD_NUMBER: _ClassVar[int]
+    DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     enabled: bool
     n_max: int
     acceptance: _common_pb2.AcceptanceRule
@@ -223,7 +226,16 @@ class SpeculativeOptions(_message.Message):
     run_ahead: bool
     policy: DraftPolicy
     verification: Verification
-    def __init__(self, enabled: bool = ..., n_max: _Optional[int] = ..., acceptance: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., rollback: _Optional[_Union[RollbackMode, str]] = ..., n_min: _Optional[int] = ..., p_min: _Optional[float] = ..., run_ahead: bool = ..., policy: _Optional[_Union[DraftPolicy, str]] = ..., verification: _Optional[_Union[Verification, str]] = ...) -> None: ...
+    drafters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, enabled: bool = ..., n_max: _Optional[int] = ..., acceptance: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., rollback: _Optional[_Union[RollbackMode, str]] = ..., n_min: _Optional[int] = ..., p_min: _Optional[float] = ..., run_ahead: bool = ..., policy: _Optional[_Union[DraftPolicy, str]] = ..., verification: _Optional[_Union[Verification, str]] = ..., drafters: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Prediction(_message.Message):
+    __slots__ = ("text", "tokens")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    tokens: PromptTokens
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[PromptTokens, _Mapping]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("started", "delta", "finished", "choice_index")
@@ -300,7 +312,7 @@ class Alternative(_message.Message):
     def __init__(self, token: _Optional[_Union[Token, _Mapping]] = ..., log_probability: _Optional[float] = ...) -> None: ...
 
 class RoundReport(_message.Message):
-    __slots__ = ("round", "committed_token_count", "draft", "accepted_token_count", "target", "draft_end", "positions")
+    __slots__ = ("round", "committed_token_count", "draft", "accepted_token_count", "target", "draft_end", "positions", "draft_sources")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FIELD_NUMBER: _ClassVar[int]
@@ -308,6 +320,7 @@ class RoundReport(_message.Message):
     TARGET_FIELD_NUMBER: _ClassVar[int]
     DRAFT_END_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_SOURCES_FIELD_NUMBER: _ClassVar[int]
     round: int
     committed_token_count: int
     draft: _containers.RepeatedCompositeFieldContainer[Token]
@@ -315,7 +328,8 @@ class RoundReport(_message.Message):
     target: Token
     draft_end: DraftEnd
     positions: _containers.RepeatedCompositeFieldContainer[PositionCandidates]
-    def __init__(self, round: _Optional[int] = ..., committed_token_count: _Optional[int] = ..., draft: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., accepted_token_count: _Optional[int] = ..., target: _Optional[_Union[Token, _Mapping]] = ..., draft_end: _Optional[_Union[DraftEnd, str]] = ..., positions: _Optional[_Iterable[_Union[PositionCandidates, _Mapping]]] = ...) -> None: ...
+    draft_sources: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, round: _Optional[int] = ..., committed_token_count: _Optional[int] = ..., draft: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., accepted_token_count: _Optional[int] = ..., target: _Optional[_Union[Token, _Mapping]] = ..., draft_end: _Optional[_Union[DraftEnd, str]] = ..., positions: _Optional[_Iterable[_Union[PositionCandidates, _Mapping]]] = ..., draft_sources: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Token(_message.Message):
     __slots__ = ("token_id", "text")
@@ -364,7 +378,7 @@ class GenerationFinished(_message.Message):
     def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., statistics: _Optional[_Union[GenerationStatistics, _Mapping]] = ..., stop_sequence: _Optional[str] = ..., truncated: bool = ...) -> None: ...
 
 class GenerationStatistics(_message.Message):
-    __slots__ = ("prompt_token_count", "generated_token_count", "drafted_token_count", "accepted_token_count", "round_count", "drafted_round_count", "draft_length", "accepted_by_position", "drafted_by_position", "first_token_duration", "prompt_duration", "generation_duration", "draft_wait_duration", "verify_wait_duration", "target_time", "draft_time", "wire_byte_count", "draft_fault_count", "target_fault_count", "verify_network_duration", "draft_network_duration", "plain_round_duration", "controller", "cached_token_count", "accepted_by_round", "drafted_by_round")
+    __slots__ = ("prompt_token_count", "generated_token_count", "drafted_token_count", "accepted_token_count", "round_count", "drafted_round_count", "draft_length", "accepted_by_position", "drafted_by_position", "first_token_duration", "prompt_duration", "generation_duration", "draft_wait_duration", "verify_wait_duration", "target_time", "draft_time", "wire_byte_count", "draft_fault_count", "target_fault_count", "verify_network_duration", "draft_network_duration", "plain_round_duration", "controller", "cached_token_count", "accepted_by_round", "drafted_by_round", "sources", "accepted_prediction_token_count", "rejected_prediction_token_count")
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     GENERATED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -391,6 +405,9 @@ class GenerationStatistics(_message.Message):
     CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_BY_ROUND_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_BY_ROUND_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_PREDICTION_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_PREDICTION_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     prompt_token_count: int
     generated_token_count: int
     drafted_token_count: int
@@ -417,7 +434,26 @@ class GenerationStatistics(_message.Message):
     cached_token_count: int
     accepted_by_round: _containers.RepeatedScalarFieldContainer[int]
     drafted_by_round: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, prompt_token_count: _Optional[int] = ..., generated_token_count: _Optional[int] = ..., drafted_token_count: _Optional[int] = ..., accepted_token_count: _Optional[int] = ..., round_count: _Optional[int] = ..., drafted_round_count: _Optional[int] = ..., draft_length: _Optional[int] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., first_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., generation_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., target_time: _Optional[_Union[EngineTime, _Mapping]] = ..., draft_time: _Optional[_Union[EngineTime, _Mapping]] = ..., wire_byte_count: _Optional[int] = ..., draft_fault_count: _Optional[int] = ..., target_fault_count: _Optional[int] = ..., verify_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., plain_round_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ..., cached_token_count: _Optional[int] = ..., accepted_by_round: _Optional[_Iterable[int]] = ..., drafted_by_round: _Optional[_Iterable[int]] = ...) -> None: ...
+    sources: _containers.RepeatedCompositeFieldContainer[SourceStatistics]
+    accepted_prediction_token_count: int
+    rejected_prediction_token_count: int
+    def __init__(self, prompt_token_count: _Optional[int] = ..., generated_token_count: _Optional[int] = ..., drafted_token_count: _Optional[int] = ..., accepted_token_count: _Optional[int] = ..., round_count: _Optional[int] = ..., drafted_round_count: _Optional[int] = ..., draft_length: _Optional[int] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., first_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., generation_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., target_time: _Optional[_Union[EngineTime, _Mapping]] = ..., draft_time: _Optional[_Union[EngineTime, _Mapping]] = ..., wire_byte_count: _Optional[int] = ..., draft_fault_count: _Optional[int] = ..., target_fault_count: _Optional[int] = ..., verify_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., plain_round_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ..., cached_token_count: _Optional[int] = ..., accepted_by_round: _Optional[_Iterable[int]] = ..., drafted_by_round: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[SourceStatistics, _Mapping]]] = ..., accepted_prediction_token_count: _Optional[int] = ..., rejected_prediction_token_count: _Optional[int] = ...) -> None: ...
+
+class SourceStatistics(_message.Message):
+    __slots__ = ("name", "drafted_token_count", "accepted_token_count", "decided_token_count", "agreed_token_count", "duration")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    AGREED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    drafted_token_count: int
+    accepted_token_count: int
+    decided_token_count: int
+    agreed_token_count: int
+    duration: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., drafted_token_count: _Optional[int] = ..., accepted_token_count: _Optional[int] = ..., decided_token_count: _Optional[int] = ..., agreed_token_count: _Optional[int] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ControllerView(_message.Message):
     __slots__ = ("token_rate", "plain_token_rate", "acceptance", "draft_token_duration", "draft_latency_duration", "round_overhead_duration", "slowdown", "run_ahead", "decode_costs", "takes_turns", "target_alone_token_rate")

@@ -19,6 +19,7 @@ import grpc
 import pytest
 
 from orchestrator.core.actions import Action, SendRound
+from orchestrator.core.draft_line import Line
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.target_progress import RoundInFlight
@@ -337,10 +338,17 @@ class Watched(Generation):
                 assert list(prefix.token_ids) == self.committed[prefix.position :]
         return actions
 
-    def _ask(self, length: int, count: int, prefix: Span, is_ahead: bool = False) -> RoundInFlight:
+    def _ask(
+        self,
+        length: int,
+        line: Line,
+        prefix: Span,
+        is_ahead: bool = False,
+        chances: Sequence[float] | None = None,
+    ) -> RoundInFlight:
         # A round may be sent later, when the line is another or none.
-        asked = super()._ask(length, count, prefix, is_ahead)
-        if count and not is_ahead:
+        asked = super()._ask(length, line, prefix, is_ahead, chances)
+        if line.token_ids and not is_ahead:
             self._check(asked.round.draft)
         return asked
 

@@ -358,6 +358,7 @@ class Completion:
     origins: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
+    reports: list[messages.RoundReport] = field(default_factory=list)
     finished: messages.GenerationFinished | None = None
 
     @property
@@ -385,6 +386,8 @@ class Completion:
             self.origins += response.delta.origins
             self.pieces += [piece.text for piece in response.delta.pieces]
             self.logprobs += map(_read_logprob, response.delta.logprobs)
+            if response.delta.HasField("report"):
+                self.reports.append(response.delta.report)
         else:
             assert self.finished is None
             self.finished = response.finished
@@ -457,7 +460,8 @@ def request(
     prompt_tokens: Sequence[int] = (),
     **speculative: Any,
 ) -> messages.GenerateRequest:
-    """Return a request; what is not named here says how to speculate."""
+    """Return a request; what is not named here says how to speculate: with the model alone."""
+    speculative.setdefault("drafters", ["model"])
     asked = messages.GenerateRequest(
         sampling=common.SamplingParameters(temperature=temperature),
         seed=seed,

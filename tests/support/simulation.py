@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from orchestrator.core.actions import Commit, End, SendOrder, SendRound, Wake
 from orchestrator.core.counts import Counts
@@ -19,6 +19,7 @@ from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
 from outrider.costs import CostTable
+from outrider.drafters.source import Source
 from outrider.errors import PositionPastCache
 from outrider.messages import (
     Answer,
@@ -94,6 +95,7 @@ class Language:
         self._alpha = max(1e-3, spread * acceptance)
         self._beta = max(1e-3, spread * (1.0 - acceptance))
         self._never, self._always = acceptance <= 0.0, acceptance >= 1.0
+        self.prompt: list[int] = []  # that goes with it; empty: any
 
     def next(self, text: Sequence[int]) -> int:
         """Return the target's token after a text."""
@@ -109,10 +111,24 @@ class Language:
         return truth if right else (truth + 1) % VOCABULARY, int(255 * chance)
 
 
+class Script(Language):
+    """A target that writes a text behind its prompt, whatever was drafted."""
+
+    def __init__(
+        self, prompt: Sequence[int], text: Sequence[int], seed: int = 0, acceptance: float = 0.0
+    ) -> None:
+        super().__init__(seed, acceptance, 2.0)
+        self.prompt, self._text = list(prompt), list(text)
+
+    def next(self, text: Sequence[int]) -> int:
+        return self._text[min(len(text) - len(self.prompt), len(self._text) - 1)]
+
+
 def alone(language: Language, tokens: int) -> list[int]:
     """Return what the target writes with no draft."""
-    text = prompt(PROMPT_TOKENS)
-    while len(text) < PROMPT_TOKENS + tokens:
+    text = [*language.prompt] or prompt(PROMPT_TOKENS)
+    length = len(text) + tokens
+    while len(text) < length:
         text.append(language.next(text))
     return text
 
@@ -140,11 +156,15 @@ class Simulation:
         patience: float = 1.0,
         prompt_tokens: int = PROMPT_TOKENS,
         engine: SharedEngine | None = None,
+        language: Language | None = None,
+        sources: Mapping[str, Source] | None = None,
+        has_draft: bool = True,
     ) -> None:
+        self._has_draft = has_draft
         self.engine = engine or SharedEngine(models.costs)
         self.models = models
         self.faults = faults or Faults()
-        self.language = Language(seed, models.acceptance, models.spread)
+        self.language = language or Language(seed, models.acceptance, models.spread)
         self.dice = random.Random(seed)
         self.draft_busy = self.target_busy = False
         self._turn_ends = 0.0
@@ -152,9 +172,10 @@ class Simulation:
         its_control = control(
             speculation, Rule.MATCH, estimates or known_estimates(models), patience
         )
-        self.prompt = prompt(prompt_tokens)
+        self.prompt = self.language.prompt or prompt(prompt_tokens)
         self.tokens = tokens
-        self.generation = Generation(_plan(its_control, self.prompt, tokens))
+        plan = _plan(its_control, self.prompt, tokens)
+        self.generation = Generation(replace(plan, sources=sources or {}))
         self._seconds = 0.0
         self.target = _Target(self)
         self.draft = _Draft(self)
@@ -167,7 +188,8 @@ class Simulation:
     def begin(self) -> None:
         """Open both streams and ask for the first round."""
         self.target.open()
-        self.draft.open()
+        if self._has_draft:
+            self.draft.open()
         self._plan_faults()
         self._act()
 

@@ -51,6 +51,7 @@ PURE = (
     "outrider.engine.profile",
     "orchestrator.admission",
     "orchestrator.core",
+    "orchestrator.sources",
     "orchestrator.chat.template",
     "outrider.costs",
     "outrider.speculation",

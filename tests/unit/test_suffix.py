@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import example, given, settings
@@ -24,6 +25,12 @@ from tests.support.operations import lines_run
 SETTINGS = settings(derandomize=True, deadline=None)
 TEXTS = st.lists(st.integers(0, 2), max_size=30)
 """No context ends a text in more than 32 states, so counts are exact."""
+
+PROPORTIONAL = LengthRule(factor=1.0)
+"""A draft is as long as its match."""
+
+past_source = partial(PastSource, rule=PROPORTIONAL)
+suffix_source = partial(SuffixSource, rule=PROPORTIONAL)
 
 
 def automaton_of(text: Sequence[int]) -> SuffixAutomaton:
@@ -134,7 +141,7 @@ def test_nothing_else_is_there(text: list[int], other: list[int]) -> None:
 def test_a_proposal_is_what_a_search_finds(
     text: list[int], after: list[int], rule: LengthRule
 ) -> None:
-    source = SuffixSource(rule)
+    source = suffix_source(rule=rule)
     source.append(text)
     proposal = source.propose(8, after)
     assert proposal.token_ids == proposed(text, after, 8, rule)
@@ -143,7 +150,7 @@ def test_a_proposal_is_what_a_search_finds(
 
 
 def test_equal_counts_go_to_the_most_recent() -> None:
-    source = SuffixSource()
+    source = suffix_source()
     source.append([1, 2, 10, 1, 3, 11, 1])
     assert source.propose(1).token_ids == [3]
     source.append([2, 12, 1])
@@ -151,7 +158,7 @@ def test_equal_counts_go_to_the_most_recent() -> None:
 
 
 def test_a_draft_is_as_long_as_its_match() -> None:
-    source = SuffixSource()
+    source = suffix_source()
     source.append([1, 2, 3, 4, 5, 6, 7, 8, 9, 2, 3])
     assert source.propose(8).token_ids == [4, 5]
     source.append([4, 5])
@@ -160,7 +167,7 @@ def test_a_draft_is_as_long_as_its_match() -> None:
 
 
 def test_a_longer_match_is_surer_and_what_was_seen_to_vary_less_sure() -> None:
-    sure, less = SuffixSource(), SuffixSource()
+    sure, less = suffix_source(), suffix_source()
     sure.append([1, 2, 3, 4, 0, 1, 2, 3])
     less.append([9, 2, 3, 4, 0, 2, 3, 5, 1, 2, 3])
     confidences = sure.propose(2).confidences
@@ -169,7 +176,7 @@ def test_a_longer_match_is_surer_and_what_was_seen_to_vary_less_sure() -> None:
 
 
 def test_a_run_goes_on_beyond_the_end_of_the_text() -> None:
-    source = SuffixSource(LengthRule(factor=2.0))
+    source = suffix_source(rule=LengthRule(factor=2.0))
     source.append([1, 2, 3] * 4)
     assert source.propose(16).token_ids == ([1, 2, 3] * 6)[:16]
 
@@ -188,7 +195,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_a_token_costs_the_same_at_any_length(text: list[int]) -> None:
-    source = SuffixSource()
+    source = suffix_source()
     first = lines_run(lambda: source.append(text[:1000]))
     second = lines_run(lambda: source.append(text[1000:]))
     assert second < 1.2 * first + 1000
@@ -199,7 +206,7 @@ def test_a_token_costs_the_same_at_any_length(text: list[int]) -> None:
 
 
 def test_no_text_is_left_slowly() -> None:
-    source = SuffixSource()
+    source = suffix_source()
     source.append([7] * 2000)
     assert lines_run(lambda: source.propose(16, [8])) < 1000
 
@@ -209,7 +216,7 @@ def test_memory_is_counted(text: list[int]) -> None:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        source = SuffixSource()
+        source = suffix_source()
         source.append(text)
         held = tracemalloc.get_traced_memory()[0] - before
     finally:
@@ -220,7 +227,7 @@ def test_memory_is_counted(text: list[int]) -> None:
 
 def test_counts_in_a_run_stop_rising() -> None:
     """What makes a token cost the same; the proposal stays."""
-    source = SuffixSource()
+    source = suffix_source()
     source.append([5] * 100 + [6])
     source.append([5] * 4)
     assert source.propose(3).token_ids == [5, 5, 5]
@@ -238,7 +245,7 @@ def indexed(texts: PastTexts, *added: list[int]) -> None:
 def test_what_followed_in_a_past_text_is_proposed() -> None:
     texts = PastTexts(1000)
     indexed(texts, [1, 2, 3, 4, 5])
-    source = PastSource(texts, prompt=[9, 1, 2])
+    source = past_source(texts, prompt=[9, 1, 2])
     assert source.propose(4).token_ids == [3, 4]
     source.append([3])
     assert source.propose(4).token_ids == [4, 5]
@@ -248,8 +255,8 @@ def test_what_followed_in_a_past_text_is_proposed() -> None:
 def test_one_past_text_is_not_continued_with_the_next() -> None:
     texts = PastTexts(1000)
     indexed(texts, [1, 2, 3], [4, 5, 6])
-    assert PastSource(texts, prompt=[1, 2, 3]).propose(4).token_ids == []
-    assert PastSource(texts, prompt=[3, 4]).propose(4).token_ids == [5]
+    assert past_source(texts, prompt=[1, 2, 3]).propose(4).token_ids == []
+    assert past_source(texts, prompt=[3, 4]).propose(4).token_ids == [5]
 
 
 def test_the_oldest_are_dropped() -> None:
@@ -258,21 +265,21 @@ def test_the_oldest_are_dropped() -> None:
         indexed(texts, list(range(start, start + 8)))
     assert sum(len(part) for part in texts.parts) <= 40
     assert len(texts.parts) == 4
-    source = PastSource(texts, prompt=[0, 1, 2])
+    source = past_source(texts, prompt=[0, 1, 2])
     assert source.propose(4).token_ids == []
-    assert PastSource(texts, prompt=[392, 393, 394]).propose(4).token_ids == [395, 396, 397]
+    assert past_source(texts, prompt=[392, 393, 394]).propose(4).token_ids == [395, 396, 397]
 
 
 def test_the_longest_match_wins_then_the_newest_text() -> None:
     texts = PastTexts(16, part_count=4)
     indexed(texts, [1, 2, 7], [8, 2, 9], [5, 2, 6])
-    assert PastSource(texts, prompt=[1, 2]).propose(1).token_ids == [7]
-    assert PastSource(texts, prompt=[4, 2]).propose(1).token_ids == [6]
+    assert past_source(texts, prompt=[1, 2]).propose(1).token_ids == [7]
+    assert past_source(texts, prompt=[4, 2]).propose(1).token_ids == [6]
 
 
 def test_a_text_waits_until_it_is_indexed_bit_by_bit() -> None:
     texts = PastTexts(1000)
-    source = PastSource(texts)
+    source = past_source(texts)
     texts.add(list(range(100)))
     source.append([200])
     assert len(texts.parts[-1]) == 2
@@ -289,7 +296,7 @@ def test_a_text_waits_until_it_is_indexed_bit_by_bit() -> None:
 
 def test_a_text_that_is_followed_is_found_in_what_comes_later() -> None:
     texts = PastTexts(1000, part_count=2)
-    source = PastSource(texts, prompt=[1, 2])
+    source = past_source(texts, prompt=[1, 2])
     source.append([3])
     indexed(texts, [0, 1, 2, 3, 4, 5, 6])
     assert source.propose(3).token_ids == []  # where it stood it was not yet known
@@ -298,7 +305,7 @@ def test_a_text_that_is_followed_is_found_in_what_comes_later() -> None:
     for start in range(10, 1000, 100):
         indexed(texts, list(range(start, start + 100)))
     indexed(texts, [3, 4, 7, 8])
-    assert PastSource(texts, prompt=[3, 4]).propose(3).token_ids == [7, 8]
+    assert past_source(texts, prompt=[3, 4]).propose(3).token_ids == [7, 8]
 
 
 @SETTINGS

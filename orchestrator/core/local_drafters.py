@@ -1,0 +1,172 @@
+"""The sources without a model beside one text: which of them to draft with, and how good each is.
+
+All of them follow the text, and whatever one proposes is compared with what comes, drafted or
+not. So each is known without being tried. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.core.controller import Control
+from orchestrator.core.counts import SourceCounts
+from orchestrator.core.draft_line import Line
+from orchestrator.core.estimates import Acceptance
+from outrider.drafters.source import NOTHING, Proposal, Scored, Source
+from outrider.messages import MAX_DRAFT
+
+_READ_AT_ONCE = 256
+"""Tokens of a prompt that the sources read before others have their turn: some milliseconds."""
+
+_HOPEFUL, _SOON = 0.5, 16
+"""Where a token had such a chance, one is likely to come again within so many tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLine:
+    """A line that sources without a model propose, and what it is worth."""
+
+    line: Line
+    chances: Sequence[float]  # of each token, if those before it stand
+    count: int  # tokens that are best verified in one decode; at least 1
+    worth: float  # in tokens, of that decode; as the controller's values
+
+
+@dataclass(slots=True)
+class _Drafter:
+    """A source, and how good it is: in this text, and over all texts."""
+
+    name: str
+    scored: Scored
+    acceptance: Acceptance
+    over_all: Acceptance
+    counts: SourceCounts
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        decided = self.scored.append(token_ids)
+        self.counts.decided += len(decided.confidences)
+        self.counts.agreed += decided.accepted
+        for acceptance in (self.acceptance, self.over_all):
+            acceptance.note(decided.confidences, decided.accepted)
+
+    def chances(self, proposal: Proposal) -> list[float]:
+        return [self.acceptance.chance(each) for each in proposal.confidences]
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A line as it is put together."""
+
+    token_ids: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+
+    def add(self, drafter: _Drafter, proposal: Proposal) -> _Candidate:
+        count = len(proposal.token_ids)
+        return _Candidate(
+            [*self.token_ids, *proposal.token_ids],
+            [*self.chances, *drafter.chances(proposal)],
+            [*self.sources, *[drafter.name] * count],
+        )
+
+
+class LocalDrafters:
+    """The sources of one generation, by name."""
+
+    def __init__(
+        self,
+        sources: Mapping[str, Source],
+        control: Control,
+        counts: Mapping[str, SourceCounts],
+        prompt_count: int,
+        clock: Callable[[], float],
+    ) -> None:
+        """`counts` has an entry for each source; `clock` tells seconds, for what each costs.
+
+        The text begins with a prompt of `prompt_count` tokens, which not every source reads.
+        """
+        self._control = control
+        self._prompt_count = prompt_count
+        self._clock = clock
+        self._drafters = [
+            _Drafter(name, Scored(source), *control.acceptance_of(name), counts[name])
+            for name, source in sources.items()
+        ]
+        self._read_count = 0  # tokens of the text that the sources have; it only grows
+        self._hope_until = 0  # a length of the text up to which a line is likely to come
+
+    def reads(self, committed: Sequence[int]) -> bool:
+        """Let the sources read on; return whether they are still behind the text.
+
+        A long prompt is read in pieces, for the sake of others on the same event loop.
+        """
+        news = committed[self._read_count : self._read_count + _READ_AT_ONCE]
+        if not self._drafters or not news:
+            return False
+        written = news[max(0, self._prompt_count - self._read_count) :]
+        self._read_count += len(news)
+        for drafter in self._drafters:
+            begin = self._clock()
+            drafter.append(news if drafter.scored.source.reads_prompt else written)
+            drafter.counts.seconds += self._clock() - begin
+        return self._read_count < len(committed)
+
+    def expects(self, length: int) -> bool:
+        """Whether a line that pays is likely to come soon behind a text of this length.
+
+        Then what the target writes by itself is better heard of at once.
+        """
+        return length < self._hope_until or any(
+            each.name == "prediction" and each.acceptance.mean >= _HOPEFUL
+            for each in self._drafters
+        )
+
+    def best(self, committed: Sequence[int], cap: int) -> LocalLine | None:
+        """Return the line of at most `cap` tokens that is worth most; None where there is none.
+
+        One source's, or that with another one's behind its end.
+        """
+        while self.reads(committed) and len(committed) - self._read_count <= MAX_DRAFT:
+            pass
+        if self._read_count < len(committed) or cap <= 0:
+            return None
+        proposals = [(each, self._propose(each, cap)) for each in self._drafters]
+        lines = [
+            self._weighed(_Candidate().add(drafter, proposal))
+            for drafter, proposal in proposals
+            if proposal.token_ids
+        ]
+        best = max(lines, key=_worth, default=None)
+        if any(line.chances[0] >= _HOPEFUL for line in lines):
+            self._hope_until = len(committed) + _SOON
+        if best is None or best.count < len(best.chances):
+            return best  # more of it would not even pay where it is there
+        longer = [self._extended(best, each, cap) for each in self._drafters]
+        return max((best, *filter(None, longer)), key=_worth)
+
+    def _propose(self, drafter: _Drafter, cap: int, after: Sequence[int] = ()) -> Proposal:
+        begin = self._clock()
+        proposal = drafter.scored.propose(cap, after) if cap > 0 else NOTHING
+        drafter.counts.seconds += self._clock() - begin
+        return proposal
+
+    def _extended(self, line: LocalLine, drafter: _Drafter, cap: int) -> LocalLine | None:
+        """Return a line that another source goes on with where it ends."""
+        known = line.line
+        if drafter.name == known.sources[-1]:
+            return None
+        proposal = self._propose(drafter, cap - len(known.token_ids), known.token_ids)
+        if not proposal.token_ids:
+            return None
+        begun = _Candidate([*known.token_ids], [*line.chances], [*known.sources])
+        return self._weighed(begun.add(drafter, proposal))
+
+    def _weighed(self, found: _Candidate) -> LocalLine:
+        count, worth = self._control.best_part(found.chances)
+        line = Line(found.token_ids, sources=found.sources)
+        return LocalLine(line, found.chances, max(1, count), worth)
+
+
+def _worth(line: LocalLine) -> float:
+    return line.worth

@@ -1,0 +1,140 @@
+"""Sources without a model, through services on real ports: the same text, fewer rounds.
+
+The seeds are fixed; a correct change of the noise fails the chi-square test with odds of 1e-4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import orchestrator_service_pb2 as messages
+from tests.services.test_rejection_over_the_wire import (
+    ALARM,
+    COUNT,
+    PROMPT,
+    exact_distribution,
+    p_value,
+    starts,
+)
+from tests.services.test_rejection_over_the_wire import draft as small_draft
+from tests.services.test_rejection_over_the_wire import target as small_target
+from tests.support.services import Trio, generate, request, three_services, toy, written_alone
+from tests.support.toy import NEVER, ToyModel
+
+LENGTH = 96
+GREEDY, SHARED = 0.0, 0.8
+
+
+def target() -> ToyModel:
+    return toy(seed=1, eos_bias=NEVER)
+
+
+def draft() -> ToyModel:
+    return toy(seed=2, like=1, agreement=0.8, eos_bias=NEVER)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def trio() -> AsyncIterator[Trio]:
+    async with three_services(target, draft, pace=0.003) as services:
+        yield services
+
+
+def asked(
+    temperature: float, prediction: list[int], **speculative: Any
+) -> messages.GenerateRequest:
+    made = request(temperature=temperature, token_limit=LENGTH, **speculative)
+    if prediction:
+        made.prediction.tokens.token_ids.extend(prediction)
+    return made
+
+
+def counts(completion: Any) -> dict[str, messages.SourceStatistics]:
+    return {each.name: each for each in completion.statistics.sources}
+
+
+@pytest.mark.parametrize("temperature", [GREEDY, SHARED])
+async def test_the_text_is_the_same_whoever_drafts(trio: Trio, temperature: float) -> None:
+    truth = written_alone(target(), asked(temperature, []))
+    edited = [*truth[:40], 5, *truth[45:]]
+    wrong = [(token_id + 1) % 20 for token_id in truth]
+    for drafters in (["suffix"], ["prediction"], ["model"], ["model", "suffix", "prediction"], []):
+        for prediction in ([], truth, edited, wrong, [9] * 300):
+            completion = await generate(
+                trio.orchestrator, asked(temperature, prediction, drafters=drafters)
+            )
+            assert completion.token_ids == truth, (drafters, prediction[:3])
+            assert set(counts(completion)) <= {*(drafters or ["model", "suffix", "prediction"])}
+
+
+@pytest.mark.parametrize("temperature", [GREEDY, SHARED])
+async def test_a_right_prediction_saves_rounds_and_is_counted(
+    trio: Trio, temperature: float
+) -> None:
+    truth = written_alone(target(), asked(temperature, []))
+    only = {"drafters": ["prediction"]}
+    without = await generate(trio.orchestrator, asked(temperature, [], **only))
+    completion = await generate(trio.orchestrator, asked(temperature, truth, **only))
+    statistics = completion.statistics
+    assert statistics.round_count < 0.75 * without.statistics.round_count
+    assert statistics.accepted_prediction_token_count > 0.9 * LENGTH
+    assert counts(completion)["prediction"].accepted_token_count == statistics.accepted_token_count
+
+
+async def test_a_prediction_of_text_is_tokenized_as_the_target_does(trio: Trio) -> None:
+    first = await generate(trio.orchestrator, asked(GREEDY, []))
+    again = asked(GREEDY, [], drafters=["prediction"])
+    again.prediction.text = first.text
+    completion = await generate(trio.orchestrator, again)
+    assert completion.token_ids == first.token_ids
+    assert completion.statistics.accepted_token_count > 0
+    assert completion.statistics.accepted_prediction_token_count > LENGTH / 2
+
+
+async def test_reports_name_the_source_of_each_draft_token(trio: Trio) -> None:
+    truth = written_alone(target(), asked(GREEDY, []))
+    told = asked(GREEDY, truth, drafters=["prediction"])
+    told.round_detail = messages.ROUND_DETAIL_TOKENS
+    completion = await generate(trio.orchestrator, told)
+    drafted = [report for report in completion.reports if report.draft]
+    assert drafted
+    for report in drafted:
+        assert [*report.draft_sources] == ["prediction"] * len(report.draft)
+
+
+async def test_an_unknown_drafter_is_refused(trio: Trio) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match="drafters") as refused:
+        await generate(trio.orchestrator, request(drafters=["oracle"]))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_under_rejection_the_distribution_is_the_targets() -> None:
+    """A predicted token is a row of one: what is written instead has the residual distribution."""
+    async with three_services(small_target, small_draft, draft_seconds=30.0) as trio:
+        slots, drafted = asyncio.Semaphore(8), 0
+
+        async def one(seed: int) -> tuple[int, ...]:
+            nonlocal drafted
+            made = request(
+                prompt_tokens=PROMPT,
+                seed=seed,
+                token_limit=COUNT + 1,
+                n_max=2,
+                acceptance=common.ACCEPTANCE_RULE_REJECTION,
+                drafters=["prediction", "suffix"],
+            )
+            made.prediction.tokens.token_ids.extend([3, 4, 3, 4, 3])
+            async with slots:
+                completion = await generate(trio.orchestrator, made)
+            drafted += completion.statistics.drafted_token_count
+            return tuple(completion.token_ids)
+
+        written = list(await asyncio.gather(*(one(seed) for seed in range(350))))
+    assert drafted > 100
+    assert p_value(starts(written), exact_distribution(small_target(), COUNT)) > ALARM
