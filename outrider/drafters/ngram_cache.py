@@ -42,10 +42,11 @@ Thresholds: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Guess(NamedTuple):
-    """A drafted token: how often it followed there, of 1.0; which cache said so; if others tied."""
+    """A drafted token: how often it followed there, of how many; who said so; if others tied."""
 
     token_id: int
-    confidence: float
+    seen: int
+    total: int
     level: Level
     tied: bool
 
@@ -198,8 +199,9 @@ class NgramCache:
     def _shrink(self) -> None:
         """Come back to the bound. What was counted most lasts longest, as its halves come back."""
         while self.pair_count > self._most:
-            # Not one by one: to find the oldest, a dict walks over all that went before.
-            for ngram in list(islice(self._entries, 1 + self._most // 64)):
+            # Not one by one: to find the oldest, a dict walks over all that went before. Nor many:
+            # 256 take .2 ms, and somebody's text waits.
+            for ngram in list(islice(self._entries, 1 + self._most // 1024)):
                 counts = _counts(self._entries.pop(ngram))
                 halved = {token_id: count // 2 for token_id, count in counts.items() if count > 1}
                 self.pair_count -= len(counts) - len(halved)
@@ -209,22 +211,24 @@ class NgramCache:
 
 def pick(
     entry: Entry, static: Entry | None, least: int, percent: int
-) -> tuple[int, float, bool] | None:
-    """Return the follower to draft, its share of all, and whether others scored as much.
+) -> tuple[int, int, int, bool] | None:
+    """Return the follower to draft, its count, that of all, and whether others scored as much.
 
     A follower scores its count, times 100 times its count in `static` where that knows it. None
     where fewer than `least` followed in all, or the winner has less than `percent` of them.
     """
     if isinstance(entry, int):
-        return (entry & _TOKEN, 1.0, False) if (entry >> _SHIFT) + 1 >= least else None
-    if entry.total < least:
+        count = (entry >> _SHIFT) + 1
+        return (entry & _TOKEN, count, count, False) if count >= least else None
+    # No winner has more than the best. Of thousands of followers none has its share, mostly.
+    if entry.total < least or 100 * entry.counts[entry.best] < percent * entry.total:
         return None
     winners = _leaders(entry) if static is None else _validated(entry, static)
     tied = len(winners) > 1
     # Looked for only where it matters: an n-gram may have thousands of followers.
     winner = next(filter(winners.__contains__, reversed(entry.counts))) if tied else winners[0]
     count = entry.counts[winner]
-    return None if 100 * count < percent * entry.total else (winner, count / entry.total, tied)
+    return None if 100 * count < percent * entry.total else (winner, count, entry.total, tied)
 
 
 def _leaders(entry: Followers) -> list[int]:
@@ -303,8 +307,8 @@ class NgramDrafter:
                 entry = cache.find(tail[-_WIDTH * size :])
                 found = None if entry is None else pick(entry, static, *thresholds[size - 1])
                 if found:
-                    return Guess(found[0], found[1], level, found[2])
+                    return Guess(*found[:3], level, found[3])
         if static is None:
             return None
         found = pick(static, None, *LAX[STATIC_SIZE - 1])
-        return Guess(found[0], found[1], "static", found[2]) if found else None
+        return Guess(*found[:3], "static", found[3]) if found else None

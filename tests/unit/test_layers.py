@@ -38,6 +38,7 @@ PURE = (
     "outrider.grammar.schema",
     "outrider.drafters.ngram_cache",
     "outrider.drafters.ngram_format",
+    "outrider.drafters.ngram_source",
     "outrider_cli.lookup.stats",
     "outrider.grammar.states",
     "outrider.drafters.source",
