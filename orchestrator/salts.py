@@ -14,6 +14,9 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 
 MAX_SALT_BYTES = 256
 
+_OF_CREDENTIALS = "credentials "
+"""Before what `separate` gives to a request that has no salt of its own."""
+
 
 def separate(request: messages.GenerateRequest, credentials: bytes) -> None:
     """Give the request a salt that no caller with other credentials can give to its own.
@@ -23,8 +26,14 @@ def separate(request: messages.GenerateRequest, credentials: bytes) -> None:
     """
     check(request.cache_salt)
     if credentials:
+        kind = "" if request.cache_salt else _OF_CREDENTIALS
         own = sha256(credentials).digest() + request.cache_salt.encode()
-        request.cache_salt = sha256(own).hexdigest()
+        request.cache_salt = kind + sha256(own).hexdigest()
+
+
+def has_its_own(request: messages.GenerateRequest) -> bool:
+    """Return whether a request's caller gave it a salt, whatever `separate` made of it."""
+    return bool(request.cache_salt) and not request.cache_salt.startswith(_OF_CREDENTIALS)
 
 
 def digest(salt: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.salts import MAX_SALT_BYTES, digest, separate
+from orchestrator.salts import MAX_SALT_BYTES, digest, has_its_own, separate
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -27,6 +27,14 @@ def test_what_a_caller_sends_does_not_reach_the_salt_of_another() -> None:
     theirs = messages.GenerateRequest()
     separate(theirs, b"a key")
     assert salt_of(b"another key", theirs.cache_salt) != digest(theirs.cache_salt)
+
+
+@pytest.mark.parametrize("credentials", [b"", b"a key"])
+def test_a_salt_that_the_caller_gave_is_told_from_that_of_its_key(credentials: bytes) -> None:
+    for salt in ("", "mine"):
+        request = messages.GenerateRequest(cache_salt=salt)
+        separate(request, credentials)
+        assert has_its_own(request) == bool(salt)
 
 
 def test_a_long_salt_is_refused() -> None:
