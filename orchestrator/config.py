@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from outrider.errors import InvalidConfig
 from outrider.rpc.channel import read_address
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
 from outrider.rpc.server import ServerConfig
 from outrider.speculation import DEFAULT, Speculation
+
+MOST_SHARED_TOKENS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,9 @@ class OrchestratorConfig:
     chat_template: str = ""  # jinja2, in place of the target's own
     jobs: int = 256  # running, or over with results kept
     job_seconds: float = 600.0  # results are kept so long after the last look at them
+    lookup_cache_static: Path | None = None  # n-grams of a large text, only read
+    lookup_cache_dynamic: Path | None = None  # n-grams of past texts, read and saved
+    share_past_texts: int = 0  # tokens of past texts that any caller's are drafted from
 
     def __post_init__(self) -> None:
         for name, address in (("target", self.target), ("draft", self.draft)):
@@ -45,5 +51,8 @@ class OrchestratorConfig:
                 raise InvalidConfig(name, f"must be in (0, 1000000] seconds, not {seconds}")
         if not 1 <= self.jobs <= 65536:
             raise InvalidConfig("jobs", f"must be in [1, 65536], not {self.jobs}")
+        if not 0 <= self.share_past_texts <= MOST_SHARED_TOKENS:
+            wrong = f"must be in [0, {MOST_SHARED_TOKENS}] tokens, not {self.share_past_texts}"
+            raise InvalidConfig("share_past_texts", wrong)
         if not self.target:
             raise InvalidConfig("target", "needs the address of a target service")

@@ -37,7 +37,8 @@ async def run(
 ) -> None:
     """Serve until SIGTERM; peers may come and go.
 
-    `command` runs any service, without the role: `init` starts models by it. Raises InvalidConfig.
+    `command` runs any service, without the role: `init` starts models by it. Raises InvalidConfig,
+    and NotFound for a lookup cache.
     """
     pair = make_pair(config)
     server = Server(config.server, "outrider.v1.OrchestratorService")
@@ -52,6 +53,7 @@ async def run(
     if gateway is not None:
         print(f"outrider http listening on {gateway.address}", flush=True)
     pair.start()
+    orchestrator.texts.start()
     following = asyncio.create_task(_follow_readiness(orchestrator, server))
     logs.event("outrider.orchestrator", "serving", address=server.address)
     for peer in pair.peers:
@@ -68,6 +70,7 @@ async def run(
         await orchestrator.close()
         await launcher.close()
         await orchestrator.pair.stop()
+        await orchestrator.texts.stop()
 
     await server.run_until_stopped(stop, drain)
 

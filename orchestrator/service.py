@@ -20,6 +20,7 @@ from orchestrator.config import OrchestratorConfig
 from orchestrator.core.policies import control
 from orchestrator.jobs import Jobs
 from orchestrator.joined_drafts import DraftRegistry
+from orchestrator.lookup_caches import load_shared_texts
 from orchestrator.pair import DraftPeer, Pair, PairedDraft
 from orchestrator.peers import Hosted, Peer
 from orchestrator.planner import check_embedded
@@ -43,7 +44,10 @@ class Orchestrator:
     """
 
     def __init__(self, config: OrchestratorConfig, pair: Pair) -> None:
+        """Raise InvalidConfig or NotFound for a lookup cache that cannot be used."""
         self.config = config
+        self.texts = load_shared_texts(config)
+        """What generations draft from without a model; not started yet."""
         self.pair = pair
         self.draining = False  # new work is refused; never false again
         self.readiness_changed = asyncio.Event()

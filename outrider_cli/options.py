@@ -464,7 +464,7 @@ class JoiningOptions:
         typer.Option("--trust-drafts", help="Let them draft under the rejection rule, too."),
     ] = False
 
-    def config(self, server: ServerOptions) -> dict[str, bool]:
+    def config(self, server: ServerOptions) -> dict[str, Any]:
         """Return the arguments of OrchestratorConfig."""
         accepts = self.accept_drafts
         if accepts is None:
@@ -472,8 +472,41 @@ class JoiningOptions:
         return {"accept_drafts": accepts, "trust_drafts": self.trust_drafts}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingOptions:
+    """What texts may be drafted from that are not their own caller's."""
+
+    lookup_cache_static: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draft from these n-grams (outrider lookup create)."),
+    ] = None
+    lookup_cache_dynamic: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draft from the n-grams of past texts, whoever's they were; kept in this file.",
+        ),
+    ] = None
+    share_past_texts: Annotated[
+        int,
+        typer.Option(
+            metavar="TOKENS", help="Draft from so much of past texts, whoever's they were; 0: off."
+        ),
+    ] = 0
+
+    def config(self) -> dict[str, Any]:
+        """Return the arguments of OrchestratorConfig."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
 Group = (
-    ModelOptions | ServerOptions | HttpOptions | ClientOptions | DraftingOptions | JoiningOptions
+    ModelOptions
+    | ServerOptions
+    | HttpOptions
+    | ClientOptions
+    | DraftingOptions
+    | JoiningOptions
+    | SharingOptions
 )
 
 

@@ -308,6 +308,11 @@ class PastTexts:
         """The memory that it holds, about."""
         return sum(part.size_bytes for part in self.parts) + 8 * len(self._waiting)
 
+    @property
+    def waiting_count(self) -> int:
+        """Tokens that `index` has not come to."""
+        return len(self._waiting)
+
     def add(self, token_ids: Sequence[int]) -> None:
         """Take in a text that is over. It is found as soon as `index` has come to it."""
         self._waiting.extend(token_ids)

@@ -17,6 +17,7 @@ from outrider_cli.options import (
     ModelOptions,
     Prefix,
     ServerOptions,
+    SharingOptions,
     spread,
 )
 
@@ -139,6 +140,7 @@ def orchestrator(
     ] = None,
     drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
     joining: Annotated[JoiningOptions, Prefix(panel="Speculation")] = JoiningOptions(),
+    sharing: Annotated[SharingOptions, Prefix(panel="Speculation")] = SharingOptions(),
     http: Annotated[HttpOptions, Prefix(panel="HTTP")] = HttpOptions(),
     server: ServerOptions = ServerOptions(),
 ) -> None:
@@ -162,6 +164,7 @@ def orchestrator(
         jobs=jobs,
         job_seconds=job_keep,
         **joining.config(server),
+        **sharing.config(),
     )
     _serve(run(config, COMMAND, _gateway(http.config(server))))
 

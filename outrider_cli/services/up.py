@@ -18,6 +18,7 @@ from outrider_cli.options import (
     ModelOptions,
     Prefix,
     ServerOptions,
+    SharingOptions,
     arguments,
     spread,
 )
@@ -62,6 +63,7 @@ def up(
     chat_template_file: ChatTemplateFile = None,
     drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
     joining: Annotated[JoiningOptions, Prefix(panel="Speculation")] = JoiningOptions(),
+    sharing: Annotated[SharingOptions, Prefix(panel="Speculation")] = SharingOptions(),
     http: Annotated[HttpOptions, Prefix(panel="HTTP")] = HttpOptions(),
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the services' logs.")] = (
         False
@@ -87,7 +89,8 @@ def up(
     drafting.known()
     http.config(server)
     read_template(chat_template_file)
-    words = [*arguments(drafting), *arguments(joining), *arguments(http), *arguments(server)]
+    groups = (drafting, joining, sharing, http, server)
+    words = [word for group in groups for word in arguments(group)]
     if tls_ca:
         words.append(f"--tls-ca={tls_ca}")
     if chat_template_file:

@@ -213,6 +213,7 @@ class OrchestratorProcess:
         )
         self.address = self._server.address
         self.pair.start()
+        self.orchestrator.texts.start()
         self.channel = open_channel(self._server.address)
         self.stub: Any = OrchestratorServiceStub(self.channel)
 
@@ -224,6 +225,7 @@ class OrchestratorProcess:
         await server.grpc.stop(None)
         await self.orchestrator.close()
         await self.pair.stop()
+        await self.orchestrator.texts.stop()
 
     async def status(self) -> messages.GetStatusResponse:
         """Return the orchestrator's own view."""

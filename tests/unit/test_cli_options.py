@@ -20,12 +20,13 @@ from outrider_cli.options import (
     ModelOptions,
     Prefix,
     ServerOptions,
+    SharingOptions,
     arguments,
     spread,
 )
 from outrider_cli.services.pair import BESIDE_THE_TARGET
 
-Group = ModelOptions | ServerOptions | HttpOptions | ClientOptions
+Group = ModelOptions | ServerOptions | HttpOptions | ClientOptions | SharingOptions
 
 OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its default
     ModelOptions: {
@@ -75,6 +76,11 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "tls_ca": Path("ca.pem"),
         "tls_cert": Path("cert.pem"),
         "tls_key": Path("key.pem"),
+    },
+    SharingOptions: {
+        "lookup_cache_static": Path("static.bin"),
+        "lookup_cache_dynamic": Path("dynamic.bin"),
+        "share_past_texts": 1000,
     },
 }
 EVERY_FIELD = [(kind, name) for kind, values in OTHER.items() for name in values]
