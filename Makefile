@@ -96,7 +96,7 @@ bench-grammar: setup ## tokens/s under a JSON schema, drafts on and off; ORCHEST
 bench-rows: setup ## milliseconds to sample one row, by sampler and vocabulary
 	$(BIN)/python -m benchmarks.rows
 
-bench-drafters: setup ## microseconds and bytes of the drafters without a model
+bench-drafters: setup ## what the drafters without a model cost, and what they predict
 	$(BIN)/python -m benchmarks.local_drafters
 
 compose-test: setup ## build the image and try deploy/compose.yaml with a real Docker

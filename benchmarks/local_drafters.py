@@ -1,9 +1,12 @@
-"""What drafters without a model cost: microseconds a token and a round, bytes a token of history.
+"""What drafters without a model cost, and what they predict of three kinds of text.
 
 python -m benchmarks.local_drafters [--tokens 1024 --tokens 32768]
 
-The text is Python's own standard library in pieces of about four letters, with a copied stretch
-now and then; for what a grammar forces, JSON under a schema.
+Costs are microseconds a token and a round, and bytes a token of history. The text is Python's own
+standard library in pieces of about four letters, with a copied stretch now and then; for what a
+grammar forces, JSON under a schema. Behind it, how much the suffix automaton and the n-gram caches
+predict of a file rewritten with a renamed identifier, of an extract with long quotations, and of a
+transcript that repeats tool output: by themselves, one after the other, and the better of the two.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import inspect
 import json
 import random
 import re
+import shutil
 import subprocess
 import time
 import tracemalloc
@@ -22,6 +26,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from outrider.drafters.forced import ForcedSource
+from outrider.drafters.ngram_source import NgramSource
 from outrider.drafters.prediction import PredictionSource
 from outrider.drafters.source import Scored, Source
 from outrider.drafters.suffix import PastSource, PastTexts, SuffixSource
@@ -71,6 +76,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tokens", type=int, action="append", metavar="HISTORY")
     sizes = parser.parse_args().tokens or SIZES
+    _print_costs(sizes)
+    print()
+    _print_predicted()
+
+
+def _print_costs(sizes: Sequence[int]) -> None:
     pieces = Pieces()
     most = max(sizes) + ROUNDS * ROUND_TOKENS
     code, data = _code(pieces, most), _json(pieces, most)
@@ -116,6 +127,7 @@ def _sources(
 
     return [
         ("suffix", SuffixSource, code[:end]),
+        ("n-grams", NgramSource, code[:end]),
         ("past texts", past, code[:end]),
         ("prediction", lambda: PredictionSource(edited), code[:end]),
         ("forced", forced, data[:end]),
@@ -188,6 +200,110 @@ def _json(pieces: Pieces, count: int) -> list[int]:
             )
         text = json.dumps(items)
     return pieces.tokenize(text)[:count]
+
+
+# --- what they predict ---
+
+
+def _print_predicted() -> None:
+    """Print how much of each kind of text comes from drafts, where a round ends at a miss."""
+    print(f"{PROPOSED} tokens asked for; a round commits those that are right and the one behind")
+    print(f"{'':18}{'text':>8}{'predicted':>12}{'right':>8}{'a round':>9}{'asked':>8}")
+    print(f"{'':18}{'tokens':>8}{'of text':>12}{'':8}{'tokens':>9}{'us':>8}")
+    for kind, make in (("rewrite", _rewrite), ("extract", _extract), ("transcript", _transcript)):
+        pieces = Pieces()
+        prompt, text = map(pieces.tokenize, make())
+        print(f"{kind}, behind a prompt of {len(prompt):,} tokens")
+        for name, propose in _ways().items():
+            accepted, proposed, rounds, seconds = _predicted(propose, prompt, text)
+            print(f"  {name:16}{len(text):8,}{accepted / len(text):12.1%}", end="")
+            print(f"{accepted / max(1, proposed):8.0%}{len(text) / rounds:9.2f}", end="")
+            print(f"{1e6 * seconds / rounds:8.0f}", flush=True)
+
+
+Ask = Callable[[Source, Source, Sequence[int]], Sequence[int]]
+"""What the two sources propose; the third is what comes, for who knows it."""
+
+
+def _ways() -> dict[str, Ask]:
+    def goes_on(one: Source, other: Source, _: Sequence[int]) -> Sequence[int]:
+        first = one.propose(PROPOSED).token_ids
+        return [*first, *other.propose(PROPOSED - len(first), first).token_ids]
+
+    def better(one: Source, other: Source, text: Sequence[int]) -> Sequence[int]:
+        both = [each.propose(PROPOSED).token_ids for each in (one, other)]
+        return max(both, key=lambda ids: _right(ids, text))
+
+    return {
+        "suffix": lambda suffix, _, __: suffix.propose(PROPOSED).token_ids,
+        "n-grams": lambda _, ngrams, __: ngrams.propose(PROPOSED).token_ids,
+        "suffix, n-grams": goes_on,
+        "n-grams, suffix": lambda suffix, ngrams, text: goes_on(ngrams, suffix, text),
+        "the better one": better,
+    }
+
+
+def _right(proposed: Sequence[int], text: Sequence[int]) -> int:
+    both = min(len(proposed), len(text))
+    return next((i for i in range(both) if proposed[i] != text[i]), both)
+
+
+def _predicted(ask: Ask, prompt: Sequence[int], text: Sequence[int]) -> tuple[int, int, int, float]:
+    """Return the tokens that were right, those proposed, the rounds, and the seconds to ask."""
+    sources = SuffixSource(), NgramSource()
+    for source in sources:
+        source.append(prompt)
+    accepted = proposed = rounds = at = 0
+    seconds = 0.0
+    while at < len(text):
+        begin = time.perf_counter()
+        token_ids = ask(*sources, text[at:])
+        seconds += time.perf_counter() - begin
+        right = _right(token_ids, text[at:])
+        accepted, proposed, rounds = accepted + right, proposed + len(token_ids), rounds + 1
+        for source in sources:
+            source.append(text[at : at + right + 1])
+        at += right + 1
+    return accepted, proposed, rounds, seconds
+
+
+def _rewrite() -> tuple[str, str]:
+    """Return a file, and the same with another identifier."""
+    file = inspect.getsource(subprocess)[:40_000]
+    return file, re.sub(r"\bself\b", "process", file)
+
+
+def _extract() -> tuple[str, str]:
+    """Return a file, and remarks that are not in it, with quotations of some lines from it."""
+    choose = random.Random(1)
+    file = inspect.getsource(argparse)[:40_000]
+    lines, remarks = file.splitlines(True), iter(inspect.getsource(shutil).splitlines(True))
+    text = ""
+    while len(text) < 20_000:
+        text += "".join(next(remarks) for _ in range(choose.randint(1, 4)))
+        start = choose.randrange(len(lines) - 20)
+        text += "".join(lines[start : start + choose.randint(8, 20)])
+    return file, text
+
+
+def _transcript() -> tuple[str, str]:
+    """Return a tool's output, and steps of which each shows it again with some values changed."""
+    choose = random.Random(1)
+    pods = [(f"pod-{i}-{choose.randrange(16**6):06x}", "Running", i) for i in range(12)]
+
+    def show() -> str:
+        rows = (f"{name}  {state}  {age}m  10.0.0.{age % 12}\n" for name, state, age in pods)
+        return "NAME  STATUS  AGE  ADDRESS\n" + "".join(rows)
+
+    remarks = iter(inspect.getsource(ast).splitlines(True))
+    prompt, text = show(), ""
+    while len(text) < 20_000:
+        text += "".join(next(remarks) for _ in range(choose.randint(1, 3)))
+        for i in choose.sample(range(len(pods)), 3):
+            name, _, age = pods[i]
+            pods[i] = (name, choose.choice(["Running", "Pending", "Failed"]), age + 1)
+        text += show()
+    return prompt, text
 
 
 if __name__ == "__main__":

@@ -21,7 +21,11 @@ class NgramSource:
     All of the text counts, n-grams across two appends too, unlike in llama-server, which feeds
     its caches the new tokens alone. The two other caches are read only, and may be shared and
     change between two calls; the static one holds n-grams of two tokens. A token takes about 4 us
-    to append, so that a prompt of many thousands is better given in pieces, and 160 bytes.
+    to append, so that a prompt of many thousands is better given in pieces, and 160 to 270 bytes.
+
+    Without the two others it adds nothing to SuffixSource: of texts that repeat it predicts .75
+    to .82 where that does .80 to .91, and where it goes on behind that one, twice the length for
+    a match gives as much (make bench-drafters).
     """
 
     def __init__(
