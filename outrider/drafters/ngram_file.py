@@ -17,6 +17,7 @@ from outrider.errors import InvalidConfig, NotFound
 _FIELD = "lookup-cache"  # callers know it by the option that named the file
 _ABANDONED_SECONDS = 3600.0  # no save takes as long
 _PART = ".part"
+_BETWEEN_PAUSES = 512  # parts: 256 n-grams, a third of a millisecond
 
 
 def load_cache(
@@ -53,28 +54,33 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # or a pipe is waited for
 
 
-def save_cache(cache: NgramCache, path: Path, mode: int = 0o666) -> None:
+def save_cache(
+    cache: NgramCache, path: Path, mode: int = 0o666, pause: Callable[[], None] | None = None
+) -> None:
     """Write a cache in place of a file, in one step: a reader finds the old or the new one.
 
-    A new file gets the permissions `mode` less the umask; a replaced one keeps its own. Raises
-    InvalidConfig where it cannot be written; the old file is then as it was.
+    A new file gets the permissions `mode` less the umask; a replaced one keeps its own. `pause` is
+    called every 256 n-grams, for a thread that would hold up others. Raises InvalidConfig where it
+    cannot be written; the old file is then as it was.
     """
     place = Path(os.path.realpath(path))  # a link still points there
     try:
-        _replace(cache, place, mode)
+        _replace(cache, place, mode, pause)
     except OSError as error:
         raise InvalidConfig(_FIELD, f"cannot write {path}: {error.strerror}") from None
 
 
-def _replace(cache: NgramCache, place: Path, mode: int) -> None:
+def _replace(cache: NgramCache, place: Path, mode: int, pause: Callable[[], None] | None) -> None:
     known = _permissions(place)
     _sweep(place)
     part = place.with_name(f".{place.name}.{secrets.token_hex(8)}{_PART}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with open(descriptor, "wb") as file:
-            for each in encode(cache):
+            for i, each in enumerate(encode(cache)):
                 file.write(each)
+                if pause is not None and i % _BETWEEN_PAUSES == 0:
+                    pause()
             file.flush()
             if known is not None:
                 os.fchmod(file.fileno(), known)

@@ -161,6 +161,14 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(
     assert list(tmp_path.iterdir()) == [place]
 
 
+def test_a_save_pauses_now_and_then(tmp_path: Path) -> None:
+    pauses: list[int] = []
+    cache = cache_of(repeating_tokens(2000, 1))
+    save_cache(cache, tmp_path / "a", pause=lambda: pauses.append(1))
+    assert len(pauses) == len(cache) // 256 + 1
+    assert content(load_cache(tmp_path / "a")) == content(cache)
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
