@@ -21,6 +21,7 @@ from orchestrator.core.plan import Plan
 from orchestrator.core.round_times import RoundTimes
 from orchestrator.core.text import TextAssembler
 from orchestrator.driver import Driver
+from orchestrator.lookup_caches import SharedTexts
 from orchestrator.pair import Pair
 from orchestrator.planner import Planner
 from orchestrator.request import GenerationRequest, read_request
@@ -58,12 +59,18 @@ class Completions:
     """The generations of one orchestrator."""
 
     def __init__(
-        self, config: OrchestratorConfig, pair: Pair, observers: Sequence[Observer] = ()
+        self,
+        config: OrchestratorConfig,
+        pair: Pair,
+        shared: SharedTexts,
+        observers: Sequence[Observer] = (),
     ) -> None:
+        """`shared` is what generations share, if anything: it takes in their texts."""
         self._config = config
+        self._shared = shared
         self._observers = observers
         self._pair = pair
-        self.planner = Planner(config, pair)
+        self.planner = Planner(config, pair, shared)
         self.active_count = 0  # completions in flight; jobs that wait for their turn are none
         self.in_flight: list[InFlight] = []  # requests, oldest first
         self.pace = Pace()  # how long they take, for those who are sent away
@@ -117,6 +124,13 @@ class Completions:
                     in_flight.token_count += len(response.delta.token_ids)
                     yield response
 
+    def _note_text(self, generation: Generation, asked: GenerationRequest) -> None:
+        target = self._pair.target.model
+        if target is not None:
+            prompt, text = generation.plan.prompt, generation.committed
+            own = text[len(prompt) :]
+            self._shared.note_text(prompt, own, target.vocabulary, asked.is_shared)
+
     def _check_place(self, count: int) -> None:
         if self.active_count + count > self._config.generations:
             wait = self.pace.wait_seconds(self.active_count)
@@ -168,6 +182,7 @@ class Completions:
             if following is None:
                 break
             plan = following
+        self._note_text(generation, asked)
         rest = text.finish(last)
         if rest:
             delta = messages.GenerationDelta(pieces=reporting.pieces_of(rest))

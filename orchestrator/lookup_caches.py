@@ -128,9 +128,16 @@ class SharedTexts:
     # --- generations ---
 
     def sources(
-        self, prompt: Sequence[int], vocabulary: common.Vocabulary, is_shared: bool
+        self,
+        prompt: Sequence[int],
+        vocabulary: common.Vocabulary,
+        is_shared: bool,
+        asks_for_ngrams: bool = False,
     ) -> dict[str, Source]:
-        """Return the sources of a generation by name: "suffix", "ngram", and "past" if there is.
+        """Return the sources of a generation by name: "suffix", and "ngram" and "past" if there is.
+
+        The text's own n-grams add nothing to "suffix": without a cache "ngram" is only there for a
+        request that asks for it.
 
         To the first two the prompt has still to be appended, as all that follows; the last one
         begins behind it. Without `is_shared` no text of another caller is behind any of them.
@@ -138,10 +145,9 @@ class SharedTexts:
         self._take_up(vocabulary)
         static = self._static if self._owner == self._vocabulary else None
         dynamic = self._shared_dynamic if is_shared else None
-        found: dict[str, Source] = {
-            "suffix": SuffixSource(),
-            "ngram": NgramSource(dynamic.cache if dynamic else None, static),
-        }
+        found: dict[str, Source] = {"suffix": SuffixSource()}
+        if dynamic or static or asks_for_ngrams:
+            found["ngram"] = NgramSource(dynamic.cache if dynamic else None, static)
         if is_shared and self._past is not None:
             found["past"] = PastSource(self._past, prompt)
         return found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -13,13 +14,15 @@ from orchestrator.config import OrchestratorConfig
 from orchestrator.core.actions import TokenLogprob
 from orchestrator.core.controller import Control
 from orchestrator.core.generation import Generation
-from orchestrator.core.plan import Plan
+from orchestrator.core.plan import MakeSources, Plan
 from orchestrator.core.policies import CLASSIC_RATIO, control
+from orchestrator.lookup_caches import SharedTexts
 from orchestrator.pair import Pair
 from orchestrator.peers import Hosted
 from orchestrator.request import GenerationRequest, Prompt
-from orchestrator.sources import sources_behind, sources_of
+from orchestrator.sources import Expected, Grammars, sources_behind, sources_of
 from outrider import wire
+from outrider.drafters.source import Source
 from outrider.errors import InvalidRequest, PromptTooLong
 from outrider.messages import FinishReason, Rule, SessionParameters, Span
 from outrider.sampling import SamplingParameters, check_bias_count
@@ -37,9 +40,13 @@ _ENDLESS = 1 << 30
 class Planner:
     """Turns requests into plans over a pair of model services."""
 
-    def __init__(self, config: OrchestratorConfig, pair: Pair) -> None:
+    def __init__(self, config: OrchestratorConfig, pair: Pair, shared: SharedTexts) -> None:
+        """`shared` is what generations share, if anything."""
         self._config = config
         self._pair = pair
+        self._shared = shared
+        self._grammars = Grammars()
+        self._reading = asyncio.Lock()  # one grammar at a time
 
     async def plan(self, asked: GenerationRequest, deadline: float) -> Plan:
         """Return the plan of a generation that ends by `deadline`, of the monotonic clock.
@@ -59,7 +66,7 @@ class Planner:
         stop_ids = wire.read_ids("stop_token_ids", asked.stop_ids, vocabulary.token_count)
         control_ids = hosted.vocabulary.control_ids
         speculation = asked.speculation
-        prediction = await self._prediction(asked, hosted, deadline)
+        make = await self._source_maker(asked, hosted, sampling.grammar, deadline)
         return Plan(
             opening=SessionParameters(
                 session_id=secrets.token_bytes(wire.SESSION_ID_BYTES),
@@ -92,8 +99,8 @@ class Planner:
             },
             beam_count=asked.beam_count,
             whole_count=len(whole),
-            prediction=prediction,
-            sources=sources_of(speculation, prediction),
+            sources=make(prompt),
+            make_sources=make,
             clock=time.perf_counter,
             keep_count=_keep_count(len(prompt), asked) if asked.shifts_context else -1,
         )
@@ -102,8 +109,7 @@ class Planner:
         """Return the plan of another completion of the same prompt."""
         session_id = secrets.token_bytes(wire.SESSION_ID_BYTES)
         opening = replace(plan.opening, session_id=session_id, choice=choice)
-        sources = sources_of(plan.control.speculation, plan.prediction)
-        return replace(self._renewed(plan, opening), sources=sources)
+        return replace(self._renewed(plan, opening), sources=plan.make_sources(plan.prompt))
 
     def shifted(self, plan: Plan, generation: Generation) -> Plan | None:
         """Return the plan of what follows a generation; None if it is over.
@@ -115,11 +121,11 @@ class Planner:
         if generation.finished is not FinishReason.CONTEXT_FULL or keep < 0 or not drop:
             return None
         dropped = Span(keep, [*opening.dropped.token_ids, *text[keep : keep + drop]])
-        fresh = sources_of(plan.control.speculation, plan.prediction)
+        prompt = [*text[:keep], *text[keep + drop :]]
         return replace(
             self._renewed(plan, replace(opening, dropped=dropped)),
-            prompt=[*text[:keep], *text[keep + drop :]],
-            sources=sources_behind(plan.sources, fresh),
+            prompt=prompt,
+            sources=sources_behind(plan.sources, plan.make_sources(prompt)),
             mirostat_mu=generation.mirostat_mu,
         )
 
@@ -203,6 +209,32 @@ class Planner:
         if not ids:
             raise InvalidRequest("prompt", "is empty, and the model adds no BOS")
         return ids
+
+    async def _source_maker(
+        self, asked: GenerationRequest, hosted: Hosted, grammar: str, deadline: float
+    ) -> MakeSources:
+        """Return what makes the sources without a model for a text of this request."""
+        speculation, vocabulary = asked.speculation, hosted.model.vocabulary
+        names = speculation.local_drafters
+        forcing = None
+        if grammar and "forced" in names:
+            async with self._reading:
+                texts = hosted.vocabulary.texts
+                forcing = await asyncio.to_thread(self._grammars.read, grammar, texts)
+        expected = Expected(
+            await self._prediction(asked, hosted, deadline),
+            forcing,
+            next(iter(vocabulary.end_token_ids), None),
+        )
+        asks_for_ngrams = speculation.drafters is not None and "ngram" in names
+
+        def make(prompt: Sequence[int]) -> dict[str, Source]:
+            if not names:
+                return {}
+            of_texts = self._shared.sources(prompt, vocabulary, asked.is_shared, asks_for_ngrams)
+            return sources_of(speculation, expected, of_texts, prompt)
+
+        return make
 
     async def _prediction(
         self, asked: GenerationRequest, hosted: Hosted, deadline: float

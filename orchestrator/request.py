@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.salts import digest
+from orchestrator.salts import digest, has_its_own
 from outrider import wire
 from outrider.errors import InvalidRequest
 from outrider.messages import MAX_BEAMS, Form, LogprobOptions, ModelReference, Rule
@@ -79,6 +79,7 @@ class GenerationRequest:
     wants_report: bool
     wants_statistics: bool
     salt: bytes
+    is_shared: bool  # its text may be among those that generations share, where they do
 
 
 def read_request(
@@ -132,6 +133,7 @@ def read_request(
         wants_report=message.round_detail != messages.ROUND_DETAIL_UNSPECIFIED,
         wants_statistics=message.running_statistics,
         salt=digest(message.cache_salt),
+        is_shared=not has_its_own(message),
     )
 
 

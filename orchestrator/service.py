@@ -59,7 +59,7 @@ class Orchestrator:
         self._take_up(pair)
         # Shared with every Completions, that of a later pair too.
         self._observers: list[Observer] = []
-        self._completions = Completions(config, pair, self._observers)
+        self._completions = Completions(config, pair, self.texts, self._observers)
         self._template: ChatTemplate | None = None  # the one compiled last, for `_template_key`
         self._template_key = ("", "", "")  # its source, BOS and EOS
         self._jobs = Jobs(
@@ -160,7 +160,7 @@ class Orchestrator:
         before, self.pair = self.pair, pair
         self._take_up(pair)
         self.readiness_changed.set()
-        self._completions = Completions(self.config, pair, self._observers)
+        self._completions = Completions(self.config, pair, self.texts, self._observers)
         await self._jobs.close()
         await before.stop()
 

@@ -14,6 +14,10 @@ _FINISHING_TOKENS = 3
 """So many tokens may follow the limit to finish a character: it has 4 bytes at most."""
 
 
+MakeSources = Callable[[Sequence[int]], Mapping[str, Source]]
+"""Makes the sources without a model, by name, for one text behind a prompt."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What stays the same over a generation."""
@@ -31,8 +35,8 @@ class Plan:
     mirostat_mu: float | None = None  # to begin with; None is mirostat's own start
     beam_count: int = 1  # more: the target searches the text, and nothing is drafted
     whole_count: int = 0  # tokens of the prompt, its middle included where that is left out
-    prediction: Sequence[int] = ()  # tokens that the caller expects of the text
     sources: Mapping[str, Source] = field(default_factory=dict)  # those without a model, by name
+    make_sources: MakeSources = lambda _: {}  # for another text behind a prompt
     clock: Callable[[], float] = float  # seconds, for what the sources cost; by default none pass
     keep_count: int = -1  # tokens at the start that stay when a full context shifts; -1: it ends
 

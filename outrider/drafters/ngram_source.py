@@ -28,6 +28,8 @@ class NgramSource:
     a match gives as much (make bench-drafters).
     """
 
+    reads_prompt = True
+
     def __init__(
         self,
         dynamic: NgramCache | None = None,

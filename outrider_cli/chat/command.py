@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from outrider_cli.drafting import DraftingOptions
 from outrider_cli.generate.command import (
     DRAFT_SESSION,
     ONE_SESSION,
@@ -20,7 +21,6 @@ from outrider_cli.generate.command import (
 from outrider_cli.help import ShortHelp
 from outrider_cli.options import (
     ClientOptions,
-    DraftingOptions,
     ModelOptions,
     Prefix,
     SamplingOptions,

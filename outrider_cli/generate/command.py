@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from outrider_cli.drafting import DraftingOptions
 from outrider_cli.help import ShortHelp
 from outrider_cli.options import (
     ClientOptions,
-    DraftingOptions,
     ModelOptions,
     Prefix,
     SamplingOptions,

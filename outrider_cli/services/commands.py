@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider_cli import COMMAND
+from outrider_cli.drafting import DraftingOptions
 from outrider_cli.options import (
-    DraftingOptions,
     HttpOptions,
     JoiningOptions,
     ModelOptions,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outrider_cli.drafting import DraftingOptions
 from outrider_cli.options import (
     ClientOptions,
-    DraftingOptions,
     HttpOptions,
     JoiningOptions,
     ModelOptions,

@@ -8,7 +8,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from orchestrator.core.counts import Counts
-from orchestrator.sources import sources_behind, sources_of
+from orchestrator.sources import (
+    Expected,
+    Grammars,
+    UsualTokens,
+    sources_behind,
+    sources_of,
+)
 from outrider.costs import CostTable
 from outrider.drafters.source import Proposal, Source
 from outrider.drafters.suffix import SuffixSource
@@ -19,6 +25,12 @@ from tests.support.thorough import THOROUGH
 GPU = CostTable([(1, 0.0300), (64, 0.0552)])
 CPU = CostTable([(1, 0.022), (2, 0.034), (4, 0.056), (8, 0.080), (16, 0.130), (64, 0.450)])
 VOCABULARY = 32_000
+
+
+def sources(prediction: Sequence[int], speculation: Speculation | None = None) -> dict[str, Source]:
+    """Return those of one text by itself, and of what is expected of it."""
+    of_texts: dict[str, Source] = {"suffix": SuffixSource()}
+    return sources_of(speculation or Speculation(), Expected(prediction), of_texts)
 
 
 def ids(dice: random.Random, count: int) -> list[int]:
@@ -56,7 +68,7 @@ class Hostile:
 def written(
     prompt: Sequence[int],
     text: Sequence[int],
-    sources: Mapping[str, Source],
+    beside: Mapping[str, Source],
     costs: CostTable = CPU,
     *,
     round_trip: float = 0.0,
@@ -77,7 +89,7 @@ def written(
         tokens=len(text),
         seed=1,
         language=Script(prompt, text, 1, acceptance),
-        sources=sources,
+        sources=beside,
         has_draft=has_draft,
     )
     result = simulation.run()
@@ -95,9 +107,9 @@ def anything(dice: random.Random) -> tuple[Simulation, list[int]]:
         run_ahead=dice.choice([None, None, True, False]),
     )
     prediction = dice.choice([[], file, text, prose(dice, 200)])
-    sources = sources_of(speculation, prediction)
+    beside = sources(prediction, speculation)
     if dice.random() < 0.3:
-        sources["past"] = Hostile()
+        beside["past"] = Hostile()
     acceptance = dice.choice([0.0, 0.5, 0.9])
     simulation = Simulation(
         Models(
@@ -114,7 +126,7 @@ def anything(dice: random.Random) -> tuple[Simulation, list[int]]:
         tokens=len(text),
         seed=dice.randrange(1000),
         language=Script(prompt, text, dice.randrange(1000), acceptance),
-        sources=sources,
+        sources=beside,
         has_draft=dice.random() < 0.6,
         faults=Faults(
             frame_loss=dice.choice([0.0, 0.2]),
@@ -140,8 +152,8 @@ def test_the_text_is_the_targets_own_whatever_is_proposed(part: int) -> None:
 def test_a_rewritten_file_is_written_sooner(costs: CostTable, round_trip: float) -> None:
     prompt, text, file = rewritten(random.Random(5))
     plain = written(prompt, text, {}, costs, round_trip=round_trip)
-    suffix = written(prompt, text, sources_of(Speculation(), []), costs, round_trip=round_trip)
-    both = written(prompt, text, sources_of(Speculation(), file), costs, round_trip=round_trip)
+    suffix = written(prompt, text, sources([]), costs, round_trip=round_trip)
+    both = written(prompt, text, sources(file), costs, round_trip=round_trip)
     assert suffix.seconds < plain.seconds / 1.3
     assert both.seconds < 1.05 * suffix.seconds
 
@@ -154,10 +166,8 @@ def test_prose_is_not_written_later(costs: CostTable, round_trip: float, predict
     prompt, text = prose(dice), prose(dice)
     expected = prose(dice) if prediction == "wrong" else []
     plain = written(prompt, text, {}, costs, round_trip=round_trip)
-    sources = sources_of(Speculation(), expected)
-    assert written(prompt, text, sources, costs, round_trip=round_trip).seconds < (
-        plain.seconds / 0.97
-    )
+    beside = written(prompt, text, sources(expected), costs, round_trip=round_trip)
+    assert beside.seconds < plain.seconds / 0.97
 
 
 def test_a_source_that_lies_is_found_out() -> None:
@@ -177,10 +187,8 @@ def test_prose_then_copied_code_is_better_with_both_than_with_either() -> None:
     prompt, text = [*prose(dice, 50), *code], [*prose(dice, 150), *code[40:240], *prose(dice, 100)]
     arms = {
         "model": written(prompt, text, {}, GPU, has_draft=True, acceptance=0.8),
-        "suffix": written(prompt, text, sources_of(Speculation(), []), GPU),
-        "both": written(
-            prompt, text, sources_of(Speculation(), []), GPU, has_draft=True, acceptance=0.8
-        ),
+        "suffix": written(prompt, text, sources([]), GPU),
+        "both": written(prompt, text, sources([]), GPU, has_draft=True, acceptance=0.8),
     }
     assert arms["both"].seconds < min(arms["model"].seconds, arms["suffix"].seconds)
     counts = arms["both"].counts.sources
@@ -190,9 +198,7 @@ def test_prose_then_copied_code_is_better_with_both_than_with_either() -> None:
 
 def test_every_drafted_token_is_of_a_source() -> None:
     prompt, text, file = rewritten(random.Random(9))
-    counts = written(
-        prompt, text, sources_of(Speculation(), file), has_draft=True, acceptance=0.7
-    ).counts
+    counts = written(prompt, text, sources(file), has_draft=True, acceptance=0.7).counts
     assert sum(each.drafted for each in counts.sources.values()) == counts.drafted
     assert sum(each.accepted for each in counts.sources.values()) == counts.accepted
 
@@ -213,9 +219,8 @@ def test_a_stalled_prompt_is_read_in_pieces() -> None:
 
 
 def test_a_text_that_shifted_keeps_its_prediction() -> None:
-    speculation = Speculation()
-    before = sources_of(speculation, [1, 2, 3])
-    fresh = sources_of(speculation, [1, 2, 3])
+    before = sources([1, 2, 3])
+    fresh = sources([1, 2, 3])
     after = sources_behind(before, fresh)
     assert after["prediction"] is before["prediction"]
     assert after["suffix"] is fresh["suffix"]
@@ -223,8 +228,8 @@ def test_a_text_that_shifted_keeps_its_prediction() -> None:
 
 def test_drafters_that_are_not_named_are_not_made() -> None:
     only = Speculation(drafters=frozenset({"prediction"}))
-    assert list(sources_of(only, [1, 2])) == ["prediction"]
-    assert not sources_of(Speculation(enabled=False), [1, 2])
+    assert list(sources([1, 2], only)) == ["prediction"]
+    assert not sources([1, 2], Speculation(enabled=False))
     assert not only.drafts
 
 
@@ -235,3 +240,36 @@ def test_counts_of_sources_add_up() -> None:
     counts.add(more)
     assert (counts.sources["suffix"].drafted, counts.sources["suffix"].accepted) == (3, 2)
     assert counts.sources["model"].accepted == 1
+
+
+OBJECT = r'root ::= "{\"name\": " ("1" | "2") ", \"address\": " ("3" | "4") "}"'
+TEXTS = [b"", b"{", b'"', b"name", b"address", b'": ', b"1", b"3", b", ", b"}", b"na", b"me"]
+
+
+def test_usual_tokens_are_the_longest_ones() -> None:
+    cut = UsualTokens(TEXTS)
+    assert cut(b'{"name": ') == [1, 2, 3, 5]
+    assert cut(b"?") == []
+
+
+def test_what_a_grammar_forces_is_drafted() -> None:
+    """After the first value the rest of the object's keys needs no round of its own."""
+    text = [1, 2, 3, 5, 6, 8, 2, 4, 5, 7, 9]
+    grammars = Grammars()
+    forcing = grammars.read(OBJECT, TEXTS)
+    assert forcing is not None
+    expected = Expected(forcing=forcing)
+    beside = sources_of(Speculation(), expected, {}, [3])
+    plain = written([3], text, {}, GPU)
+    forced = written([3], text, beside, GPU)
+    assert forced.counts.rounds <= plain.counts.rounds / 2
+    assert forced.counts.sources["forced"].accepted >= 5
+
+
+def test_a_grammar_is_read_once_and_one_that_cannot_be_read_forces_nothing() -> None:
+    grammars = Grammars()
+    one, other = grammars.read(OBJECT, TEXTS), grammars.read(OBJECT, TEXTS)
+    assert one is not None and other is not None
+    assert one.states is other.states
+    assert grammars.read("root ::= (", TEXTS) is None
+    assert grammars.read("", TEXTS) is None
