@@ -110,6 +110,8 @@ def check_description(role: str, model: common.GetModelResponse) -> None:
             f"orchestrator {outrider.PROTOCOL_VERSION}"
         )
     check_model(model)
+    if model.vocabulary.fits_any and role != "draft":
+        raise InvalidRequest("vocabulary.fits_any", f"a {role} needs one of its own")
 
 
 class Peer:

@@ -49,6 +49,10 @@ _LARGEST_SLOPE = 1e6  # microseconds a token
 
 
 def _check_vocabulary(message: common.Vocabulary) -> None:
+    if message.fits_any:
+        if message != common.Vocabulary(fits_any=True):
+            raise InvalidRequest("vocabulary.fits_any", "is set beside what it stands for")
+        return
     count = message.token_count
     if not 1 <= count <= MAX_VOCABULARY:
         raise InvalidRequest("vocabulary.token_count", f"{count} is not in [1, {MAX_VOCABULARY}]")

@@ -360,7 +360,7 @@ class EngineActivity(_message.Message):
     def __init__(self, decode_count: _Optional[int] = ..., chunk_count: _Optional[int] = ..., token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., open_session_count: _Optional[int] = ..., open_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Vocabulary(_message.Message):
-    __slots__ = ("type", "token_count", "bos_token_id", "eos_token_id", "eot_token_id", "adds_bos", "adds_eos", "digest", "end_token_ids")
+    __slots__ = ("type", "token_count", "bos_token_id", "eos_token_id", "eot_token_id", "adds_bos", "adds_eos", "digest", "end_token_ids", "fits_any")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     BOS_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -370,6 +370,7 @@ class Vocabulary(_message.Message):
     ADDS_EOS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    FITS_ANY_FIELD_NUMBER: _ClassVar[int]
     type: int
     token_count: int
     bos_token_id: int
@@ -379,7 +380,8 @@ class Vocabulary(_message.Message):
     adds_eos: bool
     digest: bytes
     end_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, type: _Optional[int] = ..., token_count: _Optional[int] = ..., bos_token_id: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., eot_token_id: _Optional[int] = ..., adds_bos: bool = ..., adds_eos: bool = ..., digest: _Optional[bytes] = ..., end_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    fits_any: bool
+    def __init__(self, type: _Optional[int] = ..., token_count: _Optional[int] = ..., bos_token_id: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., eot_token_id: _Optional[int] = ..., adds_bos: bool = ..., adds_eos: bool = ..., digest: _Optional[bytes] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., fits_any: bool = ...) -> None: ...
 
 class DecodeCost(_message.Message):
     __slots__ = ("row_count", "milliseconds", "microseconds_per_token")

@@ -37,6 +37,12 @@ def test_another_digest_asks_for_a_comparison_of_names() -> None:
     assert check_vocabularies(vocabulary(), vocabulary(digest=b"other")) is True
 
 
+def test_a_draft_without_a_model_fits_every_target() -> None:
+    assert check_vocabularies(vocabulary(), common.Vocabulary(fits_any=True)) is False
+    with pytest.raises(VocabularyMismatch):
+        check_vocabularies(common.Vocabulary(fits_any=True), vocabulary())
+
+
 @pytest.mark.parametrize(
     ("field", "value", "rule", "said"),
     [
