@@ -1,4 +1,4 @@
-"""Picks the tokens of a draft: by the target's own sampler chain, as the session's rule wants."""
+"""Picks the tokens of a draft by the target's own sampler chain, as the rule wants it. Pure."""
 
 from __future__ import annotations
 

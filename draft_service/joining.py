@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
-from draft_service.servicer import DraftServicer
+from draft_service.servicer import Write
 from outrider import logs, wire
 from outrider.errors import OutriderError
 from outrider.rpc.channel import explain_refusal, open_channel
@@ -27,6 +27,22 @@ _MOST_TASKS = 256
 """Sessions and rollbacks at the same time; what comes beyond is left alone, as a lost message."""
 
 
+class Joiner(Protocol):
+    """A draft service that can join."""
+
+    def description(self) -> common.GetModelResponse:
+        """Return what GetModel answers now."""
+
+    def vocabulary_pieces(self) -> Iterator[common.ListVocabularyResponse]:
+        """Yield what ListVocabulary streams."""
+
+    async def roll_back(self, request: common.RollbackRequest) -> common.RollbackResponse:
+        """Truncate a session, unless a later round of it began."""
+
+    async def serve(self, requests: AsyncIterator[draft.DraftRequest], write: Write) -> None:
+        """Serve one session, whoever opened the stream. Ends when `requests` do."""
+
+
 class Joining:
     """Keeps a draft joined. Raises InvalidConfig for an address or files that cannot be used."""
 
@@ -37,7 +53,7 @@ class Joining:
         self._process_id = secrets.token_bytes(wire.SESSION_ID_BYTES)
         self._channel = open_channel(address, security)
 
-    async def stay(self, servicer: DraftServicer) -> None:
+    async def stay(self, servicer: Joiner) -> None:
         """Join, and join again after any break, until this is cancelled.
 
         The pauses grow up to 10 s until it joined.
@@ -75,7 +91,7 @@ class _Membership:
 
     def __init__(
         self,
-        servicer: DraftServicer,
+        servicer: Joiner,
         channel: grpc.aio.Channel,
         metadata: Any,
         process_id: bytes,

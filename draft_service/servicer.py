@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import grpc
 
 from draft_service.drafter import Drafter
 from draft_service.guesser import guesser
+from draft_service.local_sources import INSTEAD, LocalSources, calibrations
 from outrider import wire
 from outrider.engine.host import EngineHost, Loaded
 from outrider.engine.job import Lease, Ticket
@@ -52,8 +53,16 @@ Write = Callable[[messages.DraftResponse], Awaitable[None]]
 class DraftServicer(ModelService, stubs.DraftServiceServicer):
     """DraftService over one engine."""
 
-    def __init__(self, host: EngineHost, alias: str, support: int, tail: float) -> None:
+    def __init__(
+        self,
+        host: EngineHost,
+        alias: str,
+        support: int,
+        tail: float,
+        drafters: Sequence[str] = (),
+    ) -> None:
         super().__init__(host, alias)
+        self._calibrations = calibrations(drafters)  # the engine's thread alone uses them
         self._model: Model | None = None
         self._support = support
         self._tail = tail
@@ -77,7 +86,11 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         self.require_model(asked.model)
         opening = wire.read_opening(asked)
         guess = await asyncio.to_thread(guesser, self._model, opening, self._support, self._tail)
-        drafter = Drafter(opening, guess, self._ends, time.perf_counter)
+        # Under rejection the model drafts alone. Where sources went on behind a token that it drew,
+        # that would be sent sooner than another, so that it would decide if it comes in time.
+        known = {} if opening.rule is Rule.REJECTION else self._calibrations
+        local = LocalSources(opening, known, INSTEAD)
+        drafter = Drafter(opening, guess, self._ends, time.perf_counter, local)
         owner = self.take(opening.session_id, opening.attempt)
         stream = _DraftStream(self.host, opening, owner, drafter, self.vocabulary_size)
         try:
@@ -104,6 +117,7 @@ class _DraftStream:
         self._drafter = drafter
         self._size = vocabulary_size
         self._ticket: Ticket | None = None  # of the newest order; None before the first
+        self._completed = 0  # the newest order of which all was sent
         # An exception is the end.
         self._outbox: asyncio.Queue[messages.DraftResponse | BaseException] = asyncio.Queue()
         self._has_room = asyncio.Event()  # whether few enough answers wait to be written
@@ -113,11 +127,7 @@ class _DraftStream:
     async def read(self, requests: AsyncIterator[messages.DraftRequest]) -> None:
         """Start every order; end when the client does."""
         async for request in requests:
-            if request.WhichOneof("request") != "order":
-                raise InvalidRequest("request", "the stream is open already")
-            order = wire.read_order(request.order, self._size + VOCABULARY_SLACK)
-            if order.stop_below and self._opening.rule is Rule.REJECTION:
-                raise InvalidRequest("stop_below_confidence", "does not go with rejection")
+            order = read_order(request, self._opening, self._size + VOCABULARY_SLACK)
             await self._has_room.wait()
             if order.number > self._owner.last:
                 self._start(order)
@@ -146,6 +156,7 @@ class _DraftStream:
 
     def _run(self, lease: Lease, order: Order) -> Any:
         def emit(frame: Frame) -> None:
+            self._completed = max(self._completed, frame.completed)
             message = wire.write_frame(frame)
             lease.pause()
             message.service_time.CopyFrom(write_spent(lease.take_spent()))
@@ -161,7 +172,10 @@ class _DraftStream:
             if ticket.replaced:
                 return None
             error = EngineBusy("a Rollback or CloseSession cut the session", 0.0)
-        return _outcome(number, error)
+        response = _outcome(number, error)
+        # What the model reads after it has answered is nobody's but its own.
+        is_late = isinstance(response, messages.DraftResponse) and number <= self._completed
+        return None if is_late else response
 
     def _post(self, item: messages.DraftResponse | BaseException | None) -> None:
         """Hand something over from the engine's thread."""
@@ -190,21 +204,36 @@ class _DraftStream:
             self._host.cancel(self._ticket)
 
 
+def read_order(request: messages.DraftRequest, opening: SessionParameters, size: int) -> Order:
+    """Return the order of a stream that is open, of ids in [0, size). Raises InvalidRequest."""
+    if request.WhichOneof("request") != "order":
+        raise InvalidRequest("request", "the stream is open already")
+    order = wire.read_order(request.order, size)
+    if order.stop_below and opening.rule is Rule.REJECTION:
+        raise InvalidRequest("stop_below_confidence", "does not go with rejection")
+    return order
+
+
 def _outcome(
     number: int, error: BaseException | None
 ) -> messages.DraftResponse | BaseException | None:
     """Return how an order ended: an answer for what can happen, else the error itself."""
-    if error is None:
-        return None
+    if isinstance(error, PositionPastCache | ContextExhausted | EngineBusy):
+        return outcome(number, error)
+    return error
+
+
+def outcome(
+    number: int, error: PositionPastCache | ContextExhausted | EngineBusy
+) -> messages.DraftResponse:
+    """Return the answer to an order that could not be carried out."""
     response = messages.DraftResponse(completed_order=number)
     if isinstance(error, PositionPastCache):
         response.missing.held_token_count = error.held
     elif isinstance(error, ContextExhausted):
         response.context_full.context_token_count = error.capacity
-    elif isinstance(error, EngineBusy):
-        response.busy.retry_delay_duration.FromMilliseconds(int(error.retry_seconds * 1000))
     else:
-        return error
+        response.busy.retry_delay_duration.FromMilliseconds(int(error.retry_seconds * 1000))
     return response
 
 

@@ -109,6 +109,11 @@ class PairedDraft:
         """What is known of the two models."""
         return self.experience.estimates
 
+    @property
+    def has_model(self) -> bool:
+        """Whether it can draft for any text, and not only where one repeats itself."""
+        return self.peer.model is not None and not self.peer.model.vocabulary.fits_any
+
     def check(self, target: Hosted) -> None:
         """Compare the vocabularies, once the draft has described itself."""
         before, self.mismatch = self.mismatch, None
@@ -250,7 +255,7 @@ class Pair:
 
         It is leased until `give_back`. Those in `besides` are left out.
         """
-        usable = [d for d in self._usable(rule) if d.peer not in besides]
+        usable = _rather([d for d in self._usable(rule) if d.peer not in besides])
         if not usable:
             return None
         chosen = usable[choose([draft.offer(rule) for draft in usable])]
@@ -269,7 +274,7 @@ class Pair:
 
         That is the configured one while none can be; without one, it is the target's alone.
         """
-        usable = self._usable(Rule.MATCH)
+        usable = _rather(self._usable(Rule.MATCH))
         if usable:
             return usable[choose([draft.offer(Rule.MATCH) for draft in usable])].estimates
         return self._configured.estimates if self._configured is not None else self._alone
@@ -295,6 +300,14 @@ class Pair:
         elif all(obstacles):
             waiting += obstacles
         return "; ".join(waiting)
+
+
+def _rather(drafts: list[PairedDraft]) -> list[PairedDraft]:
+    """Return the drafts with a model, or else those without one.
+
+    These are quick and right where they propose something, which a text may never let them do.
+    """
+    return [d for d in drafts if d.has_model] or drafts
 
 
 def _process(model: common.GetModelResponse) -> bytes:

@@ -39,13 +39,53 @@ class Ownership:
     last: int = 0
 
 
+class Owners:
+    """Which stream each session belongs to."""
+
+    def __init__(self) -> None:
+        self._by_session: dict[bytes, Ownership] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_session)
+
+    def __contains__(self, session_id: bytes) -> bool:
+        return session_id in self._by_session
+
+    def take(self, session_id: bytes, attempt: int) -> Ownership:
+        """Make a stream the session's owner; an older one's `taken` is done.
+
+        Raises SessionTaken when a newer attempt owns it.
+        """
+        owner = self._by_session.get(session_id)
+        if owner is not None:
+            if attempt < owner.attempt:
+                raise SessionTaken(f"attempt {owner.attempt} owns the session")
+            if not owner.taken.done():
+                owner.taken.set_result(None)
+        mine = Ownership(attempt, asyncio.get_running_loop().create_future())
+        self._by_session[session_id] = mine
+        return mine
+
+    def release(self, session_id: bytes, mine: Ownership) -> bool:
+        """End an ownership; return whether the session has no owner now, and had this one."""
+        if self._by_session.get(session_id) is not mine:
+            return False
+        del self._by_session[session_id]
+        return True
+
+    def knows_later(self, request: common.RollbackRequest) -> bool:
+        """Return whether a later round than that of a Rollback began on the session."""
+        owner = self._by_session.get(request.session_id)
+        return owner is not None and (request.attempt, request.round) < (owner.attempt, owner.last)
+
+
 class ModelService:
     """The calls that the draft and the target service share."""
 
     def __init__(self, host: EngineHost, alias: str) -> None:
         self.host = host
         self._alias = alias
-        self._owners: dict[bytes, Ownership] = {}  # by session: which stream it belongs to
+        self._owners = Owners()
         # Without what changes; made once the model is loaded.
         self._response: common.GetModelResponse | None = None
         self._texts: list[bytes] = []  # by token id; empty until the model is loaded, as the names
@@ -120,11 +160,8 @@ class ModelService:
         """Truncate a session, unless a later round of it began."""
         self.require_loaded()
         session_id = wire.read_session_id(request.session_id)
-        if request.token_count < 0:
-            raise InvalidRequest("token_count", f"must be at least 0, not {request.token_count}")
-        owner = self._owners.get(session_id)
-        late = owner is not None and (request.attempt, request.round) < (owner.attempt, owner.last)
-        if late:
+        wire.at_least("token_count", request.token_count, 0)
+        if self._owners.knows_later(request):
             held = await asyncio.wrap_future(self.host.held_count(session_id))
         else:
             self.forget_reply(session_id)
@@ -153,21 +190,13 @@ class ModelService:
 
         An older stream ends. Raises SessionTaken when a newer attempt owns it.
         """
-        owner = self._owners.get(session_id)
-        if owner is not None:
-            if attempt < owner.attempt:
-                raise SessionTaken(f"attempt {owner.attempt} owns the session")
-            if not owner.taken.done():
-                owner.taken.set_result(None)
-        mine = Ownership(attempt, asyncio.get_running_loop().create_future())
-        self._owners[session_id] = mine
+        mine = self._owners.take(session_id, attempt)
         self.host.pin(session_id, True)
         return mine
 
     def release(self, session_id: bytes, mine: Ownership) -> None:
         """End the caller's ownership: the cache stays, and may be evicted."""
-        if self._owners.get(session_id) is mine:
-            del self._owners[session_id]
+        if self._owners.release(session_id, mine):
             self.host.pin(session_id, False)
 
 

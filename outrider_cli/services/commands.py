@@ -40,6 +40,20 @@ ChatTemplateFile = Annotated[
 ]
 ModelPath = Annotated[Path, typer.Option("--model", "-m", metavar="GGUF", help="The model's file.")]
 
+DraftModelPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--model", "-m", metavar="GGUF", help="The model's file; none with --drafters alone."
+    ),
+]
+Drafters = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,...",
+        help="Draft from the text itself first: suffix; lookup: all that there is.",
+    ),
+]
+
 
 @spread
 def target(
@@ -57,7 +71,8 @@ def target(
 
 @spread
 def draft(
-    model: ModelPath,
+    model: DraftModelPath = None,
+    drafters: Drafters = "",
     listen: Annotated[
         str | None,
         typer.Option(
@@ -81,16 +96,21 @@ def draft(
 ) -> None:
     """Run a draft service: a small model that guesses ahead.
 
+    With --drafters lookup and without --model it drafts for any target from what is in its texts.
     With --join it shows its own token and certificate to the orchestrator.
     """
     from draft_service.config import DraftConfig
+    from draft_service.local_sources import read_names
     from draft_service.main import run
 
     if listen is None:
         listen = "" if join else DRAFT_ADDRESS
     config = DraftConfig(
         server=server.config(listen),
-        model=engine.config(model),
+        model=engine.config(model) if model is not None else None,
+        drafters=read_names(drafters),
+        alias=engine.alias,
+        nice=engine.nice,
         join=join,
         join_security=_shown(server, tls_ca),
     )

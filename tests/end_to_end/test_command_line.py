@@ -62,6 +62,22 @@ def test_a_running_orchestrator_gives_the_same_text(alone: Any, orchestrator: st
     assert plain["statistics"]["drafted_token_count"] == 0
 
 
+def test_a_draft_without_a_model_leaves_the_text_and_drafts_what_repeats():
+    prompt = 3 * "def read_config(path):\n    return json.loads(path.read_text())\n\n"
+    with (
+        service("target", "--model", str(BUNDLED_TARGET), "--threads", "1") as target,
+        service("draft", "--drafters", "lookup") as draft,
+        service("orchestrator", "--target", target, "--draft", draft, "--n-max", "8") as address,
+    ):
+        until(lambda: "\nspeculating\n" in status(address).out)
+        asked = ("--orchestrator", address, "--prompt", prompt, "--temperature", "0", "-n", "48")
+        drafted = outrider_json(*asked, "--n-draft", "6")
+        alone = outrider_json(*asked, "--no-draft")
+    assert drafted["text"] == alone["text"]
+    assert drafted["statistics"]["accepted_token_count"] > 12
+    assert drafted["models"]["draft"]["name"] == "lookup"
+
+
 def test_the_textbook_mode_gives_the_same_text(alone: Any, orchestrator: str):
     modes = ("--acceptance", "rejection", "--rows", "logits", "--rollback", "rpc")
     textbook = outrider_json(*GREEDY, "--orchestrator", orchestrator, "-n", "64", *modes)

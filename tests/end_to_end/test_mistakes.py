@@ -49,6 +49,8 @@ outrider generate --orchestrator NOBODY --model tiny.gguf
 outrider up --target NOBODY --model tiny.gguf
 outrider up --draft NOBODY --no-draft
 outrider target
+outrider draft
+outrider draft --drafters sufix
 outrider target --model tiny.gguf --sessions 0
 outrider target --model tiny.gguf --cache-type-k q9
 outrider target --model tiny.gguf --tensor-split 3,x

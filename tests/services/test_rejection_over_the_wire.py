@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,17 @@ from outrider.sampling import SamplingParameters
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.lazy import Lazy
-from tests.support.services import Trio, generate, request, three_services, toy
+from tests.support.services import (
+    TARGET,
+    LookupProcess,
+    ModelProcess,
+    OrchestratorProcess,
+    generate,
+    request,
+    running,
+    three_services,
+    toy,
+)
 from tests.support.thorough import THOROUGH
 from tests.support.toy import EOS, NEVER, ToyModel
 
@@ -34,6 +44,7 @@ COUNT = 3
 
 SEEDS = 700 if THOROUGH else 350
 PROMPT = [0, 3, 4]
+REPEATS = [0, *[3, 4, 5, 6] * 3]
 SAMPLING = SamplingParameters(temperature=0.8)
 TEXTBOOK = {
     "row_form": common.ROW_FORM_LOGITS,
@@ -55,7 +66,9 @@ def draft() -> ToyModel:
     return toy(seed=5, vocabulary_size=7, spread=1.0, sequence_count=16, like=4, agreement=0.5)
 
 
-def exact_distribution(model: ToyModel, count: int) -> TextDistribution:
+def exact_distribution(
+    model: ToyModel, count: int, prompt: Sequence[int] = PROMPT
+) -> TextDistribution:
     """Return the probability of every start of a text, by the product rule."""
 
     def extend(
@@ -65,7 +78,7 @@ def exact_distribution(model: ToyModel, count: int) -> TextDistribution:
             yield text, probability
             return
         model.truncate(0, 0)
-        [[row]] = model.decode([Chunk(0, 0, [*PROMPT, *text], 1)])
+        [[row]] = model.decode([Chunk(0, 0, [*prompt, *text], 1)])
         distribution = model.sampler(SAMPLING).distribution(row)
         for token_id in distribution.token_ids.tolist():
             yield from extend((*text, token_id), probability * distribution.probability(token_id))
@@ -88,14 +101,19 @@ def p_value(counts: Counter[tuple[int, ...]], distribution: TextDistribution) ->
     return float(stats.chisquare(observed, np.array(expected) * scale).pvalue)
 
 
-async def texts(trio: Trio, seeds: range, **speculative: Any) -> list[tuple[int, ...]]:
+async def texts(
+    orchestrator: OrchestratorProcess,
+    seeds: range,
+    prompt: Sequence[int] = PROMPT,
+    **speculative: Any,
+) -> list[tuple[int, ...]]:
     """Return what each seed writes."""
     slots = asyncio.Semaphore(8)
 
     async def one(seed: int) -> tuple[int, ...]:
         # One more than is tested, so that the block of two is not the last thing asked for.
         asked = request(
-            prompt_tokens=PROMPT,
+            prompt_tokens=prompt,
             seed=seed,
             token_limit=COUNT + 1,
             n_max=2,
@@ -103,7 +121,7 @@ async def texts(trio: Trio, seeds: range, **speculative: Any) -> list[tuple[int,
             **speculative,
         )
         async with slots:
-            return tuple((await generate(trio.orchestrator, asked)).token_ids)
+            return tuple((await generate(orchestrator, asked)).token_ids)
 
     return list(await asyncio.gather(*(one(seed) for seed in seeds)))
 
@@ -119,16 +137,37 @@ async def test_the_joint_distribution_of_the_first_tokens_is_the_targets(
     mode: dict[str, Any],
 ) -> None:
     async with three_services(target, draft, draft_seconds=30.0) as trio:
-        written = await texts(trio, range(SEEDS), **mode)
+        written = await texts(trio.orchestrator, range(SEEDS), **mode)
     assert p_value(starts(written), exact_distribution(target(), COUNT)) > ALARM
+
+
+async def test_point_masses_of_a_draft_without_a_model_leave_the_distribution() -> None:
+    """The prompt repeats itself, so that every block is of two tokens that stood there before."""
+    async with (
+        running(ModelProcess(TARGET, target)) as process,
+        running(LookupProcess()) as lookup,
+        running(OrchestratorProcess(process.address, lookup.address)) as orchestrator,
+    ):
+        await orchestrator.until_ready()
+        written = await texts(orchestrator, range(SEEDS // 2), REPEATS)
+        statistics = [
+            (await generate(orchestrator, asked)).statistics
+            for asked in (
+                request(prompt_tokens=REPEATS, seed=seed, token_limit=8, acceptance=3, n_max=2)
+                for seed in range(8)
+            )
+        ]
+    assert p_value(starts(written), exact_distribution(target(), COUNT, REPEATS)) > ALARM
+    accepted = sum(each.accepted_token_count for each in statistics)
+    assert 0 < accepted < sum(each.drafted_token_count for each in statistics)
 
 
 async def test_the_textbook_mode_writes_what_the_other_one_writes() -> None:
     """Equal seeds, equal blocks, equal distributions: equal ids."""
     async with three_services(target, draft, draft_seconds=30.0) as trio:
-        by_token = await texts(trio, range(60), **BY_TOKEN)
-        one = await texts(trio, range(60))
-        other = await texts(trio, range(60), **TEXTBOOK)
+        by_token = await texts(trio.orchestrator, range(60), **BY_TOKEN)
+        one = await texts(trio.orchestrator, range(60))
+        other = await texts(trio.orchestrator, range(60), **TEXTBOOK)
     assert one == other
     assert one != by_token
 

@@ -14,6 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draft_service.joining import Joining
+from draft_service.lookup import LookupServicer
 from draft_service.servicer import DraftServicer
 from orchestrator.config import OrchestratorConfig
 from orchestrator.pair import Pair
@@ -64,6 +65,12 @@ class Role:
 DRAFT = Role(
     "Draft",
     partial(DraftServicer, alias="", support=64, tail=0.0),
+    add_DraftServiceServicer_to_server,
+    DraftServiceStub,
+)
+DRAFT_WITH_SUFFIXES = Role(
+    "Draft",
+    partial(DraftServicer, alias="", support=64, tail=0.0, drafters=("suffix",)),
     add_DraftServiceServicer_to_server,
     DraftServiceStub,
 )
@@ -261,6 +268,47 @@ class JoiningDraft:
         self._task.cancel()
         await asyncio.wait([self._task])
         await asyncio.to_thread(self._host.stop)
+
+
+class LookupProcess:
+    """A draft service without a model. Given an orchestrator it dials that, else it listens."""
+
+    def __init__(self, join: str = "") -> None:
+        self._join = join
+        self._channel: grpc.aio.Channel | None = None
+        self.address = "127.0.0.1:0"
+
+    async def start(self) -> None:
+        """Serve, or begin to join."""
+        self.servicer = LookupServicer("", ("suffix",))
+        if self._join:
+            joining = Joining(self._join, ANONYMOUS)
+            self._task = asyncio.create_task(joining.stay(self.servicer))
+            return
+        self._server = await _listen(
+            self.address,
+            "outrider.v1.DraftService",
+            lambda server: add_DraftServiceServicer_to_server(self.servicer, server),
+        )
+        self.address = self._server.address
+        await self._server.set_serving(True)
+
+    @property
+    def stub(self) -> Any:
+        """A client of the service."""
+        if self._channel is None:
+            self._channel = open_channel(self.address)
+        return DraftServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Stop without a word."""
+        if self._join:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            return
+        await self._server.grpc.stop(None)
+        if self._channel is not None:
+            await self._channel.close()
 
 
 def _is_ready(peer: Peer) -> bool:

@@ -63,6 +63,8 @@ PURE = (
     "orchestrator.chat.sandbox",
     "orchestrator.chat.tool_calls",
     "outrider_cli.layouts",
+    "draft_service.guesser",
+    "draft_service.local_sources",
 )
 PURE_OVER_PROTOBUF = (
     "outrider.descriptions",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from draft_service.drafter import Drafter, Line
 from draft_service.guesser import Guess, guesser
+from draft_service.local_sources import ALONE, INSTEAD, PIECE, LocalSources, calibrations
 from outrider.engine.cache import Session
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Chunk, Row
@@ -134,16 +137,19 @@ class Desk:
         *,
         eos_bias: float = NEVER,
         capacity: int = 256,
+        context: int = 256,
         clock: Callable[[], float] = lambda: 0.0,
+        drafters: Sequence[str] = (),
         **changes: float,
     ) -> None:
-        self.model = ToyModel(eos_bias=eos_bias)
+        self.model = ToyModel(eos_bias=eos_bias, context=context, batch_rows=context)
         self.lease = Lease(Session(bytes(16), 0.0, sequence=0), self.model, capacity)
         self.frames: list[Frame] = []
         self.steps: list[tuple[int, int]] = []  # tokens and rows of every decode
         self.opening = replace(opening(rule, sampling), **changes)  # type: ignore[arg-type]
         guess = guesser(self.model, self.opening, 256, 0.0)
-        self.drafter = Drafter(self.opening, guess, (EOS,), clock)
+        local = LocalSources(self.opening, calibrations(drafters), INSTEAD)
+        self.drafter = Drafter(self.opening, guess, (EOS,), clock, local)
         self._number = 0
 
     def order(
@@ -561,3 +567,163 @@ def test_a_draft_ends_with_the_first_token_that_is_not_sure_enough(rule: Rule) -
             # Ordered on, it continues behind the doubtful token.
             more = desk.order(Span(len(PROMPT), []), len(PROMPT) + first + 2, 24)
             assert tokens(more) == tokens(whole)[first + 1 : first + 2]
+
+
+# local sources before the model
+
+WORDS = [12, 40, 7, 33, 21, 9, 50, 18]
+REPEATS = [0, *WORDS * 3]
+"""Its last tokens stood before, with eight that followed each time."""
+
+
+def with_suffixes(**options: Any) -> Desk:
+    return Desk(drafters=("suffix",), **options)
+
+
+def test_what_the_text_repeats_is_drafted_without_a_decode() -> None:
+    desk = with_suffixes()
+    frames = desk.order(Span(0, REPEATS), len(REPEATS) + 6)
+    assert tokens(frames) == [12, 40, 7, 33, 21, 9]
+    assert frames[-1].completed == 1
+    assert desk.steps == []
+
+
+FORKS = [0, *WORDS, 3, *WORDS, 5, *WORDS[:5]]
+"""What follows is sure for three tokens, and then as likely as not."""
+
+
+def test_what_costs_nothing_is_sent_before_the_model_decodes_behind_it() -> None:
+    desk = with_suffixes()
+    job = desk.begin(Span(0, FORKS), len(FORKS) + 8)
+    step = next(job)
+    [frame] = desk.frames
+    assert frame.token_ids == WORDS[5:] and not frame.completed
+    assert (step.token_ids, step.row_count) == ([*FORKS, *WORDS[5:]], 1)
+    job.close()
+
+
+def test_the_model_goes_on_behind_what_the_sources_propose() -> None:
+    desk = with_suffixes()
+    drafted = tokens(desk.order(Span(0, FORKS), len(FORKS) + 8))
+    assert drafted == [*WORDS[5:], *greedy([*FORKS, *WORDS[5:]], 5)]
+
+
+def test_a_text_that_repeats_nothing_is_drafted_as_by_the_model_alone() -> None:
+    desk, alone = with_suffixes(), Desk()
+    assert desk.order(Span(0, PROMPT), 12) == alone.order(Span(0, PROMPT), 12)
+    assert desk.steps == alone.steps
+
+
+def test_frames_of_local_tokens_are_no_longer_than_asked_for() -> None:
+    frames = with_suffixes().order(Span(0, REPEATS), len(REPEATS) + 8, frame_tokens=3)
+    assert [len(frame.token_ids) for frame in frames] == [3, 3, 2]
+    whole = with_suffixes().order(Span(0, REPEATS), len(REPEATS) + 8)
+    assert [len(frame.token_ids) for frame in whole] == [8]
+
+
+def test_an_end_of_the_text_that_was_seen_before_ends_the_line() -> None:
+    text = [*[12, 40, 7, 33, 21, EOS, 50, 18] * 2, 12, 40, 7, 33]
+    assert tokens(with_suffixes().order(Span(0, text), len(text) + 8)) == [21, EOS]
+
+
+def test_a_local_token_that_is_not_sure_enough_for_the_order_is_the_last() -> None:
+    desk = with_suffixes()
+    assert len(tokens(desk.order(Span(0, REPEATS), len(REPEATS) + 8, stop_below=255))) == 1
+
+
+def test_the_model_reads_on_once_it_is_far_behind() -> None:
+    desk = with_suffixes()
+    until = len(REPEATS)
+    desk.order(Span(0, REPEATS), until)
+    assert desk.steps == [(len(REPEATS) - 1, 0)]
+    desk.steps.clear()
+    text = list(REPEATS)
+    for _ in range(11):
+        text += tokens(desk.order(Span(len(text), []), len(text) + 8))
+    assert desk.steps == [(64, 0)]
+    assert desk.lease.held == text[: len(desk.lease.held)]
+
+
+def test_a_correction_of_a_local_token_starts_the_line_over() -> None:
+    desk = with_suffixes()
+    desk.order(Span(0, REPEATS), len(REPEATS) + 4)
+    text = [*REPEATS, 12, 3]
+    frames = desk.order(Span(len(REPEATS), [12, 3]), len(text) + 3)
+    assert {frame.base for frame in frames} == {len(text)}
+    assert tokens(frames) == greedy(text, 3)
+
+
+def test_a_long_text_is_read_in_pieces_while_the_model_reads_it() -> None:
+    desk = with_suffixes(capacity=3 * PIECE, context=3 * PIECE)
+    text = [0, *random.Random(1).choices(range(4, 64), k=2 * PIECE)]
+    text += text[5:25]
+    frames = desk.order(Span(0, text), len(text) + 4)
+    assert tokens(frames) == text[25:29], "what stood there before, once all was read"
+    assert [step for step, _ in desk.steps] == [PIECE, PIECE, len(text) - 1 - 2 * PIECE]
+
+
+# no model
+
+
+class NoCache:
+    """What a session without a model holds."""
+
+    capacity = 4 * PIECE
+    held = ()
+
+    def reconcile(self, wanted: list[int], row_count: int) -> list[int]:
+        return []
+
+
+class LookupDesk:
+    """A drafter without a model."""
+
+    def __init__(self, rule: Rule = Rule.MATCH) -> None:
+        session = opening(rule, GREEDY)
+        local = LocalSources(session, calibrations(["suffix"]), ALONE)
+        self.drafter = Drafter(session, None, (EOS,), lambda: 0.0, local)
+        self.pauses = 0
+
+    def order(self, span: Span, until: int) -> list[Frame]:
+        frames: list[Frame] = []
+        for step in self.drafter.draft(NoCache(), Order(1, span, until), frames.append):
+            assert not step.token_ids
+            self.pauses += 1
+        return frames
+
+
+def test_without_a_model_a_draft_ends_where_the_sources_do() -> None:
+    desk = LookupDesk()
+    [frame] = desk.order(Span(0, PROMPT), 12)
+    assert (frame.base, frame.position, frame.token_ids, frame.completed) == (4, 4, [], 1)
+    [frame] = desk.order(Span(4, PROMPT[1:]), 10)
+    assert (frame.base, frame.position, frame.completed) == (7, 7, 1)
+    assert frame.token_ids == PROMPT[1:]
+
+
+def test_without_a_model_a_line_that_agrees_is_extended() -> None:
+    desk = LookupDesk()
+    desk.order(Span(0, REPEATS), len(REPEATS) + 3)
+    [frame] = desk.order(Span(len(REPEATS), [12]), len(REPEATS) + 5)
+    assert (frame.base, frame.position) == (len(REPEATS), len(REPEATS) + 3)
+    assert frame.token_ids == [33, 21]
+
+
+def test_without_a_model_a_long_text_is_read_at_once_with_pauses() -> None:
+    desk = LookupDesk()
+    text = [0, *random.Random(1).choices(range(4, 64), k=3 * PIECE)]
+    text += text[5:25]
+    assert tokens(desk.order(Span(0, text), len(text) + 4))[:4] == text[25:29]
+    assert desk.pauses == 3
+
+
+def test_without_a_model_a_block_of_the_rejection_rule_is_of_point_masses() -> None:
+    [frame] = LookupDesk(Rule.REJECTION).order(Span(0, REPEATS), len(REPEATS) + 8)
+    assert len(frame.token_ids) == len(frame.rows) == 8
+    for token_id, row in zip(frame.token_ids, frame.rows, strict=True):
+        assert row.token_ids.tolist() == [token_id] and row.probability(token_id) == 1.0
+
+
+def test_without_a_model_a_span_past_the_line_is_refused() -> None:
+    with pytest.raises(PositionPastCache):
+        LookupDesk().order(Span(4, [9]), 8)
