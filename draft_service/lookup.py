@@ -22,7 +22,7 @@ from outrider.v1 import draft_service_pb2 as messages
 from outrider.v1 import draft_service_pb2_grpc as stubs
 
 CONTEXT = 1 << 17
-"""Tokens of a session at most; the suffix source takes about 100 bytes for each."""
+"""Tokens of a session at most; the sources take 300 to 400 bytes for each."""
 
 MOST_SESSIONS = 256
 """With an open stream at the same time; what the sources know of a text ends with its stream."""

@@ -50,7 +50,7 @@ Drafters = Annotated[
     str,
     typer.Option(
         metavar="NAME,...",
-        help="Draft from the text itself first: suffix; lookup: all that there is.",
+        help="Draft from the text itself first: suffix, ngram; lookup: both.",
     ),
 ]
 

@@ -114,6 +114,19 @@ def test_it_goes_on_behind_tokens_that_are_not_committed() -> None:
     assert [guess.token_id for guess in local.propose(2, [33, 21])] == [9, 50]
 
 
+def test_of_several_sources_the_one_whose_tokens_are_likely_to_stand_is_taken() -> None:
+    known = calibrations(SOURCES)
+    local = LocalSources(SESSION, known, ALONE)
+    text = [*WORDS, *WORDS[:3]]
+    assert proposed(local, text) == WORDS[3:7]
+    for _ in range(50):
+        known["suffix"].note(Decided(bytes([191, 204, 212]), 0))
+    assert proposed(local, text)[:1] == WORDS[3:4], "the n-grams say so, too"
+    for _ in range(50):
+        known["ngram"].note(Decided(bytes([170]), 0))
+    assert all(guess.confidence < 60 for guess in local.propose(1))
+
+
 # what is said of a token
 
 
