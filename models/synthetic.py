@@ -396,6 +396,18 @@ def quiet_tokens(keys: Keys) -> tuple[int, ...]:
 
 def write_model(path: Path, shape: Shape, keys: Keys, seed: int) -> None:
     """Write a model; its tokenizer has as many tokens as the shape. Holds one tensor at a time."""
+    planned = tensors(shape, quiet_tokens(keys))
+    write_tensors(path, shape, keys, planned, lambda tensor: stored(tensor, seed))
+
+
+def write_tensors(
+    path: Path,
+    shape: Shape,
+    keys: Keys,
+    planned: Sequence[Tensor],
+    weights: Callable[[Tensor], NDArray[Any]],
+) -> None:
+    """Write a model of tensors, each with the weights that it is given when its turn comes."""
     writer = GGUFWriter(path, "llama")
     writer.add_name(f"synthetic {path.stem}")
     writer.add_file_type(LlamaFileType.MOSTLY_Q4_0)
@@ -411,14 +423,13 @@ def write_model(path: Path, shape: Shape, keys: Keys, seed: int) -> None:
     writer.add_vocab_size(shape.vocabulary)
     for name, key in keys.items():
         writer.add_key_value(name, key.value, key.type, key.element_type)
-    planned = tensors(shape, quiet_tokens(keys))
     for tensor in planned:
         _announce(writer, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for tensor in planned:
-        writer.write_tensor_data(stored(tensor, seed))
+        writer.write_tensor_data(weights(tensor))
     writer.close()
 
 
