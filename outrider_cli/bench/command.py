@@ -26,6 +26,7 @@ from outrider_cli.services.pair import (
 
 if TYPE_CHECKING:
     from outrider_cli.bench.machine import Machine
+    from outrider_cli.bench.prompts import Tasks
     from outrider_cli.bench.report import Measured
     from outrider_cli.bench.run import PairResult
     from outrider_cli.bench.settings import Settings
@@ -47,7 +48,7 @@ Variants = Annotated[
     str,
     typer.Option(
         metavar="NAME,NAME,...",
-        help="Of plain, serial, ahead, measured, classic, match and rejection.",
+        help="Of plain, serial, ahead, measured, classic, match, rejection, and only:DRAFTER+...",
         show_default="all; greedy: no rules",
         rich_help_panel=_WORK,
     ),
@@ -118,6 +119,15 @@ PromptFile = Annotated[
         rich_help_panel=_WORK,
     ),
 ]
+TasksOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE:KIND",
+        help="Prompts that models.copying wrote, each for all variants, in place of random ones.",
+        show_default="none",
+        rich_help_panel=_WORK,
+    ),
+]
 Temperature = Annotated[float, typer.Option(help="0: greedy.", rich_help_panel=_SAMPLING)]
 TopK = Annotated[int, typer.Option(help="0: off.", rich_help_panel=_SAMPLING)]
 TopP = Annotated[float, typer.Option(help="1: off.", rich_help_panel=_SAMPLING)]
@@ -135,6 +145,15 @@ PeerDraftLengths = Annotated[
     str,
     typer.Option(
         metavar=_NUMBERS, help="One process each, and one without a draft.", rich_help_panel=_PEER
+    ),
+]
+PeerDrafters = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME/SIZE+NAME,...",
+        help="One process for each of its drafters; all: all; grid: in some sizes.",
+        show_default="none",
+        rich_help_panel=_PEER,
     ),
 ]
 PeerOptions = Annotated[
@@ -173,6 +192,7 @@ def bench(
     tokens: Tokens = 256,
     prompt_tokens: PromptTokens = 64,
     prompt_file: PromptFile = None,
+    tasks: TasksOption = None,
     temperature: Temperature = 0.0,
     top_k: TopK = 40,
     top_p: TopP = 0.95,
@@ -180,6 +200,7 @@ def bench(
     seed: Seed = 1,
     peer: Peer = None,
     peer_draft_lengths: PeerDraftLengths = "2,3,4,7",
+    peer_drafters: PeerDrafters = "",
     peer_options: PeerOptions = "",
     json_file: Json = None,
     plots: Plots = None,
@@ -196,8 +217,6 @@ def bench(
     from outrider_cli.bench.settings import Settings
     from outrider_cli.bench.variants import length_variants, named_variants
 
-    if pair and (model or draft_model):
-        raise typer.BadParameter("--pair excludes --model and --draft-model")
     _check_counts(prompts=(prompts, 1), tokens=(tokens, 2), prompt_tokens=(prompt_tokens, 2))
     _check_files(prompt_file, json_file, plots)
     sampling = SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
@@ -210,12 +229,12 @@ def bench(
         token_limit=tokens,
         prompt_tokens=prompt_tokens,
         prompt_file=prompt_file,
+        tasks=_read_tasks(tasks),
         sampling=sampling,
         seed=seed,
     )
-    settings = _with_peer(settings, peer, peer_draft_lengths, peer_options)
-    settings = _elsewhere(settings, target_round_trips, apart, beside_numerics)
-    settings, notes = _without_impossible(settings)
+    settings = _with_peer(settings, peer, peer_draft_lengths, peer_drafters, peer_options)
+    settings, notes = _elsewhere(settings, target_round_trips, apart, beside_numerics)
     hosted = list(_hosted(_read_pairs(pair, model, draft_model), settings, engine, draft_engine))
     _run(settings, hosted, notes, json_file, plots)
 
@@ -252,26 +271,49 @@ def _without_impossible(settings: Settings) -> tuple[Settings, list[str]]:
     return settings, []
 
 
-def _with_peer(settings: Settings, peer: str | None, lengths: str, options: str) -> Settings:
+def _with_peer(
+    settings: Settings, peer: str | None, lengths: str, drafters: str, options: str
+) -> Settings:
     """Return the settings with what runs in turn with ours."""
     from outrider_cli.bench.llama_server import check_binary
+    from outrider_cli.bench.peer_drafters import read_peer_drafters
+    from outrider_cli.bench.variants import peer_variants
 
+    swept = read_numbers("peer_draft_lengths", lengths, 1)
+    named = read_peer_drafters(_names(drafters))
     return replace(
         settings,
         peer=check_binary(peer) if peer else None,
-        peer_lengths=tuple(read_numbers("peer_draft_lengths", lengths, 1)),
+        peer_variants=tuple(peer_variants(swept, named)),
         peer_options=_split(options),
     )
 
 
-def _elsewhere(settings: Settings, target_round_trips: str, apart: bool, numerics: str) -> Settings:
-    """Return the settings with where else, and how else, the target is to run."""
-    return replace(
-        settings,
-        target_round_trips_ms=tuple(read_numbers("target_round_trips", target_round_trips, 0)),
-        cores=_own_cores() if apart else {},
-        numerics=_read_numerics(numerics),
+def _elsewhere(
+    settings: Settings, target_round_trips: str, apart: bool, numerics: str
+) -> tuple[Settings, list[str]]:
+    """Return the settings with where else, and how else, the target is to run; and notes."""
+    return _without_impossible(
+        replace(
+            settings,
+            target_round_trips_ms=tuple(read_numbers("target_round_trips", target_round_trips, 0)),
+            cores=_own_cores() if apart else {},
+            numerics=_read_numerics(numerics),
+        )
     )
+
+
+def _read_tasks(text: str | None) -> Tasks | None:
+    """Return what `FILE:KIND` names. Raises InvalidRequest."""
+    from outrider.errors import InvalidRequest
+    from outrider_cli.bench.prompts import Tasks
+
+    if text is None:
+        return None
+    path, colon, kind = text.rpartition(":")
+    if not colon or not Path(path).is_file():
+        raise InvalidRequest("tasks", f"must be FILE:KIND, such as tasks.json:rewrite, not {text}")
+    return Tasks(Path(path), kind)
 
 
 def _own_cores() -> dict[str, list[int]]:
@@ -330,6 +372,8 @@ def _read_pairs(
     given: list[str] | None, model: Path | None, draft_model: Path | None
 ) -> Iterator[tuple[Path, Path]]:
     """Yield target and draft of every pair. Raises InvalidConfig for files that are not there."""
+    if given and (model or draft_model):
+        raise typer.BadParameter("--pair excludes --model and --draft-model")
     if not given:
         yield choose_target(model), choose_draft(model, draft_model)
     for text in given or ():
@@ -425,11 +469,11 @@ def _measured(settings: Settings, result: PairResult) -> list[Measured]:
     """Return the figures of every block that has any."""
     from outrider_cli.bench.figures import summarize_block
     from outrider_cli.bench.report import Measured
-    from outrider_cli.bench.variants import NAMED, numerics_variants, peer_variants
+    from outrider_cli.bench.variants import NAMED, numerics_variants
 
     others = [each for profile in settings.numerics for each in numerics_variants(profile)]
-    peers = peer_variants(settings.peer_lengths)
-    known = (*NAMED.values(), *settings.lengths, *others, *peers)
+    named = {**NAMED, **{each.name: each for each in settings.variants}}
+    known = (*named.values(), *settings.lengths, *others, *settings.peer_variants)
     return [
         Measured(block, summarize_block(known, block, settings.token_limit))
         for block in result.blocks

@@ -31,9 +31,11 @@ def document(
 
 def _settings_object(settings: Settings) -> dict[str, Any]:
     variants = (*settings.variants, *settings.lengths)
-    others = {k: v for k, v in asdict(settings).items() if k not in ("variants", "lengths")}
+    apart = ("variants", "lengths", "peer_variants")
+    others = {k: v for k, v in asdict(settings).items() if k not in apart}
     return {
         "variants": {variant.name: _plain(variant.changes) for variant in variants},
+        "peer_variants": [variant.name for variant in settings.peer_variants],
         **_plain(others),
     }
 
@@ -42,6 +44,8 @@ def _plain(value: Any) -> Any:
     """Return what JSON can hold: the value of an enum, the text of a path."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(value)
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
     value = getattr(value, "value", value)

@@ -106,7 +106,11 @@ def _after_prompt(spent: EngineSeconds) -> float:
 
 @dataclass(slots=True)
 class Bench:
-    """Lets contenders take turns under one set of settings, each generation on a new prompt."""
+    """Lets contenders take turns under one set of settings.
+
+    Each generation has a new prompt; only of tasks, of which there are few, all
+    contenders of a repetition have the same.
+    """
 
     settings: Settings
     prompts: Iterator[list[int]]
@@ -116,9 +120,10 @@ class Bench:
     async def warm_up(self, contenders: Sequence[Contender], users: int) -> None:
         """Let every contender generate once, uncounted."""
         limit = min(self.settings.token_limit, _WARM_UP_TOKENS)
+        draw = self._drawer(users)
         for contender in contenders:
             self.say(f"warming up {contender.variant.name}")
-            await self._attempt(contender, users, limit)
+            await self._attempt(contender, draw(), limit)
 
     async def take_turns(
         self, contenders: Sequence[Contender], users: int, repetition: int, where: str
@@ -126,18 +131,28 @@ class Bench:
         """Let all contenders take one turn, in an order that the seed draws."""
         order = list(contenders)
         random.Random(f"{self.settings.seed} {where} {repetition}").shuffle(order)
+        draw = self._drawer(users)
         turns = []
         for contender in order:
             count = f"repetition {repetition + 1} of {self.settings.repetitions}"
             self.say(f"{where}, {count}: {contender.variant.name}")
-            turns.append(await self._turn(contender, users, repetition))
+            turns.append(await self._turn(contender, draw, repetition))
         return turns
 
-    async def _turn(self, contender: Contender, users: int, repetition: int) -> Turn:
+    def _drawer(self, users: int) -> Callable[[], list[list[int]]]:
+        """Return what gives a prompt for each user: new ones, or those of one task."""
+        if self.settings.tasks is None:
+            return lambda: [next(self.prompts) for _ in range(users)]
+        drawn = [next(self.prompts) for _ in range(users)]
+        return lambda: drawn
+
+    async def _turn(
+        self, contender: Contender, draw: Callable[[], list[list[int]]], repetition: int
+    ) -> Turn:
         """Take a turn; again on other prompts if a text ends early, though not forever."""
         limit = self.settings.token_limit
         for attempt in range(_ATTEMPTS):
-            trials, cpu = await self._attempt(contender, users, limit)
+            trials, cpu = await self._attempt(contender, draw(), limit)
             turn = Turn(
                 variant=contender.variant.name,
                 repetition=repetition,
@@ -150,10 +165,9 @@ class Bench:
         return turn
 
     async def _attempt(
-        self, contender: Contender, users: int, limit: int
+        self, contender: Contender, prompts: Sequence[list[int]], limit: int
     ) -> tuple[list[Generated], dict[str, float]]:
         await asyncio.sleep(_SETTLE_SECONDS)
-        prompts = [next(self.prompts) for _ in range(users)]
         clock, sampling = CpuClock(contender.pids), self.settings.sampling
         trials = await asyncio.gather(
             *(
@@ -161,5 +175,5 @@ class Bench:
                 for seed, prompt in enumerate(prompts, self.seed)
             )
         )
-        self.seed += users
+        self.seed += len(prompts)
         return trials, clock.stop()

@@ -30,8 +30,9 @@ from outrider.errors import InvalidConfig, PeerUnavailable, ServiceStopped
 from outrider.processes import stop_process
 from outrider.sampling import SamplingParameters
 from outrider_cli.bench.cores import pinned
+from outrider_cli.bench.peer_drafters import PeerDrafter, drafting_options
 from outrider_cli.bench.records import Generated
-from outrider_cli.bench.variants import Variant, peer_variants
+from outrider_cli.bench.variants import Variant
 
 _HOST = "127.0.0.1"
 _LOAD_SECONDS = 600.0
@@ -50,24 +51,20 @@ class PeerPlan:
     threads: int
     context: int  # tokens of one session
     users: int
-    lengths: tuple[int, ...]  # of drafts; one more process runs without
+    variants: tuple[Variant, ...]  # a process each
     options: tuple[str, ...] = ()  # more of them, as they are
     cores: Mapping[str, Sequence[int]] = field(default_factory=dict)  # it has the target's
 
 
-def command_line(plan: PeerPlan, length: int, port: int) -> list[str]:
-    """Return how to start the server; with a length of 0, without a draft."""
-    drafting = (
-        *("--spec-type", "draft-simple", "--spec-draft-model", str(plan.draft)),
-        *("--spec-draft-n-max", str(length)),
-    )
+def command_line(plan: PeerPlan, drafters: Sequence[PeerDrafter], port: int) -> list[str]:
+    """Return how to start the server with drafters, or without any."""
     return [
         *pinned([str(plan.binary)], plan.cores, "target"),
         *("--model", str(plan.target), "--host", _HOST, "--port", str(port)),
         *("--threads", str(plan.threads), "--parallel", str(plan.users)),
         *("--ctx-size", str(plan.context * plan.users)),  # of all slots together
         *("--cache-ram", "0"),  # every prompt is new; a copy of the last would be for nothing
-        *(drafting if length else ()),
+        *drafting_options(drafters, plan.draft),
         *plan.options,
     ]
 
@@ -139,7 +136,7 @@ def read_trial(
 
 
 class LlamaServer:
-    """One llama-server process, with a draft length of its own."""
+    """One llama-server process, with drafters of its own."""
 
     def __init__(self, variant: Variant, plan: PeerPlan) -> None:
         self.variant = variant
@@ -157,7 +154,7 @@ class LlamaServer:
 
     async def start(self) -> None:
         """Start it and wait until it has loaded. Raises ServiceStopped if it ends."""
-        words = command_line(self._plan, self.variant.length or 0, self._port)
+        words = command_line(self._plan, self.variant.peer_drafters, self._port)
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *words,
@@ -242,10 +239,9 @@ def _end_with_parent() -> Callable[[], object] | None:
 async def running_peers(
     plan: PeerPlan | None, say: Callable[[str], None]
 ) -> AsyncIterator[list[LlamaServer]]:
-    """Give a loaded server without a draft and one for every draft length; none without a plan."""
+    """Give a loaded server for every variant; none without a plan."""
     async with AsyncExitStack() as stack:
-        variants = peer_variants(plan.lengths) if plan else []
-        servers = [LlamaServer(variant, plan) for variant in variants if plan]
+        servers = [LlamaServer(variant, plan) for variant in plan.variants] if plan else []
         for server in servers:
             say(f"starting {server.variant.name}")
             stack.push_async_callback(server.stop)

@@ -1,9 +1,12 @@
-"""Prompts that no cache can know: all of one length, drawn by a seed, never the same twice."""
+"""Prompts that no cache can know: drawn by a seed or of tasks, never the same twice."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from outrider.errors import InvalidRequest
 
@@ -43,3 +46,47 @@ def text_prompts(
         "prompt_file",
         f"has {len(token_ids)} tokens, which is too short for more than {len(starts)} prompts",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Those of a kind in a file that models/tasks.py wrote."""
+
+    path: Path
+    kind: str
+
+    def read(self) -> list[tuple[list[int], int]]:
+        """Return the prompts, and how many tokens of text follow each.
+
+        Raises InvalidRequest for another file, or one without such tasks.
+        """
+        found: dict[str, list[tuple[list[int], int]]] = {}
+        try:
+            for each in json.loads(self.path.read_text(encoding="utf-8")):
+                prompt = [int(token_id) for token_id in each["prompt"]]
+                found.setdefault(each["kind"], []).append((prompt, len(each["text"])))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidRequest("tasks", f"{self.path} holds none: {error!r}") from None
+        if self.kind not in found:
+            raise InvalidRequest("tasks", f"{self.path} has {', '.join(found)}, not {self.kind}")
+        return found[self.kind]
+
+
+def task_prompts(
+    tasks: Sequence[tuple[list[int], int]], wanted: int, token_limit: int, context: int
+) -> Iterator[list[int]]:
+    """Return the prompts of tasks, in their order, at least as many as wanted.
+
+    Raises InvalidRequest where there are fewer, where a text ends before
+    `token_limit`, and where it does not fit the context.
+    """
+    if wanted > len(tasks):
+        reason = f"needs {wanted} tasks with those for warming up; the file has {len(tasks)}"
+        raise InvalidRequest("prompts", reason)
+    for prompt, count in tasks:
+        if token_limit > count:
+            raise InvalidRequest("tokens", f"must be at most {count}, the length of a task's text")
+        if len(prompt) + token_limit > context:
+            size = f"{len(prompt)} + {token_limit}"
+            raise InvalidRequest("tokens", f"{size} do not fit a context of {context}; see --ctx")
+    return (prompt for prompt, _ in tasks)

@@ -63,11 +63,17 @@ def run_lines(settings: Settings, machine: Machine) -> list[str]:
     )
     repetitions = f"{settings.repetitions} repetition{'' if settings.repetitions == 1 else 's'}"
     return [
-        f"run      {repetitions}, {settings.token_limit} tokens after "
-        f"{settings.prompt_tokens} of prompt, {sampling}, seed {settings.seed}",
+        f"run      {repetitions}, {settings.token_limit} tokens after {_prompts(settings)}, "
+        f"{sampling}, seed {settings.seed}",
         f"machine  {machine.cpu}, {machine.core_count} cores, {_busyness(machine)}",
         *_cores_lines(settings),
     ]
+
+
+def _prompts(settings: Settings) -> str:
+    if settings.tasks is not None:
+        return f"the prompts of {settings.tasks.kind}, {settings.tasks.path.name}"
+    return f"{settings.prompt_tokens} of prompt"
 
 
 def _cores_lines(settings: Settings) -> list[str]:

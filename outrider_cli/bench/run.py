@@ -15,11 +15,16 @@ from outrider_cli import COMMAND
 from outrider_cli.bench.cores import pinned
 from outrider_cli.bench.interleave import Bench, Contender, Outrider
 from outrider_cli.bench.llama_server import LlamaServer, PeerPlan, running_peers
-from outrider_cli.bench.prompts import ordinary_tokens, random_prompts, text_prompts
+from outrider_cli.bench.prompts import (
+    ordinary_tokens,
+    random_prompts,
+    task_prompts,
+    text_prompts,
+)
 from outrider_cli.bench.records import Block, Turn
 from outrider_cli.bench.remote_model import RemoteModel, remote_model
 from outrider_cli.bench.settings import Settings
-from outrider_cli.bench.variants import DISTANT, NAMED, numerics_variants
+from outrider_cli.bench.variants import DISTANT, NAMED, Variant, numerics_variants
 from outrider_cli.generate.run import wait_for_pair
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import Hosted, LocalPlan, LocalServices, local_services
@@ -59,14 +64,23 @@ async def _run_here(
         status = await services.watch(wait_for_pair(client, progress))
         result.models.update(_models(status))
         others = await _other_numerics(stack, settings, plan, target, progress)
-        prompts = await services.watch(make_prompts(settings, target.model, client, result))
+        wanted = sum(settings.users) * (settings.repetitions + 1)
+        prompts = await services.watch(make_prompts(settings, target.model, client, result, wanted))
         bench = Bench(settings, prompts, progress.say, settings.seed)
         for index, users in enumerate(settings.users):
             swept = (*settings.variants, *(settings.lengths if index == 0 else ()))
-            ours = [*(Outrider(variant, client, services.pids) for variant in swept), *others]
+            mine = [_salted(variant, settings) for variant in swept]
+            ours = [*(Outrider(variant, client, services.pids) for variant in mine), *others]
             peer_plan = _plan_peer(settings, target.model, draft.model, users, result)
             async with running_peers(peer_plan, progress.say) as peers:
                 await services.watch(_run_block(bench, ours, peers, users, result))
+
+
+def _salted(variant: Variant, settings: Settings) -> Variant:
+    """Return a variant that knows nothing of what others read: of tasks all have the same."""
+    if settings.tasks is None:
+        return variant
+    return replace(variant, changes={**variant.changes, "cache_salt": variant.name})
 
 
 def _plan(
@@ -133,7 +147,7 @@ def _plan_peer(
         threads=model.thread_count,
         context=model.context_token_count,
         users=users,
-        lengths=settings.peer_lengths,
+        variants=settings.peer_variants,
         options=settings.peer_options,
         cores=settings.cores,
     )
@@ -174,7 +188,8 @@ async def _run_away(
     async with AsyncExitStack() as stack:
         services, client = await _started(stack, plan, ClientSecurity(token_file=far.token_file))
         await services.watch(wait_for_pair(client, progress))
-        prompts = await services.watch(make_prompts(settings, target, client, result))
+        wanted = len(round_trips_ms) * settings.repetitions * 2
+        prompts = await services.watch(make_prompts(settings, target, client, result, wanted))
         bench = Bench(settings, prompts, progress.say, settings.seed)
         pids = {**services.pids, far.role: far.child.pid}
         ours = [Outrider(NAMED[name], client, pids) for name in DISTANT]
@@ -218,18 +233,20 @@ def _models(status: Status) -> dict[str, Model]:
 
 
 async def make_prompts(
-    settings: Settings, target: Path, client: OutriderClient, result: PairResult
+    settings: Settings, target: Path, client: OutriderClient, result: PairResult, wanted: int
 ) -> Iterator[list[int]]:
-    """Return new prompts without end, or as many as the file has.
+    """Return new prompts without end, or as many as the file has; of tasks, those wanted.
 
     Raises InvalidRequest when a prompt and its text do not fit the context.
     """
     from outrider.engine.llama_loading import read_vocabulary
 
     context = result.models["target"].context_token_count
+    if settings.tasks is not None:
+        return task_prompts(settings.tasks.read(), wanted, settings.token_limit, context)
     if settings.prompt_tokens + settings.token_limit > context:
-        wanted = f"{settings.prompt_tokens} + {settings.token_limit}"
-        raise InvalidRequest("tokens", f"{wanted} do not fit a context of {context}; see --ctx")
+        size = f"{settings.prompt_tokens} + {settings.token_limit}"
+        raise InvalidRequest("tokens", f"{size} do not fit a context of {context}; see --ctx")
     vocabulary = read_vocabulary(target)
     kind = vocabulary.description
     head = [kind.bos] if kind.adds_bos and kind.bos is not None else []

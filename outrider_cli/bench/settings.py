@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outrider.sampling import SamplingParameters
+from outrider_cli.bench.prompts import Tasks
 from outrider_cli.bench.variants import Variant
 
 
@@ -26,8 +27,9 @@ class Settings:
     token_limit: int
     prompt_tokens: int
     prompt_file: Path | None
+    tasks: Tasks | None = None  # in place of random prompts
     sampling: SamplingParameters
     seed: int
     peer: Path | None = None
-    peer_lengths: tuple[int, ...] = ()
+    peer_variants: tuple[Variant, ...] = ()
     peer_options: tuple[str, ...] = ()

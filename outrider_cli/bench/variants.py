@@ -8,7 +8,8 @@ from typing import Any
 
 from outrider.errors import InvalidRequest
 from outrider.messages import MAX_DRAFT, Rule
-from outrider.speculation import Policy
+from outrider.speculation import Policy, Speculation
+from outrider_cli.bench.peer_drafters import PeerDrafter, draft_model
 
 PLAIN = "plain"
 SERIAL = "serial"
@@ -27,6 +28,8 @@ class Variant:
     """Of GenerateOptions; a peer has none."""
     length: int | None = None
     """Of every draft, where it is fixed."""
+    peer_drafters: tuple[PeerDrafter, ...] = ()
+    """In the order in which a peer asks them."""
 
 
 NAMED = {
@@ -44,6 +47,7 @@ NAMED = {
 DISTANT = (PLAIN, SERIAL, "measured")
 """What is measured at every round trip."""
 
+_ONLY = "only:"
 _RULES = ("match", "rejection")  # greedy text knows no other distribution
 
 
@@ -52,11 +56,14 @@ def named_variants(names: Sequence[str], greedy: bool) -> list[Variant]:
 
     Raises InvalidRequest for a name that is not known.
     """
+    only = [name for name in names if name.startswith(_ONLY)]
     for name in names:
-        if name not in NAMED:
-            raise InvalidRequest("variants", f"has {name}, which is none of {', '.join(NAMED)}")
+        if name not in NAMED and name not in only:
+            known = f"{', '.join(NAMED)} and {_ONLY}DRAFTER"
+            raise InvalidRequest("variants", f"has {name}, which is none of {known}")
     wanted = names or [name for name in NAMED if not (greedy and name in _RULES)]
-    return [variant for name, variant in NAMED.items() if name == PLAIN or name in wanted]
+    named = [variant for name, variant in NAMED.items() if name == PLAIN or name in wanted]
+    return [*named, *map(only_variant, only)]
 
 
 def length_variants(lengths: Iterable[int]) -> list[Variant]:
@@ -76,9 +83,21 @@ def numerics_variants(profile: str) -> list[Variant]:
     return [replace(each, name=f"{each.name}, {profile}") for each in both]
 
 
-def peer_variants(lengths: Iterable[int]) -> list[Variant]:
-    """Return what a peer is run as: without a draft, and with each draft length."""
+def only_variant(name: str) -> Variant:
+    """Return what `only:suffix+model` asks for: these drafters and no others.
+
+    Raises InvalidRequest for a name that is no drafter's.
+    """
+    drafters = frozenset(name.removeprefix(_ONLY).split("+"))
+    return Variant(name, {"drafters": Speculation(drafters=drafters).drafters})
+
+
+def peer_variants(
+    lengths: Iterable[int], drafters: Iterable[tuple[PeerDrafter, ...]] = ()
+) -> list[Variant]:
+    """Return what a peer is run as: without a draft, with each draft length, with each drafters."""
     return [
         Variant(PEER, length=0),
-        *(Variant(f"{PEER} n={length}", length=length) for length in lengths),
+        *(Variant(f"{PEER} n={each}", {}, each, (draft_model(each),)) for each in lengths),
+        *(Variant(f"{PEER} {'+'.join(map(str, each))}", peer_drafters=each) for each in drafters),
     ]

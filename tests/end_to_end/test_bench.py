@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from models.tasks import make_tasks, write_tasks
 from outrider_cli.bench.cores import why_not_apart
 from outrider_cli.bench.shaper import why_not
 from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
@@ -30,7 +31,7 @@ for flag in ("--model", "--host", "--threads", "--ctx-size", "--cache-ram", "--s
     parser.add_argument(flag)
 for flag in ("--port", "--parallel", "--spec-draft-n-max"):
     parser.add_argument(flag, type=int, default=0)
-options = parser.parse_args()
+options, sizes = parser.parse_known_args()
 asked = []
 
 
@@ -124,13 +125,24 @@ def test_a_peer_takes_turns_too(tmp_path: Path):
     server = tmp_path / "llama-server"
     server.write_text(SERVER)
     server.chmod(server.stat().st_mode | stat.S_IXUSR)
+    tasks, _ = make_tasks(range(500, 3500), each=6, token_count=16)
+    write_tasks(tmp_path / "tasks.json", tasks)
     peer = ("--peer", f"llama-server={server}", "--peer-draft-lengths", "2")
-    made, out = measured(
-        tmp_path, "--variants", "plain,rejection", "--temperature", "0.8", "--users", "2", *peer
-    )
+    peer += ("--peer-drafters", "ngram-mod/8+draft-simple/3")
+    asked = ("--temperature", "0.8", "--users", "2", "--tasks", f"{tmp_path}/tasks.json:extract")
+    made, out = measured(tmp_path, "--variants", "plain,rejection", *asked, *peer)
     (block,) = made["pairs"][0]["blocks"]
     summaries = {each["variant"]: each for each in block["variants"]}
-    assert list(summaries) == ["plain", "rejection", "llama-server", "llama-server n=2"]
+    pair = "llama-server ngram-mod/8+draft-simple/3"
+    assert list(summaries) == ["plain", "rejection", "llama-server", "llama-server n=2", pair]
+    assert summaries[pair]["token_count"] == 2 * 2 * 16
+    # All variants of a repetition have the same two prompts.
+    mine = [len(task.prompt) for task in tasks if task.kind == "extract"]
+    for turn in block["turns"]:
+        count = "prompt_n" if "llama-server" in turn["variant"] else "prompt_token_count"
+        lengths = [trial["told"][count] for trial in turn["trials"]]
+        first = 2 + 2 * turn["repetition"]  # two were for warming up
+        assert lengths == mine[first : first + 2]
     drafted = summaries["llama-server n=2"]
     assert drafted["acceptance"]["value"] == 0.5
     assert drafted["tokens_per_round"]["value"] == 15 / 8

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.errors import InvalidConfig, PeerUnavailable
+from outrider.errors import InvalidConfig, InvalidRequest, PeerUnavailable
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider_cli.bench.llama_server import (
     PeerPlan,
@@ -17,6 +17,7 @@ from outrider_cli.bench.llama_server import (
     read_trial,
     request_body,
 )
+from outrider_cli.bench.peer_drafters import draft_model, drafting_options, read_peer_drafters
 
 PLAN = PeerPlan(
     binary=Path("bin/llama-server"),
@@ -25,13 +26,13 @@ PLAN = PeerPlan(
     threads=2,
     context=1024,
     users=4,
-    lengths=(3,),
+    variants=(),
     options=("--flash-attn", "off"),
 )
 
 
 def test_a_server_without_a_draft():
-    assert command_line(PLAN, 0, 8080) == [
+    assert command_line(PLAN, (), 8080) == [
         *("bin/llama-server", "--model", "large.gguf", "--host", "127.0.0.1", "--port", "8080"),
         *("--threads", "2", "--parallel", "4", "--ctx-size", "4096", "--cache-ram", "0"),
         *("--flash-attn", "off"),
@@ -39,11 +40,53 @@ def test_a_server_without_a_draft():
 
 
 def test_a_draft_model_is_named_and_turned_on():
-    words = command_line(PLAN, 3, 8080)
+    words = command_line(PLAN, [draft_model(3)], 8080)
     assert words[words.index("--cache-ram") + 2 :] == [
         *("--spec-type", "draft-simple", "--spec-draft-model", "small.gguf"),
         *("--spec-draft-n-max", "3", "--flash-attn", "off"),
     ]
+
+
+def test_drafters_are_asked_in_their_order_each_with_its_sizes():
+    (drafters,) = read_peer_drafters(["ngram-mod/8/4/32+ngram-map-k4v/4+draft-simple"])
+    assert drafting_options(drafters, Path("small.gguf")) == [
+        *("--spec-type", "ngram-mod,ngram-map-k4v,draft-simple"),
+        *("--spec-ngram-mod-n-match", "8", "--spec-ngram-mod-n-min", "4"),
+        *("--spec-ngram-mod-n-max", "32", "--spec-ngram-map-k4v-size-n", "4"),
+        *("--spec-draft-model", "small.gguf"),
+    ]
+
+
+def test_a_drafter_without_sizes_keeps_its_defaults():
+    for name in ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"):
+        (drafters,) = read_peer_drafters([name])
+        assert drafting_options(drafters, Path("small.gguf")) == ["--spec-type", name]
+
+
+def test_all_are_eight_and_a_grid_has_them_and_their_sizes():
+    every = ["+".join(map(str, each)) for each in read_peer_drafters(["all"])]
+    assert every == [
+        *("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"),
+        *("draft-simple", "ngram-mod+draft-simple", "ngram-map-k4v+draft-simple"),
+    ]
+    grid = ["+".join(map(str, each)) for each in read_peer_drafters(["grid", "ngram-mod"])]
+    assert set(every) < set(grid) and len(grid) == len(set(grid))
+    assert {"ngram-simple/4/16", "ngram-mod/4/2/16", "draft-simple/7"} < set(grid)
+    assert "ngram-map-k4v/4/16+draft-simple" in grid
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("ngram-suffix", "has ngram-suffix, which is none of ngram-simple, "),
+        ("ngram-mod+lookup", "has lookup, which is none of"),
+        ("ngram-cache/4", "ngram-cache takes 0 numbers at most"),
+        ("ngram-simple/4/x", "has ngram-simple/4/x; ngram-simple takes 3 numbers at most"),
+    ],
+)
+def test_what_is_no_drafter_is_refused(word: str, message: str):
+    with pytest.raises(InvalidRequest, match=message):
+        read_peer_drafters([word])
 
 
 def test_a_request_asks_for_what_ours_asks_for():

@@ -15,6 +15,7 @@ from outrider_cli.bench.document import document
 from outrider_cli.bench.figures import Estimate, Summary
 from outrider_cli.bench.machine import Machine
 from outrider_cli.bench.plots import check_matplotlib, draw, make_plots
+from outrider_cli.bench.prompts import Tasks
 from outrider_cli.bench.records import Block, Generated, Turn
 from outrider_cli.bench.report import Measured, beware_lines, early_lines, pair_lines, run_lines
 from outrider_cli.bench.run import PairResult
@@ -41,7 +42,6 @@ SETTINGS = Settings(
     sampling=GREEDY,
     seed=1,
     peer=Path("llama-server"),
-    peer_lengths=(3,),
     peer_options=(),
 )
 MODEL = Model(
@@ -344,6 +344,8 @@ def test_what_was_run_is_told_first():
         "run      10 repetitions, 256 tokens after 64 of prompt, greedy, seed 1",
         "machine  a CPU, 2 cores, load 0.04 before and 1.96 after, others took 1 %",
     ]
+    tasks = replace(SETTINGS, tasks=Tasks(Path("copy/tasks.json"), "extract"))
+    assert ", 256 tokens after the prompts of extract, tasks.json, " in run_lines(tasks, MACHINE)[0]
     assert run_lines(replace(SETTINGS, repetitions=1), MACHINE)[0].startswith(
         "run      1 repetition,"
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 
 from outrider.client import EngineSeconds, Finished, FinishReason
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider_cli.bench.interleave import Bench, make_trial
+from outrider_cli.bench.prompts import Tasks
 from outrider_cli.bench.records import Generated
 from outrider_cli.bench.settings import Settings
 from outrider_cli.bench.variants import Variant, named_variants
@@ -26,7 +28,6 @@ SETTINGS = Settings(
     sampling=GREEDY,
     seed=1,
     peer=None,
-    peer_lengths=(),
     peer_options=(),
 )
 
@@ -86,6 +87,17 @@ async def test_no_prompt_and_no_seed_is_used_twice():
     asked = [each for writer in ours for each in writer.asked]
     assert sorted(prompt for prompt, _, _ in asked) == [[i] for i in range(len(asked))]
     assert sorted(seed for _, _, seed in asked) == list(range(1, len(asked) + 1))
+
+
+async def test_all_contenders_of_a_repetition_have_the_same_task():
+    ours = writers()
+    bench = make_bench()
+    bench.settings = replace(SETTINGS, tasks=Tasks(Path("tasks.json"), "rewrite"))
+    await bench.warm_up(ours, 1)
+    for repetition in range(2):
+        await bench.take_turns(ours, 1, repetition, "1 user")
+    for writer in ours:
+        assert [prompt for prompt, _, _ in writer.asked] == [[0], [1], [2]]
 
 
 async def test_a_turn_has_a_trial_for_every_user():

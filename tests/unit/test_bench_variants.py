@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
+from models.tasks import make_tasks, write_tasks
 from outrider.client import GenerateOptions
 from outrider.errors import InvalidRequest
 from outrider.messages import Rule
 from outrider.speculation import Policy
-from outrider_cli.bench.prompts import ordinary_tokens, random_prompts, text_prompts
+from outrider_cli.bench.peer_drafters import read_peer_drafters
+from outrider_cli.bench.prompts import (
+    Tasks,
+    ordinary_tokens,
+    random_prompts,
+    task_prompts,
+    text_prompts,
+)
 from outrider_cli.bench.variants import length_variants, named_variants, peer_variants
 
 # --- variants ---
@@ -69,7 +78,60 @@ def test_a_peer_runs_without_drafts_and_with_each_length():
     ]
 
 
+def test_a_peer_runs_with_drafters_named_as_they_were_asked_for():
+    plain, mod, pair = peer_variants(
+        [], read_peer_drafters(["ngram-mod/8", "ngram-mod+draft-simple"])
+    )
+    assert (plain.name, plain.peer_drafters) == ("llama-server", ())
+    assert (mod.name, str(mod.peer_drafters[0])) == ("llama-server ngram-mod/8", "ngram-mod/8")
+    assert pair.name == "llama-server ngram-mod+draft-simple" and pair.length is None
+
+
+def test_drafters_are_pinned_behind_the_variants_that_have_a_name():
+    plain, one, two = named_variants(("only:suffix", "only:suffix+model", "plain"), greedy=True)
+    assert plain.name == "plain"
+    assert (one.name, one.changes) == ("only:suffix", {"drafters": frozenset({"suffix"})})
+    assert (two.name, two.changes) == ("only:suffix+model", {"drafters": {"suffix", "model"}})
+    assert GenerateOptions(**two.changes).speculation == {"enabled": True, **two.changes}
+
+
+def test_a_drafter_that_is_not_known_is_refused():
+    with pytest.raises(InvalidRequest, match="drafters: 'lookup' is none of model, prediction"):
+        named_variants(("only:suffix+lookup",), greedy=True)
+
+
 # --- prompts ---
+
+
+def test_the_prompts_of_a_kind_are_read_from_a_file_of_tasks(tmp_path: Path):
+    tasks = make_tasks(range(100, 1100), 2, 20)[0]
+    write_tasks(tmp_path / "tasks.json", tasks)
+    read = Tasks(tmp_path / "tasks.json", "extract").read()
+    mine = [task for task in tasks if task.kind == "extract"]
+    assert read == [(list(task.prompt), 20) for task in mine]
+    assert list(task_prompts(read, 2, 20, 4096)) == [list(task.prompt) for task in mine]
+    with pytest.raises(InvalidRequest, match=r"prompts: needs 3 tasks .*; the file has 2"):
+        task_prompts(read, 3, 20, 4096)
+
+
+def test_a_text_that_a_task_does_not_have_is_refused():
+    with pytest.raises(InvalidRequest, match="tokens: must be at most 20"):
+        task_prompts([([1, 2, 3], 20)], 1, 21, 4096)
+    with pytest.raises(InvalidRequest, match=r"3 \+ 20 do not fit a context of 16"):
+        task_prompts([([1, 2, 3], 20)], 1, 20, 16)
+
+
+def test_what_holds_no_such_tasks_is_refused(tmp_path: Path):
+    file = tmp_path / "tasks.json"
+    with pytest.raises(InvalidRequest, match=r"tasks: .* holds none: FileNotFoundError"):
+        Tasks(file, "prose").read()
+    for wrong in ("{", "[1]", '[{"kind": "prose"}]', "3"):
+        file.write_text(wrong)
+        with pytest.raises(InvalidRequest, match="holds none"):
+            Tasks(file, "prose").read()
+    write_tasks(file, make_tasks(range(100, 900), 1, 20)[0])
+    with pytest.raises(InvalidRequest, match=r"has rewrite, .*, shuffled, not poem"):
+        Tasks(file, "poem").read()
 
 
 def test_what_looks_special_is_no_part_of_a_prompt():
