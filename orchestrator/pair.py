@@ -341,6 +341,7 @@ def _with_draft(of_target: PairEstimates, target: Peer, draft: DraftPeer) -> Pai
     if costs := _costs(draft.model):
         estimates.token_time = Mean(costs[0].seconds)
         estimates.loaded_token_time = costs[0].seconds
+        estimates.is_roughly_loaded = draft.model.rough_decode_costs
         estimates.read_time = Mean(costs[-1].seconds / costs[-1].rows)
     if target.model is not None:
         estimates.same_host = shares_cores(target.model, draft.model)

@@ -72,6 +72,8 @@ class Measured(Control):
     """The same of the time that the text will likely take: a short one is read at once."""
     _SLOW_PROBE = 1024
     """Rounds after which one is tried again that looked too slow even if it were always right."""
+    _ROUGHLY = 0.4
+    """Of what a draft token took in a look in passing it may take in truth."""
     _FEW_UNREAD = 8
     """Tokens of the text that a draft reads together with its own newest one."""
     _USUAL_TOKENS = 256
@@ -173,6 +175,8 @@ class Measured(Control):
             self._slow_round = self._forecast_round
             # The lesser: both may have been taken in a noisy moment.
             token_time = min(estimates.loaded_token_time, estimates.token_time.value)
+            if estimates.is_roughly_loaded:
+                token_time *= self._ROUGHLY
             at_best = replace(
                 self._conditions(),
                 acceptance=0.99,

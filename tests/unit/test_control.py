@@ -241,6 +241,17 @@ def test_a_draft_slower_than_its_target_is_hardly_ever_tried(loaded: float, trie
     assert sum(drafted) == tried
 
 
+def test_a_draft_that_looked_slow_in_passing_is_tried_soon() -> None:
+    """Others may have loaded their models at the same time."""
+    slow = made(costs=ZEN, token_time=0.05)
+    slow.estimates.loaded_token_time, slow.estimates.is_roughly_loaded = 0.05, True
+    rounds = 0
+    while not slow.draft_count(16):
+        slow.note_round(outcome())
+        rounds += 1
+    assert rounds < 32
+
+
 def test_a_draft_that_was_slow_when_it_was_loaded_is_tried_again() -> None:
     """It may have been measured on a busy machine."""
     slow = made(token_time=0.12)
