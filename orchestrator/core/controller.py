@@ -114,7 +114,8 @@ class Control(ABC):
         That belongs to the target: it does not change with the draft.
         """
         known = self.estimates.acceptance
-        over_all = known.setdefault((self.rule, source), Acceptance.trusting())
+        unknown = Acceptance.trusting(goes_by_matches=source not in ("prediction", "forced"))
+        over_all = known.setdefault((self.rule, source), unknown)
         return Acceptance(over_all), over_all
 
     # --- what happened ---

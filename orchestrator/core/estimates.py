@@ -91,15 +91,17 @@ class Acceptance:
             self._all_tried = share * before._all_tried
 
     @classmethod
-    def trusting(cls) -> Acceptance:
+    def trusting(cls, goes_by_matches: bool) -> Acceptance:
         """Return what is known of a source of which only its own confidences speak.
 
-        Of texts and code one that says c is right with c squared, about: .15 to .27 of the tokens
-        behind a match of one (.5), .35 to .55 of two (.67), .72 to .80 of six to nine.
+        One that goes by matches and says c is right with c squared, about: in texts and code .15
+        to .27 of the tokens behind a match of one (.5) stand, .35 to .55 of two (.67), .72 to .80
+        of six to nine.
         """
         new = cls()
         edges = (0, *cls._EDGES, 256)
-        chances = [((low + high) / 512) ** 2 for low, high in pairwise(edges)]
+        power = 2.0 if goes_by_matches else 1.0
+        chances = [((low + high) / 512) ** power for low, high in pairwise(edges)]
         new._tried = [cls._TRUSTED] * len(chances)
         new._accepted = [cls._TRUSTED * chance for chance in chances]
         new._all_accepted, new._all_tried = cls._UNKNOWN_SOURCE

@@ -33,6 +33,7 @@ from orchestrator.core.actions import (
     SendRound,
     Wake,
 )
+from orchestrator.core.controller import Choice
 from orchestrator.core.counts import Counts, SourceCounts
 from orchestrator.core.draft_line import Line
 from orchestrator.core.draft_progress import DraftState
@@ -371,8 +372,8 @@ class Generation:
             expected = self._draft.state is DraftState.DRAFTING
             known = self._line_from(length, self._draft.line.confidences)[:cap]
             choice = self._control.choose(known, cap, now, length, expected)
-            if local is not None and local.worth > choice.worth:
-                self._ask_locally(length, local)
+            if better := self._better(local, choice):
+                self._ask_locally(length, better)
                 return
             count = choice.count
             if choice.until is not None:
@@ -395,6 +396,16 @@ class Generation:
             return None  # under `rejection` nobody may choose with the draft's block in sight
         room = self.plan.target_context - length
         return self._local.best(self.committed, min(MAX_DRAFT, self._remaining() - 1, room))
+
+    def _better(self, local: LocalLine | None, choice: Choice) -> LocalLine | None:
+        """Return a local line that is worth more than what the draft has, or is about to have.
+
+        What is waited for is worth nothing beside the rate that it makes, which is the best known.
+        """
+        least = choice.worth
+        if self._draft.state is DraftState.DRAFTING and not self._control.probing:
+            least = max(least, 0.0)
+        return local if local is not None and local.worth > least else None
 
     def _ask_locally(self, length: int, local: LocalLine, is_waited_for: bool = True) -> None:
         """Ask the target about a line of sources without a model.
@@ -429,18 +440,17 @@ class Generation:
         choice = self._control.choose(confidences, cap, now, length, False)
         limit = choice.count
         line = self._draft.line.line_after(length).first(cap if limit else 0)
-        is_local = local is not None and local.worth > choice.worth
-        if local is not None and is_local:
-            line, limit = local.line, local.count
+        if better := self._better(local, choice):
+            line, limit = better.line, better.count
         known = list(newest.draft_after(self.committed))
-        credit = self._credit(0 if is_local else wanted)
+        credit = self._credit(0 if better else wanted)
         left = newest.round.continue_until - length
         renews = 2 * left < credit
         brings = len(known) <= 2 * limit and list(line.token_ids[: len(known) + 1]) != known
         if not (renews or brings or (left > 0 and not credit)):
             return
-        if local is not None and is_local:
-            self._ask_locally(length, local, is_waited_for=False)
+        if better:
+            self._ask_locally(length, better, is_waited_for=False)
             return
         asked = self._ask(length, line, self._target.prefix(self.committed))
         asked.draft_end = self._why(asked.round.draft, cap, wanted)

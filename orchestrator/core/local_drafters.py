@@ -94,6 +94,7 @@ class LocalDrafters:
             for name, source in sources.items()
         ]
         self._read_count = 0  # tokens of the text that the sources have; it only grows
+        self._known: tuple[int, int, LocalLine | None] = (-1, 0, None)  # at a length, up to a cap
         self._hope_until = 0  # a length of the text up to which a line is likely to come
 
     def reads(self, committed: Sequence[int]) -> bool:
@@ -125,12 +126,18 @@ class LocalDrafters:
     def best(self, committed: Sequence[int], cap: int) -> LocalLine | None:
         """Return the line of at most `cap` tokens that is worth most; None where there is none.
 
-        One source's, or that with another one's behind its end.
+        One source's, or that with another one's behind its end. Asked again of the same text it
+        is the same.
         """
         while self.reads(committed) and len(committed) - self._read_count <= MAX_DRAFT:
             pass
-        if self._read_count < len(committed) or cap <= 0:
+        if self._read_count < len(committed):
             return None
+        if self._known[:2] != (len(committed), cap):
+            self._known = len(committed), cap, self._best(len(committed), cap)
+        return self._known[2]
+
+    def _best(self, length: int, cap: int) -> LocalLine | None:
         proposals = [(each, self._propose(each, cap)) for each in self._drafters]
         lines = [
             self._weighed(_Candidate().add(drafter, proposal))
@@ -139,7 +146,7 @@ class LocalDrafters:
         ]
         best = max(lines, key=_worth, default=None)
         if any(line.chances[0] >= _HOPEFUL for line in lines):
-            self._hope_until = len(committed) + _SOON
+            self._hope_until = length + _SOON
         if best is None or best.count < len(best.chances):
             return best  # more of it would not even pay where it is there
         longer = [self._extended(best, each, cap) for each in self._drafters]
