@@ -301,12 +301,27 @@ class PairEstimates:
         together = self.generation_count if self.takes_turns else 1
         sharing = max(self.sharing.value, float(together))
         own = self.costs.padded(row_count)
-        others = ((sharing - 1.0) * own, self.others_length.value)
-        seconds = self.costs.seconds(sharing * own, ((own, length), others))
+        seconds = self._shared_seconds(own, sharing, length)
         is_plain = own == self.costs.padded(1)  # and seen without any hope
         if is_plain or sharing > 1.0 or self.costs.is_known(own):
             return seconds
         return _HOPED * seconds
+
+    def _shared_seconds(self, own: float, sharing: float, length: int) -> float:
+        """Return the mean time of decodes with `own` rows of ours and as many of some others.
+
+        Whole sessions share a decode, and a cost is no line between their row counts.
+        """
+        fewest = math.floor(sharing)
+
+        def beside(sessions: int) -> float:
+            others = ((sessions - 1) * own, self.others_length.value)
+            return self.costs.seconds(sessions * own, ((own, length), others))
+
+        seconds = beside(fewest)
+        if sharing > fewest:
+            seconds += (sharing - fewest) * (beside(fewest + 1) - seconds)
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -364,7 +364,7 @@ def test_a_slow_first_look_still_looks_at_every_row_count() -> None:
     model = ToyModel(step_seconds=0.01)
     model.pad_multiple = 1
     costs = calibrate.quick_costs(model, perf_counter, budget=0.0)
-    assert [each.rows for each in costs] == [1, 2, 4, 8]
+    assert [each.rows for each in costs] == [1, 2, 3, 4, 8]
     quick = ToyModel()
     quick.pad_multiple = 1
     assert calibrate.quick_costs(quick, perf_counter)[-1].rows == 32, "what reading costs"
