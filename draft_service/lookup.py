@@ -137,7 +137,7 @@ class LookupServicer(stubs.DraftServiceServicer):
             for frame in frames:
                 message = wire.write_frame(frame)
                 if frame.completed:
-                    message.service_time.CopyFrom(wire.write_time(0.0, 0.0, spent, 0, 0))
+                    message.service_time.CopyFrom(wire.write_time(0.0, 0.0, spent, steps=0))
                 await write(message)
 
     def _check(self, meant: common.ModelReference) -> None:

@@ -18,7 +18,8 @@ from orchestrator.core.text import Piece, TextAssembler
 from orchestrator.timings import EngineSeconds, Timings
 from outrider import wire
 from outrider.drafters.prediction import PredictionSource
-from outrider.messages import Candidates
+from outrider.messages import Candidates, Rule
+from outrider.speculation import DRAFTERS, MODEL
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -189,7 +190,7 @@ def statistics(
         plain_round_duration=_plain_round(timings),
         controller=view(generation.plan.control),
         cached_token_count=counts.cached,
-        sources=[_source(name, each) for name, each in counts.sources.items()],
+        sources=_sources(generation.plan, counts, timings),
         **_prediction(generation.plan),
     )
 
@@ -203,6 +204,21 @@ def _prediction(plan: Plan) -> dict[str, int]:
         "accepted_prediction_token_count": source.accepted_token_count,
         "rejected_prediction_token_count": source.rejected_token_count,
     }
+
+
+def _sources(plan: Plan, counts: Counts, timings: Timings) -> list[messages.SourceStatistics]:
+    """Return what each source did; the draft model's time is that of its service."""
+    known = dict(counts.sources)
+    if timings.draft.work:
+        known.setdefault(MODEL, SourceCounts())
+    told = [_source(name, known[name]) for name in DRAFTERS if name in known]
+    for each in told:
+        if each.name == MODEL:
+            each.duration.CopyFrom(duration(timings.draft.work))
+            if plan.opening.rule is Rule.REJECTION:
+                each.ClearField("decided_token_count")
+                each.ClearField("agreed_token_count")
+    return told
 
 
 def _source(name: str, counts: SourceCounts) -> messages.SourceStatistics:
@@ -222,6 +238,7 @@ def _engine_time(seconds: EngineSeconds) -> messages.EngineTime:
         decode_duration=duration(seconds.decode),
         sample_duration=duration(seconds.sample),
         prompt_duration=duration(seconds.prompt),
+        step_count=seconds.steps,
     )
 
 

@@ -18,6 +18,7 @@ class EngineSeconds:
     prompt: float = 0.0  # of the decoding, what the first answer took
     rows: int = 0  # of the decodes, other sessions' included
     attended: int = 0  # tokens that these rows attended to, summed over the rows
+    steps: int | None = None  # decodes that gave rows for this one; None: no service has told
 
     def add(self, spent: common.ServiceTime) -> None:
         """Add the time that came with one answer."""
@@ -26,7 +27,21 @@ class EngineSeconds:
         self.sample += spent.sample_us / 1e6
         self.rows += spent.decoded_row_count
         self.attended += spent.attended_token_count
+        self._add_steps(spent.step_count if spent.HasField("step_count") else None)
         self.prompt = self.prompt or self.decode
+
+    def merge(self, later: EngineSeconds) -> None:
+        """Add the time of a later part of the same completion."""
+        self.queue += later.queue
+        self.decode += later.decode
+        self.sample += later.sample
+        self.rows += later.rows
+        self._add_steps(later.steps)
+        self.prompt = self.prompt or later.prompt
+
+    def _add_steps(self, more: int | None) -> None:
+        if more is not None:
+            self.steps = (self.steps or 0) + more
 
     @property
     def work(self) -> float:
@@ -66,9 +81,5 @@ class Timings:
         self.plain_rounds += more.plain_rounds
         self.rounds.add(more.rounds)
         self.prompt = self.prompt or more.prompt
-        for mine, its in ((self.target, more.target), (self.draft, more.draft)):
-            mine.queue += its.queue
-            mine.decode += its.decode
-            mine.sample += its.sample
-            mine.rows += its.rows
-            mine.prompt = mine.prompt or its.prompt
+        self.target.merge(more.target)
+        self.draft.merge(more.draft)

@@ -517,15 +517,21 @@ def _write_target_row(row: Distribution) -> target.RowDistribution:
 
 
 def write_time(
-    queue: float, decode: float, sample: float, rows: int = 0, attended: int = 0
+    queue: float,
+    decode: float,
+    sample: float,
+    rows: int = 0,
+    attended: int = 0,
+    steps: int | None = None,
 ) -> common.ServiceTime:
-    """Return the message of a service's own time, from seconds, and of its decodes' rows."""
+    """Return the message of a service's own time, from seconds, and of its decodes and rows."""
     return common.ServiceTime(
         queue_us=int(1e6 * queue),
         decode_us=int(1e6 * decode),
         sample_us=int(1e6 * sample),
         decoded_row_count=rows,
         attended_token_count=attended,
+        step_count=steps,
     )
 
 

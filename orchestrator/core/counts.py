@@ -64,6 +64,12 @@ class Counts:
             source.drafted += 1
             source.accepted += i < accepted
 
+    def note_compared(self, name: str, decided: int, agreed: int) -> None:
+        """Count proposed tokens that were compared with the text, of which so many agree."""
+        source = self.sources.setdefault(name, SourceCounts())
+        source.decided += decided
+        source.agreed += agreed
+
     def add(self, more: Counts) -> None:
         """Count what happened in a later part of the same completion."""
         for each in fields(self):
@@ -79,9 +85,12 @@ class Counts:
             else:
                 setattr(self, each.name, mine + theirs)
 
-    def forget_accepted(self, kept: int, noted: int) -> None:
-        """Take back the accepted tokens from `kept` on of the `noted` ones noted last."""
+    def forget_accepted(self, kept: int, names: Sequence[str]) -> None:
+        """Take back the accepted tokens from `kept` on of those noted last, by these sources."""
+        noted = len(names)
         self.accepted -= noted - kept
+        for name in names[kept:]:
+            self.sources[name].accepted -= 1
         if noted > kept:
             self.accepted_by_round[-1] = kept
         for i in range(kept, noted):

@@ -85,7 +85,8 @@ class Generation:
             -1,
             0,
         )  # under `rejection`: a length of the text, the draft length chosen there
-        self._last_commit = (0, 0)  # the text's length before it, the draft tokens accepted in it
+        # The text's length before it, and who proposed the tokens accepted in it.
+        self._last_commit: tuple[int, Sequence[str]] = (0, ())
         self._actions: list[Action] = []  # for the driver, not taken yet
 
     # --- what the driver may look at ---
@@ -238,7 +239,8 @@ class Generation:
         added = self.committed[answer.position :]
         report = verdicts.report(asked, answer, draft, verdict, self.counts.rounds)
         logprobs = verdicts.logprobs(self.plan, added, answer.rows)
-        self._last_commit = answer.position, origins.count(Origin.DRAFTED)
+        accepted = origins.count(Origin.DRAFTED)
+        self._last_commit = answer.position, asked.sources_of(answer.position, accepted)
         self._actions.append(Commit(added, origins, report, logprobs))
         if self.finished is None:
             self._control.note_credit(self._target.note_length(asked, len(self.committed)))
@@ -299,10 +301,10 @@ class Generation:
 
     def stop(self, length: int) -> None:
         """End the text at `length` tokens, within the last commit: a stop sequence is complete."""
-        before, last_accepted = self._last_commit
-        accepted = max(0, min(last_accepted, length - before))
-        self.counts.forget_accepted(accepted, last_accepted)
-        if not last_accepted:
+        before, sources = self._last_commit
+        accepted = max(0, min(len(sources), length - before))
+        self.counts.forget_accepted(accepted, sources)
+        if not sources:
             self.counts.rounds -= len(self.committed) - length
         del self.committed[length:]
         self.finished = FinishReason.STOP_SEQUENCE

@@ -13,6 +13,7 @@ from orchestrator.core.draft_line import Compared
 from orchestrator.core.draft_progress import DraftProgress, DraftState
 from orchestrator.core.plan import Plan
 from outrider.messages import MAX_DRAFT, Frame, Order, Rule
+from outrider.speculation import MODEL
 
 
 class RemoteDraft:
@@ -59,11 +60,17 @@ class RemoteDraft:
     def _note_line(self, compared: Compared) -> None:
         """Report to the controller how good the line was, and which orders it still answers."""
         if not self._is_rejection:
-            self._control.note_line(compared.decided, compared.mismatch is None)
+            self._note_decided(compared.decided, compared.mismatch is None)
         if compared.mismatch is not None:
             self._control.line_lost(compared.mismatch)
         elif self.progress.line.token_ids:
             self._control.line_agrees(self.progress.line.end)
+
+    def _note_decided(self, confidences: Sequence[int], agrees: bool) -> None:
+        """Count tokens compared with the text, of which the last one differs if not all agree."""
+        self._control.note_line(confidences, agrees)
+        if count := len(confidences):
+            self._counts.note_compared(MODEL, count, count if agrees else count - 1)
 
     def note_missing(self, order: int, held: int, length: int) -> None:
         """It holds less of the text, of this length, than the order assumed."""

@@ -168,9 +168,14 @@ def _read_candidates(listed: Iterable[messages.Candidate]) -> tuple[Candidate, .
 
 def _read_finished(message: messages.GenerationFinished, choice: int) -> Finished:
     reason = wire.FINISH_REASONS.read(message.reason, FinishReason.UNSPECIFIED)
-    sources = tuple(_made(SourceStatistics, each) for each in message.statistics.sources)
+    sources = tuple(_read_source(each) for each in message.statistics.sources)
     statistics = _made(Statistics, message.statistics, sources=sources)
     return Finished(reason, statistics, message.stop_sequence, message.truncated, choice)
+
+
+def _read_source(message: messages.SourceStatistics) -> SourceStatistics:
+    unset = {"seconds": None} if _is_unset(message, "duration") else {}
+    return _made(SourceStatistics, message, **unset)
 
 
 def _read_origin(value: int) -> Origin:
@@ -213,11 +218,18 @@ def _made(kind: type[Made], message: Any, **given: Any) -> Made:
     return known(**given, **{name: _read_field(message, name) for name in names})  # type: ignore[no-any-return]
 
 
+def _is_unset(message: Any, name: str) -> bool:
+    return message.DESCRIPTOR.fields_by_name[name].has_presence and not message.HasField(name)
+
+
 def _read_field(message: Any, name: str) -> Any:
-    """Return a field; `x_seconds` is the message's `x_duration`."""
-    if name not in message.DESCRIPTOR.fields_by_name:
+    """Return a field; `x_seconds` is the message's `x_duration`. An unset optional is None."""
+    known = message.DESCRIPTOR.fields_by_name
+    if name not in known:
         duration: Duration = getattr(message, name.removesuffix("seconds") + "duration")
         return duration.ToNanoseconds() / 1e9
+    if known[name].message_type is None and _is_unset(message, name):
+        return None
     value = getattr(message, name)
     if isinstance(value, messages.EngineTime):
         return _made(EngineSeconds, value)

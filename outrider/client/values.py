@@ -9,7 +9,7 @@ from typing import Any
 from outrider.errors import InvalidRequest, OutriderError
 from outrider.messages import DraftEnd, FinishReason, Form, LogprobOptions, Origin, PeerState, Rule
 from outrider.sampling import SamplingParameters
-from outrider.speculation import Policy, Speculation, Verification
+from outrider.speculation import MODEL, Policy, Speculation, Verification
 
 INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -129,6 +129,11 @@ class Report:
     positions: tuple[Position, ...]
     draft_sources: tuple[str, ...] = ()  # of each draft token; none: all are the draft model's
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Who proposed each draft token."""
+        return self.draft_sources or (MODEL,) * len(self.draft)
+
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
@@ -176,9 +181,16 @@ class SourceStatistics:
     name: str  # as among the drafters of a request
     drafted_token_count: int  # verified
     accepted_token_count: int
-    decided_token_count: int  # proposed, drafted or not, and compared with the text
-    agreed_token_count: int  # and of them, those that agree with it
-    seconds: float  # in the orchestrator
+    decided_token_count: int | None  # proposed, drafted or not, and compared with the text
+    agreed_token_count: int | None  # and of them, those that agree: it would have had accepted
+    seconds: float | None  # that it took: in the orchestrator, of the model in the draft service
+
+    @property
+    def microseconds_per_token(self) -> float | None:
+        """What one of its drafted tokens cost; None when none was drafted."""
+        if self.seconds is None:
+            return None
+        return _ratio(1e6 * self.seconds, self.drafted_token_count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +201,7 @@ class EngineSeconds:
     decode_seconds: float = 0.0
     sample_seconds: float = 0.0
     prompt_seconds: float = 0.0  # of the decoding, what the first answer took
+    step_count: int | None = None  # decodes that gave rows for it; None where it does not tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -502,6 +502,7 @@ class EngineHost:
             assert ticket.lease is not None
             ticket.lease.spent.rows += count
             ticket.lease.spent.attended += attended
+            ticket.lease.spent.steps += bool(its_rows)
             self._deliver(ticket, chunk, its_rows, begin, spent)
 
     def _decode_apart(self, entries: list[tuple[Ticket, Chunk]], error: Exception) -> None:

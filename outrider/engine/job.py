@@ -37,6 +37,7 @@ class EngineTime:
     sample: float = 0.0
     rows: int = 0
     attended: int = 0  # tokens that the rows attended to, summed over the rows
+    steps: int = 0  # of the decodes, those that gave rows for this session
 
     def __add__(self, more: EngineTime) -> EngineTime:
         """Return the time of both."""
@@ -46,6 +47,7 @@ class EngineTime:
             self.sample + more.sample,
             self.rows + more.rows,
             self.attended + more.attended,
+            self.steps + more.steps,
         )
 
 

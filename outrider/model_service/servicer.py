@@ -226,7 +226,8 @@ async def first_opening(requests: AsyncIterator[Any]) -> common.OpenSession:
 
 def write_spent(spent: EngineTime) -> common.ServiceTime:
     """Return the message of an engine's own time."""
-    return wire.write_time(spent.queue, spent.decode, spent.sample, spent.rows, spent.attended)
+    seconds = spent.queue, spent.decode, spent.sample
+    return wire.write_time(*seconds, spent.rows, spent.attended, spent.steps)
 
 
 def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelResponse:

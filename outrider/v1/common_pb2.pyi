@@ -230,18 +230,20 @@ class Candidates(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ServiceTime(_message.Message):
-    __slots__ = ("queue_us", "decode_us", "sample_us", "decoded_row_count", "attended_token_count")
+    __slots__ = ("queue_us", "decode_us", "sample_us", "decoded_row_count", "attended_token_count", "step_count")
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     DECODE_US_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
     DECODED_ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     ATTENDED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STEP_COUNT_FIELD_NUMBER: _ClassVar[int]
     queue_us: int
     decode_us: int
     sample_us: int
     decoded_row_count: int
     attended_token_count: int
-    def __init__(self, queue_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., decoded_row_count: _Optional[int] = ..., attended_token_count: _Optional[int] = ...) -> None: ...
+    step_count: int
+    def __init__(self, queue_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., decoded_row_count: _Optional[int] = ..., attended_token_count: _Optional[int] = ..., step_count: _Optional[int] = ...) -> None: ...
 
 class Missing(_message.Message):
     __slots__ = ("held_token_count",)

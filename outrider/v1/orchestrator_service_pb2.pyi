@@ -482,16 +482,18 @@ class ControllerView(_message.Message):
     def __init__(self, token_rate: _Optional[float] = ..., plain_token_rate: _Optional[float] = ..., acceptance: _Optional[float] = ..., draft_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_latency_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_overhead_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., slowdown: _Optional[float] = ..., run_ahead: bool = ..., decode_costs: _Optional[_Iterable[_Union[_common_pb2.DecodeCost, _Mapping]]] = ..., takes_turns: bool = ..., target_alone_token_rate: _Optional[float] = ...) -> None: ...
 
 class EngineTime(_message.Message):
-    __slots__ = ("queue_duration", "decode_duration", "sample_duration", "prompt_duration")
+    __slots__ = ("queue_duration", "decode_duration", "sample_duration", "prompt_duration", "step_count")
     QUEUE_DURATION_FIELD_NUMBER: _ClassVar[int]
     DECODE_DURATION_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_DURATION_FIELD_NUMBER: _ClassVar[int]
     PROMPT_DURATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_COUNT_FIELD_NUMBER: _ClassVar[int]
     queue_duration: _duration_pb2.Duration
     decode_duration: _duration_pb2.Duration
     sample_duration: _duration_pb2.Duration
     prompt_duration: _duration_pb2.Duration
-    def __init__(self, queue_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., sample_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    step_count: int
+    def __init__(self, queue_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., sample_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., step_count: _Optional[int] = ...) -> None: ...
 
 class SubmitGenerationRequest(_message.Message):
     __slots__ = ("request",)

@@ -769,6 +769,18 @@ def test_time_is_told_once() -> None:
     assert second == 0.0
 
 
+def test_steps_are_the_decodes_that_gave_rows() -> None:
+    def job(lease: Lease) -> Generator[Step, list[Row], Lease]:
+        yield Step(TEXT[:2], 0)
+        yield Step(TEXT[2:3], 1)
+        yield Step(TEXT[3:], 1)
+        return lease
+
+    with running(toy()) as host:
+        spent = result(host.submit(A, job)).take_spent()
+    assert spent.steps == 2
+
+
 # loading and stopping
 
 

@@ -108,6 +108,42 @@ async def test_reports_name_the_source_of_each_draft_token(trio: Trio) -> None:
         assert [*report.draft_sources] == ["prediction"] * len(report.draft)
 
 
+@pytest.mark.parametrize("temperature", [GREEDY, SHARED])
+async def test_what_each_source_did_and_cost_is_told(trio: Trio, temperature: float) -> None:
+    drafters = ["model", "suffix", "prediction"]
+    told = asked(temperature, [9] * 300, drafters=drafters, policy=messages.DRAFT_POLICY_FIXED)
+    completion = await generate(trio.orchestrator, told)
+    statistics, by_name = completion.statistics, counts(completion)
+    assert list(by_name) == ["model", "prediction", "suffix"]
+    for name in ("drafted_token_count", "accepted_token_count"):
+        assert getattr(statistics, name) == sum(getattr(each, name) for each in by_name.values())
+    for each in by_name.values():
+        assert each.duration.ToNanoseconds() > 0
+        assert each.agreed_token_count <= each.decided_token_count
+    model, engine = by_name["model"], statistics.draft_time
+    assert 0 < model.accepted_token_count <= model.agreed_token_count
+    assert engine.step_count >= model.drafted_token_count  # in the toy one token comes of a step
+    work = engine.decode_duration.ToNanoseconds() + engine.sample_duration.ToNanoseconds()
+    assert model.duration.ToNanoseconds() == pytest.approx(work, abs=2000)
+
+
+async def test_of_the_target_alone_no_source_is_told(trio: Trio) -> None:
+    completion = await generate(trio.orchestrator, asked(GREEDY, [], enabled=False))
+    assert not completion.statistics.sources
+    assert not completion.statistics.draft_time.HasField("step_count")
+    assert completion.statistics.target_time.step_count >= LENGTH
+
+
+async def test_a_stop_sequence_takes_back_what_a_source_had_accepted(trio: Trio) -> None:
+    whole = await generate(trio.orchestrator, asked(GREEDY, []))
+    told = asked(GREEDY, whole.token_ids, drafters=["prediction"])
+    told.stop_sequences.append(whole.text[40:44])
+    completion = await generate(trio.orchestrator, told)
+    statistics = completion.statistics
+    assert statistics.generated_token_count < LENGTH
+    assert counts(completion)["prediction"].accepted_token_count == statistics.accepted_token_count
+
+
 async def test_an_unknown_drafter_is_refused(trio: Trio) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="drafters") as refused:
         await generate(trio.orchestrator, request(drafters=["oracle"]))

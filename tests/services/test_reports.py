@@ -116,6 +116,17 @@ def expected(
     return dict(most_probable(of_row, ASKED))
 
 
+async def test_under_rejection_nobody_says_what_the_model_would_have_had_accepted(
+    trio: Trio,
+) -> None:
+    rejection = common.ACCEPTANCE_RULE_REJECTION
+    for rule in (None, rejection):
+        _, _, statistics = await responses(trio, request(seed=5, n_max=4, acceptance=rule))
+        [model] = statistics.sources
+        assert model.drafted_token_count > 0
+        assert model.HasField("agreed_token_count") is (rule is None)
+
+
 async def test_without_candidates_the_tokens_are_told_alone(trio: Trio) -> None:
     asked = request(seed=5, temperature=0.8, n_max=4)
     asked.round_detail = TOKENS

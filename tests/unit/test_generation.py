@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from draft_service.drafter import Line
 from orchestrator.core.actions import Commit, End, RollBack, SendOrder, SendRound
-from orchestrator.core.counts import Counts
+from orchestrator.core.counts import Counts, SourceCounts
 from orchestrator.core.draft_progress import DraftState
 from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.generation import Generation
@@ -749,7 +749,27 @@ def test_a_stop_sequence_takes_back_what_was_committed_behind_it(
     assert generation.committed == [*PROMPT, 5, 6, 2, 3, 7][:length]
     assert generation.counts.accepted == accepted
     assert generation.counts.accepted_by_position == [int(i < accepted) for i in range(3)]
+    assert generation.counts.sources["model"].accepted == accepted
     assert generation.next_actions() == [End(FinishReason.STOP_SEQUENCE)]
+
+
+def test_what_the_model_would_have_had_accepted_is_counted_used_or_not() -> None:
+    generation = begun()
+    generation.draft_frame(Frame(4, 4, [5, 6, 9, 9], completed=1))  # 9 is not what comes
+    first_token(generation)  # 5, without waiting for the draft
+    assert generation.counts.sources["model"] == SourceCounts(decided=1, agreed=1)
+    [round_] = rounds(generation)
+    generation.target_rows(round_.number, Rows(sampled=[6, 2, 3, 4]))
+    model = generation.counts.sources["model"]
+    assert (model.drafted, model.accepted) == (3, 1)
+    assert (model.decided, model.agreed) == (3, 2)
+
+
+def test_under_rejection_nothing_is_compared_with_the_text() -> None:
+    generation = begun(Rule.REJECTION)
+    first_token(generation)
+    generation.draft_frame(Frame(5, 5, [6], rows=[certain(6)], completed=generation.order))
+    assert "model" not in generation.counts.sources
 
 
 def test_the_limit_ends_with_the_reason_it_was_given() -> None:
@@ -795,11 +815,13 @@ def test_the_rounds_of_a_later_part_come_behind_those_before() -> None:
     whole, part = Counts(), Counts()
     part.note_draft(3, 1)
     part.note_draft(2, 2)
-    part.forget_accepted(1, 2)
+    part.note_sources(["suffix", "suffix"], 2)
+    part.forget_accepted(1, ["suffix", "suffix"])
     whole.add(part)
     whole.add(part)
     assert (whole.drafted_by_round, whole.accepted_by_round) == ([3, 2] * 2, [1, 1] * 2)
     assert whole.accepted == sum(whole.accepted_by_round)
+    assert whole.sources["suffix"] == SourceCounts(drafted=4, accepted=2)
 
 
 def test_a_draft_token_behind_the_end_is_drafted_and_not_accepted() -> None:

@@ -235,6 +235,11 @@ def test_time_is_sent_in_whole_microseconds() -> None:
     assert wire.write_time(0.5, 2e-6, 0.0) == common.ServiceTime(queue_us=500_000, decode_us=2)
 
 
+def test_no_steps_are_not_unknown_steps() -> None:
+    assert not wire.write_time(0.5, 2e-6, 0.0).HasField("step_count")
+    assert wire.write_time(0.5, 2e-6, 0.0, steps=0).HasField("step_count")
+
+
 # what is wrong is refused, by name
 
 
