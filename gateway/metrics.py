@@ -52,6 +52,14 @@ OTHER_NAMES = {
 
 _SLOW = (*BOUNDS[4:], 25.0, 60.0, 120.0, 300.0, 600.0)
 
+_OF_SOURCES = {
+    "draft_tokens": "Draft tokens verified, by who proposed them.",
+    "accepted_tokens": "Draft tokens accepted, by who proposed them.",
+    "decided_tokens": "Tokens proposed, drafted or not, and compared with the text.",
+    "agreed_tokens": "Of these, those that agree: what a source would have had accepted.",
+    "seconds": "Time that a source of draft tokens took.",
+}
+
 _OUTCOMES = {
     messages.FINISH_REASON_END_OF_TEXT: "end_of_text",
     messages.FINISH_REASON_TOKEN_LIMIT: "token_limit",
@@ -100,6 +108,10 @@ class Metrics:
             "Draft tokens accepted, by their index in the draft.",
             "position",
         )
+        self._of_sources = {
+            name: counter(f"source_{name}", text, "source") for name, text in _OF_SOURCES.items()
+        }
+        self._steps = counter("steps", "Decodes that gave rows, by the model's role.", "role")
         self._rounds = counter("rounds", "Verify rounds answered.")
         self._phase_seconds = counter("phase_seconds", "Time of rounds by phase.", "phase")
         self._round_times = RoundTimes()
@@ -190,6 +202,12 @@ class Metrics:
         self._generation_seconds.inc(_seconds(numbers.generation_duration))
         for phase, seconds in _phases(numbers):
             self._phase_seconds.labels(phase).inc(seconds)
+        for role, engine in (("target", numbers.target_time), ("draft", numbers.draft_time)):
+            if engine.HasField("step_count"):
+                self._steps.labels(role).inc(engine.step_count)
+        for source in numbers.sources:
+            for name, amount in _told(source):
+                self._of_sources[name].labels(source.name).inc(amount)
 
     def note_rounds(self, times: RoundTimes) -> None:
         """Count the rounds of a completion."""
@@ -213,6 +231,17 @@ def _phases(numbers: messages.GenerationStatistics) -> Iterator[tuple[str, float
     yield "queue", _seconds(numbers.target_time.queue_duration)
     yield "decode", _seconds(numbers.target_time.decode_duration)
     yield "sample", _seconds(numbers.target_time.sample_duration)
+
+
+def _told(source: messages.SourceStatistics) -> Iterator[tuple[str, float]]:
+    """Yield what a source did; what is not told of it gets no sample, rather than a 0."""
+    yield "draft_tokens", source.drafted_token_count
+    yield "accepted_tokens", source.accepted_token_count
+    if source.HasField("decided_token_count"):
+        yield "decided_tokens", source.decided_token_count
+        yield "agreed_tokens", source.agreed_token_count
+    if source.HasField("duration"):
+        yield "seconds", _seconds(source.duration)
 
 
 def _seconds(duration: Duration) -> float:

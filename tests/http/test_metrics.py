@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.metrics import Metrics
 from outrider.errors import PeerUnavailable
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -18,7 +20,10 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 async def scrape(client: httpx.AsyncClient, url: str) -> Samples:
-    text = (await client.get(f"{url}/metrics")).text
+    return samples((await client.get(f"{url}/metrics")).text)
+
+
+def samples(text: str) -> Samples:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -61,6 +66,58 @@ async def test_counters_agree_with_the_answers_and_their_tokens():
     assert total("inter_token_latency_seconds_count") == completion - 5 * 3
     assert total("request_seconds_count") == 4
     assert total("running_requests") == 0
+
+
+async def finish(statistics: messages.GenerationStatistics, *, times: int = 1) -> Samples:
+    """Return the samples after so many generations that ended with these statistics."""
+    metrics = Metrics(messages.GetStatusResponse)
+
+    async def responses() -> AsyncGenerator[messages.GenerateResponse]:
+        finished = messages.GenerationFinished(statistics=statistics)
+        yield messages.GenerateResponse(finished=finished)
+
+    for _ in range(times):
+        async for _ in metrics.watch(responses()):
+            pass
+    return samples(metrics.exposition().decode())
+
+
+async def test_each_source_of_draft_tokens_has_its_counters():
+    suffix = messages.SourceStatistics(
+        name="suffix",
+        drafted_token_count=40,
+        accepted_token_count=30,
+        decided_token_count=80,
+        agreed_token_count=60,
+    )
+    suffix.duration.FromMicroseconds(1500)
+    model = messages.SourceStatistics(name="model", drafted_token_count=8)  # under rejection
+    found = await finish(messages.GenerationStatistics(sources=[model, suffix]), times=2)
+    of_sources = {key: value for key, value in found.items() if "_source_" in key[0]}
+    assert {
+        (name.removeprefix("outrider_source_"), dict(labels)["source"]): value
+        for (name, labels), value in of_sources.items()
+        if name.endswith("_total")
+    } == {
+        ("draft_tokens_total", "model"): 16,
+        ("accepted_tokens_total", "model"): 0,
+        ("draft_tokens_total", "suffix"): 80,
+        ("accepted_tokens_total", "suffix"): 60,
+        ("decided_tokens_total", "suffix"): 160,
+        ("agreed_tokens_total", "suffix"): 120,
+        ("seconds_total", "suffix"): 0.003,
+    }
+
+
+async def test_draft_steps_are_counted_apart_and_only_where_they_are_told():
+    statistics = messages.GenerationStatistics()
+    statistics.target_time.step_count = 9
+    found = await finish(statistics)
+    steps = {key[1]: value for key, value in found.items() if key[0] == "outrider_steps_total"}
+    assert steps == {(("role", "target"),): 9}
+    statistics.draft_time.step_count = 0
+    found = await finish(statistics)
+    assert found["outrider_steps_total", (("role", "draft"),)] == 0
 
 
 async def test_failures_count_by_their_reason():
