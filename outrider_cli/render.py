@@ -20,6 +20,7 @@ from outrider.client import (
     Origin,
     Peer,
     PeerState,
+    SourceStatistics,
     Started,
     Statistics,
     Status,
@@ -34,6 +35,14 @@ STYLES = {
     Origin.BONUS: "bold cyan",
     Origin.PLAIN: "",
     Origin.UNSPECIFIED: "",
+}
+_SOURCE_STYLES = {
+    "model": "green",
+    "prediction": "magenta",
+    "forced": "bright_blue",
+    "suffix": "yellow",
+    "ngram": "bright_red",
+    "past": "bright_magenta",
 }
 _STATE_STYLES = {PeerState.READY: "green", PeerState.REFUSED: "bold red", PeerState.LOST: "red"}
 _NOTHING = "n/a"
@@ -51,6 +60,11 @@ class Words:
 
 
 Line = Sequence[Words]
+
+
+def source_style(name: str) -> str:
+    """Return the style of a source of draft tokens; none for one that is not known here."""
+    return _SOURCE_STYLES.get(name, "")
 
 
 def visible(text: str) -> str:
@@ -83,6 +97,8 @@ class Transcript:
     finished: Finished | None = None
     token_ids: list[int] = field(default_factory=list)
     origins: list[Origin] = field(default_factory=list)
+    # Who proposed each token, None for the target's own and where no round was reported.
+    sources: list[str | None] = field(default_factory=list)
     text: str = ""
 
     def add(self, event: Event) -> None:
@@ -90,6 +106,7 @@ class Transcript:
         if isinstance(event, Delta):
             self.token_ids += event.token_ids
             self.origins += event.origins
+            self.sources += _sources_of(event)
             self.text += "".join(piece.text for piece in event.pieces)
         elif isinstance(event, Started):
             self.started = event
@@ -102,6 +119,15 @@ class Transcript:
         if not isinstance(event, Delta):
             return []
         return [Words(piece.text, STYLES[piece.origin]) for piece in event.pieces]
+
+
+def _sources_of(delta: Delta) -> list[str | None]:
+    """Return who proposed each token of a delta: its drafted ones are the first of its round's."""
+    known = delta.report.sources if delta.report else ()
+    return [
+        known[i] if origin is Origin.DRAFTED and i < len(known) else None
+        for i, origin in enumerate(delta.origins)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +166,7 @@ def statistics_lines(transcript: Transcript, status: Status, speedup: Speedup) -
         _labelled("prompt", _prompt(numbers)),
         _labelled("generated", _generated(numbers)),
         _labelled("drafted", _drafted(numbers)),
+        *_source_lines(numbers.sources),
         [Words(_label("origins"), FAINT), *_origins(transcript.origins)],
         _labelled("rounds", _rounds(numbers)),
         _labelled("first token", f"after {_seconds(numbers.first_token_seconds)}"),
@@ -187,7 +214,33 @@ def _drafted(numbers: Statistics) -> str:
     rate = numbers.acceptance_rate
     shown = _NOTHING if rate is None else f"{rate:.3f}"
     drafted, accepted = numbers.drafted_token_count, numbers.accepted_token_count
-    return f"{_count(drafted, 'token')}, {accepted} accepted, acceptance rate {shown}"
+    steps = numbers.draft_time.step_count
+    counted = "" if steps is None else f", {_count(steps, 'draft step')}"
+    return f"{_count(drafted, 'token')}, {accepted} accepted, acceptance rate {shown}{counted}"
+
+
+def _source_lines(sources: Sequence[SourceStatistics]) -> list[Line]:
+    """Return a table with a line for each source of draft tokens; nothing where none is told."""
+    if not sources:
+        return []
+    head = f"{'drafted':>7} {'accepted':>9} {'would have been':>19}   cost"
+    lines: list[Line] = [[Words(_label("sources") + head, FAINT)]]
+    for each in sources:
+        decided, agreed = each.decided_token_count, each.agreed_token_count
+        would = _NOTHING if decided is None else f"{agreed} of {decided}"
+        numbers = f"{each.drafted_token_count:>7} {each.accepted_token_count:>9} {would:>19}"
+        name = Words(_label(f"  {each.name}"), source_style(each.name))
+        lines.append([name, Words(f"{numbers}   {_cost(each)}")])
+    return lines
+
+
+def _cost(source: SourceStatistics) -> str:
+    """Return the time that a source took, and how much that is for each of its drafted tokens."""
+    if source.seconds is None:
+        return _NOTHING
+    each = source.microseconds_per_token
+    shown = f"{1e3 * source.seconds:.1f} ms" if source.seconds < 1 else _seconds(source.seconds)
+    return shown if each is None else f"{shown}, {each:.0f} us a token"
 
 
 def _origins(origins: Sequence[Origin]) -> list[Words]:
@@ -279,6 +332,7 @@ def json_object(transcript: Transcript, status: Status, speedup: Speedup) -> dic
         "prompt_token_ids": list(transcript.started.prompt_token_ids),
         "token_ids": transcript.token_ids,
         "origins": [origin.value for origin in transcript.origins],
+        "sources": transcript.sources,
         "seed": transcript.started.seed,
         "acceptance": transcript.started.acceptance.value,
         "finish_reason": transcript.finished.reason.value,
@@ -291,6 +345,10 @@ def json_object(transcript: Transcript, status: Status, speedup: Speedup) -> dic
 def _statistics_object(numbers: Statistics) -> dict[str, Any]:
     return {
         **asdict(numbers),
+        "sources": [
+            {**asdict(each), "microseconds_per_token": each.microseconds_per_token}
+            for each in numbers.sources
+        ],
         "acceptance_rate": numbers.acceptance_rate,
         "tokens_per_round": numbers.tokens_per_round,
         "tokens_per_second": numbers.tokens_per_second,

@@ -161,7 +161,7 @@ def generate(
         acceptance=messages.Rule(acceptance) if acceptance else None,
         rows=messages.Form(rows) if rows else None,
         rollback=client.Rollback(rollback) if rollback else None,
-        detail=client.Detail(min(verbose, 2)),
+        detail=client.Detail(min(max(verbose, as_json), 2)),  # the reports name the sources
     )
     text = read_prompt(prompt)
     client.write_request(text, options)  # refuses before anything is started

@@ -93,8 +93,7 @@ class RoundReader(TextReader):
     def read(self, event: Event) -> None:
         self._events.append(event)
         if isinstance(event, Delta) and event.report is not None:
-            for line in round_lines(event.report):
-                self._screen.show(Words(f"{line}\n"))
+            show_lines(self._screen, round_lines(event.report))
 
     def end(self, transcript: Transcript, status: Status, speedup: Speedup) -> None:
         self._screen.show(Words("\n"))

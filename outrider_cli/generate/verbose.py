@@ -2,13 +2,15 @@
 
     [DRAFT] Token 0: 284 ('The')
     [DRAFT] Token 1: 1108 (' key')
+    [SOURCE] suffix 0, model 1
     [VERIFY] Draft: 284 ('The'), Target: 284 ('The')
     [ACCEPT] Token 0 accepted
     [VERIFY] Draft: 1108 (' key'), Target: 2191 (' main')
     [REJECT] Token 1 rejected, using target token
     [ROLLBACK] 1 draft token dropped, 12 tokens kept
 
-A fully accepted draft ends with `[BONUS] Target: ...`, a round without one is
+`[SOURCE]` says who proposed which tokens, as in `suffix 0 to 5, model 6`; on a terminal each source
+has a colour. A fully accepted draft ends with `[BONUS] Target: ...`, a round without one is
 `[PLAIN] Target: ...`. Where the request asks for candidates, `[STOP]` says why
 drafting stopped and `[TOP]` lists them.
 """
@@ -16,14 +18,35 @@ drafting stopped and `[TOP]` lists them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from outrider.client import Candidate, Position, Report, Token
+from outrider_cli.render import Line, Words, source_style
 
 
-def round_lines(report: Report) -> Iterator[str]:
+def round_lines(report: Report) -> Iterator[Line]:
     """Yield the lines of one round."""
+    styles = {i: source_style(source) for i, source in enumerate(report.sources)}
     for i, token in enumerate(report.draft):
-        yield f"[DRAFT] Token {i}: {_shown(token)}"
+        yield [Words(f"[DRAFT] Token {i}: {_shown(token)}", styles.get(i, ""))]
+    if report.draft:
+        yield _sources(report)
+    for line in _plain_lines(report):
+        yield [Words(line)]
+
+
+def _sources(report: Report) -> Line:
+    """Return who proposed which tokens, each source in its own style."""
+    words, first = [Words("[SOURCE] ")], 0
+    for source, run in groupby(report.sources):
+        last = first + len(list(run)) - 1
+        which = str(first) if first == last else f"{first} to {last}"
+        words += [Words(f"{source} {which}", source_style(source)), Words(", ")]
+        first = last + 1
+    return words[:-1]
+
+
+def _plain_lines(report: Report) -> Iterator[str]:
     if report.positions:
         yield f"[STOP] {len(report.draft)} drafted: {report.draft_end.value}"
     for i, position in enumerate(report.positions):

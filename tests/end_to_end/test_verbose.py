@@ -20,6 +20,7 @@ RUNS = {
 _TOKEN = r"(\d+) \(.*?\)"
 _LINES = {
     "DRAFT": re.compile(rf"Token (\d+): {_TOKEN}"),
+    "SOURCE": re.compile(r"[a-z]+ \d+( to \d+)?(, [a-z]+ \d+( to \d+)?)*"),
     "VERIFY": re.compile(rf"Draft: {_TOKEN}, Target: {_TOKEN}"),
     "ACCEPT": re.compile(r"Token (\d+) accepted"),
     "REJECT": re.compile(r"Token (\d+) rejected, using target token"),
@@ -31,12 +32,16 @@ _LINES = {
 }
 
 
+_SOURCES = re.compile(r"([a-z]+) (\d+)(?: to (\d+))?")
+
+
 @dataclass(slots=True)
 class Told:
     """What the lines of `--verbose` say, taken at their word."""
 
     token_ids: list[int] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
+    sources: list[str | None] = field(default_factory=list)
     drafted: int = 0
     rounds: int = 0
     kept: list[tuple[int, int]] = field(default_factory=list)  # as told, and as it should be
@@ -47,22 +52,29 @@ def read(lines: list[str]) -> Told:
     """Follow the lines; every line must be one of the known forms."""
     told = Told()
     draft: list[int] = []
+    sources: list[str] = []
     verified = (0, 0)
     for line in lines:
         kind, rest = re.fullmatch(r"\[([A-Z]+)\] (.*)", line).groups()  # type: ignore[union-attr]
         match = _LINES[kind].fullmatch(rest)
         assert match, line
-        numbers = [int(each) for each in match.groups() if each.isdigit()]
+        numbers = [int(each) for each in match.groups() if each and each.isdigit()]
         if kind == "DRAFT":
             assert numbers[0] == len(draft)
             draft.append(numbers[1])
             told.drafted += 1
+        elif kind == "SOURCE":
+            for name, first, last in _SOURCES.findall(rest):
+                assert int(first) == len(sources)
+                sources += [name] * (int(last or first) - int(first) + 1)
+            assert len(sources) == len(draft)
         elif kind == "VERIFY":
             verified = (numbers[0], numbers[1])
         elif kind == "ACCEPT":
             assert verified == (draft[numbers[0]], draft[numbers[0]])
             told.token_ids.append(verified[0])
             told.origins.append("drafted")
+            told.sources.append(sources[numbers[0]])
         elif kind == "REJECT":
             assert verified[0] == draft[numbers[0]]
             rejected = numbers[0]
@@ -76,8 +88,9 @@ def read(lines: list[str]) -> Told:
             told.token_ids.append(numbers[0])
             told.origins.append(kind.lower())
         if kind in ("ROLLBACK", "BONUS", "PLAIN"):
+            told.sources.append(None)
             told.rounds += 1
-            draft = []
+            draft, sources = [], []
     return told
 
 
@@ -109,6 +122,7 @@ def test_the_lines_tell_the_tokens_and_origins_of_the_text(run: Any):
     told = read(split(out)[0])
     assert told.token_ids == found["token_ids"]
     assert told.origins == found["origins"]
+    assert told.sources == found["sources"]
     assert {"drafted", "corrected", "plain"} <= set(told.origins)
 
 
@@ -118,6 +132,8 @@ def test_the_lines_tell_the_counts_of_the_statistics(run: Any):
     assert told.drafted == numbers["drafted_token_count"]
     assert told.rounds == numbers["round_count"]
     assert told.origins.count("drafted") == numbers["accepted_token_count"]
+    for source in numbers["sources"]:
+        assert told.sources.count(source["name"]) == source["accepted_token_count"]
     prompt = len(found["prompt_token_ids"])
     assert all(kept == prompt + before for kept, before in told.kept)
     assert all(dropped == left for dropped, left in told.dropped)

@@ -11,6 +11,7 @@ from outrider.client import (
     Activity,
     ControllerView,
     Delta,
+    DraftEnd,
     EngineSeconds,
     Finished,
     FinishReason,
@@ -20,11 +21,15 @@ from outrider.client import (
     Peer,
     PeerState,
     Piece,
+    Report,
+    SourceStatistics,
     Started,
     Statistics,
     Status,
+    Token,
 )
 from outrider.messages import Rule
+from outrider.speculation import DRAFTERS
 from outrider_cli.chat.state import COMMANDS, Answer, ChatState
 from outrider_cli.render import (
     STYLES,
@@ -34,6 +39,7 @@ from outrider_cli.render import (
     Words,
     cut_lines,
     json_object,
+    source_style,
     statistics_lines,
     status_lines,
     visible,
@@ -158,6 +164,51 @@ def test_statistics_name_everything_a_user_asks_for():
         "seed": "42 (shared-noise)",
         "finished": "token limit",
     }
+
+
+MODEL_DRAFTS = SourceStatistics(
+    name="model",
+    drafted_token_count=20,
+    accepted_token_count=12,
+    decided_token_count=None,
+    agreed_token_count=None,
+    seconds=1.5,
+)
+SUFFIX = SourceStatistics(
+    name="suffix",
+    drafted_token_count=4,
+    accepted_token_count=3,
+    decided_token_count=80,
+    agreed_token_count=61,
+    seconds=0.0012,
+)
+
+
+def test_each_source_has_a_line_with_what_it_did_and_cost():
+    unused = replace(SUFFIX, name="prediction", drafted_token_count=0, accepted_token_count=0)
+    numbers = replace(STATISTICS, sources=(MODEL_DRAFTS, replace(unused, seconds=None), SUFFIX))
+    lines = statistics_lines(transcript_of(numbers), STATUS, NOTHING)
+    assert ["".join(words.text for words in line) for line in lines[3:7]] == [
+        "sources      drafted  accepted     would have been   cost",
+        "  model           20        12                 n/a   1.50 s, 75000 us a token",
+        "  prediction       0         0            61 of 80   n/a",
+        "  suffix           4         3            61 of 80   1.2 ms, 300 us a token",
+    ]
+    assert lines[4][0].style and lines[4][0].style != lines[6][0].style
+    idle = replace(SUFFIX, drafted_token_count=0, accepted_token_count=0)
+    assert shown(replace(STATISTICS, sources=(idle,)))["suffix"].endswith("   1.2 ms")
+
+
+def test_every_source_has_a_style_of_its_own():
+    assert len({source_style(name) for name in DRAFTERS} - {""}) == len(DRAFTERS)
+    assert source_style("of a later version") == ""
+
+
+def test_draft_steps_are_told_where_they_are_known():
+    numbers = replace(STATISTICS, draft_time=EngineSeconds(step_count=1))
+    assert shown(numbers)["drafted"] == (
+        "4 tokens, 3 accepted, acceptance rate 0.750, 1 draft step"
+    )
 
 
 def test_the_parts_of_the_time_add_up_to_the_whole():
@@ -288,10 +339,42 @@ def test_the_json_object_survives_json():
     assert found["prompt_token_ids"] == [0, 1, 2]
     assert found["token_ids"] == [7, 8, 9, 10, 11]
     assert found["origins"] == ["plain", "drafted", "drafted", "drafted", "corrected"]
+    assert found["sources"] == [None] * 5  # nothing was reported of the rounds
     assert (found["seed"], found["acceptance"]) == (42, "shared-noise")
     assert found["finish_reason"] == "token limit"
     assert found["models"]["draft"]["parameter_count"] == 2_000_000
     assert found["speedup"] == {"ratio": 2.5, "over_plain": 1.5, "same_text": True}
+
+
+def test_the_json_object_names_the_source_of_each_drafted_token():
+    a, b = Token(8, b"b"), Token(11, b"c")
+    report = Report(
+        round=2,
+        committed_token_count=4,
+        draft=(a, a, a),
+        accepted_token_count=2,
+        target=b,
+        draft_end=DraftEnd.LENGTH,
+        positions=(),
+        draft_sources=("suffix", "model", "model"),
+    )
+    origins = (Origin.DRAFTED, Origin.DRAFTED, Origin.CORRECTED)
+    transcript = transcript_of(replace(STATISTICS, sources=(MODEL_DRAFTS, SUFFIX)))
+    transcript.add(Delta((8, 8, 11), origins, (), report))
+    transcript.add(Delta((8, 8, 11), origins, (), replace(report, draft_sources=())))
+    found = json_object(transcript, STATUS, NOTHING)
+    assert found["sources"][5:] == ["suffix", "model", None, "model", "model", None]
+    told = found["statistics"]["sources"]
+    assert told[0]["agreed_token_count"] is None
+    assert told[1] == {
+        "name": "suffix",
+        "drafted_token_count": 4,
+        "accepted_token_count": 3,
+        "decided_token_count": 80,
+        "agreed_token_count": 61,
+        "seconds": 0.0012,
+        "microseconds_per_token": pytest.approx(300.0),
+    }
 
 
 def test_the_json_statistics_hold_every_number_and_the_ratios():

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from outrider.client import Candidate, DraftEnd, Position, Report, Token
 from outrider_cli.generate.verbose import round_lines
+from outrider_cli.render import source_style
 
 THE, KEY, MAIN = Token(284, b"The"), Token(1108, b" key"), Token(2191, b" main")
 
 
-def lines(
+def report(
     *draft: Token,
     accepted: int,
     target: Token = MAIN,
     committed: int = 11,
     positions: tuple[Position, ...] = (),
     end: DraftEnd = DraftEnd.LENGTH,
-) -> list[str]:
-    report = Report(
+    sources: tuple[str, ...] = (),
+) -> Report:
+    return Report(
         round=3,
         committed_token_count=committed,
         draft=draft,
@@ -26,8 +30,13 @@ def lines(
         target=target,
         draft_end=end,
         positions=positions,
+        draft_sources=sources,
     )
-    return list(round_lines(report))
+
+
+def lines(*draft: Token, **of_report: Any) -> list[str]:
+    told = round_lines(report(*draft, **of_report))
+    return ["".join(words.text for words in line) for line in told]
 
 
 def test_a_rejected_token_is_replaced_and_what_follows_is_dropped():
@@ -36,6 +45,7 @@ def test_a_rejected_token_is_replaced_and_what_follows_is_dropped():
         "[DRAFT] Token 1: 1108 (' key')",
         "[DRAFT] Token 2: 1108 (' key')",
         "[DRAFT] Token 3: 1108 (' key')",
+        "[SOURCE] model 0 to 3",
         "[VERIFY] Draft: 284 ('The'), Target: 284 ('The')",
         "[ACCEPT] Token 0 accepted",
         "[VERIFY] Draft: 1108 (' key'), Target: 2191 (' main')",
@@ -45,7 +55,7 @@ def test_a_rejected_token_is_replaced_and_what_follows_is_dropped():
 
 
 def test_a_draft_rejected_at_once_keeps_the_text_before_it():
-    assert lines(THE, accepted=0)[1:] == [
+    assert lines(THE, accepted=0)[2:] == [
         "[VERIFY] Draft: 284 ('The'), Target: 2191 (' main')",
         "[REJECT] Token 0 rejected, using target token",
         "[ROLLBACK] 1 draft token dropped, 11 tokens kept",
@@ -56,6 +66,7 @@ def test_a_fully_accepted_draft_brings_a_bonus():
     assert lines(THE, KEY, accepted=2) == [
         "[DRAFT] Token 0: 284 ('The')",
         "[DRAFT] Token 1: 1108 (' key')",
+        "[SOURCE] model 0 to 1",
         "[VERIFY] Draft: 284 ('The'), Target: 284 ('The')",
         "[ACCEPT] Token 0 accepted",
         "[VERIFY] Draft: 1108 (' key'), Target: 1108 (' key')",
@@ -66,6 +77,17 @@ def test_a_fully_accepted_draft_brings_a_bonus():
 
 def test_a_round_without_a_draft_is_plain():
     assert lines(accepted=0) == ["[PLAIN] Target: 2191 (' main')"]
+
+
+def test_the_sources_of_the_draft_are_named_and_each_has_its_colour():
+    sources = ("suffix", "suffix", "model", "prediction", "prediction")
+    told = report(THE, KEY, KEY, KEY, KEY, accepted=0, sources=sources)
+    styled = list(round_lines(told))
+    named = "".join(words.text for words in styled[5])
+    assert named == "[SOURCE] suffix 0 to 1, model 2, prediction 3 to 4"
+    styles = [line[0].style for line in styled[:5]]
+    assert styles == [source_style(source) for source in sources]
+    assert [words.style for words in styled[5]] == ["", styles[0], "", styles[2], "", styles[3]]
 
 
 # --- token texts ---
@@ -102,6 +124,7 @@ def test_the_candidates_stand_before_the_verdicts():
     bonus = Position((Candidate(MAIN, 1.0),), ())
     assert lines(THE, accepted=1, positions=(position, bonus)) == [
         "[DRAFT] Token 0: 284 ('The')",
+        "[SOURCE] model 0",
         "[STOP] 1 drafted: it has the length that was asked for",
         "[TOP] Token 0: 284 ('The') p 0.750 q 0.500",
         "[TOP] Token 1: 2191 (' main') p 1.000 q -",
@@ -130,4 +153,4 @@ def test_a_position_whose_candidates_are_unknown_has_its_line():
 @pytest.mark.parametrize("end", list(DraftEnd))
 def test_why_drafting_ended_is_one_line_for_every_reason(end: DraftEnd):
     shown = lines(THE, accepted=1, positions=(Position((), ()),), end=end)
-    assert shown[1] == f"[STOP] 1 drafted: {end.value}"
+    assert shown[2] == f"[STOP] 1 drafted: {end.value}"
