@@ -39,6 +39,7 @@ from orchestrator.chat.template import ChatTemplate
 from outrider import wire
 from outrider.errors import InvalidRequest
 from outrider.sampling import NUMBERS, SamplingParameters
+from outrider.speculation import MODEL
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -367,10 +368,11 @@ def report_of(
     decoder: codecs.IncrementalDecoder,
 ) -> dict[str, Any]:
     """Return the tokens and the round of a delta; the first token is the text's number `first`."""
-    number = delta.report.round
+    number, sources = delta.report.round, _sources(delta.report)
     report: dict[str, Any] = {
         "tokens": [
-            _reported(token, first + i, number, decoder.decode(token.text))
+            # A round's accepted tokens are the first of its draft.
+            _reported(token, first + i, number, decoder.decode(token.text), sources[i : i + 1])
             for i, token in enumerate(committed_tokens(delta))
         ]
     }
@@ -379,7 +381,14 @@ def report_of(
     return report
 
 
-def _reported(token: CommittedToken, position: int, round_number: int, text: str) -> dict[str, Any]:
+def _sources(report: messages.RoundReport) -> list[str]:
+    """Return who proposed each draft token of a round."""
+    return list(report.draft_sources) or [MODEL] * len(report.draft)
+
+
+def _reported(
+    token: CommittedToken, position: int, round_number: int, text: str, source: list[str]
+) -> dict[str, Any]:
     shape: dict[str, Any] = {
         "id": token.token_id,
         "text": text,
@@ -387,6 +396,8 @@ def _reported(token: CommittedToken, position: int, round_number: int, text: str
         "position": position,
         "round": round_number,
     }
+    if source and token.origin == "drafted":
+        shape["source"] = source[0]
     if token.logprob is not None:
         shape["logprob"] = finite(token.logprob.log_probability)
     return shape
@@ -399,6 +410,7 @@ def _round(report: messages.RoundReport, seconds: float) -> dict[str, Any]:
     return {
         "round": report.round,
         "draft": draft,
+        "sources": _sources(report),
         "accepted": accepted,
         "rejected": draft[accepted] if accepted < len(draft) else None,
         "target": _decode(report.target.text),

@@ -54,6 +54,24 @@ export class Generation {
     return tokens;
   }
 
+  /** What each source of draft tokens did; what nobody tells is NaN. */
+  get sources() {
+    const told = this.end?.statistics?.sources ?? [];
+    return told.length ? told.map(finalSource) : this.liveSources();
+  }
+
+  liveSources() {
+    const known = new Map();
+    for (const round of this.rounds.values())
+      for (const [i, name] of (round.sources ?? []).entries()) {
+        const source = known.get(name) ?? { name, drafted: 0, accepted: 0, decided: NaN, seconds: NaN };
+        known.set(name, source);
+        source.drafted += 1;
+        source.accepted += i < round.accepted;
+      }
+    return [...known.values()];
+  }
+
   get numbers() {
     return this.end?.statistics ? finalNumbers(this.end.statistics) : this.liveNumbers();
   }
@@ -79,6 +97,17 @@ export class Generation {
 
 function overAlone(rate) {
   return `over ${rate.toFixed(1)} of the target alone`;
+}
+
+function finalSource(source) {
+  return {
+    name: source.name,
+    drafted: source.drafted_token_count ?? 0,
+    accepted: source.accepted_token_count ?? 0,
+    decided: source.decided_token_count ?? NaN,
+    agreed: source.agreed_token_count ?? NaN,
+    seconds: source.duration ? seconds(source.duration) : NaN,
+  };
 }
 
 function finalNumbers(statistics) {

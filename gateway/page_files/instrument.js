@@ -2,6 +2,7 @@
 
 import { NOTHING, at, count, fixed, make, ratio, seconds, setText, time, visible, word } from "./base.js";
 import { DRAFT_ENDS, ORIGINS, phases, whyNothingWasDrafted } from "./generation.js";
+import { describeSource, showSources, tokenMark } from "./sources.js";
 import { state } from "./state.js";
 
 const CHART_ROUNDS = 64;
@@ -15,10 +16,12 @@ function tokenElement(token, index) {
   const text = token.text;
   const origin = word(token.origin, "TOKEN_ORIGIN_");
   const classes = ["token"];
-  if (origin in ORIGINS) classes.push(origin);
+  const mark = token.source ? tokenMark(token.source, state.generation.tokens[index - 1]?.source) : {};
+  if (origin in ORIGINS) classes.push(mark.classes ?? origin);
   if (text.startsWith("\n")) classes.push("break");
   if (!text) classes.push("blank");
   const element = make("span", { classes: classes.join(" "), tabindex: "-1", "data-index": index }, text);
+  if (mark.letter) element.dataset.mark = mark.letter;
   const rejected = state.generation.rounds.get(token.round)?.rejected;
   if (origin === "corrected" && rejected) element.dataset.rejected = visible(rejected);
   return element;
@@ -89,6 +92,7 @@ function tipRows(token) {
   const round = state.generation.rounds.get(token.round);
   const rows = [
     ["origin", [origin ? `${origin}: ${ORIGINS[origin] ?? ""}` : "not reported"]],
+    ...(token.source ? [["source", [describeSource(token.source)]]] : []),
     ["position", [String(token.position ?? NOTHING)]],
   ];
   const seconds = Number.isFinite(round?.seconds) ? `, ${time(round.seconds)}` : "";
@@ -320,6 +324,6 @@ export function redraw() {
   drawing = true;
   requestAnimationFrame(() => {
     drawing = false;
-    for (const show of [showLegend, showWhy, showTiles, showChart, showPhases, showTrips]) show();
+    for (const show of [showLegend, showWhy, showTiles, showChart, showSources, showPhases, showTrips]) show();
   });
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.support.browser import Browser, chromium, until
 from tests.support.scripted_gateway import Round, Script, serving
 
+_SUFFIX, _MIXED = ["suffix"] * 6, ["suffix", "suffix", "model", "model", "model", "model"]
 _ROUNDS = (
     Round([], 0, "\n   ", "prompt", 0.081),
     Round([' """', "Return", " the", " config"], 2, " a"),
@@ -25,8 +26,8 @@ _ROUNDS = (
     Round([" no", " mapping", '")', "\n   "], 4, " return"),
     Round([" data"], 1, "\n", "end_of_text"),
     Round(["\n\n", "def", " write", "_config", "(path", ","], 6, " data"),
-    Round(["):", "\n   ", " with", " open", "(path", ",", ' "w', '")'], 8, " as", "enough"),
-    Round([" f", ":\n       ", " f", "."], 2, " json"),
+    Round(["):", "\n   ", " with", " open", "(path", ","], 6, ' "w"', "enough", sources=_SUFFIX),
+    Round([") as", " f", ":\n       ", " f", ".", "write"], 3, " json", sources=_MIXED),
     Round([".", "dump", "(data", ",", " f", ")"], 5, ",", "enough"),
     Round([" indent", "=", "2", ")"], 2, "4"),
     Round([")", "\n"], 2, "\n"),

@@ -31,6 +31,7 @@ class Round:
     target: str
     draft_end: str = "length"
     seconds: float = 0.05
+    sources: Sequence[str] = ()  # of each draft token; none: all are the model's
 
     @property
     def origin(self) -> str:
@@ -40,10 +41,18 @@ class Round:
         return "bonus" if self.accepted == len(self.draft) else "corrected"
 
     @property
-    def tokens(self) -> list[tuple[str, str]]:
-        """Text and origin of what it commits."""
-        kept = [(text, "drafted") for text in self.draft[: self.accepted]]
-        return [*kept, (self.target, self.origin)]
+    def tokens(self) -> list[tuple[str, Json]]:
+        """Text, origin and source of what it commits."""
+        kept = list(zip(self.draft, self.who, strict=True))[: self.accepted]
+        drafted: list[tuple[str, Json]] = [
+            (text, {"origin": "drafted", "source": source}) for text, source in kept
+        ]
+        return [*drafted, (self.target, {"origin": self.origin})]
+
+    @property
+    def who(self) -> list[str]:
+        """Who proposed each draft token."""
+        return list(self.sources) or ["model"] * len(self.draft)
 
 
 @dataclass
@@ -57,6 +66,7 @@ class Script:
     error: str = ""  # ends the stream in place of the last message
     cut: bool = False  # the stream just ends
     reports: bool = True  # where tokens come from; without, ids alone, as of llama-server
+    names_sources: bool = True  # an older gateway does not
     piece: int = 1 << 20  # bytes written to the network at a time
 
     def messages(self) -> Iterator[Json]:
@@ -66,6 +76,10 @@ class Script:
             message = self._message(number, round_, position)
             if not self.reports:
                 message = {**message, "tokens": [t["id"] for t in message["tokens"]], "round": None}
+            elif not self.names_sources:
+                message["round"].pop("sources")
+                for token in message["tokens"]:
+                    token.pop("source", None)
             yield message
             position += len(round_.tokens)
         if self.error:
@@ -78,12 +92,12 @@ class Script:
             {
                 "id": 300 + sum(text.encode()),
                 "text": text,
-                "origin": origin,
+                **where_from,
                 "logprob": math.log(0.55 + 0.4 * math.sin(position + i) ** 2),
                 "position": position + i,
                 "round": number,
             }
-            for i, (text, origin) in enumerate(round_.tokens)
+            for i, (text, where_from) in enumerate(round_.tokens)
         ]
         content = "".join(text for text, _ in round_.tokens)
         if number == len(self.rounds):
@@ -92,6 +106,7 @@ class Script:
         report = {
             "round": number,
             "draft": list(round_.draft),
+            "sources": round_.who,
             "accepted": round_.accepted,
             "rejected": rejected,
             "target": round_.target,
@@ -128,7 +143,30 @@ class Script:
             "verify_network_duration": f"{0.11 * generating:.9f}s",
             "controller": {"target_alone_token_rate": 22.2},
             "wire_byte_count": "4821",
+            "draft_time": {"step_count": 3 * sum(bool(each.draft) for each in self.rounds)},
+            **({"sources": self._sources} if self.names_sources else {}),
         }
+
+    @property
+    def _sources(self) -> list[Json]:
+        return [self._source(name) for name in dict.fromkeys(self._who())]
+
+    def _who(self) -> Iterator[str]:
+        for round_ in self.rounds:
+            yield from round_.who
+
+    def _source(self, name: str) -> Json:
+        accepted = sum(each.who[: each.accepted].count(name) for each in self.rounds)
+        drafted = [*self._who()].count(name)
+        told: Json = {
+            "name": name,
+            "drafted_token_count": drafted,
+            "accepted_token_count": accepted,
+            "duration": f"{drafted * (0.0052 if name == 'model' else 0.000031):.9f}s",
+        }
+        if name != "model":  # as under rejection
+            told |= {"decided_token_count": 2 * drafted, "agreed_token_count": drafted + accepted}
+        return told
 
 
 STATUS: Json = {

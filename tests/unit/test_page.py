@@ -7,6 +7,7 @@ import re
 import pytest
 
 from gateway.page import INDEX, PARTS, headers
+from outrider.speculation import DRAFTERS
 
 HTML = PARTS[INDEX].decode()
 SCRIPTS = {name: text.decode() for name, text in PARTS.items() if name.endswith(".js")}
@@ -44,6 +45,16 @@ def test_every_part_is_used():
     assert set(PARTS) == {INDEX, "style.css", *SCRIPTS}
     imported = {each for text in SCRIPTS.values() for each in re.findall(r'"\./([^"]+)"', text)}
     assert imported | {"main.js"} == set(SCRIPTS)
+
+
+def test_every_source_has_a_letter_words_and_a_colour():
+    known = SCRIPTS["sources.js"]
+    table = known[known.index("const SOURCES") : known.index("};")]
+    told = re.findall(r'^  ([a-z]+): \["([A-Z])", "[^"]+"\],$', table, re.MULTILINE)
+    assert [name for name, _ in told] == list(DRAFTERS)
+    assert len({letter for _, letter in told}) == len(told)
+    coloured = re.findall(r"\.drafted\.from-([a-z]+) {", PARTS["style.css"].decode())
+    assert {"model", *coloured} == set(DRAFTERS)  # the model has the colour of all that is drafted
 
 
 def test_no_attribute_holds_code_or_style():

@@ -1,0 +1,74 @@
+// The sources of draft tokens: who there is, who proposed a token, and what each did.
+
+import { NOTHING, at, count, fixed, make, ratio } from "./base.js";
+import { state } from "./state.js";
+
+// A letter stands where a source begins, so that no colour is needed to tell it.
+const SOURCES = {
+  model: ["M", "the draft model"],
+  prediction: ["P", "the text that the request expects"],
+  forced: ["F", "what the grammar leaves no choice about"],
+  suffix: ["S", "what followed the same words before"],
+  ngram: ["N", "n-grams of texts"],
+  past: ["T", "past texts"],
+};
+
+const classesOf = (name) => (name in SOURCES ? `drafted from-${name}` : "drafted");
+const letterOf = (name) => SOURCES[name]?.[0] ?? "?";
+
+/** Return what marks a token of a source behind one of `before`; the model has a letter only behind others. */
+export function tokenMark(name, before) {
+  const begins = name !== before && (name !== "model" || Boolean(before));
+  return { classes: classesOf(name), letter: begins ? letterOf(name) : "" };
+}
+
+export const describeSource = (name) => `${name}${name in SOURCES ? `: ${SOURCES[name][1]}` : ""}`;
+
+const chip = (name) =>
+  make(
+    "span",
+    { classes: `mark ${classesOf(name)}`, title: SOURCES[name]?.[1] ?? "", "data-mark": letterOf(name) },
+    name,
+  );
+
+/** Count the text's drafted tokens by source, where more than the model drafted. */
+function showSourceLegend() {
+  const counts = new Map();
+  for (const { source } of state.generation?.tokens ?? [])
+    if (source) counts.set(source, (counts.get(source) ?? 0) + 1);
+  const isPlain = [...counts.keys()].every((name) => name === "model");
+  at("source-legend").hidden = isPlain;
+  at("source-legend").replaceChildren(
+    ...[...(isPlain ? [] : counts)].map(([name, number]) =>
+      make("li", {}, make("span", { classes: "number" }, String(number)), " ", chip(name)),
+    ),
+  );
+}
+
+function row(source) {
+  const { name, drafted, accepted, decided, agreed, seconds } = source;
+  const numbers = [
+    drafted,
+    accepted,
+    Number.isFinite(decided) ? `${agreed} of ${decided}` : NOTHING,
+    fixed(1e6 * ratio(seconds, drafted), 0),
+  ];
+  return make(
+    "tr",
+    {},
+    make("th", { scope: "row" }, chip(name)),
+    ...numbers.map((number) => make("td", { classes: "number" }, String(number))),
+  );
+}
+
+/** Show what each source did: while the text comes, as far as the rounds tell. */
+export function showSources() {
+  showSourceLegend();
+  const sources = state.generation?.sources ?? [];
+  at("sources").hidden = !sources.length;
+  at("no-sources").hidden = sources.length > 0;
+  at("no-sources").textContent = state.generation?.numbers.drafted ? "not told" : "nothing drafted yet";
+  at("source-rows").replaceChildren(...sources.map(row));
+  const steps = state.generation?.end?.statistics?.draft_time?.step_count;
+  at("steps").textContent = steps == null ? "" : count(steps, "draft step");
+}

@@ -1,0 +1,122 @@
+"""Who drafted, on the page in a real Chromium."""
+
+from __future__ import annotations
+
+import pytest
+
+from outrider.speculation import DRAFTERS
+from tests.browser.test_page import CONTRAST
+from tests.support.browser import Browser, until
+from tests.support.scripted_gateway import Gateway, Round, Script
+
+pytestmark = pytest.mark.browser
+
+ROUNDS = (
+    Round([], 0, " upon", "prompt"),
+    Round([" a", " time", ","], 3, " there", sources=["model", "suffix", "suffix"]),
+    Round([" was", " one", " dog"], 1, " a", sources=["suffix", "suffix", "prediction"]),
+    Round([" fox", "!"], 2, " and", sources=["suffix", "model"]),
+)
+LETTER = "return getComputedStyle(document.querySelector(arguments[0]), '::before').content"
+
+
+def generate(page: Browser, gateway: Gateway, script: Script, word: str = "Done") -> None:
+    gateway.script = script
+    page.click("#generate")
+    until(lambda: page.text("#state").startswith(word))
+
+
+def table(page: Browser) -> list[list[str]]:
+    script = """
+    const rows = [...document.querySelectorAll("#source-rows tr")];
+    return rows.map((row) => [...row.cells].map((cell) => cell.textContent));
+    """
+    return list(page.run(script))
+
+
+def test_drafted_tokens_are_told_apart_by_colour_and_by_letter(page: Browser, gateway: Gateway):
+    generate(page, gateway, Script(ROUNDS))
+    assert page.texts(".token.drafted.from-model") == [" a", "!"]
+    assert page.texts(".token.drafted.from-suffix") == [" time", ",", " was", " fox"]
+    model, suffix = (page.style(f".token.from-{name}", "color") for name in ("model", "suffix"))
+    assert model != suffix
+    assert page.run(LETTER, ".token.from-suffix") == '"S"'
+    assert page.run(LETTER, ".token.from-model") == "none"
+    # The first of a run, and the model where it goes on behind another.
+    assert page.texts(".token[data-mark]") == [" time", " was", " fox", "!"]
+    assert page.run(LETTER, ".token.from-suffix + .token.from-model") == '"M"'
+    assert page.texts("#legend li")[0] == "6 drafted"
+    assert page.texts("#source-legend li") == ["2 model", "4 suffix"]
+    page.hover(".token.from-suffix")
+    told = dict(zip(page.texts("#tip dt"), page.texts("#tip dd"), strict=True))
+    assert told["source"] == "suffix: what followed the same words before"
+
+
+def test_the_table_tells_what_each_source_did_and_cost(page: Browser, gateway: Gateway):
+    generate(page, gateway, Script(ROUNDS))
+    until(lambda: page.text("#steps") == "9 draft steps")
+    assert table(page) == [
+        ["model", "2", "2", "\u2013", "5200"],
+        ["suffix", "5", "4", "9 of 10", "31"],
+        ["prediction", "1", "0", "1 of 2", "31"],
+    ]
+    assert not page.shown("#no-sources")
+
+
+def test_the_table_is_live_as_far_as_the_rounds_tell(page: Browser, gateway: Gateway):
+    gateway.script = Script(ROUNDS * 40, pace=0.1)
+    page.click("#generate")
+    until(lambda: len(table(page)) == 3)
+    assert [row[3:] for row in table(page)] == [["\u2013", "\u2013"]] * 3
+    assert page.text("#steps") == ""
+    page.press("Escape")
+    until(lambda: page.text("#state").startswith("Cancelled"))
+
+
+def test_where_the_model_drafts_alone_no_letter_and_no_second_legend_is_there(
+    page: Browser, gateway: Gateway
+):
+    generate(page, gateway, Script([Round([" a"], 1, " b")]))
+    assert not page.shown("#source-legend")
+    assert page.count(".token[data-mark]") == 0
+    assert [row[0] for row in table(page)] == ["model"]
+
+
+def test_a_gateway_that_names_no_sources_is_not_said_to_have_drafted_nothing(
+    page: Browser, gateway: Gateway
+):
+    assert page.text("#no-sources") == "nothing drafted yet"
+    generate(page, gateway, Script(ROUNDS, names_sources=False))
+    until(lambda: page.text("#no-sources") == "not told")
+    assert page.count(".token.drafted") == 6 and page.count(".token[class*=from-]") == 0
+    assert not page.shown("#sources") and not page.shown("#source-legend")
+
+
+def test_a_source_of_a_later_version_is_shown_with_its_name(page: Browser, gateway: Gateway):
+    image = "<img src=x onerror='window.hit=1'>"
+    generate(page, gateway, Script([Round([" a"], 1, " b", sources=[image])]))
+    assert page.run(LETTER, ".token.drafted") == '"?"'
+    assert table(page)[0][0] == image and page.count("img") == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1100])
+def test_every_source_can_be_read_and_fits(
+    page: Browser, gateway: Gateway, scheme: str, width: int
+):
+    page.resize(width, 700)
+    page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
+    rounds = [Round([" word", "\n"] * 9, 18, " b", sources=[name] * 18) for name in DRAFTERS]
+    generate(page, gateway, Script(rounds * 60))
+    for name in DRAFTERS:
+        for place in (f".token.from-{name}", f"#sources .from-{name}"):
+            assert 4.5 <= page.run(CONTRAST, place) <= 21, (name, place)
+    colours = {page.style(f".token.from-{name}", "color") for name in DRAFTERS}
+    letters = {page.run(LETTER, f"#sources .from-{name}") for name in DRAFTERS}
+    assert len(colours) == len(letters) == len(DRAFTERS)
+    assert page.run("return document.documentElement.scrollWidth") == width
+    box, rows = page.run(
+        "return ['section:has(#sources)', '#sources'].map((s) =>"
+        " document.querySelector(s).getBoundingClientRect().right)"
+    )
+    assert rows < box
