@@ -65,7 +65,7 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
             keep_token_count=options.keep_token_count,
         ),
         cache_salt=options.cache_salt,
-        prediction=messages.Prediction(text=options.prediction) if options.prediction else None,
+        prediction=_write_prediction(options.prediction),
     )
     for token, bias in options.logit_bias:
         named = {"text": token} if isinstance(token, str) else {"token_id": token}
@@ -76,6 +76,15 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
         ids = wire.read_ids("prompt", prompt, INT32_MAX)
         request.prompt_tokens.token_ids.extend(ids)
     return request
+
+
+def _write_prediction(prediction: str | Sequence[int]) -> messages.Prediction | None:
+    if not prediction:
+        return None
+    if isinstance(prediction, str):
+        return messages.Prediction(text=check_text("prediction", prediction))
+    ids = wire.read_ids("prediction", prediction, INT32_MAX)
+    return messages.Prediction(tokens=messages.PromptTokens(token_ids=ids))
 
 
 def _write_speculative(options: GenerateOptions) -> messages.SpeculativeOptions:

@@ -54,7 +54,7 @@ class GenerateOptions:
     truncate_prompt: bool = False  # drop the middle of a prompt that is too long
     shift: bool = False  # continue when the context is full, without half of it
     keep_token_count: int = 0  # tokens at the start that are never dropped; -1: the prompt
-    prediction: str = ""  # the completion is expected to be much like it
+    prediction: str | tuple[int, ...] = ""  # the completion is expected to be much like it
     cache_salt: str = ""  # only generations with the same one share cached prefixes
     enabled: bool = True  # whether to speculate
     n_max: int | None = None

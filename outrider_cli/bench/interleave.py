@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
 from outrider.client import Delta, EngineSeconds, Finished, GenerateOptions, OutriderClient
@@ -55,6 +55,8 @@ class Outrider:
     variant: Variant
     client: OutriderClient
     pids: Mapping[str, int]
+    texts: Mapping[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+    """What follows a prompt, where that is known: sent as the prediction of those that predict."""
 
     async def generate(
         self,
@@ -67,6 +69,8 @@ class Outrider:
         """Generate once. Raises CallFailed."""
         asked = GenerateOptions(token_limit=token_limit, sampling=sampling, seed=seed)
         options = replace(asked, **self.variant.changes)
+        if self.variant.predicts:
+            options = replace(options, prediction=self.texts[tuple(prompt)])
         begin, deltas, finished = time.perf_counter(), list[tuple[float, int]](), None
         async with aclosing(self.client.generate(prompt, options)) as events:
             async for event in events:

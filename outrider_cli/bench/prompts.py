@@ -55,16 +55,16 @@ class Tasks:
     path: Path
     kind: str
 
-    def read(self) -> list[tuple[list[int], int]]:
-        """Return the prompts, and how many tokens of text follow each.
+    def read(self) -> list[tuple[list[int], list[int]]]:
+        """Return the prompts, and the text that follows each.
 
         Raises InvalidRequest for another file, or one without such tasks.
         """
-        found: dict[str, list[tuple[list[int], int]]] = {}
+        found: dict[str, list[tuple[list[int], list[int]]]] = {}
         try:
             for each in json.loads(self.path.read_text(encoding="utf-8")):
-                prompt = [int(token_id) for token_id in each["prompt"]]
-                found.setdefault(each["kind"], []).append((prompt, len(each["text"])))
+                prompt, text = ([int(i) for i in each[name]] for name in ("prompt", "text"))
+                found.setdefault(each["kind"], []).append((prompt, text))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidRequest("tasks", f"{self.path} holds none: {error!r}") from None
         if self.kind not in found:
@@ -73,7 +73,7 @@ class Tasks:
 
 
 def task_prompts(
-    tasks: Sequence[tuple[list[int], int]], wanted: int, token_limit: int, context: int
+    tasks: Sequence[tuple[list[int], Sequence[int]]], wanted: int, token_limit: int, context: int
 ) -> Iterator[list[int]]:
     """Return the prompts of tasks, in their order, at least as many as wanted.
 
@@ -83,9 +83,10 @@ def task_prompts(
     if wanted > len(tasks):
         reason = f"needs {wanted} tasks with those for warming up; the file has {len(tasks)}"
         raise InvalidRequest("prompts", reason)
-    for prompt, count in tasks:
-        if token_limit > count:
-            raise InvalidRequest("tokens", f"must be at most {count}, the length of a task's text")
+    for prompt, text in tasks:
+        if token_limit > len(text):
+            most = f"must be at most {len(text)}, the length of a task's text"
+            raise InvalidRequest("tokens", most)
         if len(prompt) + token_limit > context:
             size = f"{len(prompt)} + {token_limit}"
             raise InvalidRequest("tokens", f"{size} do not fit a context of {context}; see --ctx")

@@ -67,10 +67,12 @@ async def _run_here(
         wanted = sum(settings.users) * (settings.repetitions + 1)
         prompts = await services.watch(make_prompts(settings, target.model, client, result, wanted))
         bench = Bench(settings, prompts, progress.say, settings.seed)
+        known = settings.tasks.read() if settings.tasks else ()
+        texts = {tuple(prompt): tuple(text) for prompt, text in known}
         for index, users in enumerate(settings.users):
             swept = (*settings.variants, *(settings.lengths if index == 0 else ()))
             mine = [_salted(variant, settings) for variant in swept]
-            ours = [*(Outrider(variant, client, services.pids) for variant in mine), *others]
+            ours = [*(Outrider(each, client, services.pids, texts) for each in mine), *others]
             peer_plan = _plan_peer(settings, target.model, draft.model, users, result)
             async with running_peers(peer_plan, progress.say) as peers:
                 await services.watch(_run_block(bench, ours, peers, users, result))

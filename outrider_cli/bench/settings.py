@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from outrider.errors import InvalidRequest
 from outrider.sampling import SamplingParameters
 from outrider_cli.bench.prompts import Tasks
 from outrider_cli.bench.variants import Variant
@@ -33,3 +34,7 @@ class Settings:
     peer: Path | None = None
     peer_variants: tuple[Variant, ...] = ()
     peer_options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.tasks is None and any(variant.predicts for variant in self.variants):
+            raise InvalidRequest("variants", "predict only texts that are known: see --tasks")

@@ -14,6 +14,7 @@ from outrider_cli.bench.peer_drafters import PeerDrafter, draft_model
 PLAIN = "plain"
 SERIAL = "serial"
 PEER = "llama-server"
+PREDICTION = "prediction"
 
 _SERIAL_LENGTH = 3
 _FIXED = {"policy": Policy.FIXED, "n_max": _SERIAL_LENGTH}
@@ -30,6 +31,11 @@ class Variant:
     """Of every draft, where it is fixed."""
     peer_drafters: tuple[PeerDrafter, ...] = ()
     """In the order in which a peer asks them."""
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it is sent the text that will follow, as a caller who knows it would."""
+        return PREDICTION in self.changes.get("drafters", ())
 
 
 NAMED = {

@@ -121,6 +121,9 @@ def test_variants_and_users_take_turns(tmp_path: Path):
     assert "\nserial " in out and "\nusers at once: " in out
 
 
+PREDICTED = ("accepted_prediction_token_count", "rejected_prediction_token_count")
+
+
 def test_a_peer_takes_turns_too(tmp_path: Path):
     server = tmp_path / "llama-server"
     server.write_text(SERVER)
@@ -130,11 +133,12 @@ def test_a_peer_takes_turns_too(tmp_path: Path):
     peer = ("--peer", f"llama-server={server}", "--peer-draft-lengths", "2")
     peer += ("--peer-drafters", "ngram-mod/8+draft-simple/3")
     asked = ("--temperature", "0.8", "--users", "2", "--tasks", f"{tmp_path}/tasks.json:extract")
-    made, out = measured(tmp_path, "--variants", "plain,rejection", *asked, *peer)
+    made, out = measured(tmp_path, "--variants", "plain,rejection,only:prediction", *asked, *peer)
     (block,) = made["pairs"][0]["blocks"]
     summaries = {each["variant"]: each for each in block["variants"]}
     pair = "llama-server ngram-mod/8+draft-simple/3"
-    assert list(summaries) == ["plain", "rejection", "llama-server", "llama-server n=2", pair]
+    ours = ["plain", "rejection", "only:prediction"]
+    assert list(summaries) == [*ours, "llama-server", "llama-server n=2", pair]
     assert summaries[pair]["token_count"] == 2 * 2 * 16
     # All variants of a repetition have the same two prompts.
     mine = [len(task.prompt) for task in tasks if task.kind == "extract"]
@@ -143,6 +147,9 @@ def test_a_peer_takes_turns_too(tmp_path: Path):
         lengths = [trial["told"][count] for trial in turn["trials"]]
         first = 2 + 2 * turn["repetition"]  # two were for warming up
         assert lengths == mine[first : first + 2]
+        if turn["variant"] in ours:
+            predicted = [sum(map(trial["told"].get, PREDICTED)) for trial in turn["trials"]]
+            assert predicted == [16 if turn["variant"] == "only:prediction" else 0] * 2
     drafted = summaries["llama-server n=2"]
     assert drafted["acceptance"]["value"] == 0.5
     assert drafted["tokens_per_round"]["value"] == 15 / 8

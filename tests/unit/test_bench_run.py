@@ -6,10 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from typing import Any, cast
 
-from outrider.client import EngineSeconds, Finished, FinishReason
+import pytest
+
+from outrider.client import (
+    Delta,
+    EngineSeconds,
+    Finished,
+    FinishReason,
+    GenerateOptions,
+    Origin,
+    write_request,
+)
+from outrider.errors import InvalidRequest
 from outrider.sampling import GREEDY, SamplingParameters
-from outrider_cli.bench.interleave import Bench, make_trial
+from outrider_cli.bench.interleave import Bench, Outrider, make_trial
 from outrider_cli.bench.prompts import Tasks
 from outrider_cli.bench.records import Generated
 from outrider_cli.bench.settings import Settings
@@ -98,6 +110,35 @@ async def test_all_contenders_of_a_repetition_have_the_same_task():
         await bench.take_turns(ours, 1, repetition, "1 user")
     for writer in ours:
         assert [prompt for prompt, _, _ in writer.asked] == [[0], [1], [2]]
+
+
+@dataclass
+class Asked:
+    """A client that notes down what is asked of it, and generates one token."""
+
+    options: list[GenerateOptions] = field(default_factory=list)
+
+    async def generate(self, prompt: Sequence[int], options: GenerateOptions) -> Any:
+        self.options.append(options)
+        yield Delta((7,), (Origin.PLAIN,), ())
+        yield Finished(FinishReason.TOKEN_LIMIT, STATISTICS)
+
+
+async def test_the_text_of_a_task_is_the_prediction_of_those_that_predict():
+    client, texts = Asked(), {(1, 2): (3, 4), (5,): (6,)}
+    for variant in named_variants(("plain", "only:suffix", "only:prediction"), greedy=True):
+        ours = Outrider(variant, cast(Any, client), {}, texts)
+        await ours.generate([1, 2], 1, GREEDY, 1, lambda: None)
+    assert [options.prediction for options in client.options] == ["", "", (3, 4)]
+    request = write_request([1, 2], client.options[2])
+    assert list(request.prediction.tokens.token_ids) == [3, 4]
+
+
+def test_a_prediction_without_tasks_is_refused():
+    predicting = tuple(named_variants(("only:prediction",), greedy=True))
+    with pytest.raises(InvalidRequest, match="variants: predict only texts that are known"):
+        replace(SETTINGS, variants=predicting)
+    replace(SETTINGS, variants=predicting, tasks=Tasks(Path("tasks.json"), "rewrite"))
 
 
 async def test_a_turn_has_a_trial_for_every_user():

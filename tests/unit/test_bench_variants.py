@@ -95,6 +95,11 @@ def test_drafters_are_pinned_behind_the_variants_that_have_a_name():
     assert GenerateOptions(**two.changes).speculation == {"enabled": True, **two.changes}
 
 
+def test_only_who_names_the_prediction_is_sent_one():
+    variants = named_variants(("measured", "only:suffix", "only:prediction+model"), greedy=True)
+    assert [variant.name for variant in variants if variant.predicts] == ["only:prediction+model"]
+
+
 def test_a_drafter_that_is_not_known_is_refused():
     with pytest.raises(InvalidRequest, match="drafters: 'lookup' is none of model, prediction"):
         named_variants(("only:suffix+lookup",), greedy=True)
@@ -108,7 +113,7 @@ def test_the_prompts_of_a_kind_are_read_from_a_file_of_tasks(tmp_path: Path):
     write_tasks(tmp_path / "tasks.json", tasks)
     read = Tasks(tmp_path / "tasks.json", "extract").read()
     mine = [task for task in tasks if task.kind == "extract"]
-    assert read == [(list(task.prompt), 20) for task in mine]
+    assert read == [(list(task.prompt), list(task.text)) for task in mine]
     assert list(task_prompts(read, 2, 20, 4096)) == [list(task.prompt) for task in mine]
     with pytest.raises(InvalidRequest, match=r"prompts: needs 3 tasks .*; the file has 2"):
         task_prompts(read, 3, 20, 4096)
@@ -116,16 +121,17 @@ def test_the_prompts_of_a_kind_are_read_from_a_file_of_tasks(tmp_path: Path):
 
 def test_a_text_that_a_task_does_not_have_is_refused():
     with pytest.raises(InvalidRequest, match="tokens: must be at most 20"):
-        task_prompts([([1, 2, 3], 20)], 1, 21, 4096)
+        task_prompts([([1, 2, 3], [4] * 20)], 1, 21, 4096)
     with pytest.raises(InvalidRequest, match=r"3 \+ 20 do not fit a context of 16"):
-        task_prompts([([1, 2, 3], 20)], 1, 20, 16)
+        task_prompts([([1, 2, 3], [4] * 20)], 1, 20, 16)
 
 
 def test_what_holds_no_such_tasks_is_refused(tmp_path: Path):
     file = tmp_path / "tasks.json"
     with pytest.raises(InvalidRequest, match=r"tasks: .* holds none: FileNotFoundError"):
         Tasks(file, "prose").read()
-    for wrong in ("{", "[1]", '[{"kind": "prose"}]', "3"):
+    no_text = '[{"kind": "prose", "prompt": [1], "text": 3}]'
+    for wrong in ("{", "[1]", '[{"kind": "prose"}]', no_text, "3"):
         file.write_text(wrong)
         with pytest.raises(InvalidRequest, match="holds none"):
             Tasks(file, "prose").read()
