@@ -392,4 +392,33 @@ MISTAKES = (
         "        if True:\n",
         ("tests/unit/test_lark.py",),
     ),
+    # --- what is told of sources ---
+    Mistake(
+        "a source keeps what it had accepted behind a stop sequence",
+        "orchestrator/core/counts.py",
+        "            self.sources[name].accepted -= 1\n",
+        "            pass\n",
+        (f"{GENERATION}::test_a_stop_sequence_takes_back_what_was_committed_behind_it",),
+    ),
+    Mistake(
+        "the model would have had the token accepted that the text did not take",
+        "orchestrator/core/remote_draft.py",
+        "count if agrees else count - 1",
+        "count",
+        (f"{GENERATION}::test_what_the_model_would_have_had_accepted_is_counted_used_or_not",),
+    ),
+    Mistake(
+        "decodes that only read count as steps of the draft",
+        "outrider/engine/host.py",
+        "spent.steps += bool(its_rows)",
+        "spent.steps += 1",
+        ("tests/engine/test_host.py::test_steps_are_the_decodes_that_gave_rows",),
+    ),
+    Mistake(
+        "what nobody tells of a source is a 0 in the metrics",
+        "gateway/metrics.py",
+        '    if source.HasField("decided_token_count"):\n',
+        "    if True:\n",
+        ("tests/http/test_metrics.py::test_each_source_of_draft_tokens_has_its_counters",),
+    ),
 )
