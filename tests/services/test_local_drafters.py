@@ -13,6 +13,8 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from outrider import wire
+from outrider.engine.job import EngineTime
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.services.test_rejection_over_the_wire import (
@@ -125,6 +127,20 @@ async def test_what_each_source_did_and_cost_is_told(trio: Trio, temperature: fl
     assert engine.step_count >= model.drafted_token_count  # in the toy one token comes of a step
     work = engine.decode_duration.ToNanoseconds() + engine.sample_duration.ToNanoseconds()
     assert model.duration.ToNanoseconds() == pytest.approx(work, abs=2000)
+
+
+async def test_of_a_draft_that_counts_no_steps_none_are_told(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_before(spent: EngineTime) -> common.ServiceTime:
+        return wire.write_time(spent.queue, spent.decode, spent.sample, spent.rows, spent.attended)
+
+    monkeypatch.setattr("draft_service.servicer.write_spent", as_before)
+    pinned = {"drafters": ["model"], "policy": messages.DRAFT_POLICY_FIXED}
+    completion = await generate(trio.orchestrator, asked(GREEDY, [], **pinned))
+    assert counts(completion)["model"].drafted_token_count > 0
+    assert not completion.statistics.draft_time.HasField("step_count")
+    assert completion.statistics.target_time.HasField("step_count")
 
 
 async def test_of_the_target_alone_no_source_is_told(trio: Trio) -> None:
