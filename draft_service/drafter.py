@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Protocol
 
-from draft_service.guesser import Guess, Guesser
 from draft_service.local_sources import INSTEAD, PIECE, LocalSources
+from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.job import Step
 from outrider.engine.model import Row
 from outrider.messages import (

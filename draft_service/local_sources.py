@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from draft_service.guesser import Guess
 from outrider.distribution import certain
 from outrider.drafters.ngram_source import NgramSource
 from outrider.drafters.source import Decided, Proposal, Scored, Source
 from outrider.drafters.suffix import SuffixSource
+from outrider.engine.guesser import Guess
 from outrider.errors import InvalidConfig
 from outrider.messages import Rule, SessionParameters
 from outrider.speculation import MODEL

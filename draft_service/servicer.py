@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 
 from draft_service.drafter import Drafter
-from draft_service.guesser import guesser
 from draft_service.local_sources import INSTEAD, LocalSources, calibrations
 from outrider import wire
+from outrider.engine.guesser import guesser
 from outrider.engine.host import EngineHost, Loaded
 from outrider.engine.job import Lease, Ticket
 from outrider.engine.model import Model

@@ -63,7 +63,7 @@ PURE = (
     "orchestrator.chat.sandbox",
     "orchestrator.chat.tool_calls",
     "outrider_cli.layouts",
-    "draft_service.guesser",
+    "outrider.engine.guesser",
     "draft_service.local_sources",
 )
 PURE_OVER_PROTOBUF = (

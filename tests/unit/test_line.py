@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from draft_service.drafter import Drafter, Line
-from draft_service.guesser import Guess, guesser
 from draft_service.local_sources import ALONE, INSTEAD, PIECE, LocalSources, calibrations
 from outrider.engine.cache import Session
+from outrider.engine.guesser import Guess, guesser
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Chunk, Row
 from outrider.errors import ContextExhausted, PositionPastCache
