@@ -12,7 +12,7 @@ from draft_service.joining import Joiner, Joining
 from draft_service.lookup import LookupServicer
 from draft_service.servicer import DraftServicer
 from outrider import logs
-from outrider.engine.host import HostOptions
+from outrider.engine.hosting import HostOptions
 from outrider.engine.model import Model
 from outrider.model_service.run import make_host, run_model_service
 from outrider.rpc.server import Server

@@ -14,7 +14,8 @@ from draft_service.drafter import Drafter
 from draft_service.local_sources import INSTEAD, LocalSources, calibrations
 from outrider import wire
 from outrider.engine.guesser import guesser
-from outrider.engine.host import EngineHost, Loaded
+from outrider.engine.host import EngineHost
+from outrider.engine.hosting import Loaded
 from outrider.engine.job import Lease, Ticket
 from outrider.engine.model import Model
 from outrider.errors import (

@@ -96,7 +96,8 @@ class Completions:
         limit = self._config.request_seconds
         seconds = limit if seconds is None else min(seconds, limit)
         clock = _Clock(time.perf_counter(), time.monotonic() + seconds)
-        default, drafts = self._config.speculation, self._pair.may_have_draft
+        default, pair = self._config.speculation, self._pair
+        drafts = pair.may_have_draft or pair.target_drafts
         asked = read_request(request, default, drafts)
         async with AsyncExitStack() as stack:
             if turn is None:

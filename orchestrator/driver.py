@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from outrider.errors import (
 )
 from outrider.messages import Answer, Order, Round, Rows, Rule, SessionParameters
 from outrider.noise import draft_seed
-from outrider.v1 import draft_service_pb2, target_service_pb2
+from outrider.v1 import common_pb2, draft_service_pb2, target_service_pb2
 
 _RETRY_SECONDS = 0.1
 _MOST_EVENTS = 256  # that wait until committed text was taken; then peers are read no further
@@ -336,12 +336,13 @@ class Driver:
         self._note_rows(message)
         try:
             answer = wire.read_answer(message, self._opening.vocabulary)
-            spent = EngineSeconds()
-            spent.add(message.service_time)
+            spent = _seconds_of(message.service_time)
             now = time.perf_counter()
-            self._note_round(sent, spent, now, answer)
+            each = [_seconds_of(own.service_time) for own in message.own_drafts]
+            self._note_round(sent, spent, now, answer, each)
             self._forget_rounds(message.round)
-            self._generation.target_wrote(answer, now, _of_decodes(spent))
+            times = [_of_decodes(its_own) for its_own in each]
+            self._generation.target_wrote(answer, now, _of_decodes(spent), times)
         except InvalidRequest as error:
             self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
 
@@ -378,18 +379,25 @@ class Driver:
             self._generation.target_rows(message.round, rows, now, _of_decodes(spent))
 
     def _note_round(
-        self, sent: _SentRound, spent: EngineSeconds, now: float, answer: Answer
+        self,
+        sent: _SentRound,
+        spent: EngineSeconds,
+        now: float,
+        answer: Answer,
+        each: Sequence[EngineSeconds] = (),
     ) -> None:
-        """Count the time since the answer before this one."""
+        """Count the time since the answer before this one; `each` is of its decodes, if known."""
         timings, decoded = self.timings, spent.decode
         waited = now - max(sent.time, self._answer_time)
         network = max(0.0, waited - spent.total)
         self._answer_time = now
-        timings.verify_wait += waited
+        timings.draft.decode += spent.own_draft
+        timings.draft_wait += spent.own_draft
+        timings.verify_wait += max(0.0, waited - spent.own_draft)
         timings.verify_network += network
         phases, count = timings.rounds, answer.decode_count
         for _ in range(count):
-            phases.draft.note(sent.draft_wait)
+            phases.draft.note(sent.draft_wait + spent.own_draft / count)
             phases.verify.note(waited / count)
             phases.network.note(network / count + sent.draft_network)
             phases.queue.note(spent.queue / count)
@@ -399,8 +407,13 @@ class Driver:
         if not timings.prompt:
             timings.prompt = waited
             return
-        share = self._generation.plain_share(answer.drafted + 1)
-        timings.plain += max(0.0, waited - decoded) + decoded * share
+        timings.plain += max(0.0, waited - decoded - spent.own_draft)
+        counts = [len(rows) for _, rows in answer.decodes]
+        if each:
+            shares = map(self._generation.plain_share, counts)
+            timings.plain += sum(e.decode * s for e, s in zip(each, shares, strict=True))
+        else:
+            timings.plain += decoded * self._generation.plain_share(counts[0])
         timings.plain_rounds += answer.decode_count
 
     def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:
@@ -488,7 +501,13 @@ _background: set[asyncio.Task[None]] = set()
 
 
 def _of_decodes(spent: EngineSeconds) -> ServiceTime:
-    return ServiceTime(spent.decode, spent.queue, spent.rows, spent.attended)
+    return ServiceTime(spent.decode, spent.queue, spent.rows, spent.attended, spent.own_draft)
+
+
+def _seconds_of(message: common_pb2.ServiceTime) -> EngineSeconds:
+    spent = EngineSeconds()
+    spent.add(message)
+    return spent
 
 
 class _SentRound:

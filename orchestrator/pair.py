@@ -14,6 +14,7 @@ from orchestrator.core.estimates import (
     MOST_CREDIT,
     Acceptance,
     Mean,
+    OwnDraftEstimates,
     PairEstimates,
 )
 from orchestrator.core.leasing import Offer, choose
@@ -210,8 +211,13 @@ class Pair:
         return self._configured.mismatch if self._configured is not None else None
 
     @property
+    def target_drafts(self) -> bool:
+        """Whether the target has a draft in its own process."""
+        return self.target.model is not None and self.target.model.HasField("own_draft")
+
+    @property
     def may_have_draft(self) -> bool:
-        """Whether there is a draft, or may be one later."""
+        """Whether there is a draft service, or may be one later."""
         return self.draft is not None or self.accepts_drafts
 
     def start(self) -> None:
@@ -291,6 +297,8 @@ class Pair:
 
     def obstacle(self) -> str:
         """Return why drafts are not used, in one line; empty when they are."""
+        if self.target.ready and self.target_drafts:
+            return ""
         if not self.may_have_draft:
             return "no draft is configured"
         obstacles = [draft.obstacle() for draft in self.drafts]
@@ -327,6 +335,10 @@ def _of_target(target: Peer, generation_count: int) -> PairEstimates:
         estimates.alone_seconds = target.model.plain_costs.alone_milliseconds / 1e3
         estimates.overhead = Mean(target.round_trip)
         estimates.continues = target.model.continues
+        if target.model.HasField("own_draft"):
+            own = target.model.own_draft
+            seconds = own.token_milliseconds / 1e3, own.read_milliseconds / 1e3
+            estimates.own_draft = OwnDraftEstimates.of_load(*seconds)
         trips = 2.0 * target.round_trip / estimates.decode_seconds(1)
         estimates.credit = min(MOST_CREDIT, FIRST_CREDIT + math.ceil(trips))
     return estimates

@@ -103,6 +103,7 @@ class Planner:
             make_sources=make,
             clock=time.perf_counter,
             keep_count=_keep_count(len(prompt), asked) if asked.shifts_context else -1,
+            is_watched=asked.wants_report,
         )
 
     def another(self, plan: Plan, choice: int) -> Plan:

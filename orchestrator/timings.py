@@ -15,6 +15,7 @@ class EngineSeconds:
     queue: float = 0.0
     decode: float = 0.0
     sample: float = 0.0
+    own_draft: float = 0.0  # of the target's own draft
     prompt: float = 0.0  # of the decoding, what the first answer took
     rows: int = 0  # of the decodes, other sessions' included
     attended: int = 0  # tokens that these rows attended to, summed over the rows
@@ -25,6 +26,7 @@ class EngineSeconds:
         self.queue += spent.queue_us / 1e6
         self.decode += spent.decode_us / 1e6
         self.sample += spent.sample_us / 1e6
+        self.own_draft += spent.own_draft_us / 1e6
         self.rows += spent.decoded_row_count
         self.attended += spent.attended_token_count
         self._add_steps(spent.step_count if spent.HasField("step_count") else None)
@@ -35,6 +37,7 @@ class EngineSeconds:
         self.queue += later.queue
         self.decode += later.decode
         self.sample += later.sample
+        self.own_draft += later.own_draft
         self.rows += later.rows
         self._add_steps(later.steps)
         self.prompt = self.prompt or later.prompt
@@ -46,7 +49,7 @@ class EngineSeconds:
     @property
     def work(self) -> float:
         """What the service did for this generation, waiting left out."""
-        return self.decode + self.sample
+        return self.decode + self.sample + self.own_draft
 
     @property
     def total(self) -> float:

@@ -23,6 +23,8 @@ def check_model(message: common.GetModelResponse) -> None:
     _check_vocabulary(message.vocabulary)
     _check_costs(message.decode_costs)
     _check_plain_costs(message.plain_costs)
+    if message.HasField("own_draft"):
+        _check_own_draft(message.own_draft)
 
 
 _MOST_CHARACTERS = {
@@ -79,6 +81,16 @@ def _check_costs(costs: Sequence[common.DecodeCost]) -> None:
             wrong = f"{cost.microseconds_per_token} is not in [0, {_LARGEST_SLOPE:.0f}]"
             raise InvalidRequest("decode_costs.microseconds_per_token", wrong)
         before = cost.row_count
+
+
+def _check_own_draft(draft: common.OwnDraft) -> None:
+    if len(draft.model_name) > _MOST_CHARACTERS["model_name"]:
+        raise InvalidRequest("own_draft.model_name", "is too long")
+    at_least("own_draft.weight_byte_count", draft.weight_byte_count, 0)
+    for name in ("token_milliseconds", "read_milliseconds"):
+        value = getattr(draft, name)
+        if not 0.0 < value <= _LONGEST_DECODE:
+            raise InvalidRequest(f"own_draft.{name}", f"{value} is not in (0, 3600000]")
 
 
 def _check_plain_costs(costs: common.PlainCosts) -> None:

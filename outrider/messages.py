@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
+from itertools import accumulate
 
 from outrider.distribution import Distribution
 from outrider.errors import ContextExhausted, ModelChanged, PositionPastCache
@@ -245,6 +246,9 @@ class Round:
     continue_count: int = 0  # after the prefix, the target may write so many tokens by itself
     decode_limit: int = 0  # draft tokens that one decode verifies at most; 0: no limit
     gather_ms: int = 0  # for which the target may gather what it writes by itself
+    own_draft_count: int = 0  # tokens that the target's own draft drafts for a decode at most
+    own_stop_below: int = 0  # its draft ends with a token less sure than this
+    plain_count: int = 0  # decodes without its own draft before the others
 
     @property
     def continue_until(self) -> int:
@@ -304,27 +308,51 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnTokens:
+    """What a target's own draft drafted for one decode, and how sure it was of each."""
+
+    token_ids: Sequence[int] = ()
+    confidences: bytes = b""
+
+
+NO_OWN_TOKENS = OwnTokens()
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """From the target: rows that follow the text at `position`, of one decode or of several.
 
     The first decode verified `drafted` draft tokens and has one row more; each row after those
-    is of a decode without a draft, and the text has the row before it.
+    is of a decode without a draft, and the text has the row before it. Where the target's own draft
+    drafted, `own_drafts` has an entry for each decode, which has a row more than that: the text has
+    what the rows before it accept.
     """
 
     round: int  # the newest one that the target had read
     position: int
     drafted: int
     rows: Rows
+    own_drafts: Sequence[OwnTokens] = ()
 
     @property
-    def decodes(self) -> Sequence[Rows]:
-        """The rows of each decode."""
-        rows = self.rows
-        if len(rows) == self.drafted + 1:
-            return [rows]
-        return [rows[: self.drafted + 1], *(rows[i : i + 1] for i in range(1, len(rows)))]
+    def decodes(self) -> Sequence[tuple[OwnTokens, Rows]]:
+        """What the target's own draft drafted for each decode, and the decode's rows."""
+        rows, counts = self.rows, self._row_counts
+        own = self.own_drafts or [NO_OWN_TOKENS] * len(counts)
+        ends = list(accumulate(counts))
+        return [
+            (its_own, rows[end - count : end] if len(counts) > 1 else rows)
+            for its_own, end, count in zip(own, ends, counts, strict=True)
+        ]
+
+    @property
+    def _row_counts(self) -> list[int]:
+        if not self.own_drafts:
+            return [self.drafted + 1] + [1] * (len(self.rows) - self.drafted - 1)
+        counts = [len(own.token_ids) + 1 for own in self.own_drafts]
+        return [counts[0] + self.drafted, *counts[1:]]
 
     @property
     def decode_count(self) -> int:
         """The decodes that it is of."""
-        return len(self.rows) - self.drafted
+        return len(self.own_drafts) or len(self.rows) - self.drafted

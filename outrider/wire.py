@@ -22,6 +22,7 @@ from outrider.messages import (
     MAX_DRAFT,
     MAX_GATHER_MS,
     MAX_TOP_LOGPROBS,
+    NO_OWN_TOKENS,
     NOTHING_DROPPED,
     SALT_BYTES,
     Answer,
@@ -35,6 +36,7 @@ from outrider.messages import (
     ModelReference,
     Order,
     Origin,
+    OwnTokens,
     PeerState,
     Round,
     Rows,
@@ -384,9 +386,20 @@ def read_round(message: target.VerifyRound, size: int) -> Round:
     gather = message.gather_milliseconds
     if not 0 <= gather <= MAX_GATHER_MS:
         raise InvalidRequest("gather_milliseconds", f"[0, {MAX_GATHER_MS}], not {gather}")
+    own = _read_own_draft(message, form)
     return Round(
-        number, prefix, ids, form, message.sent_ahead, survivals, mu, continued, limit, gather
+        number, prefix, ids, form, message.sent_ahead, survivals, mu, continued, limit, gather, *own
     )
+
+
+def _read_own_draft(message: target.VerifyRound, form: Form) -> tuple[int, int, int]:
+    """Return how many tokens the own draft drafts, the least confidence, and plain decodes."""
+    count, stop_below = message.own_draft_token_count, message.own_draft_stop_below
+    if not 0 <= count <= MAX_DRAFT or (count and form is not Form.SAMPLED):
+        raise InvalidRequest("own_draft_token_count", f"[0, {MAX_DRAFT}], with SAMPLED only")
+    if not 0 <= stop_below <= 255:
+        raise InvalidRequest("own_draft_stop_below", "must be in [0, 255]")
+    return count, stop_below, at_least("plain_decode_count", message.plain_decode_count, 0)
 
 
 def write_round(round_: Round) -> target.VerifyRequest:
@@ -403,6 +416,9 @@ def write_round(round_: Round) -> target.VerifyRequest:
             continue_token_count=round_.continue_count,
             decode_draft_limit=round_.decode_limit,
             gather_milliseconds=round_.gather_ms,
+            own_draft_token_count=round_.own_draft_count,
+            own_draft_stop_below=round_.own_stop_below,
+            plain_decode_count=round_.plain_count,
         )
     )
 
@@ -413,17 +429,42 @@ def read_answer(message: target.VerifyResponse, size: int) -> Answer:
     drafted = message.drafted_token_count
     if not 0 <= drafted < max(1, len(rows.sampled)) or len(rows) != len(rows.sampled):
         raise InvalidRequest("drafted_token_count", f"{drafted} of {len(rows.sampled)} rows")
-    return Answer(message.round, message.position, drafted, rows)
+    own = [_read_own_tokens(each, size) for each in message.own_drafts]
+    count = drafted + sum(len(each.token_ids) + 1 for each in own)
+    if own and (count != len(rows.sampled) or (drafted and own[0].token_ids)):
+        raise InvalidRequest("own_drafts", f"are of {count} rows, not of {len(rows.sampled)}")
+    return Answer(message.round, message.position, drafted, rows, own)
 
 
-def write_answer(answer: Answer, answered: int, time: common.ServiceTime) -> target.VerifyResponse:
-    """Return the message of rows that say which text they follow; `answered` as in write_rows."""
+def _read_own_tokens(message: target.OwnDraftTokens, size: int) -> OwnTokens:
+    ids = read_ids("own_drafts.token_ids", message.token_ids, size)
+    if len(ids) > MAX_DRAFT or len(message.confidences) != len(ids):
+        raise InvalidRequest("own_drafts", f"{len(ids)} tokens, {len(message.confidences)} bytes")
+    return OwnTokens(ids, message.confidences) if ids else NO_OWN_TOKENS
+
+
+def write_answer(
+    answer: Answer,
+    answered: int,
+    time: common.ServiceTime,
+    times: Sequence[common.ServiceTime] = (),
+) -> target.VerifyResponse:
+    """Return the message of rows that say which text they follow; `answered` as in write_rows.
+
+    `time` is of the whole answer, `times` of each decode where the target's own draft drafted.
+    """
     return target.VerifyResponse(
         round=answer.round,
         rows=write_rows(answer.rows, 0, answered),
         service_time=time,
         position=answer.position,
         drafted_token_count=answer.drafted,
+        own_drafts=[
+            target.OwnDraftTokens(
+                token_ids=own.token_ids, confidences=own.confidences, service_time=each
+            )
+            for own, each in zip(answer.own_drafts, times, strict=True)
+        ],
     )
 
 
@@ -523,6 +564,7 @@ def write_time(
     rows: int = 0,
     attended: int = 0,
     steps: int | None = None,
+    own_draft: float = 0.0,
 ) -> common.ServiceTime:
     """Return the message of a service's own time, from seconds, and of its decodes and rows."""
     return common.ServiceTime(
@@ -532,6 +574,7 @@ def write_time(
         decoded_row_count=rows,
         attended_token_count=attended,
         step_count=steps,
+        own_draft_us=int(1e6 * own_draft),
     )
 
 

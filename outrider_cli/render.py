@@ -389,6 +389,7 @@ def _describe(peer: Peer) -> str:
         f"{_count(model.session_count, 'session')}, {_count(model.thread_count, 'thread')}, "
         f"numerics {numerics}, round trip {1e3 * peer.round_trip_seconds:.1f} ms"
         f"{show_layout(model.cache_layout)}"
+        f"{f', drafts itself with {model.own_draft}' if model.own_draft else ''}"
         f"{_decoding(peer)}{_drafting(peer)}"
     )
 

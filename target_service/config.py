@@ -14,3 +14,5 @@ class TargetConfig:
 
     server: ServerConfig
     model: ModelConfig
+    draft: ModelConfig | None = None
+    """Of a small model that drafts in the target's own process, between two of its decodes."""

@@ -12,7 +12,8 @@ from typing import Any
 import grpc
 
 from outrider import wire
-from outrider.engine.host import EngineHost, Loaded
+from outrider.engine.host import EngineHost
+from outrider.engine.hosting import Loaded
 from outrider.engine.job import EngineTime, Ticket
 from outrider.engine.model import Model
 from outrider.errors import (
@@ -93,6 +94,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     def __init__(self, host: EngineHost, alias: str) -> None:
         super().__init__(host, alias)
         self._model: Model | None = None
+        self._draft: Model | None = None  # of the engine's own draft; None where it has none
         self._replies: dict[bytes, _Kept] = {}
         self._long_texts = asyncio.Lock()  # held while a long text is tokenized
         self._most_text_bytes = 0  # of one Tokenize; set with the model
@@ -100,6 +102,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     def set_loaded(self, loaded: Loaded) -> None:
         super().set_loaded(loaded)
         self._model = loaded.model
+        self._draft = loaded.own_draft.model if loaded.own_draft is not None else None
         assert self._response is not None
         self._response.continues = True
         context = self.require_loaded().context_token_count
@@ -205,7 +208,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         self.require_model(asked.model)
         opening = wire.read_opening(asked)
         # A grammar, or what DRY needs to know of the vocabulary, may take a while.
-        verifier = await asyncio.to_thread(Verifier, self._model, opening)
+        verifier = await asyncio.to_thread(Verifier, self._model, opening, self._draft)
         owner = self.take(opening.session_id, opening.attempt)
         stream = _VerifyStream(self, opening, owner, verifier)
         try:
@@ -372,8 +375,8 @@ class _VerifyStream:
             await context.write(outcome)
 
     async def _write_answers(self, waiting: _Waiting, context: Context) -> None:
-        answer, spent = _next_answer(waiting.answers)
-        reply = list(_pack(waiting.round, answer, spent))
+        answer, times = _next_answer(waiting.answers)
+        reply = list(_pack(waiting.round, answer, times))
         if not self._has_reported_cached and self._verifier.cached_count:
             reply[0].cached_token_count = self._verifier.cached_count
         self._has_reported_cached = waiting.is_answered = True
@@ -436,27 +439,45 @@ def _outcome(number: int, over: asyncio.Future[None]) -> messages.VerifyResponse
     return response
 
 
-def _next_answer(answers: deque[tuple[Answer, EngineTime]]) -> tuple[Answer, EngineTime]:
-    """Take the first answer and, as one with it, those that follow without a draft.
+def _next_answer(
+    answers: deque[tuple[Answer, EngineTime]],
+) -> tuple[Answer, Sequence[EngineTime]]:
+    """Take the first answer and, as one with it, those that follow without the round's draft.
 
     Not where candidates are reported: they belong to one decode.
     """
-    answer, spent = answers.popleft()
-    rows = [answer.rows]
-    joins = answer.drafted == 0 and not answer.rows.candidates
+    joined = [answers.popleft()]
+    joins = not joined[0][0].rows.candidates
     while joins and answers and answers[0][0].drafted == 0:
-        following, more = answers.popleft()
-        rows.append(following.rows)
-        spent += more
-    return (replace(answer, rows=Rows.join(rows)) if rows[1:] else answer), spent
+        joined.append(answers.popleft())
+    return _joined([answer for answer, _ in joined]), [spent for _, spent in joined]
 
 
-def _pack(round_: Round, answer: Answer, spent: EngineTime) -> Iterator[messages.VerifyResponse]:
-    """Spread rows over messages: one if they fit a quarter of the limit, else one per row."""
-    rows, time = answer.rows, write_spent(spent)
+def _joined(answers: Sequence[Answer]) -> Answer:
+    """Return answers that follow each other as one."""
+    first = answers[0]
+    if len(answers) == 1:
+        return first
+    own = [own for answer in answers for own, _ in answer.decodes]
+    return replace(
+        first,
+        rows=Rows.join([answer.rows for answer in answers]),
+        own_drafts=own if any(each.token_ids for each in own) else (),
+    )
+
+
+def _pack(
+    round_: Round, answer: Answer, times: Sequence[EngineTime]
+) -> Iterator[messages.VerifyResponse]:
+    """Spread rows over messages: one if they fit a quarter of the limit, else one per row.
+
+    `times` are of each decode.
+    """
+    rows, time = answer.rows, write_spent(sum(times, EngineTime()))
     answered = len(rows) if len(rows) < round_.row_count else 0
     if round_.form is Form.SAMPLED:
-        yield wire.write_answer(answer, answered, time)
+        each = [write_spent(spent) for spent in times] if answer.own_drafts else ()
+        yield wire.write_answer(answer, answered, time, each)
         return
     whole = wire.write_rows(rows, 0, answered)
     if whole.ByteSize() <= MESSAGE_BYTES // 4:

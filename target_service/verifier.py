@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import takewhile
+from itertools import count, takewhile
 from operator import eq
 
 from outrider.distribution import Distribution, logprobs, most_probable, softmax
-from outrider.engine.job import EngineTime, Lease, Step
+from outrider.engine.guesser import Guess, Guesser, guesser
+from outrider.engine.job import EngineTime, JobSteps, Lease, Step
 from outrider.engine.model import Model, Row, Sampler
+from outrider.engine.own_draft import DraftAsk
 from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import RoundSuperseded
 from outrider.messages import (
     MAX_DRAFT,
+    NO_OWN_TOKENS,
     Answer,
     Candidates,
     Form,
     Logprobs,
+    OwnTokens,
     Round,
     Rows,
     SessionParameters,
@@ -31,9 +35,8 @@ def _added(draft: Sequence[int], sampled: Sequence[int]) -> list[int]:
     """Return what a round of sampled ids adds to the text: the agreeing draft and one more."""
     if not draft:
         return list(sampled[:1])
-    accepted = takewhile(bool, map(eq, draft, sampled))
-    count = sum(accepted)
-    return list(sampled[: count + 1])
+    accepted = sum(takewhile(bool, map(eq, draft, sampled)))
+    return list(sampled[: accepted + 1])
 
 
 def _part(round_: Round, used: int, room: int | None = None) -> tuple[Sequence[int], list[float]]:
@@ -87,11 +90,16 @@ class Verifier:
     Raises InvalidRequest for sampling parameters that do not go with the model.
     """
 
-    def __init__(self, model: Model, opening: SessionParameters) -> None:
+    def __init__(
+        self, model: Model, opening: SessionParameters, draft: Model | None = None
+    ) -> None:
+        """`draft` is what the engine's own draft drafts with; None where it has none."""
         sampler = model.sampler(opening.sampling, opening.seed, opening.choice)
         self._tracker = SamplerTracker(sampler, opening.prompt_count)
         self._plain: Sampler = sampler  # of the basic stages where rows are logits
         self._opening = opening
+        self._draft = draft
+        self._guess: Guesser | None = None  # made when it is wanted first
         # The text after the newest answer of sampled ids; empty before the first.
         self._decided: list[int] = []
         self._continued = False  # the newest round allowed to write beyond its own answer
@@ -106,7 +114,7 @@ class Verifier:
         """The tokens that the session may hold: its text, and drafts beyond its end."""
         return self._longest + MAX_DRAFT
 
-    def verify(self, lease: Lease, round_: Round, emit: Emit) -> Generator[Step, list[Row], None]:
+    def verify(self, lease: Lease, round_: Round, emit: Emit) -> JobSteps:
         """Emit the rows after the prefix's last token and after each draft token.
 
         They are fewer where a shared decode left draft tokens out. Then continue with what was
@@ -127,13 +135,21 @@ class Verifier:
         if self.cached_count is None:
             self.cached_count = min(len(lease.held), len(text))
         gives_way = False
-        while True:
+        for decode in count():
+            own = NO_OWN_TOKENS
+            if len(missing) == 1 and decode >= round_.plain_count:
+                own = yield from self._ask_draft(round_, text, lease.capacity, gives_way)
+                draft, missing = own.token_ids or draft, [*missing, *own.token_ids]
             logits = yield Step(missing, len(draft) + 1, gains, gives_way)
             draft = draft[: len(logits) - 1]
             rows = self._rows(logits, text, draft, round_.form)
-            answer = Answer(round_.number, len(text), len(draft), rows)
+            if own.token_ids:
+                answer = Answer(round_.number, len(text), 0, rows, [own])
+            else:
+                answer = Answer(round_.number, len(text), len(draft), rows)
             added = _added(draft, rows.sampled)
-            used = _used(round_.draft, used, added)
+            if not own.token_ids:
+                used = _used(round_.draft, used, added)
             text += added
             self._decided = text
             if rows.mirostat_mus:
@@ -145,6 +161,23 @@ class Verifier:
             draft, gains = _part(round_, used, lease.capacity - len(text))
             held = lease.keep(len(text) - 1)  # all but the last is held, unless a window lost it
             missing, gives_way = [*text[held:], *draft], True
+
+    def _ask_draft(
+        self, round_: Round, text: Sequence[int], capacity: int, gives_way: bool
+    ) -> Generator[DraftAsk, list[Guess], OwnTokens]:
+        """Return what the engine's own draft adds to a text, as far as the round wants that."""
+        room = min(self._longest - 1, capacity) - len(text)
+        wanted = min(round_.own_draft_count, room)
+        if self._draft is None or wanted <= 0 or round_.form is not Form.SAMPLED:
+            return NO_OWN_TOKENS
+        if self._guess is None:
+            self._guess = guesser(self._draft, self._opening, 1, 0.0)
+        ends = self._opening.end_token_ids
+        stop_below = round_.own_stop_below
+        guesses = yield DraftAsk(list(text), wanted, self._guess, stop_below, ends, gives_way)
+        if not guesses:
+            return NO_OWN_TOKENS
+        return OwnTokens([g.token_id for g in guesses], bytes(g.confidence for g in guesses))
 
     def _start(self, lease: Lease, round_: Round) -> tuple[list[int], int | None]:
         """Return the text to continue from, and how many of the draft's tokens it has already.

@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from orchestrator.core.estimates import ABOUT, MOST_CREDIT, Acceptance, PairEstimates, ServiceTime
 from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts
+from orchestrator.core.outcomes import Choice, Outcome, View
+from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraftOrder
 from outrider.messages import Rule
 from outrider.speculation import MODEL, Policy, Speculation
 
@@ -30,53 +31,6 @@ _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the tar
 _LATENCY_RISE = 0.002  # beside twice of what is known, at once: a first answer may meet anything
 _AHEAD_TOKENS, _AHEAD_SECONDS = 4, 0.005  # of a frame of a draft that runs ahead, at most
 _AHEAD = (Mode.WAITING, Mode.NO_WAIT)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Verify this many tokens now, or look again at the time `until` if nothing comes before.
-
-    `worth` is what that is worth, in tokens; infinite for a pinned length.
-    """
-
-    count: int
-    until: float | None = None
-    worth: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """One verified round, for the controller to learn from."""
-
-    now: float
-    length: int  # of the text before it, in tokens
-    sent: float | None  # to a target that waited for it; None where it continued by itself
-    confidences: Sequence[int]  # of the draft
-    offered: int  # draft tokens that were sent
-    drafted: int  # and of them, those that were verified
-    accepted: int
-    committed: int
-    spent: ServiceTime
-    draft_busy: bool
-    is_prompt: bool
-    is_local: bool = False  # its draft is of sources without a model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What the controller thinks, for the statistics."""
-
-    rate: float  # rho, tokens per second
-    plain_rate: float  # expected of rounds without a draft
-    alone_rate: float  # of the target without padding and messages; 0 where it is not known
-    acceptance: float
-    draft_token_seconds: float
-    latency_seconds: float
-    overhead_seconds: float
-    slowdown: float
-    run_ahead: bool
-    takes_turns: bool
-    costs: Sequence[tuple[int, float]]  # (rows, seconds)
 
 
 class Control(ABC):
@@ -239,7 +193,7 @@ class Control(ABC):
             if spent.decode > 0.0:
                 waited = outcome.now - (since if outcome.sent is None else outcome.sent)
                 beside = estimates.gap if outcome.sent is None else estimates.overhead
-                beside.note(max(0.0, waited - spent.queue - spent.decode))
+                beside.note(max(0.0, waited - spent.queue - spent.decode - spent.draft))
                 if outcome.sent is None:
                     estimates.overhead.fade()
                     estimates.queue.fade()
@@ -363,6 +317,11 @@ class Control(ABC):
         `confidences` are those of the usable tokens, at most `cap` may be
         verified, and `expected` says whether more are on their way.
         """
+
+    @property
+    def own_draft(self) -> OwnDraftOrder:
+        """What the target's own draft is to do, where it has one."""
+        return NO_OWN_DRAFT
 
     @property
     def waits_for_drafts(self) -> bool:
@@ -520,6 +479,8 @@ class Control(ABC):
         as a message takes, where it was wrong. Stopped it waits for that message.
         """
         estimates, plain = self.estimates, self.decode_seconds(1)
+        if self.forecast.own_length:  # it writes with drafts of its own
+            plain = min(plain, 1.0 / self.forecast.rate)
         beside, survival, tokens = estimates.overhead.value, 1.0, 1.0
         for chance in chances:
             survival *= chance

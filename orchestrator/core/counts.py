@@ -85,13 +85,16 @@ class Counts:
             else:
                 setattr(self, each.name, mine + theirs)
 
-    def forget_accepted(self, kept: int, names: Sequence[str]) -> None:
-        """Take back the accepted tokens from `kept` on of those noted last, by these sources."""
+    def forget_accepted(self, kept: int, names: Sequence[str], back: int = 1) -> None:
+        """Take back the accepted tokens from `kept` on of a draft, proposed by these sources.
+
+        It is the last one that was counted, or the one `back` from the end.
+        """
         noted = len(names)
         self.accepted -= noted - kept
         for name in names[kept:]:
             self.sources[name].accepted -= 1
         if noted > kept:
-            self.accepted_by_round[-1] = kept
+            self.accepted_by_round[-back] = kept
         for i in range(kept, noted):
             self.accepted_by_position[i] -= 1

@@ -20,6 +20,11 @@ _UNKNOWN_ACCEPTANCE = (1.6, 2.0)  # accepted of tried: high, so that a new draft
 FIRST_PROBE = 16
 """Rounds without a draft before it is first tried again."""
 
+_OWN_HOPE = 0.3
+"""Of what a token of a target's own draft took at load it may take in truth."""
+_OWN_PROBE_STEP, _LAST_OWN_PROBE = 4, 512
+"""Times as many rounds before the next probe as before one in vain, and at most."""
+
 ABOUT = 0.15
 """Of the expected time of a decode: less may be noise."""
 
@@ -51,6 +56,10 @@ class Mean:
         self.count += 1
         self._known = min(self._most, self._known + 1.0)
         self.value += (value - self.value) / self._known
+
+    def hope_for(self, value: float) -> None:
+        """Fall back towards this value from now on, where nothing is seen."""
+        self._prior = value
 
     def fade(self) -> None:
         """Fall back towards the prior, since nothing was seen; the next values count for more.
@@ -218,6 +227,47 @@ class PlainLooks:
 
 
 @dataclass(slots=True)
+class OwnDraftEstimates:
+    """What is known of the draft in a target's own process."""
+
+    token_time: Mean
+    """Seconds of a drafted token, those of other sessions in the same decodes included."""
+    read_time: float
+    """Seconds of each token of a text that it reads, as timed at load."""
+    unused_rounds: int = 0
+    """Rounds since it was last seen to draft, in the latest generation to have any."""
+    probe_after: int = FIRST_PROBE
+    """After so many of them it is tried again."""
+
+    @classmethod
+    def of_load(cls, token_seconds: float, read_seconds: float) -> OwnDraftEstimates:
+        """Return what was timed at load, when others may have used the cores."""
+        token_time = Mean(_OWN_HOPE * token_seconds)
+        token_time.note(token_seconds)
+        return cls(token_time, read_seconds)
+
+    def note(self, seconds: float, count: int, pays: bool) -> None:
+        """Learn from a draft of `count` tokens. It may have read some of the text before them.
+
+        `pays` says whether it is used for more than to see how good it is.
+        """
+        if count and seconds > 0.0:
+            self.token_time.note(seconds / count, self.token_time.value)
+            self.token_time.hope_for(_HOPED * self.token_time.value)
+        again = min(_LAST_OWN_PROBE, _OWN_PROBE_STEP * self.probe_after)
+        self.unused_rounds, self.probe_after = 0, FIRST_PROBE if pays else again
+
+    def note_unused(self) -> None:
+        """A round had no draft of its own: what was once slow may be quicker now."""
+        self.unused_rounds += 1
+        self.token_time.fade()
+
+
+OWN = "own"
+"""The target's own draft, where acceptance is kept by source; people know it as the model."""
+
+
+@dataclass(slots=True)
 class PairEstimates:
     """What was learned about a pair of models and the links to them; outlives the sessions."""
 
@@ -238,6 +288,8 @@ class PairEstimates:
     """The target writes by itself where it may."""
     gap: Mean = field(default_factory=lambda: Mean(0.0005))
     """Between two tokens that it writes by itself, what its decode does not explain."""
+    own_draft: OwnDraftEstimates | None = None
+    """Of the draft in the target's own process; None where it has none."""
     credit: int = FIRST_CREDIT
     """Tokens that it may write by itself: enough until news of them was answered."""
     latency: Mean = field(default_factory=lambda: Mean(0.002))
@@ -332,13 +384,15 @@ class ServiceTime:
     queue: float = 0.0  # waited for other sessions' decodes
     rows: int = 0
     attended: int = 0  # tokens that these rows attended to, summed over the rows
+    draft: float = 0.0  # of the target's own draft
 
     def shared(self, decode_count: int) -> ServiceTime:
         """Return what one of so many decodes took."""
         if decode_count == 1:
             return self
         queue, rows = self.queue / decode_count, self.rows // decode_count
-        return ServiceTime(self.decode / decode_count, queue, rows, self.attended // decode_count)
+        decode, attended = self.decode / decode_count, self.attended // decode_count
+        return ServiceTime(decode, queue, rows, attended, self.draft / decode_count)
 
 
 UNREPORTED = ServiceTime(0.0)

@@ -27,6 +27,7 @@ class Mode(Enum):
     SERIAL = "serial"  # draft, then verify
     WAITING = "run ahead"  # draft while verifying; wait for the draft after a miss
     NO_WAIT = "never wait"  # draft while verifying; decode plainly until the draft is back
+    OWN = "at the target"  # the target's own draft, then verify, without messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class Forecast:
     hit_worth: float  # tokens that a hit is better than a miss
     stop_below: int = 0  # a new draft ends with the first token less sure than this
     mean_length: float = 0.0  # of a new draft, with that
+    own_length: int = 0  # of the drafts of the target's own draft; then nothing is ordered
 
 
 def expected_tokens(acceptance: float, drafted: int) -> float:

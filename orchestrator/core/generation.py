@@ -31,14 +31,18 @@ from orchestrator.core.actions import (
     RollBack,
     SendOrder,
     SendRound,
+    TokenLogprob,
     Wake,
 )
-from orchestrator.core.controller import Choice
 from orchestrator.core.counts import Counts, SourceCounts
+from orchestrator.core.decodes import Decode, decodes_of, news_of
+from orchestrator.core.draft_end import draft_end
 from orchestrator.core.draft_line import Line
 from orchestrator.core.draft_progress import DraftState
 from orchestrator.core.estimates import UNREPORTED, ServiceTime, plain_share
 from orchestrator.core.local_drafters import LocalDrafters, LocalLine
+from orchestrator.core.outcomes import Choice
+from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraftOrder
 from orchestrator.core.plan import Plan
 from orchestrator.core.remote_draft import RemoteDraft
 from orchestrator.core.target_progress import RoundInFlight, TargetProgress
@@ -56,6 +60,7 @@ from outrider.messages import (
     Rule,
     Span,
 )
+from outrider.speculation import MODEL
 
 T = TypeVar("T")
 
@@ -85,8 +90,9 @@ class Generation:
             -1,
             0,
         )  # under `rejection`: a length of the text, the draft length chosen there
-        # The text's length before it, and who proposed the tokens accepted in it.
-        self._last_commit: tuple[int, Sequence[str]] = (0, ())
+        # Of the decodes of the last commit that verified drafts: the text's length before it, and
+        # who proposed the tokens accepted in it.
+        self._last_drafts: list[tuple[int, Sequence[str]]] = []
         self._actions: list[Action] = []  # for the driver, not taken yet
 
     # --- what the driver may look at ---
@@ -119,7 +125,8 @@ class Generation:
     @property
     def draft_length(self) -> int:
         """The tokens that a draft made anew now would have; 0 while there is no draft."""
-        return 0 if self._draft.is_absent else self._control.draft_count(MAX_DRAFT)
+        own = self._control.own_draft.count
+        return own or (0 if self._draft.is_absent else self._control.draft_count(MAX_DRAFT))
 
     def plain_share(self, row_count: int) -> float:
         """Return what one row costs to decode as a share of what `row_count` rows cost."""
@@ -197,8 +204,16 @@ class Generation:
             length = len(self.committed)
             self.target_wrote(Answer(round_, length, len(rows) - 1, rows), now, spent)
 
-    def target_wrote(self, answer: Answer, now: float, spent: ServiceTime = UNREPORTED) -> None:
+    def target_wrote(
+        self,
+        answer: Answer,
+        now: float,
+        spent: ServiceTime = UNREPORTED,
+        each: Sequence[ServiceTime] = (),
+    ) -> None:
         """The target answered, or wrote more by itself: decide, commit, say what follows.
+
+        `each` is what every decode took, where its own draft drafted.
 
         Raises InvalidRequest for an answer that does not follow the text.
         """
@@ -210,62 +225,52 @@ class Generation:
             self._target.note_length(asked, len(self.committed))
             self._target.held = len(self.committed)
             return
-        news = verdicts.news_of(asked, answer, self.committed)
+        news = news_of(asked, answer, self.committed)
         if news is None:
             # It forgot what it wrote, and now writes something else, if only by a last bit.
             self.counts.target_faults += 1
             self._target.note_missing(answer.position - 1, self.committed)
         elif news.rows.sampled or self.plan.form is not Form.SAMPLED:
-            self._take_news(asked, news, now, spent)
+            waited = asked.is_waited_for and not asked.is_answered
+            since = asked.sent_time if waited else self._control.last_time
+            begin = now if since is None else since
+            self._take_decodes(asked, decodes_of(asked, news, begin, now, spent, each))
 
-    def _take_news(
-        self, asked: RoundInFlight, answer: Answer, now: float, spent: ServiceTime
-    ) -> None:
+    def _take_decodes(self, asked: RoundInFlight, decodes: Sequence[Decode]) -> None:
         """Commit what an answer adds to the text."""
-        draft = asked.draft_of(answer)
-        waited = asked.is_waited_for and not asked.is_answered
-        since = asked.sent_time if waited else self._control.last_time
-        begin, count = now if since is None else since, answer.decode_count
-        seconds, spent = (now - begin) / count, spent.shared(count)
+        begin, self._last_drafts = len(self.committed), []
         origins: list[Origin] = []
-        for i, rows in enumerate(answer.decodes):
+        logprobs: list[TokenLogprob] = []
+        for decode in decodes:
             if self.finished is None:
-                # One mean for all decodes of an answer counts once.
-                its_draft, its_time = ((), UNREPORTED) if i else (draft, spent)
-                verdict = verdicts.judge(self.plan, asked, its_draft, rows, len(self.committed))
-                at = begin + (i + 1) * seconds
-                origins += self._take(asked, its_draft, verdict, rows, at, its_time)
+                before = len(self.committed)
+                verdict = verdicts.judge(self.plan, asked, decode.draft, decode.rows, before)
+                origins += self._take(asked, decode, verdict)
+                logprobs += verdicts.logprobs(self.plan, self.committed[before:], decode.rows)
+                report = verdicts.report(asked, before, decode, verdict, self.counts.rounds)
                 asked.is_answered = True
-        added = self.committed[answer.position :]
-        report = verdicts.report(asked, answer, draft, verdict, self.counts.rounds)
-        logprobs = verdicts.logprobs(self.plan, added, answer.rows)
-        accepted = origins.count(Origin.DRAFTED)
-        self._last_commit = answer.position, asked.sources_of(answer.position, accepted)
-        self._actions.append(Commit(added, origins, report, logprobs))
+        self._actions.append(Commit(self.committed[begin:], origins, report, logprobs))
         if self.finished is None:
             self._control.note_credit(self._target.note_length(asked, len(self.committed)))
             if origins[-1] is Origin.CORRECTED and self.plan.rollback_calls:
                 self._actions.append(RollBack(self._target.held, self.round, self.order))
                 self._draft.roll_back(self._target.held)
 
-    def _take(
-        self,
-        asked: RoundInFlight,
-        draft: Sequence[int],
-        verdict: Verdict,
-        rows: Rows,
-        now: float,
-        spent: ServiceTime,
-    ) -> list[Origin]:
+    def _take(self, asked: RoundInFlight, decode: Decode, verdict: Verdict) -> list[Origin]:
         """Commit what comes of one decode; return where each of its tokens is from."""
-        before = len(self.committed)
+        before, draft, rows = len(self.committed), decode.draft, decode.rows
         accepted, origins = self._commit(draft, verdict)
         self.counts.note_draft(len(draft), accepted)
-        self.counts.note_sources(asked.sources_of(before, len(draft)), accepted)
+        sources = decode.sources(asked, before)
+        self.counts.note_sources(sources, accepted)
+        if draft:
+            self._last_drafts.append((before, sources[:accepted]))
         is_prompt = self.counts.rounds == 1
-        self._control.note_round(
-            verdicts.outcome(asked, before, draft, verdict, len(origins), now, spent, is_prompt)
-        )
+        outcome = verdicts.outcome(asked, before, decode, verdict, len(origins), is_prompt)
+        self._control.note_round(outcome)
+        if decode.is_own:
+            decided = min(accepted + 1, len(draft))
+            self.counts.note_compared(MODEL, decided, accepted)
         self._target.held = before + verdict.accepted_count
         if rows.mirostat_mus:
             self._target.mirostat_mu = rows.mirostat_mus[verdict.accepted_count]
@@ -301,11 +306,12 @@ class Generation:
 
     def stop(self, length: int) -> None:
         """End the text at `length` tokens, within the last commit: a stop sequence is complete."""
-        before, sources = self._last_commit
-        accepted = max(0, min(len(sources), length - before))
-        self.counts.forget_accepted(accepted, sources)
-        if not sources:
+        drafts = self._last_drafts
+        if not any(sources for _, sources in drafts):
             self.counts.rounds -= len(self.committed) - length
+        for back, (before, sources) in enumerate(reversed(drafts), 1):
+            accepted = max(0, min(len(sources), length - before))
+            self.counts.forget_accepted(accepted, sources, back)
         del self.committed[length:]
         self.finished = FinishReason.STOP_SEQUENCE
         self._target.in_flight.clear()
@@ -388,7 +394,7 @@ class Generation:
             count = 0
         line = self._draft.line.line_after(length).first(count)
         asked = self._ask(length, line, self._target.prefix(self.committed))
-        asked.draft_end = self._why(asked.round.draft, cap, wanted)
+        asked.draft_end = self._why_so_long(asked, cap, wanted)
         self._let_continue(asked, wanted, count)
 
     def _local_line(self, length: int) -> LocalLine | None:
@@ -427,6 +433,8 @@ class Generation:
             continue_count=credit,
             decode_limit=local.count if line is local.line else 0,
         )
+        if credit:
+            asked.let_draft(self._control.own_draft)
 
     def _follow(self, now: float) -> None:
         """Keep a target that continues by itself supplied with the line, and with credit."""
@@ -447,7 +455,7 @@ class Generation:
         known = list(newest.draft_after(self.committed))
         credit = self._credit(0 if better else wanted)
         left = newest.round.continue_until - length
-        renews = 2 * left < credit
+        renews = 2 * left < credit or self._own_order(wanted).is_news(newest.own_order)
         brings = len(known) <= 2 * limit and list(line.token_ids[: len(known) + 1]) != known
         if not (renews or brings or (left > 0 and not credit)):
             return
@@ -455,7 +463,7 @@ class Generation:
             self._ask_locally(length, better, is_waited_for=False)
             return
         asked = self._ask(length, line, self._target.prefix(self.committed))
-        asked.draft_end = self._why(asked.round.draft, cap, wanted)
+        asked.draft_end = self._why_so_long(asked, cap, wanted)
         asked.is_waited_for = False
         self._let_continue(asked, wanted, limit)
 
@@ -464,12 +472,20 @@ class Generation:
         if credit := self._credit(wanted):
             gathers = not wanted or self._control.probing
             gathers = gathers and not self._local.expects(len(self.committed))
+            own = self._own_order(wanted)
+            gathers = gathers and not own.is_probe and not (own.count and self.plan.is_watched)
             asked.round = replace(
                 asked.round,
                 continue_count=credit,
                 decode_limit=limit if asked.round.draft else 0,
                 gather_ms=_GATHER_MS if gathers else 0,
             )
+            asked.let_draft(own)
+
+    def _own_order(self, wanted: int) -> OwnDraftOrder:
+        """Return what the target's own draft is to do: nothing where another one is wanted."""
+        is_used = wanted and not self._control.probing
+        return NO_OWN_DRAFT if is_used else self._control.own_draft
 
     def _credit(self, wanted: int) -> int:
         """Return the tokens that the target may write by itself now; 0: it waits for a draft."""
@@ -569,27 +585,10 @@ class Generation:
         self._target.in_flight.append(asked)
         return asked
 
-    def _why(self, guesses: Sequence[int], cap: int, wanted: int) -> DraftEnd:
-        """Return why the round's draft is as long as it is."""
-        if not self._control.speculation.drafts:
-            return DraftEnd.OFF
-        if guesses and guesses[-1] in self.plan.end_token_ids:
+    def _why_so_long(self, asked: RoundInFlight, cap: int, wanted: int) -> DraftEnd:
+        """Return why a round's draft is as long as it is."""
+        is_first = not self.counts.rounds
+        draft, remaining = asked.round.draft, self._remaining()
+        if draft and draft[-1] in self.plan.end_token_ids:
             return DraftEnd.END_OF_TEXT
-        if self._draft.is_absent:
-            return DraftEnd.ABSENT
-        if self._draft.pause:
-            return DraftEnd.PAUSED
-        if not self.counts.rounds and not guesses:
-            return DraftEnd.PROMPT
-        unhindered = self._control.draft_count(MAX_DRAFT)
-        if len(guesses) == cap < unhindered:
-            return DraftEnd.TOKEN_LIMIT if self._remaining() - 1 <= cap else DraftEnd.CONTEXT
-        if guesses and len(guesses) >= unhindered:
-            return DraftEnd.LENGTH
-        if self._draft.state is DraftState.LATE:
-            return DraftEnd.LATE
-        if self._draft.state is DraftState.IDLE and self._control.may_doubt and wanted:
-            return DraftEnd.DOUBT
-        if self._draft.state is DraftState.IDLE and self._control.stop_below:
-            return DraftEnd.ENOUGH
-        return DraftEnd.SHORT if len(guesses) < wanted else DraftEnd.ENOUGH
+        return draft_end(self._control, self._draft, draft, cap, wanted, remaining, is_first)

@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.core.controller import Choice, Control, Outcome
-from orchestrator.core.estimates import FIRST_PROBE, PairEstimates
-from orchestrator.core.forecast import Mode
+from orchestrator.core.controller import Control
+from orchestrator.core.estimates import FIRST_PROBE, OWN, Acceptance, PairEstimates
+from orchestrator.core.forecast import Conditions, Forecast, Mode, plain
+from orchestrator.core.outcomes import Choice, Outcome, View
+from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraft, OwnDraftOrder, forecast
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
 
@@ -78,6 +80,8 @@ class Measured(Control):
     """Tokens of the text that a draft reads together with its own newest one."""
     _USUAL_TOKENS = 256
     """Of a text of which nothing is known."""
+    _OWN_PAYS = 1.03
+    """Times the target's own rate, from which on its own draft is used."""
     _GRANT_STEP = 0.25
     """Tokens a round by which a draft grows again after a busy target cut it."""
 
@@ -92,11 +96,16 @@ class Measured(Control):
 
     def note_draft(self, estimates: PairEstimates) -> None:
         super().note_draft(estimates)
+        known = estimates.acceptance.setdefault((self.rule, OWN), Acceptance())
+        self._own_acceptance, self._all_own_acceptance = Acceptance(known), known
+        own = estimates.own_draft if self._may_have_own else None
+        self._own = OwnDraft(own) if own is not None else None
         self._unknown_rounds = estimates.unprobed_rounds  # since the draft was last seen to draft
         self._probe_after = estimates.probe_after  # so many of them it is tried again
 
     def note_round(self, outcome: Outcome) -> None:
         super().note_round(outcome)
+        self._note_own(outcome)
         self._unknown_rounds += 1
         self.estimates.unprobed_rounds = self._unknown_rounds
         if outcome.drafted < outcome.offered:
@@ -122,6 +131,65 @@ class Measured(Control):
             return min(self._LAST_PROBE_IN_TURNS, self._PROBE_STEP_IN_TURNS * self._probe_after)
         return min(self._LAST_PROBE, self._PROBE_STEP * self._probe_after)
 
+    def _note_own(self, outcome: Outcome) -> None:
+        own = self.estimates.own_draft
+        if self._own is None or own is None:
+            return
+        if not outcome.is_own:
+            own.note_unused()
+            return
+        self._own.note_drafted(outcome.spent.draft, outcome.drafted, self.forecast.own_length > 0)
+        for acceptance in (self._own_acceptance, self._all_own_acceptance):
+            acceptance.note(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
+
+    @property
+    def own_draft(self) -> OwnDraftOrder:
+        if self._own is None:
+            return NO_OWN_DRAFT
+        length = self._text_length
+        looks = self.estimates.plain_looks.is_due(length)
+        likely = self._likely_tokens
+        return self._own.order(self.forecast, self.plain_seconds, length, likely, looks)
+
+    def view(self) -> View:
+        view, own = super().view(), self.estimates.own_draft
+        if not self.forecast.own_length or own is None:
+            return view
+        return replace(
+            view,
+            acceptance=self._own_acceptance.mean,
+            draft_token_seconds=own.token_time.value,
+            latency_seconds=0.0,
+        )
+
+    @property
+    def _likely_tokens(self) -> int:
+        """Tokens that are likely to follow: as many again as were written, or a usual text."""
+        return min(self._remaining, max(self._USUAL_TOKENS, self._written))
+
+    def _best_mode(self, conditions: Conditions) -> Forecast:
+        alone, own = plain(conditions.continuing), self.estimates.own_draft
+        best = alone if self._leaves_to_own else super()._best_mode(conditions)
+        if self._own is None or own is None:
+            return best
+        there = forecast(conditions, own, self._own_acceptance, self.speculation.n_max)
+        return there if there.rate > max(self._OWN_PAYS * alone.rate, best.rate) else best
+
+    @property
+    def _leaves_to_own(self) -> bool:
+        """Whether another draft is not even tried beside the target's own.
+
+        On the same cores it would do the same work with messages in between.
+        """
+        return self._own is not None and self.estimates.takes_turns
+
+    @property
+    def _may_have_own(self) -> bool:
+        """Whether this generation may use a draft in the target's own process."""
+        asked = self.speculation
+        pins = asked.n_min > 0 or asked.run_ahead is not None
+        return self.may_continue and asked.drafts and not pins
+
     @property
     def probing(self) -> bool:
         return not self._is_wanted and self._is_time_to_probe
@@ -135,6 +203,8 @@ class Measured(Control):
     def _is_time_to_probe(self) -> bool:
         after = self._SLOW_PROBE if self._is_too_slow() else self._probe_after
         estimates = self.estimates
+        if self._leaves_to_own:
+            return False
         is_first = estimates.takes_turns and self.acceptance.is_untried
         if self._unknown_rounds < after and not is_first:
             return False
@@ -163,8 +233,7 @@ class Measured(Control):
         estimates = self.estimates
         if not estimates.takes_turns or self._unread <= self._FEW_UNREAD:
             return True
-        tokens = min(self._remaining, max(self._USUAL_TOKENS, self._written))
-        saved = tokens * (self.plain_seconds - 1.0 / self.forecast.rate)
+        saved = self._likely_tokens * (self.plain_seconds - 1.0 / self.forecast.rate)
         times = 4.0 if self.acceptance.is_untried else 2.0
         return saved >= times * self._unread * estimates.read_time.value
 
@@ -213,8 +282,8 @@ class Measured(Control):
     ) -> Choice:
         if self.rule is Rule.REJECTION:
             return self._wait_for_all(len(confidences), cap, now, expected)
-        if self.looks_at_plain:
-            return Choice(0)
+        if self.looks_at_plain or self.forecast.own_length:
+            return Choice(0)  # the target is worth its rate by itself
         most = max(0, min(self.speculation.n_max, cap))
         have = min(len(confidences), most)
         unread = max(0, length - self._next_position(length))

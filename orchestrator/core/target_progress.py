@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from orchestrator.core.own_draft import OwnDraftOrder
 from outrider.distribution import Distribution
 from outrider.messages import Answer, Candidates, DraftEnd, Round, Span
 from outrider.speculation import MODEL
@@ -35,6 +36,21 @@ class RoundInFlight:
     def offered(self) -> int:
         """The draft tokens that its first decode may verify."""
         return min(len(self.round.draft), self.round.decode_limit or len(self.round.draft))
+
+    @property
+    def own_order(self) -> OwnDraftOrder:
+        """What it lets the target's own draft do."""
+        asked = self.round
+        return OwnDraftOrder(asked.own_draft_count, asked.own_stop_below, asked.plain_count)
+
+    def let_draft(self, order: OwnDraftOrder) -> None:
+        """Let the target's own draft do this."""
+        self.round = replace(
+            self.round,
+            own_draft_count=order.count,
+            own_stop_below=order.stop_below,
+            plain_count=order.plain_count,
+        )
 
     def sources_of(self, length: int, count: int) -> Sequence[str]:
         """Return who proposed `count` draft tokens after a text of `length` tokens."""

@@ -9,12 +9,11 @@ import numpy as np
 from orchestrator.core import acceptance
 from orchestrator.core.acceptance import DraftToken, Verdict
 from orchestrator.core.actions import Report, TokenLogprob
-from orchestrator.core.controller import Outcome
-from orchestrator.core.estimates import ServiceTime
+from orchestrator.core.decodes import Decode
+from orchestrator.core.outcomes import Outcome
 from orchestrator.core.plan import Plan
 from orchestrator.core.target_progress import RoundInFlight
-from outrider.errors import InvalidRequest
-from outrider.messages import Answer, Form, Origin, Rows
+from outrider.messages import DraftEnd, Form, Origin, Rows
 from outrider.noise import Purpose, uniform
 from outrider.sampling import distribution_of
 from outrider.speculation import Verification
@@ -46,27 +45,6 @@ def judge(
     return verify(tokens, distributions, coin)
 
 
-def news_of(asked: RoundInFlight, answer: Answer, committed: Sequence[int]) -> Answer | None:
-    """Return the part of an answer that follows the text; None where it contradicts the text.
-
-    A target that lost what it wrote by itself writes it again.
-
-    Raises InvalidRequest for an answer that skips tokens, or of a draft that it was not sent.
-    """
-    known, draft = len(committed) - answer.position, asked.draft_of(answer)
-    if known < 0 or len(draft) != answer.drafted:
-        after = f"{answer.drafted} draft tokens at {answer.position}"
-        raise InvalidRequest("position", f"{after}, with a text of {len(committed)}")
-    if not known:
-        return answer
-    accepted = acceptance.match(draft, answer.rows.sampled[: len(draft) + 1]).accepted_count
-    added = answer.rows.sampled[: accepted + 1 if draft else None]
-    if list(added[:known]) != list(committed[answer.position :][: len(added)]):
-        return None
-    left = answer.rows[known:] if len(added) > known else Rows()
-    return Answer(answer.round, len(committed), max(0, answer.drafted - known), left)
-
-
 def origins_of(draft: Sequence[int], verdict: Verdict) -> list[Origin]:
     """Return where the tokens of a verdict come from."""
     if verdict.accepted_count < len(draft):
@@ -79,50 +57,50 @@ def origins_of(draft: Sequence[int], verdict: Verdict) -> list[Origin]:
 def outcome(
     asked: RoundInFlight,
     before: int,
-    draft: Sequence[int],
+    decode: Decode,
     verdict: Verdict,
     committed: int,
-    now: float,
-    spent: ServiceTime,
     is_prompt: bool,
 ) -> Outcome:
     """Return what the controller learns of a decode that added `committed` tokens to `before`."""
-    waited = asked.is_waited_for and not asked.is_answered
+    waited, draft = asked.is_waited_for and not asked.is_answered, decode.draft
+    confidences = asked.confidences[before - asked.length :] if draft else ()
     return Outcome(
-        now=now,
+        now=decode.time,
         length=before,
         sent=asked.sent_time if waited else None,
-        confidences=asked.confidences[before - asked.length :] if draft else (),
+        confidences=decode.own.confidences if decode.is_own else confidences,
         is_local=bool(asked.sources),
-        offered=asked.offered if waited else len(draft),
+        is_own=decode.is_own,
+        offered=asked.offered if waited and not decode.is_own else len(draft),
         drafted=len(draft),
         accepted=verdict.accepted_count,
         committed=committed,
-        spent=spent,
+        spent=decode.spent,
         draft_busy=asked.draft_busy,
         is_prompt=is_prompt,
     )
 
 
 def report(
-    asked: RoundInFlight, answer: Answer, draft: Sequence[int], verdict: Verdict, number: int
+    asked: RoundInFlight, length: int, decode: Decode, verdict: Verdict, number: int
 ) -> Report:
-    """Return what a caller may see of an answer, with the verdict on its last decode.
-
-    That is the `number`th decode of the text.
-    """
-    count = verdict.accepted_count + 1
-    first = answer.position - asked.length
+    """Return what a caller may see of the `number`th decode, after a text of `length` tokens."""
+    count, draft = verdict.accepted_count + 1, decode.draft
+    first, end = length - asked.length, asked.draft_end
+    if decode.is_own:
+        end = DraftEnd.LENGTH if len(draft) == asked.round.own_draft_count else DraftEnd.ENOUGH
+    is_sent = draft and not decode.is_own
     return Report(
         round=number,
-        committed_count=answer.position,
+        committed_count=length,
         draft=draft,
         accepted_count=verdict.accepted_count,
         next_token_id=verdict.next_token_id,
-        draft_end=asked.draft_end,
-        sources=asked.sources[first : first + len(draft)] if draft else (),
-        target_candidates=answer.rows.candidates[:count],
-        draft_candidates=asked.candidates[first : first + count] if draft else (),
+        draft_end=end,
+        sources=asked.sources[first : first + len(draft)] if is_sent else (),
+        target_candidates=decode.rows.candidates[:count],
+        draft_candidates=asked.candidates[first : first + count] if is_sent else (),
     )
 
 

@@ -244,6 +244,8 @@ def _read_field(message: Any, name: str) -> Any:
         return _made(EngineSeconds, value)
     if isinstance(value, common.PlainCosts):
         return _made(PlainCosts, value)
+    if isinstance(value, common.OwnDraft):
+        return value.model_name
     if isinstance(value, common.EngineActivity):
         return _made(Activity, value)
     if isinstance(value, messages.ControllerView):

@@ -365,6 +365,7 @@ class Model:
     plain_costs: PlainCosts = PlainCosts()
     cache_layout: str = ""  # of the KV cache, and what was measured of others; in words
     activity: Activity = Activity()
+    own_draft: str = ""  # the name of what drafts in a target's own process; empty: nothing does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -22,9 +21,12 @@ from outrider.costs import CostTable
 from outrider.engine.batching import Limits
 from outrider.engine.cache import Session, SessionCache
 from outrider.engine.core_lock import CoreLock, NoCoreLock
-from outrider.engine.job import Job, Lease, Ticket
+from outrider.engine.guesser import Guess
+from outrider.engine.hosting import Counters, HostOptions, Loaded
+from outrider.engine.job import Job, Lease, Step, Ticket
 from outrider.engine.measurements import Measurements
-from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Model, NoRoom, Numerics, Row
+from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Model, NoRoom, Row
+from outrider.engine.own_draft import DraftLine, OwnDraft
 from outrider.engine.preparation import Preparation, Prepared
 from outrider.engine.scheduler import Scheduler
 from outrider.errors import (
@@ -39,42 +41,6 @@ from outrider.errors import (
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostOptions:
-    """Bounds of one engine."""
-
-    numerics: Numerics | None  # None: exact where that is almost free; see `profile.choose`
-    queue_limit: int = 64  # jobs that wait to start; more get Busy at once
-    room_seconds: float = 1.0  # a job waits this long for a sequence, then gets Busy
-    stream_idle_seconds: float = 1.0  # without work an open stream keeps its sequence, room or not
-    idle_seconds: float = 600.0  # an idle session is forgotten after this
-    # Without a request before what is due is measured: after the load, and later.
-    # Measuring takes the cores from whatever else is on the machine, and what is cached is lost.
-    first_quiet_seconds: float = 1.0
-    quiet_seconds: float = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What is known once the model is loaded and warm."""
-
-    model: Model
-    prepared: Prepared
-    seconds: float
-    core_lock: CoreLock
-
-
-@dataclass(slots=True)
-class Counters:
-    """What the engine did since it was loaded; written by its thread, read by anyone."""
-
-    decodes: int = 0
-    chunks: int = 0
-    tokens: int = 0
-    open_seconds: float = 0.0  # in which there was an open stream, up to its end or the last decode
-    decode_seconds: float = 0.0  # of them, inside decodes
-
-
 class EngineHost:
     """Owns the thread. Every public method may be called from any thread.
 
@@ -87,8 +53,11 @@ class EngineHost:
         options: HostOptions,
         find_core_lock: Callable[[], CoreLock] = NoCoreLock,
         measurements: Measurements | None = None,
+        load_draft: Callable[[Model], Model | None] | None = None,
     ) -> None:
+        """`load_draft` loads what drafts for the model, in its thread; None: it does not fit."""
         self._load = load
+        self._load_draft = load_draft
         self._find_core_lock = find_core_lock
         self._measurements = measurements  # None: every start measures
         self._options = options
@@ -109,10 +78,12 @@ class EngineHost:
         self._scheduler: Scheduler
         self._core_lock: CoreLock
         self._preparation: Preparation
+        self._own_draft: OwnDraft | None = None
         self._used_time = 0.0  # when something was asked for last
         self._is_fresh = True  # no job was queued and no measuring begun; never true again
         self._can_exchange = False  # sequences may leave the cache and come back
         self._capacity = 0  # tokens that a session can hold
+        self._decode_seconds = 0.0  # of the newest decode
         self._open: set[bytes] = set()  # sessions with an open stream
         self._counted = (
             0.0  # the time up to which `counters.open_seconds` counts; while any is open
@@ -231,6 +202,8 @@ class EngineHost:
             self.died.set_exception(error)
             raise
         self._model.close()
+        if self._own_draft is not None:
+            self._own_draft.close()
 
     def _serve(self) -> None:
         while not self._stopping:
@@ -251,6 +224,7 @@ class EngineHost:
                     self._receive(pause)
                     continue
                 before = self.counters.decodes
+                self._draft(self._scheduler.asking())
                 self._decode(self._scheduler.next_decode())
                 # Right after a decode no copy is pending, see Model.exchange.
                 if self.counters.decodes > before and (
@@ -272,8 +246,10 @@ class EngineHost:
         prepared = self._preparation.begin()
         self._capacity = description.context
         self._begin_anew(prepared)
+        if self._load_draft is not None and (draft := self._load_draft(model)) is not None:
+            self._own_draft = OwnDraft(draft)
         spent = perf_counter() - begin
-        self.loaded.set_result(Loaded(model, prepared, spent, self._core_lock))
+        self.loaded.set_result(Loaded(model, prepared, spent, self._core_lock, self._own_draft))
 
     def _begin_anew(self, prepared: Prepared) -> None:
         """Forget every session, and run as is prepared. Nothing is queued or active."""
@@ -408,23 +384,21 @@ class EngineHost:
 
     # --- running jobs ---
 
-    def _advance(self, ticket: Ticket, rows: list[Row] | None) -> None:
+    def _advance(self, ticket: Ticket, received: list[Row] | list[Guess] | None) -> None:
         """Run a job up to its next step or its end."""
         assert ticket.generator is not None and ticket.lease is not None
         ticket.lease.resume()
         try:
             try:
-                # A generator that has not started takes nothing but None.
-                step = ticket.generator.send(rows)  # type: ignore[arg-type]
+                step = ticket.generator.send(received)
             finally:
                 ticket.lease.pause()
-            assert len(step.token_ids) >= max(1, step.row_count)
-            needed = len(ticket.lease.held) + len(step.token_ids)
-            if needed > self._capacity:
-                raise ContextExhausted(needed, self._capacity)
-            ticket.tokens, ticket.row_count = step.token_ids, step.row_count
-            ticket.gains, ticket.gives_way = step.gains, step.gives_way
-            ticket.ready_time = perf_counter()
+            if isinstance(step, Step):
+                assert len(step.token_ids) >= max(1, step.row_count)
+                needed = len(ticket.lease.held) + len(step.token_ids)
+                if needed > self._capacity:
+                    raise ContextExhausted(needed, self._capacity)
+            ticket.take(step, perf_counter())
             self._scheduler.put_last(ticket)
         except StopIteration as end:
             self._finish(ticket, end.value)
@@ -477,8 +451,32 @@ class EngineHost:
         places = {session: self._cache.sequence_of(session) for session in awaited}
         self._scheduler.note_exchange(places, seconds)
 
+    def _draft(self, asking: list[Ticket]) -> None:
+        """Let the engine's own draft answer the jobs that ask it, all of them at once.
+
+        It reads a text no longer than a decode takes: who waits for tokens gets them meanwhile.
+        """
+        if not asking:
+            return
+        begin = perf_counter()
+        lines = [
+            DraftLine(ticket.session_id, ticket.salt, ticket.ask)
+            for ticket in asking
+            if ticket.ask is not None
+        ]
+        if self._own_draft is not None:
+            self._own_draft.draft(lines, self._decode_seconds)
+        spent = perf_counter() - begin
+        for ticket, line in zip(asking, lines, strict=True):
+            assert ticket.lease is not None
+            ticket.lease.spent.draft += spent
+            self._advance(ticket, line.guesses)
+
     def _decode(self, entries: list[tuple[Ticket, Chunk]]) -> None:
         """Decode the chunks at once, or apart where that fails: one must not fail the others."""
+        if not entries:  # every job that asked the draft is over
+            self._core_lock.give()
+            return
         begin = perf_counter()
         try:
             try:
@@ -491,6 +489,7 @@ class EngineHost:
             return
         spent = perf_counter() - begin
         self._scheduler.note_decode(spent)
+        self._decode_seconds = spent
         self.counters.decodes += 1
         if self._open:
             self.counters.decode_seconds += spent
@@ -589,6 +588,8 @@ class EngineHost:
         self._cancel_all(session_id)
         self._pin(session_id, False)
         self._cache.forget(session_id)
+        if self._own_draft is not None:
+            self._own_draft.forget(session_id)
 
     def _begin_stop(self) -> None:
         if self._stopping:

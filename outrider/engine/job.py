@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import Any
 
 from outrider.engine.cache import Session, tokens_to_keep
-from outrider.engine.model import Model, Row
+from outrider.engine.model import Model
+from outrider.engine.own_draft import DraftAsk
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class EngineTime:
     rows: int = 0
     attended: int = 0  # tokens that the rows attended to, summed over the rows
     steps: int = 0  # of the decodes, those that gave rows for this session
+    draft: float = 0.0  # of the engine's own draft, other sessions' tokens included
 
     def __add__(self, more: EngineTime) -> EngineTime:
         """Return the time of both."""
@@ -48,6 +50,7 @@ class EngineTime:
             self.rows + more.rows,
             self.attended + more.attended,
             self.steps + more.steps,
+            self.draft + more.draft,
         )
 
 
@@ -97,11 +100,14 @@ class Lease:
         return spent
 
 
-Job = Callable[[Lease], Generator[Step, list[Row], Any]]
-"""Called when the job starts, so that it reconciles with what is held then.
+JobSteps = Generator[Step | DraftAsk, Any, Any]
+"""What a job does: each `Step` receives its rows, each `DraftAsk` its guesses.
 
-The generator's return value is the result. Rows are valid until its next step.
+The return value is the result. Rows are valid until the next step.
 """
+
+Job = Callable[[Lease], JobSteps]
+"""Called when the job starts, so that it reconciles with what is held then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -120,9 +126,20 @@ class Ticket:
     future: Future[Any] = field(default_factory=Future)
     replaced: bool = False  # its own stream cancelled it: nobody waits for the result
     lease: Lease | None = None
-    generator: Generator[Step, list[Row], Any] | None = None
+    generator: JobSteps | None = None
+    ask: DraftAsk | None = None  # while its current step is one; then `tokens` is empty
     tokens: Sequence[int] = ()
     row_count: int = 0
     gains: Sequence[float] = ()
     gives_way: bool = False
     ready_time: float = 0.0
+
+    def take(self, step: Step | DraftAsk, now: float) -> None:
+        """Begin with a step of the job."""
+        self.gives_way, self.ready_time = step.gives_way, now
+        if isinstance(step, DraftAsk):
+            # It is about to have so many rows.
+            self.ask, self.tokens, self.gains, self.row_count = step, (), (), step.count + 1
+        else:
+            self.ask, self.tokens, self.row_count = None, step.token_ids, step.row_count
+            self.gains = step.gains

@@ -67,6 +67,15 @@ def usual_layout(layouts: Sequence[Layout]) -> Layout:
     return max(layouts, key=lambda each: (not each.is_pool, each.flash_attention))
 
 
+def draft_layout(layouts: Sequence[Layout], session_count: int) -> Layout:
+    """Return how a target's own draft keeps its cells, which nobody measures.
+
+    Sessions' rows differ in number after every round: a pool computes them at once.
+    """
+    pools = [each for each in layouts if each.is_pool]
+    return usual_layout(pools if pools and session_count > 1 else layouts)
+
+
 def describe_layout(layout: Layout, measured: Sequence[LayoutSeconds]) -> str:
     """Return a layout in words, and what those that were measured take by the first one."""
     words = _words(layout)

@@ -161,9 +161,14 @@ class Scheduler:
 
     # --- decoding ---
 
+    def asking(self) -> list[Ticket]:
+        """Return the jobs that want tokens of the engine's own draft before they can decode."""
+        return [ticket for ticket in self._active.values() if ticket.ask is not None]
+
     def next_decode(self) -> list[tuple[Ticket, Chunk]]:
-        """Return what joins the next decode."""
+        """Return what joins the next decode; nobody asks for drafts any more."""
         tickets = list(self._active.values())
+        assert all(ticket.ask is None for ticket in tickets)
         if len(tickets) > 1:  # a job alone keeps what it offers: its controller has weighed that
             self._leave_out(tickets)
         pending = [Pending(len(t.tokens), t.row_count) for t in tickets]

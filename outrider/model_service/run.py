@@ -14,16 +14,18 @@ from typing import Any, TypeVar
 
 import grpc
 
-from outrider import logs
+from outrider import handshake, logs
 from outrider.engine.core_lock import CoreLock, NoCoreLock, shared_core_lock
 from outrider.engine.gguf_check import check_gguf
-from outrider.engine.host import EngineHost, HostOptions, Loaded
+from outrider.engine.host import EngineHost
+from outrider.engine.hosting import HostOptions, Loaded
+from outrider.engine.layout import draft_layout
 from outrider.engine.measurements import Measurements
 from outrider.engine.model import Model, Numerics
 from outrider.engine.preparation import Prepared
-from outrider.errors import InvalidConfig
+from outrider.errors import InvalidConfig, VocabularyMismatch
 from outrider.model_service.config import ModelConfig, read_tensor_split
-from outrider.model_service.servicer import ModelService
+from outrider.model_service.servicer import ModelService, describe_vocabulary
 from outrider.rpc.server import Server, ServerConfig
 from outrider.tasks import first_of
 from outrider.threads import available_threads
@@ -147,13 +149,52 @@ async def _load(host: EngineHost, server: Server) -> Loaded | None:
 
 
 def make_host(
-    config: ModelConfig, options: HostOptions, load: Callable[[], Model] | None
+    config: ModelConfig,
+    options: HostOptions,
+    load: Callable[[], Model] | None,
+    draft: ModelConfig | None = None,
 ) -> EngineHost:
-    """Return an engine for the configured model, or for what `load` makes instead of it."""
+    """Return an engine for the configured model, or for what `load` makes instead of it.
+
+    `draft` is what drafts in its thread.
+    """
+    load_draft = own_draft_loader(draft) if draft is not None else None
     if load is not None:
-        return EngineHost(load, options, find_core_lock(config))
+        return EngineHost(load, options, find_core_lock(config), load_draft=load_draft)
     kept = kept_measurements(config, options.numerics)
-    return EngineHost(load_llama(config), options, find_core_lock(config), kept)
+    return EngineHost(load_llama(config), options, find_core_lock(config), kept, load_draft)
+
+
+def own_draft_loader(config: ModelConfig) -> Callable[[Model], Model | None]:
+    """Return what loads a target's own draft; one that does not fit is left out, with a warning.
+
+    Raises InvalidConfig at once for a file that is no model.
+    """
+    load = load_llama(config)
+
+    def load_beside(target: Model) -> Model | None:
+        draft = load()
+        vocabularies = [
+            describe_vocabulary(model.describe().vocabulary, b"") for model in (target, draft)
+        ]
+        try:
+            if not draft.describe().can_truncate:
+                raise VocabularyMismatch("it cannot be rolled back (recurrent)", rule="memory")
+            handshake.check_vocabularies(*vocabularies)
+            handshake.check_names(target.token_names(), draft.token_names())
+        except VocabularyMismatch as error:
+            logs.warning("outrider.target", "own draft refused", detail=str(error))
+            draft.close()
+            return None
+        draft.pad_multiple = 1
+        layouts = draft.describe().layouts
+        try:
+            draft.open(draft_layout(layouts, config.sessions))
+        except InvalidConfig:
+            draft.open(layouts[0])  # as where a model cannot have flash attention
+        return draft
+
+    return load_beside
 
 
 def _milliseconds(seconds: dict[Any, float | None]) -> dict[Any, float]:

@@ -15,9 +15,11 @@ import grpc
 
 import outrider
 from outrider import handshake, wire
-from outrider.engine.host import EngineHost, Loaded
+from outrider.engine.host import EngineHost
+from outrider.engine.hosting import Loaded
 from outrider.engine.job import EngineTime
 from outrider.engine.model import Numerics, VocabularyDescription
+from outrider.engine.own_draft import OwnDraft
 from outrider.engine.preparation import Prepared
 from outrider.errors import Draining, InvalidRequest, PeerUnavailable, SessionTaken
 from outrider.messages import MAX_DRAFT
@@ -227,7 +229,7 @@ async def first_opening(requests: AsyncIterator[Any]) -> common.OpenSession:
 def write_spent(spent: EngineTime) -> common.ServiceTime:
     """Return the message of an engine's own time."""
     seconds = spent.queue, spent.decode, spent.sample
-    return wire.write_time(*seconds, spent.rows, spent.attended, spent.steps)
+    return wire.write_time(*seconds, spent.rows, spent.attended, spent.steps, spent.draft)
 
 
 def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelResponse:
@@ -257,8 +259,20 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         file_type=model.file_type,
     )
     describe_preparation(response, loaded.prepared)
+    if loaded.own_draft is not None:
+        response.own_draft.CopyFrom(_describe_own_draft(loaded.own_draft))
     response.load_duration.FromMicroseconds(int(loaded.seconds * 1e6))
     return response
+
+
+def _describe_own_draft(draft: OwnDraft) -> common.OwnDraft:
+    model, costs = draft.model.describe(), draft.costs
+    return common.OwnDraft(
+        model_name=model.name,
+        token_milliseconds=1e3 * costs.token,
+        read_milliseconds=1e3 * costs.read,
+        weight_byte_count=model.weight_bytes,
+    )
 
 
 def describe_preparation(response: common.GetModelResponse, prepared: Prepared) -> None:

@@ -124,7 +124,7 @@ class VerifyRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., round: _Optional[_Union[VerifyRound, _Mapping]] = ...) -> None: ...
 
 class VerifyRound(_message.Message):
-    __slots__ = ("round", "prefix", "draft_token_ids", "row_form", "draft_survivals", "sent_ahead", "mirostat_mu", "continue_token_count", "decode_draft_limit", "gather_milliseconds")
+    __slots__ = ("round", "prefix", "draft_token_ids", "row_form", "draft_survivals", "sent_ahead", "mirostat_mu", "continue_token_count", "decode_draft_limit", "gather_milliseconds", "own_draft_token_count", "own_draft_stop_below", "plain_decode_count")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +135,9 @@ class VerifyRound(_message.Message):
     CONTINUE_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     DECODE_DRAFT_LIMIT_FIELD_NUMBER: _ClassVar[int]
     GATHER_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
+    OWN_DRAFT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OWN_DRAFT_STOP_BELOW_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_DECODE_COUNT_FIELD_NUMBER: _ClassVar[int]
     round: int
     prefix: _common_pb2.TokenSpan
     draft_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -145,10 +148,23 @@ class VerifyRound(_message.Message):
     continue_token_count: int
     decode_draft_limit: int
     gather_milliseconds: int
-    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., draft_survivals: _Optional[bytes] = ..., sent_ahead: bool = ..., mirostat_mu: _Optional[float] = ..., continue_token_count: _Optional[int] = ..., decode_draft_limit: _Optional[int] = ..., gather_milliseconds: _Optional[int] = ...) -> None: ...
+    own_draft_token_count: int
+    own_draft_stop_below: int
+    plain_decode_count: int
+    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., draft_survivals: _Optional[bytes] = ..., sent_ahead: bool = ..., mirostat_mu: _Optional[float] = ..., continue_token_count: _Optional[int] = ..., decode_draft_limit: _Optional[int] = ..., gather_milliseconds: _Optional[int] = ..., own_draft_token_count: _Optional[int] = ..., own_draft_stop_below: _Optional[int] = ..., plain_decode_count: _Optional[int] = ...) -> None: ...
+
+class OwnDraftTokens(_message.Message):
+    __slots__ = ("token_ids", "confidences", "service_time")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_TIME_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    confidences: bytes
+    service_time: _common_pb2.ServiceTime
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., confidences: _Optional[bytes] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
-    __slots__ = ("round", "rows", "missing", "busy", "superseded", "context_full", "service_time", "cached_token_count", "position", "drafted_token_count")
+    __slots__ = ("round", "rows", "missing", "busy", "superseded", "context_full", "service_time", "cached_token_count", "position", "drafted_token_count", "own_drafts")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
@@ -159,6 +175,7 @@ class VerifyResponse(_message.Message):
     CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OWN_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     round: int
     rows: Rows
     missing: _common_pb2.Missing
@@ -169,7 +186,8 @@ class VerifyResponse(_message.Message):
     cached_token_count: int
     position: int
     drafted_token_count: int
-    def __init__(self, round: _Optional[int] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., missing: _Optional[_Union[_common_pb2.Missing, _Mapping]] = ..., busy: _Optional[_Union[_common_pb2.Busy, _Mapping]] = ..., superseded: _Optional[_Union[_common_pb2.Superseded, _Mapping]] = ..., context_full: _Optional[_Union[_common_pb2.ContextFull, _Mapping]] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ..., cached_token_count: _Optional[int] = ..., position: _Optional[int] = ..., drafted_token_count: _Optional[int] = ...) -> None: ...
+    own_drafts: _containers.RepeatedCompositeFieldContainer[OwnDraftTokens]
+    def __init__(self, round: _Optional[int] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., missing: _Optional[_Union[_common_pb2.Missing, _Mapping]] = ..., busy: _Optional[_Union[_common_pb2.Busy, _Mapping]] = ..., superseded: _Optional[_Union[_common_pb2.Superseded, _Mapping]] = ..., context_full: _Optional[_Union[_common_pb2.ContextFull, _Mapping]] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ..., cached_token_count: _Optional[int] = ..., position: _Optional[int] = ..., drafted_token_count: _Optional[int] = ..., own_drafts: _Optional[_Iterable[_Union[OwnDraftTokens, _Mapping]]] = ...) -> None: ...
 
 class Rows(_message.Message):
     __slots__ = ("first_row", "token_ids", "distributions", "logits", "candidates", "logprobs", "mirostat_mus", "answered_row_count")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,6 +47,10 @@ DraftModelPath = Annotated[
         "--model", "-m", metavar="GGUF", help="The model's file; none with --drafters alone."
     ),
 ]
+OwnDraftModel = Annotated[
+    Path | None,
+    typer.Option(metavar="GGUF", help="A small model that drafts in the target's own process."),
+]
 Drafters = Annotated[
     str,
     typer.Option(
@@ -58,15 +63,32 @@ Drafters = Annotated[
 @spread
 def target(
     model: ModelPath,
+    draft_model: OwnDraftModel = None,
     listen: Listen = TARGET_ADDRESS,
     engine: ModelOptions = ModelOptions(),
+    draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Own draft")] = ModelOptions(),
     server: ServerOptions = ServerOptions(),
 ) -> None:
-    """Run a target service: the model whose text is wanted."""
+    """Run a target service: the model whose text is wanted.
+
+    With --draft-model it drafts by itself where no other draft is better: in its own process,
+    between two of its decodes, for as many sessions.
+    """
     from target_service.config import TargetConfig
     from target_service.main import run
 
-    _serve(run(TargetConfig(server=server.config(listen), model=engine.config(model))))
+    own = replace(
+        draft_engine,
+        sessions=engine.sessions,
+        context=draft_engine.context or engine.context,
+        threads=draft_engine.threads or engine.threads,
+    )
+    config = TargetConfig(
+        server=server.config(listen),
+        model=engine.config(model),
+        draft=own.config(draft_model) if draft_model is not None else None,
+    )
+    _serve(run(config))
 
 
 @spread

@@ -34,6 +34,7 @@ class LocalPlan:
     draft: Hosted | str | None
     listen: str = ANY_PORT  # of the orchestrator
     orchestrator: tuple[str, ...] = ()  # more of its options
+    own_draft: bool = True  # the target drafts with the draft's model, too, in its own process
     commands: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """What runs a role, where that is not `COMMAND`."""
 
@@ -43,6 +44,15 @@ class LocalPlan:
         both = (self.target, self.draft)
         hosted = [one.model for one in both if isinstance(one, Hosted)]
         return len(hosted) == 2 and hosted[0] == hosted[1]
+
+    @property
+    def own_draft_words(self) -> Sequence[str]:
+        """What tells the target to draft in its own process: where both are here, with the same."""
+        draft = self.draft
+        if not (self.own_draft and isinstance(draft, Hosted)) or self.is_its_own_draft:
+            return ()
+        words = [f"--draft{word[1:]}" for word in arguments(draft.options)]
+        return (f"--draft-model={draft.model}", *words)
 
 
 class LocalServices:
@@ -60,7 +70,7 @@ class LocalServices:
         """Return the orchestrator's address; the models may still be loading."""
         plan = self._plan
         if isinstance(plan.target, Hosted):
-            self.target = await self._start_model("target", plan.target)
+            self.target = await self._start_model("target", plan.target, more=plan.own_draft_words)
         if isinstance(plan.draft, Hosted):
             self.draft = await self._start_model("draft", plan.draft)
         target, draft = await asyncio.gather(
@@ -80,8 +90,10 @@ class LocalServices:
         assert self.orchestrator is not None
         return await self.watch(self.orchestrator.address())
 
-    async def _start_model(self, role: str, hosted: Hosted, listen: str = ANY_PORT) -> Child:
-        words = (f"--model={hosted.model}", *arguments(hosted.options))
+    async def _start_model(
+        self, role: str, hosted: Hosted, listen: str = ANY_PORT, more: Sequence[str] = ()
+    ) -> Child:
+        words = (f"--model={hosted.model}", *arguments(hosted.options), *more)
         command = self._plan.commands.get(role, COMMAND)
         return await Child.start(command, role, listen, words, self._tell)
 

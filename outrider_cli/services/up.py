@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,6 +49,10 @@ def up(
     model: LoneTargetModel = None,
     draft_model: DraftModel = None,
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Use the target alone.")] = False,
+    own_draft: Annotated[
+        bool,
+        typer.Option(help="Let the target draft in its own process, too, with the same model."),
+    ] = True,
     target: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="A target on another machine, in place of --model."),
@@ -79,10 +84,7 @@ def up(
     """
     from outrider_cli.services.local import Hosted, LocalPlan
 
-    if target and model:
-        raise typer.BadParameter("--target and --model exclude each other")
-    if sum(map(bool, (draft, draft_model, no_draft))) > 1:
-        raise typer.BadParameter("--draft, --draft-model and --no-draft exclude each other")
+    _check_exclusive(bool(target and model), (draft, draft_model, no_draft))
     alone = no_draft or draft or (model and not draft_model)
     own = None if alone else choose_draft(model, draft_model)
     # What is wrong is refused before anything is started.
@@ -100,8 +102,17 @@ def up(
         draft=draft or (host_draft(own, draft_engine, engine) if own else None),
         listen=listen,
         orchestrator=tuple(words),
+        own_draft=own_draft,
     )
     asyncio.run(_stay_up(plan, _client_of(server), verbose, bool(http.http)))
+
+
+def _check_exclusive(names_two_targets: bool, drafts: Iterable[object]) -> None:
+    """Raise BadParameter for options that exclude each other."""
+    if names_two_targets:
+        raise typer.BadParameter("--target and --model exclude each other")
+    if sum(map(bool, drafts)) > 1:
+        raise typer.BadParameter("--draft, --draft-model and --no-draft exclude each other")
 
 
 def _client_of(server: ServerOptions) -> ClientOptions:

@@ -17,7 +17,8 @@ import pytest
 from outrider.costs import CostTable
 from outrider.engine import host as host_module
 from outrider.engine import scheduler
-from outrider.engine.host import EngineHost, HostOptions
+from outrider.engine.host import EngineHost
+from outrider.engine.hosting import HostOptions
 from outrider.engine.job import Job, Lease, Step, Ticket
 from outrider.engine.model import Chunk, Model, NoRoom, Numerics, Row
 from outrider.errors import (

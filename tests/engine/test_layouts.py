@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outrider.engine.host import EngineHost, HostOptions
+from outrider.engine.host import EngineHost
+from outrider.engine.hosting import HostOptions
 from outrider.engine.job import Lease, Step, Ticket
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig

@@ -17,7 +17,8 @@ import pytest
 from outrider.costs import Point
 from outrider.engine import calibrate, measurements
 from outrider.engine.core_lock import NoCoreLock
-from outrider.engine.host import EngineHost, HostOptions
+from outrider.engine.host import EngineHost
+from outrider.engine.hosting import HostOptions
 from outrider.engine.job import Lease, Step
 from outrider.engine.layout import LayoutSeconds
 from outrider.engine.measurements import Measured, Measurements, forget, read

@@ -110,7 +110,7 @@ MISTAKES = (
     ),
     Mistake(
         "what a target wrote once more is committed twice",
-        "orchestrator/core/verdicts.py",
+        "orchestrator/core/decodes.py",
         "    if not known:\n        return answer\n",
         "    if known >= 0:\n        return answer\n",
         (f"{CONTINUING}::test_what_is_written_once_more_is_not_committed_twice",),

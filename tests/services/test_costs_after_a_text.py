@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from outrider.costs import Point
-from outrider.engine.host import HostOptions
+from outrider.engine.hosting import HostOptions
 from outrider.engine.job import EngineTime
 from outrider.engine.model import Chunk, Numerics
 from outrider.engine.preparation import Prepared

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from draft_service.servicer import _with_known_ids
-from outrider.engine.host import HostOptions
+from outrider.engine.hosting import HostOptions
 from outrider.engine.model import Numerics
 from outrider.messages import Order, Span
 from outrider.v1 import common_pb2 as common

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider.engine import scheduler
-from outrider.engine.host import HostOptions
+from outrider.engine.hosting import HostOptions
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Numerics

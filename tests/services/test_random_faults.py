@@ -23,7 +23,7 @@ from orchestrator.core.draft_line import Line
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.target_progress import RoundInFlight
-from outrider.engine.host import HostOptions
+from outrider.engine.hosting import HostOptions
 from outrider.engine.model import Numerics
 from outrider.messages import Frame, Span
 from outrider.v1 import common_pb2 as common

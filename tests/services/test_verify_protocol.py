@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2
 
-from outrider.engine.host import HostOptions
+from outrider.engine.hosting import HostOptions
 from outrider.engine.model import Numerics
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import target_service_pb2 as messages

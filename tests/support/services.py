@@ -21,7 +21,8 @@ from orchestrator.pair import Pair
 from orchestrator.peers import Peer
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import register
-from outrider.engine.host import EngineHost, HostOptions
+from outrider.engine.host import EngineHost
+from outrider.engine.hosting import HostOptions
 from outrider.engine.model import Chunk, Numerics
 from outrider.model_service.servicer import ModelService
 from outrider.rpc.channel import open_channel
@@ -96,9 +97,11 @@ class ModelProcess:
         make_model: Callable[[], Any],
         options: HostOptions = OPTIONS,
         pace: float = 0.0,  # seconds of every decode once the model is loaded
+        own_draft: Callable[[], Any] | None = None,  # what drafts in the engine's own thread
     ) -> None:
         self._role = role
         self._pace = pace
+        self._own_draft = own_draft
         self._make_model = make_model
         self._options = options
         self._channel: grpc.aio.Channel | None = None
@@ -114,7 +117,9 @@ class ModelProcess:
 
     async def listen(self, make_model: Callable[[], Any]) -> None:
         """Listen without a model, as while it loads."""
-        self.host = EngineHost(make_model, self._options)
+        make_own = self._own_draft
+        load_draft = None if make_own is None else (lambda _: make_own())
+        self.host = EngineHost(make_model, self._options, load_draft=load_draft)
         self.servicer = self._role.make_servicer(self.host)
         name = f"outrider.v1.{self._role.name}Service"
         self._server = await _listen(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.core.actions import Commit, End, SendOrder, SendRound, Wake
 from orchestrator.core.counts import Counts
-from orchestrator.core.estimates import Mean, PairEstimates, ServiceTime
+from orchestrator.core.estimates import Mean, OwnDraftEstimates, PairEstimates, ServiceTime
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
@@ -22,10 +22,12 @@ from outrider.costs import CostTable
 from outrider.drafters.source import Source
 from outrider.errors import PositionPastCache
 from outrider.messages import (
+    NO_OWN_TOKENS,
     Answer,
     Form,
     Frame,
     Order,
+    OwnTokens,
     Round,
     Rows,
     Rule,
@@ -57,6 +59,8 @@ class Models:
     takes_turns: bool = False  # draft and target never decode at the same time
     read_time: float = 0.0  # of the draft, for a token of the text
     continues: bool = True  # the target, by itself
+    own_token: float = 0.0  # of the target's own draft; 0: it has none
+    own_acceptance: float = 0.8
     spread: float = 2.0  # alpha + beta of the beta distribution that a token's chance is drawn from
 
 
@@ -165,7 +169,7 @@ class Simulation:
         self.models = models
         self.faults = faults or Faults()
         self.language = language or Language(seed, models.acceptance, models.spread)
-        self.dice = random.Random(seed)
+        self.seed, self.dice = seed, random.Random(seed)
         self.draft_busy = self.target_busy = False
         self._turn_ends = 0.0
         self.ended = False
@@ -281,6 +285,8 @@ def known_estimates(models: Models) -> PairEstimates:
     estimates.loaded_token_time = models.draft_token
     estimates.continues = models.continues
     estimates.takes_turns, estimates.read_time = models.takes_turns, Mean(models.read_time)
+    if models.own_token:
+        estimates.own_draft = OwnDraftEstimates.of_load(models.own_token, models.read_time)
     return estimates
 
 
@@ -352,6 +358,9 @@ class _Target(_Peer):
         self._round: Round | None = None  # the newest that was begun
         self._text: list[int] = []  # after the newest answer
         self._used = 0  # tokens of the round's draft that the text has
+        self._plain = 0  # decodes left of the round before its own draft drafts
+        own = world.models
+        self._own = Language(world.seed, own.own_acceptance, own.spread)
 
     def open(self) -> None:
         self.stream += 1
@@ -399,7 +408,7 @@ class _Target(_Peer):
         common = min(len(prefix), len(written))
         if round_.is_ahead and prefix[:common] != written[:common]:
             return False  # superseded: the answer before it contradicts it
-        self._round, self._used = round_, 0
+        self._round, self._used, self._plain = round_, 0, round_.plain_count
         continued = before is not None and before.continue_count > 0
         if continued and len(self.held) >= len(written) - 1 and written[: len(prefix)] == prefix:
             self._use(written[len(prefix) :])
@@ -419,14 +428,19 @@ class _Target(_Peer):
         assert round_ is not None
         limit = round_.decode_limit or len(round_.draft)
         draft = list(round_.draft[self._used : self._used + limit])
-        prefix = self._text
+        prefix, own = self._text, NO_OWN_TOKENS
+        if not draft:
+            own = self._draft_own(round_)
+            draft = list(own.token_ids)
         self.held = text = [*prefix, *draft]
         self.decodes += 1
         committed = world.generation.committed
         if text[: len(committed)] != committed[: len(text)]:
             self.stale_rows += len(draft) + 1
         ids = [world.language.next(text[: len(prefix) + i]) for i in range(len(draft) + 1)]
-        answer = Answer(round_.number, len(prefix), len(draft), Rows(sampled=ids))
+        drafted, owns = (0, [own]) if own.token_ids else (len(draft), [])
+        answer = Answer(round_.number, len(prefix), drafted, Rows(sampled=ids), owns)
+        drafting = world.models.own_token * len(own.token_ids)
         world.target_busy = True
         stream = self.stream
 
@@ -437,24 +451,45 @@ class _Target(_Peer):
             self.decode_seconds += spent.decode
             added = list(_accepted(draft, ids))
             self._text = [*prefix, *added]
-            self._use(added)
+            if not own.token_ids:
+                self._use(added)
+            spent = replace(spent, draft=drafting)
             self.reply(
                 world.models.target_round_trip / 2 + world.models.overhead,
-                lambda: world.generation.target_wrote(answer, world.now, spent),
+                lambda: world.generation.target_wrote(
+                    answer, world.now, spent, [spent] if owns else ()
+                ),
             )
             self._start()
 
-        world.engine.decode(
-            Decode(
-                world,
-                len(draft) + 1,
-                len(prefix) - 1,
-                world.models.slowdown if world.draft_busy else 1.0,
-                world.now,
-                world.take_turn,
-                done,
-            )
-        )
+        def decode() -> None:
+            slowdown = world.models.slowdown if world.draft_busy else 1.0
+            rows, length, begin = len(draft) + 1, len(prefix) - 1, world.now
+            world.engine.decode(Decode(world, rows, length, slowdown, begin, world.take_turn, done))
+
+        if drafting:
+            world.engine.after(drafting, decode)
+        else:
+            decode()
+
+    def _draft_own(self, round_: Round) -> OwnTokens:
+        """Return what the target's own draft drafts; nothing while the text is read."""
+        is_held = len(self.held) >= len(self._text) - 1
+        self._plain -= 1
+        left = len(self.world.prompt) + self.world.tokens - len(self._text) - 1
+        count = min(round_.own_draft_count, left)
+        if not self.world.models.own_token or not is_held or self._plain >= 0 or count <= 0:
+            return NO_OWN_TOKENS
+        text, confidences = list(self._text), bytearray()
+        for _ in range(count):
+            token_id, confidence = self._own.guess(text)
+            # It is the same language: what the text is does not depend on how well it is guessed.
+            truth = self.world.language.next(text)
+            text.append(truth if token_id == self._own.next(text) else (truth + 1) % VOCABULARY)
+            confidences.append(confidence)
+            if confidence < round_.own_stop_below:
+                break
+        return OwnTokens(text[len(self._text) :], bytes(confidences))
 
 
 def _accepted(draft: Sequence[int], ids: Sequence[int]) -> Iterator[int]:

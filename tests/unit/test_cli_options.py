@@ -231,9 +231,14 @@ def test_a_command_with_two_models_has_every_option_of_a_model_twice(name: str):
     assert {found[f"draft-{flag}"].rich_help_panel for flag in flags} == {"Draft"}
 
 
-@pytest.mark.parametrize("name", ["target", "draft"])
-def test_a_service_of_one_model_has_one_panel(name: str):
-    assert {option.rich_help_panel for option in options_of(name).values()} == {None}
+def test_a_service_of_one_model_has_one_panel():
+    assert {option.rich_help_panel for option in options_of("draft").values()} == {None}
+
+
+def test_a_targets_own_draft_has_a_panel_of_its_own():
+    panels = {name: option.rich_help_panel for name, option in options_of("target").items()}
+    assert {name for name, panel in panels.items() if panel == "Own draft"} >= {"draft-threads"}
+    assert panels["threads"] is None
 
 
 # --- what they stand for ---

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator.core.controller import Control, Outcome
+from orchestrator.core.controller import Control
 from orchestrator.core.estimates import (
     UNREPORTED,
     Acceptance,
@@ -18,6 +18,7 @@ from orchestrator.core.estimates import (
     plain_share,
 )
 from orchestrator.core.forecast import Mode, forecasts
+from orchestrator.core.outcomes import Outcome
 from orchestrator.core.policies import control
 from outrider.costs import CostTable, Point
 from outrider.messages import Rule

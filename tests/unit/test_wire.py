@@ -20,6 +20,7 @@ from outrider.messages import (
     Form,
     Frame,
     Order,
+    OwnTokens,
     Round,
     Rows,
     Rule,
@@ -180,7 +181,16 @@ def test_a_round_that_lets_the_target_continue_comes_in_as_it_went_out(
     text: Span, guesses: list[int], count: int, limit: int, gather: int
 ) -> None:
     round_ = Round(
-        3, text, guesses, Form.SAMPLED, continue_count=count, decode_limit=limit, gather_ms=gather
+        3,
+        text,
+        guesses,
+        Form.SAMPLED,
+        continue_count=count,
+        decode_limit=limit,
+        gather_ms=gather,
+        own_draft_count=limit,
+        own_stop_below=gather % 256,
+        plain_count=count,
     )
     assert wire.read_round(sent(wire.write_round(round_)).round, SIZE) == round_
 
@@ -197,6 +207,44 @@ def test_an_answer_comes_in_as_it_went_out(
     read = wire.read_answer(message, SIZE)
     assert (read.round, read.position, read.drafted) == (number, position, drafted)
     assert read.rows.sampled == sampled
+
+
+@SETTINGS
+@given(st.lists(st.lists(st.integers(0, SIZE - 1), max_size=6), min_size=1, max_size=6), st.data())
+def test_what_a_target_drafted_itself_comes_in_as_it_went_out(
+    drafts: list[list[int]], data: st.DataObject
+) -> None:
+    drafted = 0 if drafts[0] else data.draw(st.integers(0, 3))
+    count = drafted + sum(len(draft) + 1 for draft in drafts)
+    owns = [OwnTokens(draft, bytes(len(draft))) for draft in drafts]
+    answer = Answer(1, 7, drafted, Rows([5] * count), owns)
+    times = [wire.write_time(0.0, 0.1, 0.0, own_draft=0.5)] * len(owns)
+    message = sent(wire.write_answer(answer, 0, times[0], times))
+    read = wire.read_answer(message, SIZE)
+    assert [list(own.token_ids) for own in read.own_drafts] == drafts
+    assert [len(rows) for _, rows in read.decodes] == [
+        len(draft) + 1 + (drafted if i == 0 else 0) for i, draft in enumerate(drafts)
+    ]
+    assert read.decode_count == len(drafts)
+    message.rows.token_ids.append(5)
+    with pytest.raises(InvalidRequest, match="own_drafts"):
+        wire.read_answer(message, SIZE)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("own_draft_token_count", 65),
+        ("own_draft_token_count", -1),
+        ("own_draft_stop_below", 256),
+        ("plain_decode_count", -1),
+    ],
+)
+def test_what_asks_too_much_of_a_targets_own_draft_is_refused(field: str, value: int) -> None:
+    message = wire.write_round(Round(1, Span(0, [1]), (), Form.SAMPLED)).round
+    setattr(message, field, value)
+    with pytest.raises(InvalidRequest, match=field):
+        wire.read_round(message, SIZE)
 
 
 @SETTINGS

@@ -1,0 +1,92 @@
+"""What a target's own draft is to do. Pure.
+
+It is in the target's process, which asks it before each decode without a message. How many tokens
+it drafts, and how sure it has to be to go on, is decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from orchestrator.core.estimates import Acceptance, OwnDraftEstimates
+from orchestrator.core.forecast import Conditions, Forecast, Mode, serial
+
+_READING_PAYS = 1.5
+"""Times the draft's time for reading the text that drafting must save; it may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnDraftOrder:
+    """What rounds say of the target's own draft."""
+
+    count: int = 0  # tokens for a decode at most; 0: it is not asked
+    stop_below: int = 0  # a token less sure than this is the last one
+    plain_count: int = 0  # decodes without it before the others
+    is_probe: bool = False  # only to see how good it is
+
+    def is_news(self, known: OwnDraftOrder) -> bool:
+        """Return whether a target that was sent `known` should be sent this."""
+        looks = self.plain_count > known.plain_count
+        return looks or (self.count, self.stop_below) != (known.count, known.stop_below)
+
+
+NO_OWN_DRAFT = OwnDraftOrder()
+_PROBE_LENGTH, _PROBE_TIME = 3, 1.5
+"""Tokens of a probe, if the draft takes no more for them than so many tokens of the target do."""
+_PROBE_GAIN = 0.1
+"""Of a token's time a draft that is only tried is taken to save: what it may read for a probe."""
+
+
+def forecast(
+    conditions: Conditions,
+    draft: OwnDraftEstimates,
+    acceptance: Acceptance,
+    n_max: int,
+) -> Forecast:
+    """Return the best that a target does which drafts by itself.
+
+    That is drafting and verifying in turn, without a way between the two. `length` is of a draft
+    that is ordered, so it is 0, and `own_length` what the target drafts.
+    """
+    here = replace(
+        conditions.continuing,
+        acceptance=min(0.99, acceptance.mean),
+        latency=0.0,
+        token_time=draft.token_time.value,
+        confidences=acceptance.confidences,
+    )
+    best = serial(here, n_max)
+    return replace(best, mode=Mode.OWN, length=0, hit_length=0, own_length=best.length)
+
+
+class OwnDraft:
+    """The target's own draft in one generation: whether to use it, and what for."""
+
+    def __init__(self, estimates: OwnDraftEstimates) -> None:
+        self._estimates = estimates
+        self._has_read = False  # it drafted, so it holds the text up to a few tokens
+
+    def note_drafted(self, seconds: float, count: int, pays: bool) -> None:
+        """It drafted for a decode; `pays` says whether the forecast wants it."""
+        self._has_read = True
+        self._estimates.note(seconds, count, pays)
+
+    def order(
+        self, known: Forecast, plain_seconds: float, length: int, likely: int, looks: bool
+    ) -> OwnDraftOrder:
+        """Return what it is to do after a text of `length` tokens, of which `likely` follow.
+
+        `looks` says that a plain token's cost is to be seen again.
+        """
+        estimates = self._estimates
+        if known.own_length:
+            saved = likely * (plain_seconds - 1.0 / known.rate)
+            order = OwnDraftOrder(known.own_length, known.stop_below, int(looks))
+        elif estimates.unused_rounds >= estimates.probe_after:
+            saved = likely * _PROBE_GAIN * plain_seconds
+            most = _PROBE_TIME * plain_seconds / estimates.token_time.value
+            order = OwnDraftOrder(max(1, min(_PROBE_LENGTH, int(most))), is_probe=True)
+        else:
+            return NO_OWN_DRAFT
+        reading = 0.0 if self._has_read else length * estimates.read_time
+        return order if saved >= _READING_PAYS * reading else NO_OWN_DRAFT

@@ -1,0 +1,48 @@
+"""What an engine is given, and what it says of itself: bounds, what was loaded, counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outrider.engine.core_lock import CoreLock
+from outrider.engine.model import Model, Numerics
+from outrider.engine.own_draft import OwnDraft
+from outrider.engine.preparation import Prepared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOptions:
+    """Bounds of one engine."""
+
+    numerics: Numerics | None  # None: exact where that is almost free; see `profile.choose`
+    queue_limit: int = 64  # jobs that wait to start; more get Busy at once
+    room_seconds: float = 1.0  # a job waits this long for a sequence, then gets Busy
+    stream_idle_seconds: float = 1.0  # without work an open stream keeps its sequence, room or not
+    idle_seconds: float = 600.0  # an idle session is forgotten after this
+    # Without a request before what is due is measured: after the load, and later.
+    # Measuring takes the cores from whatever else is on the machine, and what is cached is lost.
+    first_quiet_seconds: float = 1.0
+    quiet_seconds: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What is known once the model is loaded and warm."""
+
+    model: Model
+    prepared: Prepared
+    seconds: float
+    core_lock: CoreLock
+    own_draft: OwnDraft | None = None
+    """What drafts in the engine's own thread; None where the model has no such draft."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the engine did since it was loaded; written by its thread, read by anyone."""
+
+    decodes: int = 0
+    chunks: int = 0
+    tokens: int = 0
+    open_seconds: float = 0.0  # in which there was an open stream, up to its end or the last decode
+    decode_seconds: float = 0.0  # of them, inside decodes

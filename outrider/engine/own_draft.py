@@ -1,0 +1,216 @@
+"""A small model in the thread of a large one, which drafts for its sessions between two decodes.
+
+No message and no other thread is in between, and all sessions share each decode of the draft. What
+it holds is a hint like any cache: it follows whatever text it is asked about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from outrider.engine.cache import Session, SessionCache, tokens_to_keep
+from outrider.engine.calibrate import history
+from outrider.engine.guesser import Guess, Guesser
+from outrider.engine.model import MAX_ROWS_OUT, Chunk, Model, NoRoom, Row
+from outrider.errors import DecodeFailed
+
+_READ_ROWS = 64
+"""Tokens of a text that are read in one decode; the time is looked at between two of them."""
+
+_FEW_ROWS = 4
+"""Tokens of the text that a line's first decode may read beside the newest one."""
+
+_TIMED = 3
+"""Decodes of each kind that are timed after the load."""
+
+_MOST_FAILURES = 8
+"""Decodes that fail one after the other, until the draft is not asked any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftAsk:
+    """A step of a job that wants tokens drafted after a text, in place of rows.
+
+    The job receives what was drafted, `count` guesses at most; fewer where the draft has to read
+    the text first, where it doubts, or after one that is less sure than `stop_below` or ends the
+    text. A job whose step `gives_way` is over as soon as its session has another.
+    """
+
+    text: Sequence[int]
+    count: int
+    guess: Guesser
+    stop_below: int = 0
+    ends: Collection[int] = frozenset()
+    gives_way: bool = False
+
+
+@dataclass(slots=True)
+class DraftLine:
+    """What one session asked, and what was drafted for it so far."""
+
+    session_id: bytes
+    salt: bytes  # whose cached texts it may start from
+    ask: DraftAsk
+    guesses: list[Guess] = field(default_factory=list)
+    tokens: list[int] = field(init=False)  # the text, and behind it those of `guesses`
+    is_over: bool = False  # nothing more is drafted
+
+    def __post_init__(self) -> None:
+        """Begin after the text."""
+        self.tokens = list(self.ask.text)
+
+    def take(self, row: Row) -> None:
+        """Pick the next token from its row of logits."""
+        ask = self.ask
+        guess = ask.guess(row, len(ask.text), self.tokens)
+        if guess.doubtful:
+            self.is_over = True
+            return
+        self.guesses.append(guess)
+        self.tokens.append(guess.token_id)
+        is_last = len(self.guesses) == ask.count or guess.token_id in ask.ends
+        self.is_over = is_last or guess.confidence < ask.stop_below
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCosts:
+    """Seconds of the draft's decodes with nothing before them, as timed after the load."""
+
+    token: float
+    """Of one token."""
+    read: float
+    """Of each token of a text that is read."""
+
+
+class OwnDraft:
+    """The draft of one engine. All calls come from the engine's thread."""
+
+    def __init__(self, model: Model, clock: Callable[[], float] = perf_counter) -> None:
+        """Take the model as it is loaded; its sequences are this draft's alone."""
+        self.model = model
+        description = model.describe()
+        cells = math.inf if description.pool_cells is None else description.pool_cells
+        # Every row of a pool looks over what idle sessions hold: one context of it at most.
+        idle = math.inf if description.pool_cells is None else description.context
+        self._cache = SessionCache(description.sequence_count, cells, idle)
+        self._capacity = description.context
+        self._batch_rows = description.batch_rows
+        self._read_rows = min(_READ_ROWS, description.batch_rows, description.context // 2)
+        self._clock = clock
+        self._failures = 0  # in a row
+        self.costs = self._time()
+
+    def _time(self) -> DraftCosts:
+        """Return what decodes cost here; sequence 0 is used and left empty."""
+        rows = self._read_rows
+        ids = history(self.model, rows)
+        seconds = {1: math.inf, rows: math.inf}
+        for count in (1, rows) * _TIMED:
+            begin = self._clock()
+            self.model.decode([Chunk(0, 0, ids[:count], 1)])
+            seconds[count] = min(seconds[count], self._clock() - begin)
+            self.model.truncate(0, 0)
+        return DraftCosts(token=seconds[1], read=seconds[rows] / rows)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it still answers: not after many failed decodes in a row."""
+        return self._failures < _MOST_FAILURES
+
+    def draft(self, lines: Sequence[DraftLine], read_seconds: float) -> None:
+        """Extend the lines, all of them in the same decodes.
+
+        A line whose text is not read yet stays empty, after about `read_seconds` of reading.
+        """
+        if not self.is_usable:
+            return
+        deadline = self._clock() + read_seconds
+        busy = {line.session_id for line in lines}
+        try:
+            ready = [line for line in lines if self._follow(line, busy, deadline)]
+            while open_lines := [line for line in ready if not line.is_over]:
+                for first in range(0, len(open_lines), self._lines_at_once):
+                    self._step(open_lines[first : first + self._lines_at_once])
+            self._failures = 0
+        except (NoRoom, DecodeFailed):
+            self._failures += 1
+            for line in lines:
+                self.forget(line.session_id)
+
+    @property
+    def _lines_at_once(self) -> int:
+        """The lines whose next tokens fit one decode, whatever they are behind."""
+        return max(1, min(MAX_ROWS_OUT, self._batch_rows // _FEW_ROWS))
+
+    def _follow(self, line: DraftLine, busy: Collection[bytes], deadline: float) -> bool:
+        """Hold the text but for its end; return whether the line may begin."""
+        text = line.ask.text
+        if len(text) + line.ask.count > self._capacity:
+            return False
+        now = self._clock()
+        session = self._cache.enter(line.session_id, now)
+        if session.sequence is None and not self._place(session, line, busy):
+            self._cache.forget(line.session_id)
+            return False
+        self._keep(session, text)
+        is_late = False  # one piece at least, or it would never come to the end
+        while (missing := len(text) - len(session.token_ids)) > _FEW_ROWS:
+            if is_late:
+                return False
+            count = min(self._read_rows, missing - 1)
+            self._read(session, text[len(session.token_ids) :][:count])
+            is_late = self._clock() >= deadline
+        return True
+
+    def _place(self, session: Session, line: DraftLine, busy: Collection[bytes]) -> bool:
+        """Give a session a sequence, with what another one of its salt has of the text."""
+        text = line.ask.text
+        placement = self._cache.place(session, text, busy, line.salt, room=self._capacity)
+        if placement is None:
+            return False
+        if placement.donor not in (None, placement.sequence):
+            held = self.model.copy_prefix(placement.donor, placement.sequence, placement.count)
+        else:
+            held = self.model.truncate(placement.sequence, placement.count)
+        del session.token_ids[held:]
+        for sequence in self._cache.take_left():
+            self.model.truncate(sequence, 0)
+        return True
+
+    def _keep(self, session: Session, text: Sequence[int]) -> None:
+        """Cut what differs from the text; the row of its last token is wanted again."""
+        count = tokens_to_keep(session.token_ids, list(text), 1)
+        if count < len(session.token_ids):
+            assert session.sequence is not None
+            del session.token_ids[self.model.truncate(session.sequence, count) :]
+
+    def _read(self, session: Session, token_ids: Sequence[int]) -> None:
+        assert session.sequence is not None
+        self.model.decode([Chunk(session.sequence, len(session.token_ids), token_ids, 0)])
+        session.token_ids.extend(token_ids)
+
+    def _step(self, lines: Sequence[DraftLine]) -> None:
+        """Decode what each line has beyond its cache, and pick its next token."""
+        sessions = [self._cache.enter(line.session_id, self._clock()) for line in lines]
+        chunks = []
+        for line, session in zip(lines, sessions, strict=True):
+            assert session.sequence is not None
+            missing = line.tokens[len(session.token_ids) :]
+            chunks.append(Chunk(session.sequence, len(session.token_ids), missing, 1))
+        rows = self.model.decode(chunks)
+        for line, session, chunk, [row] in zip(lines, sessions, chunks, rows, strict=True):
+            session.token_ids.extend(chunk.token_ids)
+            line.take(row)
+
+    def forget(self, session_id: bytes) -> None:
+        """Drop what is held of a session."""
+        self._cache.forget(session_id)
+        for sequence in self._cache.take_left():
+            self.model.truncate(sequence, 0)
+
+    def close(self) -> None:
+        """Free the model."""
+        self.model.close()

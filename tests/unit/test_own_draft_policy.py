@@ -1,0 +1,270 @@
+"""When a target's own draft is used, on the virtual clock and in the state machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from orchestrator.core.actions import Commit
+from orchestrator.core.estimates import Mean, OwnDraftEstimates, PairEstimates, ServiceTime
+from orchestrator.core.generation import Generation
+from orchestrator.core.policies import control
+from outrider.costs import CostTable
+from outrider.errors import InvalidRequest
+from outrider.messages import Answer, Origin, OwnTokens, Round, Rows, Rule
+from outrider.speculation import Speculation
+from tests.support.shared_engine import SharedEngine
+from tests.support.simulation import (
+    Faults,
+    Models,
+    Result,
+    Simulation,
+    alone,
+    known_estimates,
+    run_together,
+)
+from tests.unit.test_continuing import END, PROMPT, generation, rounds
+
+ZEN = CostTable([(1, 0.0165), (2, 0.0275), (3, 0.039), (4, 0.0305), (8, 0.054), (16, 0.09)])
+FREE_ROWS = CostTable([(1, 0.02), (16, 0.022)])
+
+
+def models(**changes: float | bool | CostTable) -> Models:
+    known = {"costs": ZEN, "draft_token": 0.002, "acceptance": 0.8, "own_token": 0.0016}
+    return Models(**known | {"same_host": True, "takes_turns": True} | changes)  # type: ignore[arg-type]
+
+
+def rate(
+    its_models: Models,
+    tokens: int = 400,
+    estimates: PairEstimates | None = None,
+    speculation: Speculation | None = None,
+    **options: object,
+) -> tuple[float, Result]:
+    simulation = Simulation(
+        its_models,
+        speculation or Speculation(),
+        tokens=tokens,
+        seed=3,
+        estimates=estimates,
+        **options,  # type: ignore[arg-type]
+    )
+    result = simulation.run()
+    return tokens / result.seconds, result
+
+
+def plain_rate(its_models: Models) -> float:
+    return 1.0 / its_models.costs.seconds(1)
+
+
+@pytest.mark.parametrize("acceptance", [0.6, 0.7, 0.8, 0.9])
+@pytest.mark.parametrize("costs", [ZEN, FREE_ROWS], ids=["zen", "free rows"])
+def test_it_makes_what_the_best_fixed_length_would(acceptance: float, costs: CostTable):
+    its = models(own_acceptance=acceptance, costs=costs)
+    made, result = rate(its, tokens=1000)
+    best = plain_rate(its)
+    for k in range(1, 12):
+        tokens = (1.0 - acceptance ** (k + 1)) / (1.0 - acceptance)
+        best = max(best, tokens / (costs.seconds(k + 1) + k * its.own_token))
+    # A beta-distributed chance for every token is better to draft for than its mean.
+    assert made > 0.93 * best
+    assert result.text == alone(Simulation(its, Speculation(), tokens=1, seed=3).language, 1000)
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.2, 0.4, 0.6, 0.8, 0.95])
+@pytest.mark.parametrize("own_token", [0.0005, 0.0016, 0.006, 0.03])
+def test_it_never_costs_more_than_three_in_a_hundred(acceptance: float, own_token: float):
+    its = models(own_acceptance=acceptance, own_token=own_token)
+    first = known_estimates(its)
+    for _ in range(3):  # what was learned goes on
+        made, _ = rate(its, tokens=300, estimates=first, has_draft=False)
+    assert made > 0.97 * plain_rate(its)
+
+
+def test_the_first_text_with_one_that_is_always_wrong_loses_little():
+    its = models(own_acceptance=0.0)
+    made, result = rate(its, tokens=200, has_draft=False)
+    assert made > 0.95 * plain_rate(its)
+    assert 0 < result.counts.drafted < 30
+
+
+def test_one_that_looked_slow_at_load_is_used_once_it_is_seen_to_be_quick():
+    its = models(own_acceptance=0.85)
+    known = known_estimates(its)
+    assert known.own_draft is not None
+    known.own_draft = OwnDraftEstimates.of_load(0.05, 0.0)
+    for _ in range(3):
+        made, _ = rate(its, tokens=300, estimates=known, has_draft=False)
+    assert made > 1.15 * plain_rate(its)
+
+
+def test_one_that_was_bad_is_tried_again():
+    its = models(own_acceptance=0.9, costs=FREE_ROWS)
+    known = known_estimates(its)
+    rate(models(own_acceptance=0.0, costs=FREE_ROWS), 600, known, has_draft=False)
+    made, _ = rate(its, 1500, known, has_draft=False)
+    assert made > 1.8 * plain_rate(its)
+
+
+def test_on_the_same_cores_no_other_draft_is_asked():
+    _, result = rate(models(own_acceptance=0.8))
+    assert result.counts.drafted > 0
+    simulation = Simulation(models(own_acceptance=0.8), Speculation(), tokens=200, seed=3)
+    simulation.run()
+    assert simulation.draft.held == []
+
+
+def test_a_better_draft_on_other_cores_is_preferred():
+    its = models(
+        same_host=False,
+        takes_turns=False,
+        costs=FREE_ROWS,
+        acceptance=0.95,
+        own_acceptance=0.3,
+        draft_round_trip=0.0005,
+    )
+    known = known_estimates(its)
+    rate(its, 400, known)
+    made, _ = rate(its, 400, known)
+    without, _ = rate(its, 400, known_estimates(its), has_draft=False)
+    assert made > 1.5 * without
+
+
+def test_far_from_the_orchestrator_it_loses_nothing():
+    near, _ = rate(models(own_acceptance=0.8), has_draft=False)
+    for seconds in (0.02, 0.05, 0.1):
+        its = models(own_acceptance=0.8, target_round_trip=seconds)
+        far, _ = rate(its, has_draft=False)
+        assert far > 0.93 * near
+
+
+def test_sessions_side_by_side_all_use_it():
+    its = models(own_acceptance=0.8, costs=FREE_ROWS)
+    engine, known = SharedEngine(its.costs), known_estimates(its)
+    known.generation_count = 4
+    worlds = [
+        Simulation(
+            its, Speculation(), tokens=200, seed=i, estimates=known, engine=engine, has_draft=False
+        )
+        for i in range(4)
+    ]
+    for world, result in zip(worlds, run_together(engine, worlds), strict=True):
+        assert result.text == alone(world.language, 200)
+        assert result.counts.accepted > 60
+
+
+def test_whatever_goes_wrong_the_text_is_the_targets():
+    faults = Faults(target_deaths=0.5, evictions=1.0, draft_deaths=0.5, frame_loss=0.1)
+    for seed in range(20):
+        simulation = Simulation(
+            models(own_acceptance=0.7, same_host=False, takes_turns=False, target_round_trip=0.02),
+            Speculation(),
+            tokens=120,
+            seed=seed,
+            faults=faults,
+        )
+        assert simulation.run().text == alone(simulation.language, 120)
+
+
+@pytest.mark.parametrize(
+    "asked", [Speculation(run_ahead=True), Speculation(n_min=1), Speculation(n_max=0)]
+)
+def test_what_pins_the_other_drafts_way_leaves_it_out(asked: Speculation):
+    known = known_estimates(models())
+    assert control(asked, Rule.MATCH, known, 1.0).own_draft.count == 0
+    assert control(Speculation(), Rule.REJECTION, known, 1.0).own_draft.count == 0
+    assert control(Speculation(), Rule.MATCH, known, 1.0).own_draft.count > 0
+
+
+# --- the state machine ---
+
+
+def known() -> PairEstimates:
+    its = PairEstimates(costs=ZEN, continues=True, takes_turns=True)
+    its.own_draft = OwnDraftEstimates(Mean(0.001), 0.0)
+    return its
+
+
+def begun() -> tuple[Generation, Round]:
+    """Return a generation whose prompt is read, and the round that lets it be written."""
+    its = generation(known=known())
+    [first] = rounds(its)
+    its.target_wrote(Answer(first.number, 4, 0, Rows(sampled=[5])), 0.1, ServiceTime(0.02))
+    its.next_actions(0.1)
+    return its, first
+
+
+def wrote(
+    its: Generation, round_: Round, position: int, ids: Sequence[int], *drafts: Sequence[int]
+) -> None:
+    own = [OwnTokens(draft, bytes([200] * len(draft))) for draft in drafts]
+    times = [ServiceTime(0.02, draft=0.002)] * len(own)
+    answer = Answer(round_.number, position, 0, Rows(sampled=list(ids)), own)
+    its.target_wrote(answer, 0.3, ServiceTime(0.02 * len(own)), times)
+
+
+def commits(its: Generation) -> list[Commit]:
+    return [action for action in its.next_actions(0.3) if isinstance(action, Commit)]
+
+
+def test_the_prompts_round_already_says_what_it_is_to_draft():
+    [first] = rounds(generation(known=known()))
+    assert first.own_draft_count == 3 and first.gather_ms == 100
+
+
+def test_several_decodes_are_one_commit_and_count_as_rounds():
+    its, first = begun()
+    # Three accepted of three, a bonus; one of two, a correction; a plain one.
+    wrote(its, first, 5, [11, 12, 13, 14, 21, 23, 99, 31], [11, 12, 13], [21, 22], [])
+    [commit] = commits(its)
+    assert commit.token_ids == [11, 12, 13, 14, 21, 23, 31]
+    drafted, bonus, corrected = Origin.DRAFTED, Origin.BONUS, Origin.CORRECTED
+    expected = [drafted, drafted, drafted, bonus, drafted, corrected, Origin.PLAIN]
+    assert list(commit.origins) == expected
+    counts = its.counts
+    assert (counts.rounds, counts.drafted, counts.accepted) == (4, 5, 4)
+    assert counts.sources["model"].drafted == 5 and counts.sources["model"].accepted == 4
+
+
+def test_what_was_written_once_more_is_not_committed_twice():
+    its, first = begun()
+    wrote(its, first, 5, [11, 12, 13, 14], [11, 12, 13])
+    commits(its)
+    wrote(its, first, 7, [13, 14, 15, 16], [13, 14, 15])
+    [commit] = commits(its)
+    assert commit.token_ids == [15, 16]
+    assert its.committed == [*PROMPT, 5, 11, 12, 13, 14, 15, 16]
+
+
+def test_another_text_than_the_committed_one_is_asked_for_again():
+    its, first = begun()
+    wrote(its, first, 5, [11, 12, 13, 14], [11, 12, 13])
+    commits(its)
+    wrote(its, first, 7, [13, 77, 15, 16], [13, 77, 15])
+    assert not commits(its)
+    assert its.committed == [*PROMPT, 5, 11, 12, 13, 14] and its.counts.target_faults == 1
+
+
+def test_a_text_ends_within_a_decode():
+    its, first = begun()
+    wrote(its, first, 5, [11, END, 13, 14, 21], [11, END, 13], [])
+    [commit] = commits(its)
+    assert commit.token_ids == [11, END]
+    assert its.counts.rounds == 2
+
+
+def test_a_stop_sequence_takes_back_accepted_tokens_of_several_decodes():
+    its, first = begun()
+    wrote(its, first, 5, [11, 12, 13, 21, 22, 23], [11, 12], [21, 22])
+    commits(its)
+    assert its.counts.accepted == 4
+    its.stop(6)  # after 11
+    assert its.counts.accepted == 1 and its.counts.accepted_by_round == [1, 0]
+    assert its.counts.sources["model"].accepted == 1
+
+
+def test_an_answer_that_skips_tokens_is_refused():
+    its, first = begun()
+    with pytest.raises(InvalidRequest):
+        wrote(its, first, 9, [11, 12], [11])
