@@ -27,6 +27,8 @@ NOISE = "tests/unit/test_noise.py"
 CONTROL = "tests/unit/test_control.py"
 RECEIVED = "tests/unit/test_received_line.py"
 CACHE = "tests/unit/test_cache.py"
+OWN_ENGINE = "tests/engine/test_own_draft.py"
+OWN_POLICY = "tests/unit/test_own_draft_policy.py"
 
 MISTAKES = (
     # --- the rule ---
@@ -420,5 +422,48 @@ MISTAKES = (
         '    if source.HasField("decided_token_count"):\n',
         "    if True:\n",
         ("tests/http/test_metrics.py::test_each_source_of_draft_tokens_has_its_counters",),
+    ),
+    # --- the target's own draft ---
+    Mistake(
+        "the own draft keeps what the text took back",
+        "outrider/engine/own_draft.py",
+        "del session.token_ids[self.model.truncate(session.sequence, count) :]",
+        "pass",
+        (f"{OWN_ENGINE}::test_it_drafts_what_the_model_would_write_after_every_text",),
+    ),
+    Mistake(
+        "a text of another salt is taken for one's own",
+        "outrider/engine/own_draft.py",
+        "self._cache.place(session, text, busy, line.salt,",
+        'self._cache.place(session, text, busy, b"",',
+        (f"{OWN_ENGINE}::test_what_another_session_of_its_salt_holds_is_not_read_again",),
+    ),
+    Mistake(
+        "a long text is never read to its end",
+        "outrider/engine/own_draft.py",
+        "        is_late = False  # one piece at least, or it would never come to the end\n",
+        "        is_late = True\n",
+        (f"{OWN_ENGINE}::test_a_long_text_is_read_a_piece_at_a_time_and_drafts_come_then",),
+    ),
+    Mistake(
+        "a drafted answer that comes again is committed again",
+        "orchestrator/core/decodes.py",
+        "return _rest_of(_accepted_rows(asked, answer), answer, committed)",
+        "return answer",
+        (f"{OWN_POLICY}::test_what_was_written_once_more_is_not_committed_twice",),
+    ),
+    Mistake(
+        "an own draft that was once bad is never tried again",
+        "orchestrator/core/own_draft.py",
+        "elif estimates.unused_rounds >= estimates.probe_after:",
+        "elif False:",
+        (f"{OWN_POLICY}::test_one_that_was_bad_is_tried_again",),
+    ),
+    Mistake(
+        "a stop sequence takes back only what the last decode had accepted",
+        "orchestrator/core/counts.py",
+        "            self.accepted_by_round[-back] = kept\n",
+        "            self.accepted_by_round[-1] = kept\n",
+        (f"{OWN_POLICY}::test_a_stop_sequence_takes_back_accepted_tokens_of_several_decodes",),
     ),
 )
