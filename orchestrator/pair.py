@@ -297,7 +297,7 @@ class Pair:
 
     def obstacle(self) -> str:
         """Return why drafts are not used, in one line; empty when they are."""
-        if self.target.ready and self.target_drafts:
+        if self.draft is None and self.target.ready and self.target_drafts:
             return ""
         if not self.may_have_draft:
             return "no draft is configured"

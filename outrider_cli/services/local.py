@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from outrider.engine.gguf_check import check_gguf
+from outrider.errors import InvalidConfig
 from outrider.processes import ANY_PORT, Child, OnLogLine, no_log, watch
 from outrider_cli import COMMAND
 from outrider_cli.options import ModelOptions, arguments
@@ -69,6 +71,8 @@ class LocalServices:
     async def start(self) -> str:
         """Return the orchestrator's address; the models may still be loading."""
         plan = self._plan
+        if plan.own_draft_words and isinstance(plan.draft, Hosted):
+            _check_draft(plan.draft.model)
         if isinstance(plan.target, Hosted):
             self.target = await self._start_model("target", plan.target, more=plan.own_draft_words)
         if isinstance(plan.draft, Hosted):
@@ -131,6 +135,14 @@ async def local_services(plan: LocalPlan, tell: OnLogLine = no_log) -> AsyncIter
         yield services
     finally:
         await services.stop()
+
+
+def _check_draft(path: Path) -> None:
+    """Refuse a file that is no model before two processes load it, and either says so."""
+    try:
+        check_gguf(path)
+    except InvalidConfig as error:
+        raise InvalidConfig("draft-model", str(error).partition(": ")[2]) from None
 
 
 async def _address(child: Child | None, place: Hosted | str | None) -> str:
