@@ -43,6 +43,7 @@ class Control(ABC):
         self.rule = rule
         self.note_draft(estimates)
         self._longest_patience = patience
+        self._has_draft = False  # there is a stream to one
         self._tokens = self._seconds = 0.0  # committed and spent in rounds; older ones fade
         self.last_time: float | None = None  # when the newest rows came
         # The target has been without a round since; None while one is in flight.
@@ -85,6 +86,11 @@ class Control(ABC):
         # This session's own, from what all had.
         self.acceptance, self._all_acceptance = Acceptance(known), known
         self._forecast: Forecast | None = None  # made again every few rounds
+
+    def note_presence(self, is_there: bool) -> None:
+        """A stream to a draft is open, or is gone."""
+        if is_there != self._has_draft:
+            self._has_draft, self._forecast = is_there, None
 
     def note_order(self, now: float, length: int, frame_tokens: int, reading: int = 0) -> None:
         """An order went out that may start the line over at the committed length `length`.

@@ -142,10 +142,12 @@ class Generation:
     def draft_opened(self, context: int) -> None:
         """A stream to the draft is open; it has no line yet."""
         self._draft.open(context)
+        self._control.note_presence(True)
 
     def draft_lost(self) -> None:
         """The stream to the draft is gone."""
         self._remote.lose()
+        self._control.note_presence(False)
 
     def draft_frame(
         self, frame: Frame, now: float, seconds: float = 0.0, queue: float = 0.0

@@ -179,9 +179,10 @@ class Measured(Control):
     def _leaves_to_own(self) -> bool:
         """Whether another draft is not even tried beside the target's own.
 
-        On the same cores it would do the same work with messages in between.
+        There may be none; and on the same cores it would do the same work with messages in between.
         """
-        return self._own is not None and self.estimates.takes_turns
+        is_useless = self.estimates.takes_turns or not self._has_draft
+        return self._own is not None and is_useless
 
     @property
     def _may_have_own(self) -> bool:

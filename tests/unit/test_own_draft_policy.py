@@ -115,6 +115,14 @@ def test_on_the_same_cores_no_other_draft_is_asked():
     assert simulation.draft.held == []
 
 
+def test_with_no_other_draft_it_is_not_weighed_against_one_that_could_be():
+    its = models(same_host=False, takes_turns=False, own_acceptance=0.75)
+    known = known_estimates(its)
+    known.latency, known.token_time = Mean(0.0001), Mean(0.0001)  # whoever may come is very good
+    made, _ = rate(its, 400, known, has_draft=False)
+    assert made > 1.15 * plain_rate(its)
+
+
 def test_a_better_draft_on_other_cores_is_preferred():
     its = models(
         same_host=False,
