@@ -29,6 +29,7 @@ RECEIVED = "tests/unit/test_received_line.py"
 CACHE = "tests/unit/test_cache.py"
 OWN_ENGINE = "tests/engine/test_own_draft.py"
 OWN_POLICY = "tests/unit/test_own_draft_policy.py"
+READING = "tests/unit/test_reading.py"
 
 MISTAKES = (
     # --- the rule ---
@@ -161,6 +162,28 @@ MISTAKES = (
         "        del self.committed[length:]\n",
         "",
         (f"{GENERATION}::test_a_stop_sequence_takes_back_what_was_committed_behind_it",),
+    ),
+    # --- prompts read while others generate ---
+    Mistake(
+        "who was just answered is taken to have gone, and a prompt to be alone",
+        "outrider/engine/scheduler.py",
+        "if now - self._decoding - each.answer_time < _IN_FLIGHT",
+        "if False",
+        (f"{READING}::test_who_comes_back_a_little_later_is_not_taken_to_have_gone",),
+    ),
+    Mistake(
+        "a decode that somebody misses is as long as one that carries him",
+        "outrider/engine/reading.py",
+        "promised / 2.0 if missing else promised",
+        "promised",
+        (f"{READING}::test_nobody_waits_longer_than_twice_what_was_promised",),
+    ),
+    Mistake(
+        "what decodes with prompts take is never learned",
+        "outrider/engine/reading.py",
+        "_LEARNING * step",
+        "0.0 * step",
+        (f"{READING}::test_where_many_rows_cost_no_more_than_few_large_parts_are_read",),
     ),
     # --- the draft's line ---
     Mistake(

@@ -50,6 +50,7 @@ PURE = (
     "outrider.engine.model",
     "outrider.engine.batching",
     "outrider.engine.profile",
+    "outrider.engine.reading",
     "orchestrator.admission",
     "orchestrator.core",
     "orchestrator.sources",

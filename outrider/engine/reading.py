@@ -1,0 +1,111 @@
+"""How much of prompts a decode reads while others generate, by how long they may wait. Pure.
+
+The promise: a decode with a part of a prompt takes at most `PROMISED_ROUNDS` times what a round of
+all who generate takes without it. Reading then has three quarters of the engine's time, so that a
+prompt takes a third longer than alone, and who generates gets a quarter of his tokens meanwhile.
+Who is in flight and misses a decode waits for the next one too, so that this one is half as long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from outrider.costs import CostTable
+from outrider.engine.batching import LEAST_CHUNK, Limits, decode_seconds
+
+PROMISED_ROUNDS = 4.0
+
+_LEARNING = 0.4  # weight of one decode
+_UNSEEN = math.log(1.3)  # what the table may be wrong by, until decodes in service say
+_LARGEST_STEP = math.log(2.0)  # of what one decode is believed
+_LARGEST_FACTOR = math.log(16.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A session's rows in a decode, and the tokens before them that each attends to."""
+
+    row_count: int
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What those who generate are promised while a prompt is read, with one row each."""
+
+    seconds: float  # that a decode with a part of the prompt takes at most
+    token_count: int  # of the prompt in such a decode, at its start
+
+
+class Reading:
+    """What decodes with parts of prompts take, and how large the parts may be.
+
+    The cost table ends where prompts begin: beyond it time is taken to grow in proportion, and
+    corrected by what such decodes take in service.
+    """
+
+    def __init__(self, cost: CostTable, limits: Limits, padded: Callable[[int], int]) -> None:
+        self._cost = cost
+        self._limits = limits
+        self._padded = padded
+        self._factor = _UNSEEN  # logarithm of what they take over what the table says
+
+    def promised_seconds(self, others: Sequence[Share], length: int = 0) -> float:
+        """Return what a decode takes at most that also reads a prompt after `length` tokens.
+
+        `others` are all who generate.
+        """
+        rounds = PROMISED_ROUNDS * self._decode_seconds(others)
+        return max(rounds, self.seconds(others, Share(LEAST_CHUNK, length)))
+
+    def seconds(self, others: Sequence[Share], prompts: Share) -> float:
+        """Return the expected time of a decode with a part of a prompt."""
+        return math.exp(self._factor) * self._table_seconds(others, prompts)
+
+    def rows(self, present: Sequence[Share], missing: Sequence[Share], length: int = 0) -> int:
+        """Return how many rows of prompts the next decode may carry.
+
+        `present` are those who generate in this decode and `missing` those who come back too late
+        for it; `length` tokens come before the part of the prompt.
+        """
+        if not (present or missing):
+            return self._limits.rows
+        promised = self.promised_seconds([*present, *missing], length)
+        bound = promised / 2.0 if missing else promised
+        low, high = LEAST_CHUNK, max(LEAST_CHUNK, self._limits.rows)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.seconds(present, Share(middle, length)) <= bound:
+                low = middle
+            else:
+                high = middle - 1
+        unit = self._padded(1)
+        return max(low // unit * unit, self._padded(LEAST_CHUNK))
+
+    def promise(self, user_count: int) -> Promise:
+        """Return what so many users are promised after short texts."""
+        users = [Share(1)] * user_count
+        return Promise(self.promised_seconds(users), self.rows(users, ()))
+
+    def note(self, others: Sequence[Share], prompts: Share, seconds: float) -> None:
+        """Learn from a decode that read a part of a prompt while others generate."""
+        expected = self.seconds(others, prompts)
+        if not (expected > 0.0 < seconds):
+            return
+        step = min(_LARGEST_STEP, max(-_LARGEST_STEP, math.log(seconds / expected)))
+        factor = self._factor + _LEARNING * step
+        self._factor = min(_LARGEST_FACTOR, max(-_LARGEST_FACTOR, factor))
+
+    def _table_seconds(self, others: Sequence[Share], prompts: Share) -> float:
+        # In the middle a row attends to half of its own chunk besides.
+        prompts = Share(prompts.row_count, prompts.length + prompts.row_count // 2)
+        beyond = self._cost.in_proportion(prompts.row_count) - self._cost.seconds(prompts.row_count)
+        return self._decode_seconds([*others, prompts]) + beyond
+
+    def _decode_seconds(self, shares: Sequence[Share]) -> float:
+        rows = [self._padded(each.row_count) for each in shares]
+        lengths = [each.length for each in shares]
+        attended = list(zip(rows, lengths, strict=True))
+        return decode_seconds(rows, self._limits, self._cost) + self._cost.attending(attended)
