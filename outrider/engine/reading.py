@@ -17,7 +17,8 @@ from outrider.engine.batching import LEAST_CHUNK, Limits, decode_seconds
 
 PROMISED_ROUNDS = 4.0
 
-_LEARNING = 0.4  # weight of one decode
+_LEARNING = 0.4  # weight of one decode with a part of a prompt
+_ROUND_LEARNING = 0.1  # and of one without
 _UNSEEN = math.log(1.3)  # what the table may be wrong by, until decodes in service say
 _LARGEST_STEP = math.log(2.0)  # of what one decode is believed
 _LARGEST_FACTOR = math.log(16.0)
@@ -42,22 +43,24 @@ class Promise:
 class Reading:
     """What decodes with parts of prompts take, and how large the parts may be.
 
-    The cost table ends where prompts begin: beyond it time is taken to grow in proportion, and
-    corrected by what such decodes take in service.
+    The cost table ends where prompts begin, and may have been measured roughly: beyond it time is
+    taken to grow in proportion, and what decodes take in service corrects both.
     """
 
     def __init__(self, cost: CostTable, limits: Limits, padded: Callable[[int], int]) -> None:
         self._cost = cost
         self._limits = limits
         self._padded = padded
-        self._factor = _UNSEEN  # logarithm of what they take over what the table says
+        # Logarithms of what decodes take over what the table says: those with a part of a prompt,
+        # and rounds of those who generate.
+        self._factor, self._round_factor = _UNSEEN, 0.0
 
     def promised_seconds(self, others: Sequence[Share], length: int = 0) -> float:
         """Return what a decode takes at most that also reads a prompt after `length` tokens.
 
         `others` are all who generate.
         """
-        rounds = PROMISED_ROUNDS * self._decode_seconds(others)
+        rounds = PROMISED_ROUNDS * math.exp(self._round_factor) * self._decode_seconds(others)
         return max(rounds, self.seconds(others, Share(LEAST_CHUNK, length)))
 
     def seconds(self, others: Sequence[Share], prompts: Share) -> float:
@@ -91,12 +94,13 @@ class Reading:
 
     def note(self, others: Sequence[Share], prompts: Share, seconds: float) -> None:
         """Learn from a decode that read a part of a prompt while others generate."""
-        expected = self.seconds(others, prompts)
-        if not (expected > 0.0 < seconds):
-            return
-        step = min(_LARGEST_STEP, max(-_LARGEST_STEP, math.log(seconds / expected)))
-        factor = self._factor + _LEARNING * step
-        self._factor = min(_LARGEST_FACTOR, max(-_LARGEST_FACTOR, factor))
+        expected = self._table_seconds(others, prompts)
+        self._factor = _learned(self._factor, seconds, expected, _LEARNING)
+
+    def note_round(self, others: Sequence[Share], seconds: float) -> None:
+        """Learn from a decode of those who generate alone."""
+        expected = self._decode_seconds(others)
+        self._round_factor = _learned(self._round_factor, seconds, expected, _ROUND_LEARNING)
 
     def _table_seconds(self, others: Sequence[Share], prompts: Share) -> float:
         # In the middle a row attends to half of its own chunk besides.
@@ -109,3 +113,12 @@ class Reading:
         lengths = [each.length for each in shares]
         attended = list(zip(rows, lengths, strict=True))
         return decode_seconds(rows, self._limits, self._cost) + self._cost.attending(attended)
+
+
+def _learned(factor: float, seconds: float, expected: float, weight: float) -> float:
+    """Return the logarithm of what decodes take over what is expected, after another one."""
+    if not (expected > 0.0 < seconds):
+        return factor
+    missing = math.log(seconds / expected) - factor
+    factor += weight * min(_LARGEST_STEP, max(-_LARGEST_STEP, missing))
+    return min(_LARGEST_FACTOR, max(-_LARGEST_FACTOR, factor))

@@ -227,10 +227,11 @@ class Scheduler:
         reading, others = _parted(
             (Pending(len(c.token_ids), c.row_count), c.position) for c in chunks
         )
-        if reading and self._is_bounded:
-            prompts = Share(
-                sum(each.row_count for each in reading), max(each.length for each in reading)
-            )
+        if not reading:
+            self._reading.note_round(others, seconds)
+        elif self._is_bounded:
+            lengths = [each.length for each in reading]
+            prompts = Share(sum(each.row_count for each in reading), max(lengths))
             self._reading.note(others, prompts, seconds)
 
     # --- adjacent sequences ---

@@ -181,9 +181,16 @@ MISTAKES = (
     Mistake(
         "what decodes with prompts take is never learned",
         "outrider/engine/reading.py",
-        "_LEARNING * step",
-        "0.0 * step",
+        "_learned(self._factor, seconds, expected, _LEARNING)",
+        "_UNSEEN",
         (f"{READING}::test_where_many_rows_cost_no_more_than_few_large_parts_are_read",),
+    ),
+    Mistake(
+        "rounds that were measured beside others' work are believed",
+        "outrider/engine/scheduler.py",
+        "            self._reading.note_round(others, seconds)\n",
+        "            pass\n",
+        (f"{READING}::test_a_table_that_is_wrong_by_much_is_not_believed",),
     ),
     # --- the draft's line ---
     Mistake(

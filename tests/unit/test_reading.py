@@ -248,6 +248,16 @@ def test_where_many_rows_cost_no_more_than_few_large_parts_are_read() -> None:
     assert longest <= promised(GPU, POOL, 4)
 
 
+@pytest.mark.parametrize("off", [0.3, 5.0])
+def test_a_table_that_is_wrong_by_much_is_not_believed(off: float) -> None:
+    points = [Point(each.rows, off * each.seconds, off * each.slope) for each in CPU.points]
+    world = World(CostTable(points), POOL, users(4, 0.004), truth(CPU, POOL, 1.0))
+    world.read()
+    longest = max(gap for user in world.users.values() for gap in user.gaps)
+    assert longest <= 2 * promised(CPU, POOL, 4) + 0.004
+    assert sum(world.chunks) / len(world.chunks) > 20
+
+
 def test_a_prompt_alone_is_read_in_full_decodes() -> None:
     world = World(CPU, POOL, [], truth(CPU, POOL, 1.0))
     world.read()
