@@ -1,9 +1,10 @@
 """How much of prompts a decode reads while others generate, by how long they may wait. Pure.
 
 The promise: a decode with a part of a prompt takes at most `PROMISED_ROUNDS` times what a round of
-all who generate takes without it. Reading then has three quarters of the engine's time, so that a
-prompt takes a third longer than alone, and who generates gets a quarter of his tokens meanwhile.
-Who is in flight and misses a decode waits for the next one too, so that this one is half as long.
+all who generate takes without it, or `PROMISED_SECONDS` where that is more: as fast as people read.
+Reading then has at least three quarters of the engine's time, so that a prompt takes a third longer
+than alone, and more where small parts of it cost more for each token. Who is in flight and misses a decode waits for the next one too, so that this one is
+half as long.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from outrider.costs import CostTable
 from outrider.engine.batching import LEAST_CHUNK, Limits, decode_seconds
 
 PROMISED_ROUNDS = 4.0
+PROMISED_SECONDS = 0.2
+"""Five tokens a second. More often nobody needs them, and small parts cost more for each token."""
 
 _LEARNING = 0.4  # weight of one decode with a part of a prompt
-_ROUND_LEARNING = 0.1  # and of one without
+_ROUND_LEARNING = 0.5  # and of one without
 _UNSEEN = math.log(1.3)  # what the table may be wrong by, until decodes in service say
 _LARGEST_STEP = math.log(2.0)  # of what one decode is believed
-_LARGEST_FACTOR = math.log(16.0)
+_LARGEST_FACTOR = math.log(64.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class Reading:
         self._padded = padded
         # Logarithms of what decodes take over what the table says: those with a part of a prompt,
         # and rounds of those who generate.
-        self._factor, self._round_factor = _UNSEEN, 0.0
+        self._factor: float | None = None
+        self._round_factor = 0.0
 
     def promised_seconds(self, others: Sequence[Share], length: int = 0) -> float:
         """Return what a decode takes at most that also reads a prompt after `length` tokens.
@@ -61,11 +65,11 @@ class Reading:
         `others` are all who generate.
         """
         rounds = PROMISED_ROUNDS * math.exp(self._round_factor) * self._decode_seconds(others)
-        return max(rounds, self.seconds(others, Share(LEAST_CHUNK, length)))
+        return max(rounds, PROMISED_SECONDS, self.seconds(others, Share(LEAST_CHUNK, length)))
 
     def seconds(self, others: Sequence[Share], prompts: Share) -> float:
         """Return the expected time of a decode with a part of a prompt."""
-        return math.exp(self._factor) * self._table_seconds(others, prompts)
+        return math.exp(self._read_factor) * self._table_seconds(others, prompts)
 
     def rows(self, present: Sequence[Share], missing: Sequence[Share], length: int = 0) -> int:
         """Return how many rows of prompts the next decode may carry.
@@ -95,12 +99,16 @@ class Reading:
     def note(self, others: Sequence[Share], prompts: Share, seconds: float) -> None:
         """Learn from a decode that read a part of a prompt while others generate."""
         expected = self._table_seconds(others, prompts)
-        self._factor = _learned(self._factor, seconds, expected, _LEARNING)
+        self._factor = _learned(self._read_factor, seconds, expected, _LEARNING)
 
     def note_round(self, others: Sequence[Share], seconds: float) -> None:
         """Learn from a decode of those who generate alone."""
         expected = self._decode_seconds(others)
         self._round_factor = _learned(self._round_factor, seconds, expected, _ROUND_LEARNING)
+
+    @property
+    def _read_factor(self) -> float:
+        return self._round_factor + _UNSEEN if self._factor is None else self._factor
 
     def _table_seconds(self, others: Sequence[Share], prompts: Share) -> float:
         # In the middle a row attends to half of its own chunk besides.

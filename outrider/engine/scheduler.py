@@ -31,6 +31,7 @@ _FIRST_TURNAROUND = 0.001
 _LONGEST_TURNAROUND = 1.0
 _IN_FLIGHT = 2.0  # seconds without a decode, from an answer: until then its session generates
 _FIRST_EXCHANGE = 0.1  # seconds that an exchange of sequences is taken to cost before there was one
+_ROUND_EVERY = 8  # decodes beside a prompt, one is without: by what that takes more is promised
 _CLEARLY_MORE = 1.1  # split batches, times one batch: less may be noise
 
 
@@ -61,6 +62,7 @@ class Scheduler:
         self._decoding = 0.0  # seconds of all decodes
         self._reading = Reading(cost, limits, padded)
         self._is_bounded = False  # the last decode read a part of a prompt while others generate
+        self._since_round = 0  # decodes like that, since one without a prompt
 
     # --- jobs ---
 
@@ -204,6 +206,9 @@ class Scheduler:
             if now - self._decoding - each.answer_time < _IN_FLIGHT
         ]
         self._is_bounded = bool(present or missing)
+        self._since_round += self._is_bounded
+        if present and self._since_round >= _ROUND_EVERY:
+            return 0
         return self._reading.rows(present, missing, max(each.length for each in reading))
 
     def _leave_out(self, tickets: list[Ticket]) -> None:
@@ -228,6 +233,7 @@ class Scheduler:
             (Pending(len(c.token_ids), c.row_count), c.position) for c in chunks
         )
         if not reading:
+            self._since_round = 0
             self._reading.note_round(others, seconds)
         elif self._is_bounded:
             lengths = [each.length for each in reading]

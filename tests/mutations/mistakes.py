@@ -181,8 +181,8 @@ MISTAKES = (
     Mistake(
         "what decodes with prompts take is never learned",
         "outrider/engine/reading.py",
-        "_learned(self._factor, seconds, expected, _LEARNING)",
-        "_UNSEEN",
+        "_learned(self._read_factor, seconds, expected, _LEARNING)",
+        "None",
         (f"{READING}::test_where_many_rows_cost_no_more_than_few_large_parts_are_read",),
     ),
     Mistake(
@@ -191,6 +191,13 @@ MISTAKES = (
         "            self._reading.note_round(others, seconds)\n",
         "            pass\n",
         (f"{READING}::test_a_table_that_is_wrong_by_much_is_not_believed",),
+    ),
+    Mistake(
+        "while a prompt is read, no round shows what one takes now",
+        "outrider/engine/scheduler.py",
+        "if present and self._since_round >= _ROUND_EVERY",
+        "if False",
+        (f"{READING}::test_where_every_decode_takes_much_more_larger_parts_are_read",),
     ),
     # --- the draft's line ---
     Mistake(

@@ -23,7 +23,7 @@ NOTHING: Any = None
 STREAMS = Limits(512, 128, padded=16)
 POOL = Limits(512, 128, padded=16, is_pool=True)
 CPU = CostTable([Point(1, 0.022, 2e-6), Point(4, 0.056, 6e-6), Point(16, 0.147, 20e-6)])
-GPU = CostTable([(1, 0.0080), (4, 0.0082), (16, 0.0086), (32, 0.0092)])
+GPU = CostTable([(1, 0.080), (4, 0.082), (16, 0.086), (32, 0.092)])
 PROMPT, USERS = 4000, 4
 PROMPT_ID = b"prompt"
 
@@ -60,10 +60,12 @@ def test_a_decode_takes_what_was_promised_at_most_and_the_next_row_would_not_do(
         assert some.seconds(present, Share(count + 1, length)) > bound
 
 
-def test_the_promise_is_four_rounds_of_those_who_generate() -> None:
+def test_the_promise_is_four_rounds_of_those_who_generate_or_as_fast_as_people_read() -> None:
     users = [Share(1, 300)] * 4
     a_round = decode_seconds([1] * 4, POOL, CPU) + CPU.attending([(1, 300)] * 4)
+    assert 4 * a_round > 0.2
     assert reading(CPU).promised_seconds(users) == pytest.approx(4 * a_round)
+    assert reading(CPU).promised_seconds([Share(1, 300)]) == 0.2
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8])
@@ -195,7 +197,7 @@ def truth(
         rows = [len(chunk.token_ids) for chunk in chunks]
         attended = [(n, c.position + n // 2) for n, c in zip(rows, chunks, strict=True)]
         if row is not None:
-            return 0.008 + row * sum(rows) + cost.attending(attended)
+            return 0.080 + row * sum(rows) + cost.attending(attended)
         whole = decode_seconds(rows, limits, cost) + cost.attending(attended)
         return whole * (reading if max(rows) >= LEAST_CHUNK else 1.0)
 
@@ -231,7 +233,7 @@ def test_a_prompt_beside_others_takes_little_longer_than_alone(
 ) -> None:
     alone = World(CPU, limits, [], truth(CPU, limits, 1.0)).read()
     beside = World(CPU, limits, users(4, turnaround), truth(CPU, limits, 1.0)).read()
-    assert beside < alone * PROMISED_ROUNDS / (PROMISED_ROUNDS - 1) * 1.1
+    assert beside < alone * PROMISED_ROUNDS / (PROMISED_ROUNDS - 1) * 1.2
 
 
 def test_who_comes_back_a_little_later_is_not_taken_to_have_gone() -> None:
@@ -241,7 +243,7 @@ def test_who_comes_back_a_little_later_is_not_taken_to_have_gone() -> None:
 
 
 def test_where_many_rows_cost_no_more_than_few_large_parts_are_read() -> None:
-    world = World(GPU, POOL, users(4, 0.0), truth(GPU, POOL, 1.0, row=1e-5))
+    world = World(GPU, POOL, users(4, 0.0), truth(GPU, POOL, 1.0, row=1e-4))
     world.read()
     assert world.chunks[0] < max(world.chunks) and max(world.chunks) > 450
     longest = max(gap for user in world.users.values() for gap in user.gaps)
@@ -256,6 +258,20 @@ def test_a_table_that_is_wrong_by_much_is_not_believed(off: float) -> None:
     longest = max(gap for user in world.users.values() for gap in user.gaps)
     assert longest <= 2 * promised(CPU, POOL, 4) + 0.004
     assert sum(world.chunks) / len(world.chunks) > 20
+
+
+def test_where_every_decode_takes_much_more_larger_parts_are_read() -> None:
+    """As beside another process that takes the cores now and then."""
+
+    def disturbed(chunks: Sequence[Chunk]) -> float:
+        return 0.2 + truth(CPU, POOL, 1.0)(chunks)
+
+    alone = World(CPU, POOL, [], disturbed).read()
+    world = World(CPU, POOL, users(1, 0.0), disturbed)
+    beside = world.read()
+    assert beside < 1.7 * alone
+    longest = max(gap for user in world.users.values() for gap in user.gaps)
+    assert longest < 8 * disturbed([Chunk(0, 0, [5], 1)])
 
 
 def test_a_prompt_alone_is_read_in_full_decodes() -> None:
