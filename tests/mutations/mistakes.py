@@ -197,7 +197,7 @@ MISTAKES = (
         "outrider/engine/scheduler.py",
         "if present and self._since_round >= _ROUND_EVERY",
         "if False",
-        (f"{READING}::test_where_every_decode_takes_much_more_larger_parts_are_read",),
+        (f"{READING}::test_where_every_decode_takes_much_more_from_now_on_larger_parts_are_read",),
     ),
     # --- the draft's line ---
     Mistake(
