@@ -3,8 +3,8 @@
 The promise: a decode with a part of a prompt takes at most `PROMISED_ROUNDS` times what a round of
 all who generate takes without it, or `PROMISED_SECONDS` where that is more: as fast as people read.
 Reading then has at least three quarters of the engine's time, so that a prompt takes a third longer
-than alone, and more where small parts of it cost more for each token. Who is in flight and misses a decode waits for the next one too, so that this one is
-half as long.
+than alone, and more where small parts of it cost more for each token. Who is in flight and misses a
+decode waits for the next one too, so that this one is half as long.
 """
 
 from __future__ import annotations

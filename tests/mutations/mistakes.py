@@ -163,6 +163,27 @@ MISTAKES = (
         "",
         (f"{GENERATION}::test_a_stop_sequence_takes_back_what_was_committed_behind_it",),
     ),
+    # --- drafts that were sent away ---
+    Mistake(
+        "a hostile host pushes everybody else's refusals out",
+        "orchestrator/refused_drafts.py",
+        "        for each in of_host[:-MOST_OF_A_HOST]:\n            del self._refusals[each]\n",
+        "",
+        (
+            "tests/unit/test_refused_drafts.py"
+            "::test_a_host_that_tries_under_any_names_pushes_nobody_out",
+        ),
+    ),
+    Mistake(
+        "a draft that joined well is shown as sent away",
+        "orchestrator/joined_drafts.py",
+        "            self._refused.forget(draft.address, draft.model.model_name)",
+        "            pass",
+        (
+            "tests/services/test_joined_drafts.py"
+            "::test_a_draft_that_breaks_the_protocol_is_shown_until_it_joins_well",
+        ),
+    ),
     # --- prompts read while others generate ---
     Mistake(
         "who was just answered is taken to have gone, and a prompt to be alone",

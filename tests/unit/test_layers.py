@@ -53,6 +53,7 @@ PURE = (
     "outrider.engine.reading",
     "orchestrator.admission",
     "orchestrator.core",
+    "orchestrator.refused_drafts",
     "orchestrator.sources",
     "orchestrator.chat.template",
     "outrider.costs",
