@@ -75,9 +75,9 @@ async def main() -> None:
         OutriderClient(await services.start()) as client,
     ):
         await _generate(client, ids(0, _SHORT_PROMPT), _WARM_UP, Seen())
-        alone = await _read_alone(client, arguments.prompt)
         before = await _together(client, arguments, 0)
         during = await _together(client, arguments, arguments.prompt)
+        alone = await _read_alone(client, arguments.prompt)
     _print(arguments, promised.to(arguments.users), alone, before, during)
 
 
@@ -147,7 +147,8 @@ def _print(
     gaps = sorted(during.gaps)
     round_ = statistics.median(gap for gap in before.gaps if gap > 0.0)
     print(f"{arguments.users} users, {statistics.mean(before.rates):.1f} tokens/s each when alone,")
-    print(f"  a round in {1e3 * round_:.0f} ms in the median")
+    print(f"  a round in {1e3 * round_:.0f} ms in the median,", end=" ")
+    print(f"{1e3 * max(before.gaps):.0f} ms at most")
     print(f"promised while a prompt is read: {promise['ms']:.0f} ms a decode,", end=" ")
     print(f"{promise['tokens']:.0f} tokens of it")
     print(
