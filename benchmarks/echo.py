@@ -14,7 +14,7 @@ _METHOD = "/bench.Echo/Echo"
 
 
 async def serve() -> None:
-    """Echo bytes until standard input ends."""
+    """Echo bytes until standard input ends, on a port and on Unix sockets given as `unix:PATH`."""
 
     async def echo(requests: AsyncIterator[bytes], context: Any) -> None:
         async for request in requests:
@@ -24,6 +24,9 @@ async def serve() -> None:
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
+    for address in sys.argv[1:]:
+        if address.startswith("unix:"):
+            server.add_insecure_port(address)
     await server.start()
     print(f"outrider echo listening on 127.0.0.1:{port}", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

@@ -1,4 +1,4 @@
-"""A long prompt arrives while others generate: how long those wait for their next token.
+"""A long prompt arrives while others generate: how long those wait, and what they were promised.
 
 python -m benchmarks.long_prompt -m TARGET --draft-model DRAFT
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import math
 import statistics
 import time
@@ -15,14 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from outrider.client import Delta, Finished, GenerateOptions, OutriderClient
-from outrider.engine.batching import Limits
 from outrider.sampling import GREEDY
 from outrider_cli.options import ModelOptions
 from outrider_cli.services.local import Hosted, LocalPlan, local_services
 from outrider_cli.services.pair import BESIDE_THE_TARGET
-
-SHARED_CHUNK = Limits(rows=0, rows_out=0).shared_chunk
-"""Tokens of a long prompt that one decode takes while others wait."""
 
 _SHORT_PROMPT, _WARM_UP = 48, 48
 _FIRST_ID, _IDS, _STEP = 300, 20_000, 7919
@@ -42,6 +39,23 @@ class Seen:
         return [b - a for a, b in pairwise(self.times) if b > since and a < until]
 
 
+class Promised:
+    """What the target promises, from its log: milliseconds and tokens by the number of users."""
+
+    def __init__(self) -> None:
+        self.by_users: dict[int, dict[str, float]] = {}
+
+    def __call__(self, role: str, line: str) -> None:
+        """Take in a line of the log; what is measured later counts."""
+        if role == "target" and line.startswith("{") and "prompt_beside" in line:
+            told = json.loads(line)["prompt_beside"]
+            self.by_users = {int(count): promise for count, promise in told.items()}
+
+    def to(self, users: int) -> dict[str, float]:
+        """Return the promise to the largest number of users that it names up to so many."""
+        return self.by_users[max(count for count in self.by_users if count <= users)]
+
+
 def ids(user: int, count: int) -> list[int]:
     """Return a prompt that no other user has, not even its start."""
     return [_FIRST_ID + (1009 * user + _STEP * i) % _IDS for i in range(count)]
@@ -55,23 +69,25 @@ async def main() -> None:
     draft = None
     if arguments.draft_model:
         draft = Hosted(arguments.draft_model, replace(BESIDE_THE_TARGET, **sizes))
+    promised = Promised()
     async with (
-        local_services(LocalPlan(target=target, draft=draft)) as services,
+        local_services(LocalPlan(target=target, draft=draft), promised) as services,
         OutriderClient(await services.start()) as client,
     ):
         await _generate(client, ids(0, _SHORT_PROMPT), _WARM_UP, Seen())
         before = await _together(client, arguments, 0)
         during = await _together(client, arguments, arguments.prompt)
-    _print(arguments, before, during)
+        alone = await _read_alone(client, arguments.prompt)
+    _print(arguments, promised.to(arguments.users), alone, before, during)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-m", "--model", type=Path, required=True)
     parser.add_argument("--draft-model", type=Path)
-    parser.add_argument("--users", type=int, default=3)
+    parser.add_argument("--users", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--prompt", type=int, default=2000)
+    parser.add_argument("--prompt", type=int, default=4000)
     return parser.parse_args()
 
 
@@ -102,6 +118,13 @@ async def _together(client: OutriderClient, arguments: argparse.Namespace, long:
     return Look(gaps, rates, newcomer.prompt_seconds)
 
 
+async def _read_alone(client: OutriderClient, tokens: int) -> float:
+    """Return the seconds until the first token of a prompt that nobody else has, read alone."""
+    seen = Seen()
+    await _generate(client, ids(50, tokens), 1, seen)
+    return seen.prompt_seconds
+
+
 async def _generate(client: OutriderClient, prompt: list[int], tokens: int, seen: Seen) -> None:
     begin = time.perf_counter()
     options = GenerateOptions(token_limit=tokens, sampling=GREEDY)
@@ -114,18 +137,29 @@ async def _generate(client: OutriderClient, prompt: list[int], tokens: int, seen
             seen.end = time.perf_counter()
 
 
-def _print(arguments: argparse.Namespace, before: Look, during: Look) -> None:
-    chunk = during.prompt_seconds / arguments.prompt * SHARED_CHUNK
+def _print(
+    arguments: argparse.Namespace,
+    promise: dict[str, float],
+    alone: float,
+    before: Look,
+    during: Look,
+) -> None:
+    gaps = sorted(during.gaps)
     round_ = statistics.median(gap for gap in before.gaps if gap > 0.0)
-    worst = _percentile(during.gaps, 0.99)
-    print(f"{arguments.users} users, {statistics.mean(before.rates):.1f} tokens/s each when alone")
-    print(f"a prompt of {arguments.prompt} tokens was read in {during.prompt_seconds:.2f} s,")
-    print(f"  {SHARED_CHUNK} tokens of it in {1e3 * chunk:.0f} ms on average, rounds included")
-    print(f"their time between tokens meanwhile: {len(during.gaps)} of them, p50", end=" ")
-    print(f"{1e3 * _percentile(during.gaps, 0.5):.0f} ms, p99 {1e3 * worst:.0f} ms,", end=" ")
-    print(f"longest {1e3 * max(during.gaps):.0f} ms")
-    print(f"a round without it: {1e3 * round_:.0f} ms")
-    print(f"p99 over a chunk and a round: {worst / (chunk + round_):.2f}")
+    print(f"{arguments.users} users, {statistics.mean(before.rates):.1f} tokens/s each when alone,")
+    print(f"  a round in {1e3 * round_:.0f} ms in the median,", end=" ")
+    print(f"{1e3 * max(before.gaps):.0f} ms at most")
+    print(f"promised while a prompt is read: {promise['ms']:.0f} ms a decode,", end=" ")
+    print(f"{promise['tokens']:.0f} tokens of it")
+    print(
+        f"a prompt of {arguments.prompt} tokens was read in {during.prompt_seconds:.2f} s,", end=" "
+    )
+    print(f"{alone:.2f} s alone: {during.prompt_seconds / alone:.2f} times")
+    print(f"their time between tokens meanwhile: {len(gaps)} of them,", end=" ")
+    print(f"p50 {1e3 * _percentile(gaps, 0.5):.0f} ms, p99 {1e3 * _percentile(gaps, 0.99):.0f} ms,")
+    print(
+        f"  longest {1e3 * gaps[-1]:.0f} ms: {1e3 * gaps[-1] / promise['ms']:.2f} times the promise"
+    )
 
 
 def _percentile(values: list[float], share: float) -> float:

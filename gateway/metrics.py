@@ -290,13 +290,18 @@ class _Drafts(Collector):
         trips = GaugeMetricFamily(
             "outrider_draft_round_trip_seconds", "Of a small call to a draft.", labels=labels
         )
-        for peer in self._status().peers:
+        refused = GaugeMetricFamily(
+            "outrider_drafts_refused", "Drafts that dialled in and were sent away lately."
+        )
+        status = self._status()
+        refused.add_metric((), len(status.refused_drafts))
+        for peer in status.peers:
             if peer.role == "draft" and peer.state == messages.PEER_STATE_READY:
                 values = (peer.address, peer.model.model_name, str(peer.joined).lower())
                 generations.add_metric(values, peer.generation_count)
                 rates.add_metric(values, peer.tokens_per_second)
                 trips.add_metric(values, _seconds(peer.round_trip_duration))
-        yield from (generations, rates, trips)
+        yield from (generations, rates, trips, refused)
 
 
 class _Target(Collector):

@@ -15,14 +15,17 @@ from typing import Any
 
 from orchestrator.pair import Experience, Pair, PairedDraft
 from orchestrator.peers import DRAFT_BYTES, Hosted, Vocabulary, VocabularyReader, check_description
+from orchestrator.refused_drafts import Refusal, RefusedDrafts
 from orchestrator.streams import StreamLost
 from outrider import handshake, logs, wire
 from outrider.errors import (
     DeadlinePassed,
+    Draining,
     EngineBusy,
     InvalidRequest,
     NotFound,
     OutriderError,
+    PeerUnavailable,
     SessionTaken,
 )
 from outrider.messages import PeerState, SessionParameters
@@ -43,6 +46,9 @@ _TICKET_SECONDS = 10.0
 _MOST_WAITING = 256  # messages to one draft; one that reads none is invited no more
 _MOST_UNREAD = 64  # of a session, before no more are received
 _MOST_REASON = 1024
+
+_NO_REFUSALS = (Draining, PeerUnavailable, SessionTaken)
+"""The orchestrator stops, its target is away, the same draft joined once more."""
 
 Requests = AsyncIterator[Any]
 Write = Callable[[Any], Awaitable[None]]
@@ -132,6 +138,13 @@ class JoinedStream:
             await write(await self._outbox.get())
 
 
+@dataclass(slots=True)
+class Attempt:
+    """How far a draft came that is about to join."""
+
+    model_name: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Announcement:
     """What a draft says of itself before it joins."""
@@ -169,6 +182,11 @@ class JoinedDraft:
     def ready(self) -> bool:
         """Whether generations may use it."""
         return self.state is PeerState.READY
+
+    @property
+    def is_welcome(self) -> bool:
+        """Whether it was not dismissed."""
+        return self._reason is None
 
     def open(self, opening: SessionParameters) -> JoinedStream:
         """Return a new stream of a session; it is lost at once if the draft left."""
@@ -290,6 +308,11 @@ class DraftRegistry:
         self._pair: Pair | None = None  # whose target they draft for
         self._drafts: dict[JoinedDraft, PairedDraft] = {}  # that joined, as they stand in `_pair`
         self._left: dict[bytes, Experience] = {}  # by process id; of the latest ones that left
+        self._refused = RefusedDrafts()
+
+    def refused(self) -> list[Refusal]:
+        """Return the drafts that were sent away lately, the latest first."""
+        return list(self._refused.latest(time.monotonic()))
 
     def use(self, pair: Pair) -> None:
         """Let the drafts draft for another pair; those that do not fit it are dismissed."""
@@ -305,17 +328,20 @@ class DraftRegistry:
 
     async def join(self, requests: Requests, write: Write, address: str) -> None:
         """Serve a Join call: until the draft leaves, or is refused or dismissed with a reason."""
-        with self._place():
-            try:
-                announced = await self._announced(requests, write)
+        attempt = Attempt()
+        try:
+            with self._place():
+                announced = await self._announced(requests, write, attempt)
                 draft = JoinedDraft(address, announced, self._tickets)
                 with self._joined(draft):
                     await draft.serve(requests, write)
-            except OutriderError as error:
-                logs.warning(
-                    "outrider.orchestrator", "draft sent away", address=address, detail=str(error)
-                )
-                raise
+        except OutriderError as error:
+            logs.warning(
+                "outrider.orchestrator", "draft sent away", address=address, detail=str(error)
+            )
+            if not isinstance(error, _NO_REFUSALS):
+                self._refused.note(address, attempt.model_name, str(error), time.monotonic())
+            raise
 
     async def attend(self, requests: Requests, write: Write) -> None:
         """Serve an Attend call."""
@@ -340,6 +366,8 @@ class DraftRegistry:
         fields = {"address": draft.address, "model": draft.model.model_name}
         logs.event("outrider.orchestrator", "draft joined", **fields)
         self._add(draft, self._experience(draft.process_id))
+        if draft.is_welcome:
+            self._refused.forget(draft.address, draft.model.model_name)
         try:
             yield
         finally:
@@ -366,12 +394,12 @@ class DraftRegistry:
         self._drafts[draft] = paired
         self._pair.add(paired)
 
-    async def _announced(self, requests: Requests, write: Write) -> Announcement:
+    async def _announced(self, requests: Requests, write: Write, attempt: Attempt) -> Announcement:
         """Return what a draft says of itself, once there is a target to compare with."""
         assert self._pair is not None
         target = await self._pair.target.wait_for_model(self._target_seconds)
         async with _limit(_ANNOUNCE_SECONDS, "the draft did not describe itself in time"):
-            return await _read_announcement(requests, write, target)
+            return await _read_announcement(requests, write, target, attempt)
 
 
 @asynccontextmanager
@@ -384,7 +412,9 @@ async def _limit(seconds: float, message: str) -> AsyncIterator[None]:
         raise DeadlinePassed(message) from None
 
 
-async def _read_announcement(requests: Requests, write: Write, target: Hosted) -> Announcement:
+async def _read_announcement(
+    requests: Requests, write: Write, target: Hosted, attempt: Attempt
+) -> Announcement:
     """Return what a draft says of itself. Raises VocabularyMismatch, InvalidRequest."""
     begin = time.perf_counter()
     await write(_GET_MODEL)
@@ -392,6 +422,7 @@ async def _read_announcement(requests: Requests, write: Write, target: Hosted) -
     round_trip = time.perf_counter() - begin
     process_id = wire.read_session_id(answer.process_id)
     model = _read_description(answer)
+    attempt.model_name = model.model_name
     vocabulary = target.vocabulary
     if handshake.check_vocabularies(target.model.vocabulary, model.vocabulary):
         await write(messages.JoinResponse(list_vocabulary=common.ListVocabularyRequest()))

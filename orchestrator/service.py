@@ -283,7 +283,21 @@ class Orchestrator:
             controller=view(newcomer),
             job_count=len(self._jobs),
             draining=self.draining,
+            refused_drafts=self._refused_drafts(),
         )
+
+    def _refused_drafts(self) -> list[messages.RefusedDraft]:
+        now = time.monotonic()
+        return [
+            messages.RefusedDraft(
+                address=each.address,
+                model_name=each.model_name,
+                reason=each.reason,
+                attempt_count=each.attempt_count,
+                since_duration=duration(now - each.time),
+            )
+            for each in (self.registry.refused() if self.registry is not None else ())
+        ]
 
     def _peer_status(self, peer: Peer | DraftPeer) -> messages.PeerStatus:
         return messages.PeerStatus(
@@ -297,9 +311,9 @@ class Orchestrator:
 
     def _draft_status(self, draft: PairedDraft) -> messages.PeerStatus:
         status = self._peer_status(draft.peer)
-        if draft.peer.ready and draft.mismatch is not None:
-            status.state, status.detail = messages.PEER_STATE_REFUSED, str(draft.mismatch)
-        status.joined = draft in self.pair.joined
+        if draft.peer.ready and (obstacle := draft.obstacle()):
+            status.state, status.detail = messages.PEER_STATE_REFUSED, obstacle
+        status.joined, status.trusted = draft in self.pair.joined, draft.is_trusted
         status.generation_count = draft.generation_count
         status.tokens_per_second = 1.0 / draft.estimates.token_time.value
         return status

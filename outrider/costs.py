@@ -133,6 +133,17 @@ class CostTable:
             base = self._whole_line[int(row_count)]
         return base + self.attending(attended)
 
+    def in_proportion(self, row_count: float) -> float:
+        """Return the expected time of a decode of what may be many more rows than were measured.
+
+        Two points near each other say little of hundreds of rows: beyond the last one each row
+        takes at least as much as one of its own.
+        """
+        last, seconds = self._counts[-1], self.seconds(row_count)
+        if row_count <= last:
+            return seconds
+        return max(seconds, self._base_line[-1] * self.padded(row_count) / last)
+
     def is_known(self, row_count: float) -> bool:
         """Return whether decodes of about so many rows were measured well, or seen in service."""
         return not self._is_rough or self._noted[self._nearest(self.padded(row_count))] >= _SEEN

@@ -20,6 +20,7 @@ from outrider.client import (
     Origin,
     Peer,
     PeerState,
+    RefusedDraft,
     SourceStatistics,
     Started,
     Statistics,
@@ -368,7 +369,19 @@ def status_lines(address: str, status: Status) -> list[Line]:
     in_flight = _count(status.active_generation_count, "generation") + " in flight"
     stopping = ", stopping" if status.draining else ""
     first = Words(f"orchestrator  {address}  version {status.version}, {in_flight}{stopping}")
-    return [[first], *(_peer_line(peer) for peer in status.peers), [Words(_speculation(status))]]
+    peers = [_peer_line(peer) for peer in status.peers]
+    refused = [_refused_line(draft) for draft in status.refused_drafts]
+    return [[first], *peers, *refused, [Words(_speculation(status))]]
+
+
+def _refused_line(draft: RefusedDraft) -> Line:
+    model = f"{draft.model_name}: " if draft.model_name else ""
+    attempts = _count(draft.attempt_count, "attempt")
+    return [
+        Words(f"{'draft':<12}  {draft.address}  "),
+        Words(f"{'sent away':<10}", _STATE_STYLES[PeerState.REFUSED]),
+        Words(f"  {model}{draft.reason} ({attempts}, {draft.since_seconds:.0f} s ago)"),
+    ]
 
 
 def _peer_line(peer: Peer) -> Line:
@@ -406,6 +419,7 @@ def _drafting(peer: Peer) -> str:
     if peer.role != "draft":
         return ""
     joined = ", joined" if peer.joined else ""
+    joined += "" if peer.trusted or not peer.joined else ", not for rejection (--trust-drafts)"
     rate = f"{peer.tokens_per_second:.0f} tokens/s"
     return f"{joined}, {rate} for {_count(peer.generation_count, 'generation')}"
 

@@ -22,7 +22,8 @@ function peerElement(peer) {
   const [sign, tone] = PEER_STATES[condition] ?? ["?", ""];
   const trip = peer.round_trip_duration ? `${fixed(1000 * seconds(peer.round_trip_duration), 1)} ms` : "";
   const drafting = peer.generation_count ? `drafts for ${count(peer.generation_count, "generation")}` : "";
-  const joined = peer.joined ? "dialled in" : "";
+  const trust = peer.trusted ? "" : ", not for rejection";
+  const joined = peer.joined ? `dialled in${trust}` : "";
   const detail = [peer.address, joined, drafting, peer.detail].filter(Boolean).join(" · ");
   return make(
     "li",
@@ -39,9 +40,27 @@ function peerElement(peer) {
   );
 }
 
+function refusedElement(draft) {
+  const attempts = count(draft.attempt_count, "attempt");
+  const ago = `${attempts}, ${fixed(seconds(draft.since_duration), 0)} s ago`;
+  return make(
+    "li",
+    {},
+    make("span", { classes: "sign bad", "aria-hidden": "true" }, "✕"),
+    make(
+      "span",
+      { classes: "what" },
+      "draft sent away",
+      draft.model_name ? make("span", { classes: "faint" }, ` ${draft.model_name}`) : "",
+    ),
+    make("small", { classes: "detail" }, [draft.address, draft.reason, ago].join(" · ")),
+  );
+}
+
 function showStatus() {
   const peers = state.status.peers ?? [];
-  at("peers").replaceChildren(...peers.map(peerElement));
+  const refused = state.status.refused_drafts ?? [];
+  at("peers").replaceChildren(...peers.map(peerElement), ...refused.map(refusedElement));
   at("peers-note").textContent = `${count(state.status.active_generation_count ?? 0, "generation")} in flight`;
   const names = (role) => peers.filter((peer) => peer.role === role).map((peer) => peer.model?.model_name);
   const drafts = names("draft");

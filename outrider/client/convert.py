@@ -27,6 +27,7 @@ from outrider.client.values import (
     PlainCosts,
     Polled,
     Position,
+    RefusedDraft,
     Report,
     Rollback,
     SourceStatistics,
@@ -194,7 +195,14 @@ def _read_origin(value: int) -> Origin:
 def read_status(message: messages.GetStatusResponse) -> Status:
     """Return the state of an orchestrator."""
     peers = tuple(_read_peer(peer) for peer in message.peers)
-    return _made(Status, message, version=message.service_version, peers=peers)
+    refused = tuple(_made(RefusedDraft, each) for each in message.refused_drafts)
+    return _made(
+        Status,
+        message,
+        version=message.service_version,
+        peers=peers,
+        refused_drafts=refused,
+    )
 
 
 def _read_peer(message: messages.PeerStatus) -> Peer:

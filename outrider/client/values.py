@@ -381,6 +381,18 @@ class Peer:
     joined: bool = False  # a draft that dialled in
     generation_count: int = 0  # that a draft drafts for now
     tokens_per_second: float = 0.0  # of a draft's own time
+    trusted: bool = False  # whether a draft may draft under the rejection rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedDraft:
+    """A draft that dialled in and was sent away lately; `address` is of its last attempt."""
+
+    address: str
+    model_name: str  # empty where it did not come so far
+    reason: str
+    attempt_count: int
+    since_seconds: float  # since the last attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,6 +407,7 @@ class Status:
     controller: ControllerView = ControllerView()  # for a greedy generation that begins now
     job_count: int = 0
     draining: bool = False
+    refused_drafts: tuple[RefusedDraft, ...] = ()  # the latest first
 
     def peer(self, role: str) -> Peer | None:
         """Return the peer of a role, if one is configured."""

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from outrider.costs import CostTable
 
+LEAST_CHUNK = 8
+"""Tokens of prompts that a decode takes, whoever else waits: reading advances."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pending:
@@ -20,6 +23,11 @@ class Pending:
 
     token_count: int
     row_count: int
+
+    @property
+    def reads(self) -> bool:
+        """Whether many tokens come before the wanted rows, as of a prompt."""
+        return self.token_count - self.row_count >= LEAST_CHUNK
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,7 @@ class Awaited:
     turnaround: float
     row_count: int
     sequence: int
+    length: int = 0  # of its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,6 @@ class Limits:
     rows: int
     rows_out: int
     padded: int = 0  # rows that a session may be padded to beyond what kernels ask for
-    shared_chunk: int = 128  # of a long prompt while others wait: they get a decode in between
     is_pool: bool = False  # rows of all sessions are computed at once, whatever their numbers
 
 
@@ -119,21 +127,30 @@ def widths(row_counts: Sequence[int], limits: Limits, cost: CostTable) -> list[i
     return best
 
 
-def allot(pending: Sequence[Pending], limits: Limits, padded: Callable[[int], int]) -> list[int]:
+def allot(
+    pending: Sequence[Pending], read_rows: int, limits: Limits, padded: Callable[[int], int]
+) -> list[int]:
     """Return how many tokens of each job join the next decode, oldest job first.
 
     A job either finishes its tokens, with all its rows, or gives a chunk that
-    leaves its wanted rows for later. Long prompts take small chunks while
-    others wait, and full ones when alone.
+    leaves its wanted rows for later. Jobs that read take `read_rows` together, and leave
+    room for all others.
     """
-    alone = len(pending) == 1
     free, free_out = limits.rows, limits.rows_out
+    others = sum(padded(job.token_count) for job in pending if not job.reads)
     taken = []
     for job in pending:
-        most = free if alone else min(free, max(limits.shared_chunk, padded(job.row_count)))
+        most = free
+        if job.reads:
+            most = min(read_rows, max(free - others, min(free, LEAST_CHUNK)))
+            most = most if most >= LEAST_CHUNK else 0  # its turn comes
         count = _take(job, most, free_out, padded)
         taken.append(count)
         free -= padded(count)
+        if job.reads:
+            read_rows -= min(read_rows, padded(count))
+        else:
+            others -= padded(job.token_count)
         free_out -= _rows_out(job, padded) if count == job.token_count else 0
     return taken
 

@@ -18,17 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.costs import CostTable
-from outrider.engine.batching import Limits
 from outrider.engine.cache import Session, SessionCache
 from outrider.engine.core_lock import CoreLock, NoCoreLock
 from outrider.engine.guesser import Guess
 from outrider.engine.hosting import Counters, HostOptions, Loaded
 from outrider.engine.job import Job, Lease, Step, Ticket
 from outrider.engine.measurements import Measurements
-from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Model, NoRoom, Row
+from outrider.engine.model import MAX_PADDED, Chunk, Model, NoRoom, Row
 from outrider.engine.own_draft import DraftLine, OwnDraft
 from outrider.engine.preparation import Preparation, Prepared
-from outrider.engine.scheduler import Scheduler
+from outrider.engine.scheduler import Scheduler, limits_of
 from outrider.errors import (
     ContextExhausted,
     DecodeFailed,
@@ -225,7 +224,7 @@ class EngineHost:
                     continue
                 before = self.counters.decodes
                 self._draft(self._scheduler.asking())
-                self._decode(self._scheduler.next_decode())
+                self._decode(self._scheduler.next_decode(now))
                 # Right after a decode no copy is pending, see Model.exchange.
                 if self.counters.decodes > before and (
                     pair := self._scheduler.exchange_due(perf_counter())
@@ -256,9 +255,8 @@ class EngineHost:
         self._forget_all()
         description = self._model.describe()
         self._can_exchange = description.can_exchange
-        is_pool = description.layout.is_pool
-        limits = Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED, is_pool=is_pool)
-        self._scheduler = Scheduler(CostTable(prepared.costs), limits, self._model.padded)
+        cost = CostTable(prepared.costs)
+        self._scheduler = Scheduler(cost, limits_of(description), self._model.padded)
 
     def _forget_all(self) -> None:
         """Forget every session. Nothing is queued or active."""
@@ -488,7 +486,7 @@ class EngineHost:
             self._decode_apart(entries, error)
             return
         spent = perf_counter() - begin
-        self._scheduler.note_decode(spent)
+        self._scheduler.note_decode(spent, [chunk for _, chunk in entries])
         self._decode_seconds = spent
         self.counters.decodes += 1
         if self._open:

@@ -6,7 +6,7 @@ The host reports what happened, with the time, and carries out what is decided h
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from outrider.costs import CostTable
@@ -24,12 +24,21 @@ from outrider.engine.batching import (
     widths,
 )
 from outrider.engine.job import Ticket
-from outrider.engine.model import MAX_PADDED, Chunk
+from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, ModelDescription
+from outrider.engine.reading import Reading, Share
 
 _FIRST_TURNAROUND = 0.001
 _LONGEST_TURNAROUND = 1.0
+_IN_FLIGHT = 2.0  # seconds without a decode, from an answer: until then its session generates
 _FIRST_EXCHANGE = 0.1  # seconds that an exchange of sequences is taken to cost before there was one
+_ROUND_EVERY = 8  # decodes beside a prompt, one is without: by what that takes more is promised
 _CLEARLY_MORE = 1.1  # split batches, times one batch: less may be noise
+
+
+def limits_of(description: ModelDescription) -> Limits:
+    """Return what one decode of a model may carry."""
+    is_pool = description.layout.is_pool
+    return Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED, is_pool=is_pool)
 
 
 class Scheduler:
@@ -51,6 +60,9 @@ class Scheduler:
         self._lost_apart = 0.0  # seconds that adjacent sequences would have saved since an exchange
         self._exchange_seconds = _FIRST_EXCHANGE  # what the last exchange took
         self._decoding = 0.0  # seconds of all decodes
+        self._reading = Reading(cost, limits, padded)
+        self._is_bounded = False  # the last decode read a part of a prompt while others generate
+        self._since_round = 0  # decodes like that, since one without a prompt
 
     # --- jobs ---
 
@@ -115,7 +127,7 @@ class Scheduler:
         """A session with a stream was just answered: its next job is likely to come."""
         turnaround = self._turnarounds.get(ticket.session_id, _FIRST_TURNAROUND)
         rows = self._padded(max(1, ticket.row_count))
-        awaited = Awaited(now - self._decoding, turnaround, rows, sequence)
+        awaited = Awaited(now - self._decoding, turnaround, rows, sequence, _held_count(ticket))
         self._awaited[ticket.session_id] = awaited
 
     def expect_no_more(self, session_id: bytes) -> None:
@@ -165,14 +177,14 @@ class Scheduler:
         """Return the jobs that want tokens of the engine's own draft before they can decode."""
         return [ticket for ticket in self._active.values() if ticket.ask is not None]
 
-    def next_decode(self) -> list[tuple[Ticket, Chunk]]:
+    def next_decode(self, now: float) -> list[tuple[Ticket, Chunk]]:
         """Return what joins the next decode; nobody asks for drafts any more."""
         tickets = list(self._active.values())
         assert all(ticket.ask is None for ticket in tickets)
         if len(tickets) > 1:  # a job alone keeps what it offers: its controller has weighed that
             self._leave_out(tickets)
         pending = [Pending(len(t.tokens), t.row_count) for t in tickets]
-        takes = allot(pending, self._limits, self._padded)
+        takes = allot(pending, self._read_rows(tickets, now), self._limits, self._padded)
         taking = [(t, take) for t, take in zip(tickets, takes, strict=True) if take]
         rows = [self._padded(take) for _, take in taking]
         pads = widths(rows, self._limits, self.cost)
@@ -180,6 +192,24 @@ class Scheduler:
             (ticket, _chunk(ticket, take, min(pad, MAX_PADDED)))
             for (ticket, take), pad in zip(taking, pads, strict=True)
         ]
+
+    def _read_rows(self, tickets: Sequence[Ticket], now: float) -> int:
+        """Return how many rows of prompts may join: all where nobody generates meanwhile."""
+        reading, present = _parted(
+            (Pending(len(t.tokens), t.row_count), _held_count(t)) for t in tickets
+        )
+        if not reading:
+            return 0
+        missing = [
+            Share(each.row_count, each.length)
+            for each in self._awaited.values()
+            if now - self._decoding - each.answer_time < _IN_FLIGHT
+        ]
+        self._is_bounded = bool(present or missing)
+        self._since_round += self._is_bounded
+        if present and self._since_round >= _ROUND_EVERY:
+            return 0
+        return self._reading.rows(present, missing, max(each.length for each in reading))
 
     def _leave_out(self, tickets: list[Ticket]) -> None:
         """Shorten what the jobs offer to what pays when they share the decode."""
@@ -196,9 +226,19 @@ class Scheduler:
                 ticket.tokens = ticket.tokens[:-drop]
                 ticket.row_count -= drop
 
-    def note_decode(self, seconds: float) -> None:
+    def note_decode(self, seconds: float, chunks: Sequence[Chunk] = ()) -> None:
         """Something was decoded."""
         self._decoding += seconds
+        reading, others = _parted(
+            (Pending(len(c.token_ids), c.row_count), c.position) for c in chunks
+        )
+        if not reading:
+            self._since_round = 0
+            self._reading.note_round(others, seconds)
+        elif self._is_bounded:
+            lengths = [each.length for each in reading]
+            prompts = Share(sum(each.row_count for each in reading), max(lengths))
+            self._reading.note(others, prompts, seconds)
 
     # --- adjacent sequences ---
 
@@ -238,6 +278,18 @@ class Scheduler:
     def awaited_sessions(self) -> Iterable[bytes]:
         """The sessions that were just answered."""
         return self._awaited.keys()
+
+
+def _held_count(ticket: Ticket) -> int:
+    return len(ticket.lease.held) if ticket.lease is not None else 0
+
+
+def _parted(jobs: Iterable[tuple[Pending, int]]) -> tuple[list[Share], list[Share]]:
+    """Return the shares of those that read and of all others; each job has tokens before it."""
+    reading, others = list[Share](), list[Share]()
+    for job, held in jobs:
+        (reading if job.reads else others).append(Share(job.token_count, held))
+    return reading, others
 
 
 def _chunk(ticket: Ticket, take: int, pad_to: int) -> Chunk:

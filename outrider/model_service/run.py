@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import grpc
 
 from outrider import handshake, logs
+from outrider.costs import CostTable
 from outrider.engine.core_lock import CoreLock, NoCoreLock, shared_core_lock
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.host import EngineHost
@@ -23,6 +24,8 @@ from outrider.engine.layout import draft_layout
 from outrider.engine.measurements import Measurements
 from outrider.engine.model import Model, Numerics
 from outrider.engine.preparation import Prepared
+from outrider.engine.reading import Reading
+from outrider.engine.scheduler import limits_of
 from outrider.errors import InvalidConfig, VocabularyMismatch
 from outrider.model_service.config import ModelConfig, read_tensor_split
 from outrider.model_service.servicer import ModelService, describe_vocabulary
@@ -31,6 +34,7 @@ from outrider.tasks import first_of
 from outrider.threads import available_threads
 
 _LOADING_SECONDS = 2.0
+_USER_COUNTS = (1, 2, 4, 8)  # for which the log says what they are promised
 
 Servicer = TypeVar("Servicer", bound=ModelService)
 
@@ -210,7 +214,18 @@ def _preparation(model: Model, prepared: Prepared) -> dict[str, object]:
         "layout": prepared.layout,
         "plain_ms": _milliseconds(asdict(prepared.plain)),
         "decode_ms": _milliseconds({each.rows: each.seconds for each in prepared.costs}),
+        "prompt_beside": _promises(model, prepared),
         "measured": prepared.measured,
+    }
+
+
+def _promises(model: Model, prepared: Prepared) -> dict[int, dict[str, float]]:
+    """Return what users are promised while another's prompt is read, by their number."""
+    reading = Reading(CostTable(prepared.costs), limits_of(model.describe()), model.padded)
+    promises = {count: reading.promise(count) for count in _USER_COUNTS}
+    return {
+        count: {"ms": round(1e3 * each.seconds, 2), "tokens": each.token_count}
+        for count, each in promises.items()
     }
 
 

@@ -643,7 +643,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("service_version", "active_generation_count", "peers", "speculating", "reason", "controller", "job_count", "draining")
+    __slots__ = ("service_version", "active_generation_count", "peers", "speculating", "reason", "controller", "job_count", "draining", "refused_drafts")
     SERVICE_VERSION_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_GENERATION_COUNT_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
@@ -652,6 +652,7 @@ class GetStatusResponse(_message.Message):
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     JOB_COUNT_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     service_version: str
     active_generation_count: int
     peers: _containers.RepeatedCompositeFieldContainer[PeerStatus]
@@ -660,10 +661,25 @@ class GetStatusResponse(_message.Message):
     controller: ControllerView
     job_count: int
     draining: bool
-    def __init__(self, service_version: _Optional[str] = ..., active_generation_count: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., speculating: bool = ..., reason: _Optional[str] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ..., job_count: _Optional[int] = ..., draining: bool = ...) -> None: ...
+    refused_drafts: _containers.RepeatedCompositeFieldContainer[RefusedDraft]
+    def __init__(self, service_version: _Optional[str] = ..., active_generation_count: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., speculating: bool = ..., reason: _Optional[str] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ..., job_count: _Optional[int] = ..., draining: bool = ..., refused_drafts: _Optional[_Iterable[_Union[RefusedDraft, _Mapping]]] = ...) -> None: ...
+
+class RefusedDraft(_message.Message):
+    __slots__ = ("address", "model_name", "reason", "attempt_count", "since_duration")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_DURATION_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    model_name: str
+    reason: str
+    attempt_count: int
+    since_duration: _duration_pb2.Duration
+    def __init__(self, address: _Optional[str] = ..., model_name: _Optional[str] = ..., reason: _Optional[str] = ..., attempt_count: _Optional[int] = ..., since_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
-    __slots__ = ("role", "address", "state", "detail", "model", "round_trip_duration", "joined", "generation_count", "tokens_per_second")
+    __slots__ = ("role", "address", "state", "detail", "model", "round_trip_duration", "joined", "generation_count", "tokens_per_second", "trusted")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -673,6 +689,7 @@ class PeerStatus(_message.Message):
     JOINED_FIELD_NUMBER: _ClassVar[int]
     GENERATION_COUNT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    TRUSTED_FIELD_NUMBER: _ClassVar[int]
     role: str
     address: str
     state: PeerState
@@ -682,4 +699,5 @@ class PeerStatus(_message.Message):
     joined: bool
     generation_count: int
     tokens_per_second: float
-    def __init__(self, role: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[_Union[PeerState, str]] = ..., detail: _Optional[str] = ..., model: _Optional[_Union[_common_pb2.GetModelResponse, _Mapping]] = ..., round_trip_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., joined: bool = ..., generation_count: _Optional[int] = ..., tokens_per_second: _Optional[float] = ...) -> None: ...
+    trusted: bool
+    def __init__(self, role: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[_Union[PeerState, str]] = ..., detail: _Optional[str] = ..., model: _Optional[_Union[_common_pb2.GetModelResponse, _Mapping]] = ..., round_trip_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., joined: bool = ..., generation_count: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., trusted: bool = ...) -> None: ...

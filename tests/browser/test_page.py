@@ -390,10 +390,30 @@ def test_peers_are_followed(page: Browser, gateway: Gateway):
 def test_drafts_that_dialled_in_are_shown_one_by_one(page: Browser, gateway: Gateway):
     target, draft = STATUS["peers"]
     near = {**draft, "joined": True, "address": "10.0.0.9:4711", "generation_count": 2}
+    trusted = {**near, "trusted": True, "address": "10.0.0.8:4711"}
     gateway.status = {**STATUS, "peers": [target, draft, near]}
     until(lambda: page.count("#peers li") == 3)
-    assert "10.0.0.9:4711 · dialled in · drafts for 2 generations" in page.text("#peers")
+    assert "dialled in, not for rejection · drafts for 2 generations" in page.text("#peers")
+    gateway.status = {**STATUS, "peers": [target, draft, trusted]}
+    until(lambda: "10.0.0.8:4711 · dialled in · drafts for 2" in page.text("#peers"))
     assert page.text("#pair") == "2 drafts → stdlib-target-q8_0, speculating"
+
+
+def test_drafts_that_were_sent_away_are_shown_with_the_reason(page: Browser, gateway: Gateway):
+    script = "<img src=x onerror=alert(1)>"
+    refused = {
+        "address": "10.0.0.9:4711",
+        "model_name": script,
+        "reason": "token 17 differs",
+        "attempt_count": 3,
+        "since_duration": "12.3s",
+    }
+    gateway.status = {**STATUS, "refused_drafts": [refused]}
+    until(lambda: page.count("#peers li") == 3)
+    assert f"draft sent away {script}" in page.text("#peers")
+    assert "10.0.0.9:4711 · token 17 differs · 3 attempts, 12 s ago" in page.text("#peers")
+    gateway.status = STATUS
+    until(lambda: page.count("#peers li") == 2)
 
 
 def test_a_page_that_nobody_sees_asks_nothing(page: Browser, gateway: Gateway):

@@ -170,7 +170,8 @@ async def test_each_draft_that_is_ready_has_gauges_of_its_own():
         near.round_trip_duration.FromMilliseconds(5)
         gone = messages.PeerStatus(role="draft", address="10.0.0.8:1", state=lost, model=model)
         target = messages.PeerStatus(role="target", state=ready, model=model)
-        return messages.GetStatusResponse(peers=[target, near, gone])
+        refused = [messages.RefusedDraft(address="10.0.0.7:1", reason="token 17 differs")] * 3
+        return messages.GetStatusResponse(peers=[target, near, gone], refused_drafts=refused)
 
     fake = type("WithDrafts", (FakeOrchestrator,), {"status": status})()
     async with serving(fake) as url, httpx.AsyncClient() as client:
@@ -182,6 +183,7 @@ async def test_each_draft_that_is_ready_has_gauges_of_its_own():
         ("outrider_draft_tokens_per_second", labels): 310.0,
         ("outrider_draft_round_trip_seconds", labels): 0.005,
     }
+    assert found["outrider_drafts_refused", ()] == 3.0
 
 
 async def test_the_time_that_the_target_spends_in_decodes_is_counted():

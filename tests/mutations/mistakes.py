@@ -29,6 +29,7 @@ RECEIVED = "tests/unit/test_received_line.py"
 CACHE = "tests/unit/test_cache.py"
 OWN_ENGINE = "tests/engine/test_own_draft.py"
 OWN_POLICY = "tests/unit/test_own_draft_policy.py"
+READING = "tests/unit/test_reading.py"
 
 MISTAKES = (
     # --- the rule ---
@@ -161,6 +162,63 @@ MISTAKES = (
         "        del self.committed[length:]\n",
         "",
         (f"{GENERATION}::test_a_stop_sequence_takes_back_what_was_committed_behind_it",),
+    ),
+    # --- drafts that were sent away ---
+    Mistake(
+        "a hostile host pushes everybody else's refusals out",
+        "orchestrator/refused_drafts.py",
+        "        for each in of_host[:-MOST_OF_A_HOST]:\n            del self._refusals[each]\n",
+        "",
+        (
+            "tests/unit/test_refused_drafts.py"
+            "::test_a_host_that_tries_under_any_names_pushes_nobody_out",
+        ),
+    ),
+    Mistake(
+        "a draft that joined well is shown as sent away",
+        "orchestrator/joined_drafts.py",
+        "            self._refused.forget(draft.address, draft.model.model_name)",
+        "            pass",
+        (
+            "tests/services/test_joined_drafts.py"
+            "::test_a_draft_that_breaks_the_protocol_is_shown_until_it_joins_well",
+        ),
+    ),
+    # --- prompts read while others generate ---
+    Mistake(
+        "who was just answered is taken to have gone, and a prompt to be alone",
+        "outrider/engine/scheduler.py",
+        "if now - self._decoding - each.answer_time < _IN_FLIGHT",
+        "if False",
+        (f"{READING}::test_who_comes_back_a_little_later_is_not_taken_to_have_gone",),
+    ),
+    Mistake(
+        "a decode that somebody misses is as long as one that carries him",
+        "outrider/engine/reading.py",
+        "promised / 2.0 if missing else promised",
+        "promised",
+        (f"{READING}::test_nobody_waits_longer_than_twice_what_was_promised",),
+    ),
+    Mistake(
+        "what decodes with prompts take is never learned",
+        "outrider/engine/reading.py",
+        "_learned(self._read_factor, seconds, expected, _LEARNING)",
+        "None",
+        (f"{READING}::test_where_many_rows_cost_no_more_than_few_large_parts_are_read",),
+    ),
+    Mistake(
+        "rounds that were measured beside others' work are believed",
+        "outrider/engine/scheduler.py",
+        "            self._reading.note_round(others, seconds)\n",
+        "            pass\n",
+        (f"{READING}::test_a_table_that_is_wrong_by_much_is_not_believed",),
+    ),
+    Mistake(
+        "while a prompt is read, no round shows what one takes now",
+        "outrider/engine/scheduler.py",
+        "if present and self._since_round >= _ROUND_EVERY",
+        "if False",
+        (f"{READING}::test_where_every_decode_takes_much_more_from_now_on_larger_parts_are_read",),
     ),
     # --- the draft's line ---
     Mistake(

@@ -170,7 +170,7 @@ async def test_status_shows_each_draft_that_joined() -> None:
                 ("draft", True),
             ]
             for peer in status.peers[1:]:
-                assert peer.state == messages.PEER_STATE_READY
+                assert peer.state == messages.PEER_STATE_READY and not peer.trusted
                 assert peer.address.startswith("127.0.0.1:")
                 assert peer.model.model_name
                 assert peer.tokens_per_second > 0
@@ -345,6 +345,32 @@ async def test_a_draft_with_another_vocabulary_is_refused_with_the_first_token_t
         assert "token 17 differs" in (refusal.value.details() or "")
         assert not orchestrator.pair.joined
         assert_right(await generate(orchestrator, request()), request())
+        [refused] = (await orchestrator.status()).refused_drafts
+        assert refused.model_name == other.servicer.description().model_name
+        assert refused.address.startswith("127.0.0.1:") and "token 17 differs" in refused.reason
+        assert refused.attempt_count == 1 and refused.since_duration.ToMicroseconds() > 0
+
+
+async def test_a_draft_that_breaks_the_protocol_is_shown_until_it_joins_well() -> None:
+    async with accepting() as orchestrator:
+        model = await described()
+        nameless = common.GetModelResponse()
+        nameless.CopyFrom(model)
+        for attempt in (1, 2):
+            call = await joining(orchestrator, nameless, process_id=b"")
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call.read()
+            [refused] = (await orchestrator.status()).refused_drafts
+            assert (refused.model_name, refused.attempt_count) == ("", attempt)
+            assert "process_id" in refused.reason or "session_id" in refused.reason
+        async with scripted(orchestrator) as call:
+            assert not (await orchestrator.status()).refused_drafts
+            # What nobody asked for ends the Join.
+            await call.write(registry.JoinRequest(vocabulary=common.ListVocabularyResponse()))
+            await until_joined(orchestrator, 0)
+            [refused] = (await orchestrator.status()).refused_drafts
+            assert refused.model_name == model.model_name
+            assert "nobody asked for it" in refused.reason
 
 
 async def test_a_draft_is_dismissed_when_the_target_becomes_one_that_it_does_not_fit() -> None:
@@ -517,6 +543,8 @@ async def test_a_draft_that_sends_what_nobody_ordered_is_left_alone() -> None:
         response = draft_messages.DraftResponse(frame=frame)
         await attending.write(registry.AttendRequest(response=response))
         await eventually(lambda: "left alone" in orchestrator.pair.obstacle())
+        [_, draft] = (await orchestrator.status()).peers
+        assert draft.state == messages.PEER_STATE_REFUSED and "left alone" in draft.detail
         assert_right(await generation, long_request())
 
 

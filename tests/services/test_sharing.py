@@ -81,8 +81,8 @@ async def test_a_long_prompt_does_not_stop_the_others() -> None:
     for one, completion in zip(short, results[1:], strict=True):
         assert completion.token_ids == written_alone(target(), one)
     reading = [d for d in decodes if any(len(chunk.token_ids) > 30 for chunk in d.chunks)]
-    # A decode that met no other session may have taken a whole batch.
-    assert len(reading) >= 1800 // 256
+    # A decode takes as long whatever its rows: what is promised allows for full ones.
+    assert len(reading) >= 1800 // 512
     shared = [d for d in reading if len(d.chunks) > 1]
     assert len(shared) >= 2  # how many others are there in time depends on the machine's load
-    assert all(len(chunk.token_ids) <= 128 for d in shared for chunk in d.chunks)
+    assert all(d.row_count <= 512 for d in shared)

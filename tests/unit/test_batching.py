@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from outrider.costs import CostTable, Point
 from outrider.engine.batching import (
+    LEAST_CHUNK,
     Awaited,
     Limits,
     Offer,
@@ -54,48 +55,56 @@ MULTIPLES = st.sampled_from([1, 4])
 
 # allot
 
+READ_ROWS = st.sampled_from([LEAST_CHUNK, 40, 128, 512])
+
 
 @SETTINGS
-@given(JOBS, MULTIPLES)
-def test_a_decode_never_exceeds_its_limits(jobs: list[Pending], multiple: int) -> None:
+@given(JOBS, READ_ROWS, MULTIPLES)
+def test_a_decode_never_exceeds_its_limits(
+    jobs: list[Pending], read_rows: int, multiple: int
+) -> None:
     padded = by(multiple)
-    taken = allot(jobs, LIMITS, padded)
+    taken = allot(jobs, read_rows, LIMITS, padded)
     assert sum(map(padded, taken)) <= LIMITS.rows
-    finishing = [job for job, count in zip(jobs, taken, strict=True) if count == job.token_count]
+    pairs = list(zip(jobs, taken, strict=True))
+    finishing = [job for job, count in pairs if count == job.token_count]
     assert sum(rows_out(job, padded) for job in finishing) <= LIMITS.rows_out
+    assert sum(padded(count) for job, count in pairs if job.reads) <= read_rows
 
 
 @SETTINGS
-@given(JOBS, MULTIPLES)
-def test_wanted_rows_are_never_split(jobs: list[Pending], multiple: int) -> None:
-    for job, count in zip(jobs, allot(jobs, LIMITS, by(multiple)), strict=True):
+@given(JOBS, READ_ROWS, MULTIPLES)
+def test_wanted_rows_are_never_split(jobs: list[Pending], read_rows: int, multiple: int) -> None:
+    for job, count in zip(jobs, allot(jobs, read_rows, LIMITS, by(multiple)), strict=True):
         assert 0 <= count <= job.token_count
         assert count == job.token_count or count <= job.token_count - job.row_count
 
 
 @SETTINGS
-@given(JOBS)
-def test_a_chunk_before_the_rows_is_whole_multiples(jobs: list[Pending]) -> None:
-    for job, count in zip(jobs, allot(jobs, LIMITS, by(4)), strict=True):
+@given(JOBS, READ_ROWS)
+def test_a_chunk_before_the_rows_is_whole_multiples(jobs: list[Pending], read_rows: int) -> None:
+    for job, count in zip(jobs, allot(jobs, read_rows, LIMITS, by(4)), strict=True):
         assert count == job.token_count or count % 4 == 0
 
 
 @SETTINGS
-@given(JOBS, MULTIPLES)
-def test_the_oldest_job_always_gets_on(jobs: list[Pending], multiple: int) -> None:
-    assert allot(jobs, LIMITS, by(multiple))[0] > 0
+@given(JOBS, READ_ROWS, MULTIPLES)
+def test_the_oldest_job_always_gets_on(jobs: list[Pending], read_rows: int, multiple: int) -> None:
+    assert allot(jobs, read_rows, LIMITS, by(multiple))[0] > 0
 
 
 @SETTINGS
-@given(JOBS, MULTIPLES)
-def test_every_job_finishes(jobs: list[Pending], multiple: int) -> None:
+@given(JOBS, READ_ROWS, MULTIPLES)
+def test_every_job_finishes(jobs: list[Pending], read_rows: int, multiple: int) -> None:
     left = list(jobs)
-    for _ in range(200):
-        taken = allot(left, LIMITS, by(multiple))
-        left = [
+    for _ in range(1200):
+        taken = allot(left, read_rows, LIMITS, by(multiple))
+        pairs = list(zip(left, taken, strict=True))
+        later = [job for job, count in pairs if not count]
+        left = later + [
             Pending(job.token_count - count, job.row_count)
-            for job, count in zip(left, taken, strict=True)
-            if count < job.token_count
+            for job, count in pairs
+            if 0 < count < job.token_count
         ]
         if not left:
             return
@@ -105,35 +114,39 @@ def test_every_job_finishes(jobs: list[Pending], multiple: int) -> None:
 @SETTINGS
 @given(st.lists(st.builds(Pending, st.integers(1, 9), st.just(1)), min_size=1, max_size=30))
 def test_short_jobs_all_join(jobs: list[Pending]) -> None:
-    assert allot(jobs, LIMITS, by(4)) == [job.token_count for job in jobs]
+    assert allot(jobs, 512, LIMITS, by(4)) == [job.token_count for job in jobs]
 
 
-def test_a_long_prompt_alone_takes_all_rows() -> None:
-    assert allot([Pending(2000, 1)], LIMITS, by(4)) == [512]
+def test_a_prompt_takes_what_may_be_read_and_others_all_theirs() -> None:
+    assert allot([Pending(2000, 1)], 512, LIMITS, by(4)) == [512]
+    assert allot([Pending(2000, 1), Pending(5, 5)], 40, LIMITS, by(4)) == [40, 5]
 
 
-def test_a_long_prompt_takes_a_small_chunk_while_others_wait() -> None:
-    assert allot([Pending(2000, 1), Pending(5, 5)], LIMITS, by(4)) == [128, 5]
+def test_prompts_take_turns_and_leave_room_for_others() -> None:
+    long, short = Pending(2000, 1), Pending(5, 5)
+    assert allot([long, long, short], 40, LIMITS, by(4)) == [40, 0, 5]
+    assert allot([long, short, long], 512, LIMITS, by(4)) == [504, 5, 0]
+    assert allot([Pending(100, 1), long], 512, LIMITS, by(4)) == [100, 412]
 
 
 def test_the_chunk_before_the_rows_leaves_all_of_them() -> None:
-    assert allot([Pending(513, 5)], LIMITS, by(4)) == [508]
-    assert allot([Pending(512, 5)], LIMITS, by(4)) == [512]
+    assert allot([Pending(533, 5)], 512, LIMITS, by(4)) == [512]
+    assert allot([Pending(530, 32)], 512, LIMITS, by(4)) == [496]
+    assert allot([Pending(512, 5)], 512, LIMITS, by(4)) == [512]
 
 
 def test_a_prompt_without_rows_ends_with_its_last_token() -> None:
-    assert allot([Pending(513, 0)], LIMITS, by(4)) == [512]
-    assert allot([Pending(1, 0)], LIMITS, by(4)) == [1]
+    assert allot([Pending(513, 0)], 512, LIMITS, by(4)) == [512]
+    assert allot([Pending(1, 0)], 512, LIMITS, by(4)) == [1]
 
 
 def test_rows_that_do_not_fit_wait_for_the_next_decode() -> None:
     jobs = [Pending(60, 60), Pending(60, 60), Pending(4, 4)]
-    assert allot(jobs, LIMITS, by(4)) == [60, 60, 0]
+    assert allot(jobs, 512, LIMITS, by(4)) == [60, 60, 0]
 
 
-def test_a_job_with_many_rows_is_not_held_up_by_the_size_of_a_shared_chunk() -> None:
-    small = Limits(rows=512, rows_out=128, shared_chunk=16)
-    assert allot([Pending(65, 65), Pending(1, 1)], small, by(4)) == [65, 1]
+def test_a_job_with_many_rows_is_not_held_up_by_how_little_may_be_read() -> None:
+    assert allot([Pending(65, 65), Pending(1, 1)], LEAST_CHUNK, LIMITS, by(4)) == [65, 1]
 
 
 # cost

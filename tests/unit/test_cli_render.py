@@ -21,6 +21,7 @@ from outrider.client import (
     Peer,
     PeerState,
     Piece,
+    RefusedDraft,
     Report,
     SourceStatistics,
     Started,
@@ -407,8 +408,33 @@ def test_the_status_shows_what_is_ready_and_what_is_wrong():
 
 def test_a_draft_that_joined_is_shown_with_its_rate_and_what_it_works_for():
     draft = replace(READY, role="draft", joined=True, generation_count=2, tokens_per_second=310.4)
+    draft = replace(draft, trusted=True)
     line = "".join(words.text for words in status_lines("", replace(STATUS, peers=(draft,)))[1])
     assert line.endswith("round trip 0.4 ms, joined, 310 tokens/s for 2 generations")
+
+
+def test_a_draft_that_joined_and_is_not_trusted_is_shown_with_what_it_is_not_used_for():
+    draft = replace(READY, role="draft", joined=True, tokens_per_second=310.4)
+    line = "".join(words.text for words in status_lines("", replace(STATUS, peers=(draft,)))[1])
+    assert ", joined, not for rejection (--trust-drafts), 310 tokens/s" in line
+
+
+def test_drafts_that_were_sent_away_are_shown_with_the_reason():
+    stranger = RefusedDraft(
+        address="10.0.0.9:4711",
+        model_name="small",
+        reason="token 17 differs",
+        attempt_count=3,
+        since_seconds=12.3,
+    )
+    nameless = replace(stranger, model_name="", reason="answer: must be a model", attempt_count=1)
+    status = replace(STATUS, refused_drafts=(stranger, nameless))
+    lines = ["".join(words.text for words in line) for line in status_lines("", status)[3:]]
+    assert lines == [
+        "draft         10.0.0.9:4711  sent away   small: token 17 differs (3 attempts, 12 s ago)",
+        "draft         10.0.0.9:4711  sent away   answer: must be a model (1 attempt, 12 s ago)",
+        "not speculating: EOS id differs: target 1, draft 2",
+    ]
 
 
 def test_a_target_is_shown_with_the_share_of_its_time_that_goes_into_decodes():

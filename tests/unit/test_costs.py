@@ -44,6 +44,13 @@ def test_fewer_rows_never_cost_more_since_they_can_be_padded() -> None:
     assert table.seconds(1) == table.seconds(2) == table.seconds(4) == 0.055
 
 
+def test_many_rows_are_taken_to_cost_as_much_each_as_the_most_that_were_measured() -> None:
+    flat = CostTable([(1, 0.008), (16, 0.010), (32, 0.010)])
+    assert [flat.in_proportion(rows) for rows in (1, 32, 512)] == pytest.approx([0.008, 0.01, 0.16])
+    steep = CostTable([(1, 0.008), (16, 0.010), (32, 0.040)])
+    assert steep.in_proportion(512) == steep.seconds(512) > 0.64
+
+
 def test_one_point_is_a_line_through_nothing() -> None:
     table = CostTable([(4, 0.02)])
     assert table.seconds(2) == 0.02

@@ -100,7 +100,7 @@ def test_sessions_in_a_closed_loop_share_their_decodes(is_expected: bool, decode
         now = max(now, wake) + 0.010
         count += 1
         some.note_decode(0.010)
-        for job, _ in some.next_decode():
+        for job, _ in some.next_decode(now):
             some.end(job)
             session = job.session_id
             left[session] -= 1
@@ -147,9 +147,9 @@ def test_the_decodes_of_others_are_no_part_of_a_sessions_turnaround() -> None:
 def test_active_jobs_take_turns() -> None:
     some = scheduler()
     first, second = run(some, A, 0, 0.0), run(some, B, 1, 0.0)
-    assert [job for job, _ in some.next_decode()] == [first, second]
+    assert [job for job, _ in some.next_decode(0.0)] == [first, second]
     some.put_last(first)
-    assert [job for job, _ in some.next_decode()] == [second, first]
+    assert [job for job, _ in some.next_decode(0.0)] == [second, first]
 
 
 def test_an_exchange_is_due_once_being_apart_has_cost_more() -> None:
@@ -184,6 +184,6 @@ def test_what_is_offered_is_shortened_only_in_company(offered: int) -> None:
     some = scheduler(CostTable([(1, 0.010), (64, 0.640)]))
     job = run(some, A, 0, 0.0, tokens=[5] * (1 + offered))
     job.row_count, job.gains = 1 + offered, [0.1] * offered
-    assert len(some.next_decode()[0][1].token_ids) == 1 + offered
+    assert len(some.next_decode(0.0)[0][1].token_ids) == 1 + offered
     run(some, B, 1, 0.0)
-    assert len(some.next_decode()[0][1].token_ids) == 1
+    assert len(some.next_decode(0.0)[0][1].token_ids) == 1
