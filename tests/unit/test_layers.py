@@ -57,6 +57,7 @@ PURE = (
     "outrider.costs",
     "outrider.speculation",
     "outrider.texts",
+    "outrider.trees",
     "orchestrator.chat.required_calls",
     "gateway.json_text",
     "gateway.jsonrpc.protocol",
