@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from outrider.errors import InvalidRequest
+
 ROOT = -1
 """What the first tokens of a tree follow: the text."""
 
@@ -158,3 +160,21 @@ class Tree:
             if follower is None:
                 return line
             line.append(follower)
+
+
+def read_parents(data: bytes, token_ids: Sequence[int], may_branch: bool) -> Sequence[int]:
+    """Return what each token of a round follows, of a byte for each; nothing for a chain.
+
+    Raises InvalidRequest for what is no tree, or for any where none may be.
+    """
+    if data and not may_branch:
+        raise InvalidRequest("draft_parents", "with SAMPLED only, without decode_draft_limit")
+    try:
+        return Tree.checked(token_ids, [each - 1 for each in data]).parents if data else ()
+    except NoTree as error:
+        raise InvalidRequest("draft_parents", str(error)) from None
+
+
+def write_parents(parents: Sequence[int]) -> bytes:
+    """Return a byte for each token: 0 where it follows the text, 1 where the first token."""
+    return bytes(parent + 1 for parent in parents)

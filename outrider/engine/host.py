@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.costs import CostTable
-from outrider.engine.batching import Limits
+from outrider.engine.batching import limits_of
 from outrider.engine.cache import Session, SessionCache
 from outrider.engine.core_lock import CoreLock, NoCoreLock
 from outrider.engine.guesser import Guess
 from outrider.engine.hosting import Counters, HostOptions, Loaded
 from outrider.engine.job import Job, Lease, Step, Ticket
 from outrider.engine.measurements import Measurements
-from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Model, NoRoom, Row
+from outrider.engine.model import MAX_PADDED, Chunk, Model, NoRoom, Row
 from outrider.engine.own_draft import DraftLine, OwnDraft
 from outrider.engine.preparation import Preparation, Prepared
 from outrider.engine.scheduler import Scheduler
@@ -225,7 +225,7 @@ class EngineHost:
                     continue
                 before = self.counters.decodes
                 self._draft(self._scheduler.asking())
-                self._decode(self._scheduler.next_decode())
+                self._decode(self._scheduler.next_decode(self._cache.free_sequences))
                 # Right after a decode no copy is pending, see Model.exchange.
                 if self.counters.decodes > before and (
                     pair := self._scheduler.exchange_due(perf_counter())
@@ -256,8 +256,7 @@ class EngineHost:
         self._forget_all()
         description = self._model.describe()
         self._can_exchange = description.can_exchange
-        is_pool = description.layout.is_pool
-        limits = Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED, is_pool=is_pool)
+        limits = limits_of(description)
         self._scheduler = Scheduler(CostTable(prepared.costs), limits, self._model.padded)
 
     def _forget_all(self) -> None:
@@ -392,6 +391,7 @@ class EngineHost:
             try:
                 step = ticket.generator.send(received)
             finally:
+                ticket.lease.drop_branches()
                 ticket.lease.pause()
             if isinstance(step, Step):
                 assert len(step.token_ids) >= max(1, step.row_count)
@@ -520,7 +520,7 @@ class EngineHost:
         self, ticket: Ticket, chunk: Chunk, rows: list[Row], begin: float, spent: float
     ) -> None:
         assert ticket.lease is not None
-        ticket.lease.session.token_ids.extend(chunk.token_ids)
+        ticket.lease.extend(chunk)
         ticket.lease.spent.queue += max(0.0, begin - ticket.ready_time)
         ticket.lease.spent.decode += spent
         self.counters.chunks += 1
