@@ -1,33 +1,43 @@
 """A table of trees against chains: what is accepted of the best of either, and tokens a second.
 
-`python -m benchmarks.trees`, or with `--costs ROWS:MS,...` for the decode costs of a target of your
-own, as `outrider doctor` shows them, and `--ranks` for how often the first, second, third candidate
-is what the target says. Computed, not timed: nothing is decoded. The draft is taken to be ready
-when the target is, so a round takes its decode and `--overhead-ms` beside it.
+`python -m benchmarks.trees` takes the costs and chances below. With `--model` and `--draft-model`
+it first measures those of a pair here: what decodes cost in a pool of cells, and how often the
+draft's first, second, third candidate is what the target says. `--costs ROWS:MS,...` and `--ranks`
+say them. The table itself is computed: the draft is taken to be ready when the target is, so that a
+round takes its decode and `--overhead-ms` beside it.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
+from time import perf_counter
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from orchestrator.core.branching import best_survivals
+from outrider import noise
 from outrider.costs import CostTable
+from outrider.engine.calibrate import decode_costs
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_loading import LlamaConfig
+from outrider.engine.model import Chunk
 from outrider.messages import MAX_DRAFT
+from outrider.sampling import SamplingParameters
 from outrider.trees import MAX_LEAVES
 
 COSTS = {
-    # Measured: a 1.1B in Q4_0, two cores of a Zen 4.
+    # Measured: a 1.1B in Q4_0, two cores of a Zen 4, up to 8 rows (outrider/costs.py).
     "CPU, 1.1B": CostTable(
         [
-            *((1, 0.017), (2, 0.028), (3, 0.040), (4, 0.031), (5, 0.043), (6, 0.055)),
-            *((7, 0.066), (8, 0.055), (16, 0.105), (64, 0.420)),
+            *((1, 0.017), (2, 0.028), (3, 0.040), (4, 0.031)),
+            *((5, 0.043), (6, 0.055), (7, 0.066), (8, 0.055)),
         ]
     ),
     # Not measured: what the tests of the controller take for a GPU, 30 ms and .4 a row.
@@ -35,12 +45,20 @@ COSTS = {
     "rows free": CostTable([(1, 0.0300), (64, 0.0300)]),
 }
 RANKS = {
-    # Of a 1.1B-shaped pair at T=0.8, top-k 40: shared noise, one candidate .73, best three .93.
-    "shared noise, T=0.8": (0.73, 0.13, 0.07),
-    "acceptance .5": (0.50, 0.20, 0.10),
-    "acceptance .82": (0.82, 0.09, 0.04),
+    # Measured with --model and --draft-model, 450 tokens at T=0.8, top-k 40.
+    "the bundled pair": (0.74, 0.09, 0.03),
+    "a 1.1B-shaped pair": (0.75, 0.12, 0.06),
+    # Not measured: a draft that is worse, and surer of its second.
+    "right half the time": (0.50, 0.20, 0.10),
 }
 OVERHEADS = (0.0, 0.002, 0.050)
+PROMPTS = (
+    "def read_config(path):\n    ",
+    "class Cache:\n    def __init__(self, size):\n",
+    "import os\nimport sys\n\ndef parse(path):\n",
+)
+TOKENS = 150  # of each prompt's text
+SAMPLING = SamplingParameters(temperature=0.8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +98,58 @@ def best_of(costs: CostTable, survivals: Sequence[float], overhead: float) -> tu
 def compared(costs: CostTable, ranks: Sequence[float], overhead: float) -> Compared:
     """Return the best chain and the best tree of any number of leaves."""
     bests = []
+    most = min(MAX_DRAFT, costs.points[-1].rows - 1)  # no further than the costs are known
     for leaf_limit in range(1, MAX_LEAVES + 1):
-        survivals = list(islice(best_survivals(ranks, leaf_limit), MAX_DRAFT - 1))
+        survivals = list(islice(best_survivals(ranks, leaf_limit), most))
         count, rate = best_of(costs, survivals, overhead)
         bests.append(Best(count, leaf_limit, sum(survivals[:count]), rate))
     return Compared(bests[0], max(bests, key=lambda each: each.rate))
 
 
+def open_model(path: Path, threads: int) -> LlamaModel:
+    """Return a model with a pool of cells for one session."""
+    return LlamaModel(
+        LlamaConfig(
+            path=path,
+            context=1024,
+            sequence_count=1,
+            thread_count=threads,
+            pad_multiple=1,
+            batch_rows=512,
+            pool=True,
+            flash_attention=False,
+        )
+    )
+
+
+def measured_ranks(target: LlamaModel, draft: LlamaModel, count: int = 3) -> list[float]:
+    """Return how often the draft's k-th best candidate, by the shared noise, is what comes."""
+    found, hits = 0, np.zeros(count)
+    for seed, prompt in enumerate(PROMPTS):
+        text = target.tokenize(prompt.encode(), True, False)
+        for model in (target, draft):
+            model.truncate(0, 0)
+            model.decode([Chunk(0, 0, text[:-1], 0)])
+        for _ in range(TOKENS):
+            position = len(text)
+            rows = [m.decode([Chunk(0, position - 1, text[-1:], 1)])[0][0] for m in (target, draft)]
+            samplers = [model.sampler(SAMPLING, seed) for model in (target, draft)]
+            its, guesses = (s.distribution(row) for s, row in zip(samplers, rows, strict=True))
+            token_id = its.race(seed, 0, position)[0]
+            uniforms = noise.uniforms(seed, 0, position, guesses.token_ids)
+            with np.errstate(divide="ignore"):
+                scores = np.log(guesses.weights) - np.log(-np.log(uniforms))
+            best = guesses.token_ids[np.argsort(-scores)][:count]
+            hits[: len(best)] += best == token_id
+            found += 1
+            text.append(int(token_id))
+            if token_id in target.describe().vocabulary.end_token_ids:
+                break
+    return [float(each) for each in hits / found]
+
+
 def table(
-    costs: dict[str, CostTable], ranks: dict[str, Sequence[float]], overheads: Sequence[float]
+    costs: Mapping[str, CostTable], ranks: Mapping[str, Sequence[float]], overheads: Sequence[float]
 ) -> Table:
     """Return a row for every table of costs, kind of draft and overhead."""
     shown = Table(box=box.SIMPLE)
@@ -115,21 +176,34 @@ def _told(best: Best) -> str:
 
 
 def main() -> None:
-    """Compute and print."""
+    """Measure what is to be measured, compute and print."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, help="a target to measure")
+    parser.add_argument("--draft-model", type=Path, help="its draft")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--costs", help="of your own target, as ROWS:MS,ROWS:MS ...")
     parser.add_argument("--ranks", help="chances of the candidates of a token, as .73,.13,.07")
     parser.add_argument("--overhead-ms", type=float, action="append")
     options = parser.parse_args()
-    costs, ranks = dict(COSTS), {name: tuple(chances) for name, chances in RANKS.items()}
+    costs: dict[str, CostTable] = dict(COSTS)
+    ranks: dict[str, Sequence[float]] = dict(RANKS)
+    if options.model:
+        target = open_model(options.model, options.threads)
+        points = decode_costs(target, perf_counter)
+        print("ms by rows:", ", ".join(f"{p.rows}:{1e3 * p.seconds:.2f}" for p in points))
+        costs = {options.model.stem: CostTable(points)}
+        if options.draft_model:
+            chances = measured_ranks(target, open_model(options.draft_model, options.threads))
+            print("chances of the candidates:", ", ".join(f"{each:.2f}" for each in chances))
+            ranks = {"measured": chances}
     if options.costs:
-        points = [pair.split(":") for pair in options.costs.split(",")]
-        costs = {"yours": CostTable([(int(rows), float(ms) / 1e3) for rows, ms in points])}
+        pairs = [pair.split(":") for pair in options.costs.split(",")]
+        costs = {"yours": CostTable([(int(rows), float(ms) / 1e3) for rows, ms in pairs])}
     if options.ranks:
         ranks = {options.ranks: tuple(map(float, options.ranks.split(",")))}
     overheads = [each / 1e3 for each in options.overhead_ms or ()] or OVERHEADS
     print("draft tokens for those accepted of them, on average, and tokens a second")
-    Console(width=140).print(table(costs, dict(ranks), overheads))
+    Console(width=140).print(table(costs, ranks, overheads))
 
 
 if __name__ == "__main__":

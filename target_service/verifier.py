@@ -135,7 +135,7 @@ class Verifier:
         is_tree = bool(round_.parents)
         if is_tree:
             added = yield from self._verify_tree(lease, round_, text, emit)
-            if len(text) >= until or len(text) > lease.capacity or self._ends(added):
+            if self._is_over(text, added, until, lease.capacity):
                 return
             round_, used = replace(round_, draft=(), survivals=b"", parents=()), 0
         check_room(len(text) + len(_part(round_, used)[0]), lease.capacity)
@@ -165,7 +165,7 @@ class Verifier:
                 self._mirostat_mu = rows.mirostat_mus[len(added) - 1]
             lease.pause()
             emit(answer, lease.take_spent())
-            if len(text) >= until or len(text) > lease.capacity or self._ends(added):
+            if self._is_over(text, added, until, lease.capacity):
                 return
             draft, gains = _part(round_, used, lease.capacity - len(text))
             held = lease.keep(len(text) - 1)  # all but the last is held, unless a window lost it
@@ -254,6 +254,12 @@ class Verifier:
         if self._ends(overtaken):
             return written, None
         return written, _used(round_.draft, 0, overtaken)
+
+    def _is_over(
+        self, text: Sequence[int], added: Sequence[int], until: int, capacity: int
+    ) -> bool:
+        """Whether a text that has just grown is not continued without a further message."""
+        return len(text) >= until or len(text) > capacity or self._ends(added)
 
     def _ends(self, token_ids: Iterable[int]) -> bool:
         """Whether the text ends among some tokens."""

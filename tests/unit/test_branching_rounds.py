@@ -19,7 +19,7 @@ from outrider.costs import CostTable
 from outrider.drafters.source import Proposal, Source
 from outrider.messages import Answer, DraftEnd, Form, Round, Rows, Rule, Span
 from outrider.speculation import MODEL, Policy, Speculation
-from outrider.trees import Tree
+from outrider.trees import ROOT, Tree
 from tests.support.simulation import Models, Result, Script, Simulation
 from tests.unit.test_trees import FORK, TREES
 
@@ -166,6 +166,11 @@ def test_a_round_does_not_branch_where_it_may_not(changes: dict[str, object]) ->
 def test_with_two_leaves_the_likelier_branch_is_taken() -> None:
     tree = branched(FREE, LINES, [0.6, 0.2, 0.9], leaves=2).round.tree
     assert sorted(tree.tokens(tree.path(leaf)) for leaf in tree.leaves) == [[5, 6, 7], [5, 10]]
+
+
+def test_a_branch_that_hardly_gains_is_not_asked_for() -> None:
+    assert branched(FREE, [[5], [8]], [0.9, 0.2]).round.parents == ()  # .02 tokens
+    assert branched(FREE, [[5], [8]], [0.5, 0.5]).round.parents == [ROOT, ROOT]  # .25
 
 
 def test_costs_that_were_only_looked_at_promise_no_tree() -> None:
