@@ -423,7 +423,6 @@ MISTAKES = (
         "    if True:\n",
         ("tests/http/test_metrics.py::test_each_source_of_draft_tokens_has_its_counters",),
     ),
-<<<<<<< HEAD
     # --- the target's own draft ---
     Mistake(
         "the own draft keeps what the text took back",
@@ -466,7 +465,7 @@ MISTAKES = (
         "            self.accepted_by_round[-back] = kept\n",
         "            self.accepted_by_round[-1] = kept\n",
         (f"{OWN_POLICY}::test_a_stop_sequence_takes_back_accepted_tokens_of_several_decodes",),
-=======
+    ),
     Mistake(
         "tokens of a tree are in the sequences of all leaves",
         "outrider/engine/branches.py",
@@ -507,6 +506,5 @@ MISTAKES = (
         "tree.is_chain or worth < least or ",
         "tree.is_chain or ",
         ("tests/unit/test_branching_rounds.py::test_a_branch_that_hardly_gains_is_not_asked_for",),
->>>>>>> 2183007 (Make mistakes with trees that tests have to notice)
     ),
 )
