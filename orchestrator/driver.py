@@ -265,7 +265,10 @@ class Driver:
     def _lose_target(self, link: Link, lost: StreamLost) -> None:
         if link is not self._target:
             return
-        if lost.final:
+        estimates = self._generation.plan.control.estimates
+        if lost.refuses_trees and estimates.tree_leaves:
+            estimates.tree_leaves = self._pair.estimates.tree_leaves = 0
+        elif lost.final:
             refused = DecodeFailed(f"the target refused the session: {lost}")
             self._failure = lost.refusal or refused
             return

@@ -25,6 +25,7 @@ from outrider.costs import CostTable, Point
 from outrider.errors import VocabularyMismatch
 from outrider.messages import PeerState, Rule, SessionParameters
 from outrider.speculation import MODEL
+from outrider.trees import MAX_LEAVES
 from outrider.v1 import common_pb2 as common
 
 _LONGEST_PAUSE = 60.0  # of a draft that breaks the protocol
@@ -335,6 +336,7 @@ def _of_target(target: Peer, generation_count: int) -> PairEstimates:
         estimates.alone_seconds = target.model.plain_costs.alone_milliseconds / 1e3
         estimates.overhead = Mean(target.round_trip)
         estimates.continues = target.model.continues
+        estimates.tree_leaves = min(MAX_LEAVES, target.model.tree_leaf_limit)
         if target.model.HasField("own_draft"):
             own = target.model.own_draft
             seconds = own.token_milliseconds / 1e3, own.read_milliseconds / 1e3

@@ -10,6 +10,7 @@ from itertools import accumulate
 from outrider.distribution import Distribution
 from outrider.errors import ContextExhausted, ModelChanged, PositionPastCache
 from outrider.sampling import SamplingParameters
+from outrider.trees import Tree
 
 SALT_BYTES = 16
 """Of a cache salt, where there is one."""
@@ -249,6 +250,12 @@ class Round:
     own_draft_count: int = 0  # tokens that the target's own draft drafts for a decode at most
     own_stop_below: int = 0  # its draft ends with a token less sure than this
     plain_count: int = 0  # decodes without its own draft before the others
+    parents: Sequence[int] = ()  # of the draft tokens, where they are a tree
+
+    @property
+    def tree(self) -> Tree:
+        """The draft tokens, whatever follows what."""
+        return Tree(self.draft, self.parents) if self.parents else Tree.chain(self.draft)
 
     @property
     def continue_until(self) -> int:
@@ -262,8 +269,11 @@ class Round:
 
 
 def contradicts(earlier: Round, later: Round) -> bool:
-    """Return whether the later round says other tokens than the earlier one assumed."""
-    assumed = [*earlier.prefix.token_ids, *earlier.draft]
+    """Return whether the later round says other tokens than the earlier one assumed.
+
+    A tree assumes nothing of what follows its prefix.
+    """
+    assumed = [*earlier.prefix.token_ids, *(() if earlier.parents else earlier.draft)]
     start = max(earlier.prefix.position, later.prefix.position)
     end = min(earlier.prefix.position + len(assumed), later.prefix.end)
     if later.prefix.position < earlier.prefix.position:

@@ -46,6 +46,7 @@ from outrider.messages import (
 )
 from outrider.sampling import NUMBERS, SamplingParameters, Stage
 from outrider.speculation import Policy, Verification
+from outrider.trees import read_parents, write_parents
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import orchestrator_service_pb2 as orchestrator
@@ -387,9 +388,9 @@ def read_round(message: target.VerifyRound, size: int) -> Round:
     if not 0 <= gather <= MAX_GATHER_MS:
         raise InvalidRequest("gather_milliseconds", f"[0, {MAX_GATHER_MS}], not {gather}")
     own = _read_own_draft(message, form)
-    return Round(
-        number, prefix, ids, form, message.sent_ahead, survivals, mu, continued, limit, gather, *own
-    )
+    parents = read_parents(message.draft_parents, ids, form is Form.SAMPLED and not limit)
+    settings = mu, continued, limit, gather, *own, parents
+    return Round(number, prefix, ids, form, message.sent_ahead, survivals, *settings)
 
 
 def _read_own_draft(message: target.VerifyRound, form: Form) -> tuple[int, int, int]:
@@ -419,6 +420,7 @@ def write_round(round_: Round) -> target.VerifyRequest:
             own_draft_token_count=round_.own_draft_count,
             own_draft_stop_below=round_.own_stop_below,
             plain_decode_count=round_.plain_count,
+            draft_parents=write_parents(round_.parents),
         )
     )
 

@@ -47,6 +47,7 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import target_service_pb2 as messages
 from outrider.v1 import target_service_pb2_grpc as stubs
 from target_service.beam_search import BeamSearch
+from target_service.tree_rounds import check_tree_round
 from target_service.verifier import Verifier, score
 
 _MOST_UNANSWERED = 16
@@ -295,6 +296,7 @@ class _VerifyStream:
         round_ = wire.read_round(message, self._servicer.vocabulary_size)
         if round_.mirostat_mu is not None and not self._opening.sampling.mirostat:
             raise InvalidRequest("mirostat_mu", "the session has no mirostat")
+        check_tree_round(round_, self._servicer.require_loaded())
         waiting = _Waiting(round_, message)
         kept = self._servicer.kept_reply(self._opening, message)
         if kept is not None:

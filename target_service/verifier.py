@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count, takewhile
 from operator import eq
 
@@ -27,6 +28,8 @@ from outrider.messages import (
     check_room,
     compose,
 )
+from outrider.trees import ROOT, Tree, Walk
+from target_service.tree_rounds import tree_after
 
 _SCORED_AT_ONCE = 32
 
@@ -127,14 +130,20 @@ class Verifier:
         text, used = self._start(lease, round_)
         if used is None:
             return
-        check_room(len(text) + len(_part(round_, used)[0]), lease.capacity)
         until = min(round_.continue_until, self._longest)
         self._continued = round_.continue_count > 0
+        is_tree = bool(round_.parents)
+        if is_tree:
+            added = yield from self._verify_tree(lease, round_, text, emit)
+            if self._is_over(text, added, until, lease.capacity):
+                return
+            round_, used = replace(round_, draft=(), survivals=b"", parents=()), 0
+        check_room(len(text) + len(_part(round_, used)[0]), lease.capacity)
         draft, gains = _part(round_, used, lease.capacity - len(text))
         missing = lease.reconcile([*text, *draft], len(draft) + 1)
         if self.cached_count is None:
             self.cached_count = min(len(lease.held), len(text))
-        gives_way = False
+        gives_way = is_tree
         for decode in count():
             own = NO_OWN_TOKENS
             if len(missing) == 1 and decode >= round_.plain_count:
@@ -156,7 +165,7 @@ class Verifier:
                 self._mirostat_mu = rows.mirostat_mus[len(added) - 1]
             lease.pause()
             emit(answer, lease.take_spent())
-            if len(text) >= until or len(text) > lease.capacity or self._ends(added):
+            if self._is_over(text, added, until, lease.capacity):
                 return
             draft, gains = _part(round_, used, lease.capacity - len(text))
             held = lease.keep(len(text) - 1)  # all but the last is held, unless a window lost it
@@ -179,6 +188,54 @@ class Verifier:
             return NO_OWN_TOKENS
         return OwnTokens([g.token_id for g in guesses], bytes(g.confidence for g in guesses))
 
+    def _verify_tree(
+        self, lease: Lease, round_: Round, text: list[int], emit: Emit
+    ) -> Generator[Step, list[Row], list[int]]:
+        """Emit the rows of a tree after the text, and add to that what they accept; return it."""
+        check_room(len(text), lease.capacity)
+        tree, gains = tree_after(round_, text, lease.capacity - len(text))
+        missing = lease.reconcile([*text, *tree.token_ids], len(tree) + 1)
+        if self.cached_count is None:
+            self.cached_count = min(len(lease.held), len(text))
+        logits = yield Step(missing, len(tree) + 1, gains, False, tree.parents)
+        tree = tree.first(len(logits) - 1)
+        walk, rows = self._walk(logits, text, tree)
+        answer = Answer(round_.number, len(text), len(tree), rows)
+        accepted = tree.tokens(walk.nodes)
+        if len(tree):
+            lease.follow(accepted)
+        added = [*accepted, walk.next_token_id]
+        text += added
+        self._decided = text
+        if rows.mirostat_mus:
+            self._mirostat_mu = rows.mirostat_mus[(walk.nodes or [ROOT])[-1] + 1]
+        lease.pause()
+        emit(answer, lease.take_spent())
+        return added
+
+    def _walk(self, logits: list[Row], text: Sequence[int], tree: Tree) -> tuple[Walk, Rows]:
+        """Read the rows along the path that the samples take; return it, and a row for every node.
+
+        A node that the samples do not lead to has the row of the one that it follows: nobody
+        looks at it. So one sampler does for all branches, and no row is sampled in vain.
+        """
+        text = self._opening.whole(text)
+        sampler, nodes = self._sampler(text), list[int]()
+        known: dict[int, Rows] = {}
+        last: int | None = ROOT
+        while last is not None:
+            row = logits[last + 1]
+            distribution = sampler.distribution(row)
+            seed, choice = self._opening.seed, self._opening.choice
+            token_id = distribution.race(seed, choice, len(text) + len(nodes))[0]
+            self._advance(sampler, distribution, token_id, token_id)
+            known[last] = self._row(row, sampler, distribution, token_id, Form.SAMPLED)
+            last = tree.child(last, token_id)
+            nodes += [] if last is None else [last]
+        rows = [known[ROOT]]
+        rows += (known.get(node, rows[parent + 1]) for node, parent in enumerate(tree.parents))
+        return Walk(nodes, token_id), Rows.join(rows)
+
     def _start(self, lease: Lease, round_: Round) -> tuple[list[int], int | None]:
         """Return the text to continue from, and how many of the draft's tokens it has already.
 
@@ -197,6 +254,12 @@ class Verifier:
         if self._ends(overtaken):
             return written, None
         return written, _used(round_.draft, 0, overtaken)
+
+    def _is_over(
+        self, text: Sequence[int], added: Sequence[int], until: int, capacity: int
+    ) -> bool:
+        """Whether a text that has just grown is not continued without a further message."""
+        return len(text) >= until or len(text) > capacity or self._ends(added)
 
     def _ends(self, token_ids: Iterable[int]) -> bool:
         """Whether the text ends among some tokens."""
@@ -242,20 +305,26 @@ class Verifier:
             is_last = i == len(logits) - 1
             drafted = token_id if is_last else draft[i]
             continues = self._advance(sampler, distribution, token_id, drafted) and not is_last
-            samples = form is Form.SAMPLED
-            yield Rows(
-                sampled=[token_id] if samples else (),
-                distributions=() if samples else [distribution],
-                candidates=[self._candidates(row, distribution)]
-                if self._opening.candidate_count
-                else (),
-                logprobs=self._logprobs(
-                    row, distribution, [token_id] if samples else distribution.token_ids
-                ),
-                mirostat_mus=() if sampler.mirostat_mu is None else [sampler.mirostat_mu],
-            )
+            yield self._row(row, sampler, distribution, token_id, form)
             if not continues:
                 return
+
+    def _row(
+        self, row: Row, sampler: Sampler, distribution: Distribution, token_id: int, form: Form
+    ) -> Rows:
+        """Return one row, with all that is reported of it."""
+        samples = form is Form.SAMPLED
+        return Rows(
+            sampled=[token_id] if samples else (),
+            distributions=() if samples else [distribution],
+            candidates=[self._candidates(row, distribution)]
+            if self._opening.candidate_count
+            else (),
+            logprobs=self._logprobs(
+                row, distribution, [token_id] if samples else distribution.token_ids
+            ),
+            mirostat_mus=() if sampler.mirostat_mu is None else [sampler.mirostat_mu],
+        )
 
     @staticmethod
     def _advance(sampler: Sampler, distribution: Distribution, token_id: int, drafted: int) -> bool:

@@ -189,7 +189,7 @@ class Control(ABC):
     def note_round(self, outcome: Outcome) -> None:
         """Learn from a verified round."""
         estimates = self.estimates
-        rows = outcome.drafted + 1
+        rows = outcome.drafted + 1 + outcome.beside
         self._text_length = outcome.length
         if not outcome.is_prompt:
             since = self.last_time if self.last_time is not None else outcome.sent or outcome.now

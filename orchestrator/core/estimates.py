@@ -286,6 +286,8 @@ class PairEstimates:
     """What a round that the target waited for waits for the others' decodes; 0 in turns."""
     continues: bool = False
     """The target writes by itself where it may."""
+    tree_leaves: int = 0
+    """Leaves of a tree that the target verifies; 0: chains alone."""
     gap: Mean = field(default_factory=lambda: Mean(0.0005))
     """Between two tokens that it writes by itself, what its decode does not explain."""
     own_draft: OwnDraftEstimates | None = None

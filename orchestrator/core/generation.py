@@ -46,6 +46,7 @@ from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraftOrder
 from orchestrator.core.plan import Plan
 from orchestrator.core.remote_draft import RemoteDraft
 from orchestrator.core.target_progress import RoundInFlight, TargetProgress
+from orchestrator.core.tree_rounds import branch
 from outrider.distribution import certain
 from outrider.messages import (
     MAX_DRAFT,
@@ -227,7 +228,7 @@ class Generation:
             self._target.note_length(asked, len(self.committed))
             self._target.held = len(self.committed)
             return
-        news = news_of(asked, answer, self.committed)
+        news = news_of(asked, asked.walked(answer), self.committed)
         if news is None:
             # It forgot what it wrote, and now writes something else, if only by a last bit.
             self.counts.target_faults += 1
@@ -398,6 +399,7 @@ class Generation:
         asked = self._ask(length, line, self._target.prefix(self.committed))
         asked.draft_end = self._why_so_long(asked, cap, wanted)
         self._let_continue(asked, wanted, count)
+        branch(asked, self._control, self._remote.line_at(length), self._local.lines(length))
 
     def _local_line(self, length: int) -> LocalLine | None:
         """Return the best line of sources without a model, where one may be used now."""
@@ -437,6 +439,7 @@ class Generation:
         )
         if credit:
             asked.let_draft(self._control.own_draft)
+        branch(asked, self._control, self._remote.line_at(length), self._local.lines(length))
 
     def _follow(self, now: float) -> None:
         """Keep a target that continues by itself supplied with the line, and with credit."""
@@ -520,7 +523,7 @@ class Generation:
         if self.plan.opening.sampling.mirostat:
             return False  # its state is in the answer
         last = in_flight[-1]
-        if last.round.continue_count or last.sources:
+        if last.round.continue_count or last.sources or last.round.parents:
             return False  # it needs nobody's answer, or none can say what follows it
         count = len(last.round.draft)
         if len(in_flight) > self._control.rounds_ahead(count) or not count:

@@ -95,6 +95,7 @@ class LocalDrafters:
         ]
         self._read_count = 0  # tokens of the text that the sources have; it only grows
         self._known: tuple[int, int, LocalLine | None] = (-1, 0, None)  # at a length, up to a cap
+        self._lines: Sequence[LocalLine] = ()  # those that the best of `_known` was chosen of
         self._hope_until = 0  # a length of the text up to which a line is likely to come
 
     def reads(self, committed: Sequence[int]) -> bool:
@@ -137,6 +138,10 @@ class LocalDrafters:
             self._known = len(committed), cap, self._best(len(committed), cap)
         return self._known[2]
 
+    def lines(self, length: int) -> Sequence[LocalLine]:
+        """Return what each source proposes, once the best after a text of this length was asked."""
+        return self._lines if self._known[0] == length else ()
+
     def _best(self, length: int, cap: int) -> LocalLine | None:
         proposals = [(each, self._propose(each, cap)) for each in self._drafters]
         lines = [
@@ -144,6 +149,7 @@ class LocalDrafters:
             for drafter, proposal in proposals
             if proposal.token_ids
         ]
+        self._lines = sorted(lines, key=_worth, reverse=True)
         best = max(lines, key=_worth, default=None)
         if any(line.chances[0] >= _HOPEFUL for line in lines):
             self._hope_until = length + _SOON

@@ -37,6 +37,7 @@ class Outcome:
     is_prompt: bool
     is_local: bool = False  # its draft is of sources without a model
     is_own: bool = False  # its draft is of the target's own draft
+    beside: int = 0  # rows of the decode that were of other branches than the draft's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

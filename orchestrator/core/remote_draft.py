@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.core.counts import Counts
-from orchestrator.core.draft_line import Compared
+from orchestrator.core.draft_line import Compared, Line
 from orchestrator.core.draft_progress import DraftProgress, DraftState
 from orchestrator.core.plan import Plan
 from outrider.messages import MAX_DRAFT, Frame, Order, Rule
@@ -95,6 +95,10 @@ class RemoteDraft:
     @property
     def _is_rejection(self) -> bool:
         return self._plan.opening.rule is Rule.REJECTION
+
+    def line_at(self, length: int) -> Line:
+        """Return what can be used of the line after the first `length` tokens of the text."""
+        return self.progress.line.line_after(length).first(self.cap(length))
 
     def cap(self, length: int) -> int:
         """Return how many of its tokens a round after `length` tokens may carry.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from orchestrator.core.own_draft import OwnDraftOrder
 from outrider.distribution import Distribution
-from outrider.messages import Answer, Candidates, DraftEnd, Round, Span
+from outrider.messages import Answer, Candidates, DraftEnd, Round, Rows, Span
 from outrider.speculation import MODEL
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -26,6 +29,7 @@ class RoundInFlight:
     is_waited_for: bool = True  # the target had nothing to do until it came
     is_answered: bool = False  # once at least
     sources: Sequence[str] = ()  # who proposed each draft token; none: the draft model
+    beside: int = 0  # rows of its decode that were of other branches than the one taken
 
     @property
     def pending(self) -> int:
@@ -51,6 +55,35 @@ class RoundInFlight:
             own_stop_below=order.stop_below,
             plain_count=order.plain_count,
         )
+
+    def walked(self, answer: Answer) -> Answer:
+        """Return an answer as that of a chain, the way that it took through a round's tree.
+
+        From then on the round's draft is that chain: where the way ends before a leaf, with what
+        would have come next. A chain's answer is what it was, and so is one that is no tree's.
+        """
+        tree = self.round.tree.first(answer.drafted)
+        samples = answer.rows.sampled
+        fits = answer.position == self.length and len(samples) == len(tree) + 1
+        if not self.round.parents or len(tree) < answer.drafted or not fits:
+            return answer
+        line = tree.line(tree.walk(samples).nodes)
+        self.keep_nodes(line)
+        self.beside = len(tree) - len(line)
+        rows = [answer.rows[place : place + 1] for place in (0, *(node + 1 for node in line))]
+        return replace(answer, drafted=len(line), rows=Rows.join(rows))
+
+    def keep_nodes(self, nodes: Sequence[int]) -> None:
+        """Keep one path of the round's tree as its draft, a chain."""
+
+        def kept(values: Sequence[T]) -> list[T]:
+            return [values[node] for node in nodes] if values else []
+
+        asked = self.round
+        survivals = bytes(kept(asked.survivals))
+        self.round = replace(asked, draft=kept(asked.draft), survivals=survivals, parents=())
+        self.confidences = kept(self.confidences)
+        self.candidates, self.sources = kept(self.candidates), kept(self.sources)
 
     def sources_of(self, length: int, count: int) -> Sequence[str]:
         """Return who proposed `count` draft tokens after a text of `length` tokens."""
@@ -139,6 +172,8 @@ class TargetProgress:
         """Ask for the oldest round anew; what was asked after it is forgotten."""
         if self.in_flight:
             oldest = self.in_flight[0]
+            if oldest.round.parents:  # whoever did not take it, takes a chain
+                oldest.keep_nodes(oldest.round.tree.line(()))
             if oldest.length != len(committed):
                 oldest = _without_draft(oldest, len(committed))
             oldest.is_waited_for, oldest.is_answered = True, False

@@ -79,6 +79,7 @@ def outcome(
         spent=decode.spent,
         draft_busy=asked.draft_busy,
         is_prompt=is_prompt,
+        beside=asked.beside if waited else 0,
     )
 
 

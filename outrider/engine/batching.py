@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from outrider.costs import CostTable
+from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, ModelDescription
+from outrider.trees import Tree
 
 LEAST_CHUNK = 8
 """Tokens of prompts that a decode takes, whoever else waits: reading advances."""
@@ -49,6 +51,19 @@ class Limits:
     rows_out: int
     padded: int = 0  # rows that a session may be padded to beyond what kernels ask for
     is_pool: bool = False  # rows of all sessions are computed at once, whatever their numbers
+    branches: Sequence[int] = ()  # sequences for leaves of trees; none where there are no trees
+
+
+def limits_of(model: ModelDescription) -> Limits:
+    """Return what a decode of a model may carry."""
+    pool = model.layout.is_pool
+    return Limits(
+        model.batch_rows,
+        MAX_ROWS_OUT,
+        MAX_PADDED,
+        is_pool=pool,
+        branches=model.branch_sequences,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +101,20 @@ def gains_that_pay(
         if rate >= best_rate:
             best_rate, best = rate, kept
     return best
+
+
+def nodes_within(trees: Sequence[Tree], spare_count: int) -> list[int]:
+    """Return how many of each tree's nodes to decode, so that all find sequences for their leaves.
+
+    Each tree has a sequence of its own; `spare_count` are for all other leaves. The first trees
+    take what they need, as their jobs wait longest.
+    """
+    counts = []
+    for tree in trees:
+        cut = tree.within(1 + spare_count)
+        spare_count -= max(0, len(cut.leaves) - 1)
+        counts.append(len(cut))
+    return counts
 
 
 def decode_seconds(row_counts: Sequence[int], limits: Limits, cost: CostTable) -> float:

@@ -170,6 +170,11 @@ class SessionCache:
             if not session.pinned:
                 session.reserved = 0
 
+    @property
+    def free_sequences(self) -> Sequence[int]:
+        """The sequences that no session has."""
+        return self._free
+
     def is_free(self, sequence: int) -> bool:
         """Return whether no session has the sequence."""
         return sequence in self._free

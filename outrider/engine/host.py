@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.costs import CostTable
+from outrider.engine.batching import limits_of
 from outrider.engine.cache import Session, SessionCache
 from outrider.engine.core_lock import CoreLock, NoCoreLock
 from outrider.engine.guesser import Guess
@@ -27,7 +28,7 @@ from outrider.engine.measurements import Measurements
 from outrider.engine.model import MAX_PADDED, Chunk, Model, NoRoom, Row
 from outrider.engine.own_draft import DraftLine, OwnDraft
 from outrider.engine.preparation import Preparation, Prepared
-from outrider.engine.scheduler import Scheduler, limits_of
+from outrider.engine.scheduler import Scheduler
 from outrider.errors import (
     ContextExhausted,
     DecodeFailed,
@@ -224,7 +225,7 @@ class EngineHost:
                     continue
                 before = self.counters.decodes
                 self._draft(self._scheduler.asking())
-                self._decode(self._scheduler.next_decode(now))
+                self._decode(self._scheduler.next_decode(now, self._cache.free_sequences))
                 # Right after a decode no copy is pending, see Model.exchange.
                 if self.counters.decodes > before and (
                     pair := self._scheduler.exchange_due(perf_counter())
@@ -390,6 +391,7 @@ class EngineHost:
             try:
                 step = ticket.generator.send(received)
             finally:
+                ticket.lease.drop_branches()
                 ticket.lease.pause()
             if isinstance(step, Step):
                 assert len(step.token_ids) >= max(1, step.row_count)
@@ -518,7 +520,7 @@ class EngineHost:
         self, ticket: Ticket, chunk: Chunk, rows: list[Row], begin: float, spent: float
     ) -> None:
         assert ticket.lease is not None
-        ticket.lease.session.token_ids.extend(chunk.token_ids)
+        ticket.lease.extend(chunk)
         ticket.lease.spent.queue += max(0.0, begin - ticket.ready_time)
         ticket.lease.spent.decode += spent
         self.counters.chunks += 1

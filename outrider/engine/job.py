@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from outrider.engine.branches import Branch, branches_of, stem_count
 from outrider.engine.cache import Session, tokens_to_keep
-from outrider.engine.model import Model
+from outrider.engine.model import Chunk, Model
 from outrider.engine.own_draft import DraftAsk
+from outrider.trees import Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +23,17 @@ class Step:
     what each of them is expected to add, in tokens, never rising. Fewer rows
     come back then. A job whose step `gives_way` is over as soon as its session
     has another, unless the step is being decoded.
+
+    The last `len(parents)` tokens are a tree (`outrider.trees`), where there are any. Nodes may
+    be left out of it as well, from the end, for want of sequences. Then `Lease.follow` says what
+    of it to hold on to, before the next step.
     """
 
     token_ids: Sequence[int]
     row_count: int
     gains: Sequence[float] = ()
     gives_way: bool = False
+    parents: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -63,6 +70,10 @@ class Lease:
         self.spent = EngineTime()
         self._model = model
         self._resume_time = 0.0
+        # What the sequences of the newest step's tree hold of it, the session's own first, and
+        # the tokens before it; nothing once it was followed.
+        self._branches: Sequence[Branch] = ()
+        self._stem = 0
 
     @property
     def held(self) -> Sequence[int]:
@@ -83,6 +94,34 @@ class Lease:
         That includes the last `row_count` tokens, whose rows are wanted.
         """
         return wanted[self.keep(tokens_to_keep(self.held, wanted, row_count)) :]
+
+    def extend(self, chunk: Chunk) -> None:
+        """Take note of what was decoded."""
+        held = self.session.token_ids
+        if not chunk.parents:
+            held.extend(chunk.token_ids)
+            return
+        held.extend(chunk.token_ids[: stem_count(chunk)])
+        self._stem, self._branches = len(held), branches_of(chunk)
+        held.extend(self._branches[0].token_ids)
+
+    def follow(self, token_ids: Sequence[int]) -> None:
+        """Of the newest step's tree hold these tokens, a path from its root, and nothing else."""
+        wanted, length = list(token_ids), self._stem + len(token_ids)
+        own = self._branches[0]
+        branch = next(b for b in self._branches if list(b.token_ids[: len(wanted)]) == wanted)
+        if branch is not own:
+            self._model.copy_prefix(branch.sequence, own.sequence, length)
+            self.session.token_ids[self._stem :] = wanted
+        else:
+            self.keep(length)
+        self.drop_branches()
+
+    def drop_branches(self) -> None:
+        """Empty the sequences that the newest step's tree took beside the session's own."""
+        for branch in self._branches[1:]:
+            self._model.truncate(branch.sequence, 0)
+        self._branches = ()
 
     def resume(self) -> None:
         """Start to count the job's own work, which is sampling."""
@@ -132,14 +171,28 @@ class Ticket:
     row_count: int = 0
     gains: Sequence[float] = ()
     gives_way: bool = False
+    parents: Sequence[int] = ()
     ready_time: float = 0.0
 
     def take(self, step: Step | DraftAsk, now: float) -> None:
         """Begin with a step of the job."""
-        self.gives_way, self.ready_time = step.gives_way, now
+        self.gives_way, self.ready_time, self.parents = step.gives_way, now, ()
         if isinstance(step, DraftAsk):
             # It is about to have so many rows.
             self.ask, self.tokens, self.gains, self.row_count = step, (), (), step.count + 1
         else:
             self.ask, self.tokens, self.row_count = None, step.token_ids, step.row_count
-            self.gains = step.gains
+            self.gains, self.parents = step.gains, step.parents
+
+    @property
+    def tree(self) -> Tree:
+        """What the current step's tokens end in; it has no nodes where they are a chain."""
+        return Tree(self.tokens[len(self.tokens) - len(self.parents) :], self.parents)
+
+    def leave_out(self, count: int) -> None:
+        """Shorten the current step by its last tokens, whose rows are wanted."""
+        if count:
+            self.tokens = self.tokens[:-count]
+            self.row_count -= count
+            self.gains = self.gains[:-count]
+            self.parents = self.parents[: max(0, len(self.parents) - count)]

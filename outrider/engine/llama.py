@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.engine.branches import branches_of, check_tree, places_of, stem_count
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.identity import FilesDigest, identity_of
 from outrider.engine.llama_library import init_backend, last_error, ll, recent_errors
@@ -42,6 +43,7 @@ from outrider.engine.model import (
 )
 from outrider.errors import DecodeFailed, InvalidConfig, InvalidRequest
 from outrider.sampling import SamplingParameters
+from outrider.trees import MAX_LEAVES
 
 
 class LlamaModel:
@@ -91,12 +93,14 @@ class LlamaModel:
         self._ctx = self._new_context(layout)
         self._layout = layout
         self._memory = ll.llama_get_memory(self._ctx)
-        # Positions in use, by sequence.
-        self._held = [0] * sequences_of(self._config, layout)
+        # Positions in use, by sequence; those of sessions come first.
+        self._session_count = sequences_of(self._config, layout)
+        self._held = [0] * (self._session_count + _branch_count(layout))
         self._copies_pending = False  # llama.cpp copies between streams when it next decodes
 
     def _new_context(self, layout: Layout) -> Any:
-        config, sequence_count = self._config, sequences_of(self._config, layout)
+        config = self._config
+        sequence_count = sequences_of(config, layout) + _branch_count(layout)
         params = ll.llama_context_default_params()
         cells = self._cells * config.sequence_count
         if cells > MOST_CELLS:
@@ -141,7 +145,7 @@ class LlamaModel:
             embedding_width=ll.llama_model_n_embd(self._model),
             trained_context=ll.llama_model_n_ctx_train(self._model),
             context=self._capacity,
-            sequence_count=len(self._held),
+            sequence_count=self._session_count,
             batch_rows=self._config.batch_rows,
             vocabulary=self._vocabulary.describe(),
             can_truncate=cuttable,
@@ -154,6 +158,7 @@ class LlamaModel:
             layouts=self._layouts,
             layout=self._layout,
             pool_cells=self._cells * self._config.sequence_count if self._layout.is_pool else None,
+            branch_sequences=tuple(range(self._session_count, len(self._held))),
         )
 
     def token_texts(self) -> list[bytes]:
@@ -175,34 +180,46 @@ class LlamaModel:
 
     def _decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
         self._check(chunks)
+        for chunk in chunks:
+            for branch in chunk.branches:
+                self.copy_prefix(chunk.sequence, branch, chunk.position)
         self._batch.fill(chunks, self._width, self._rows_out)
         code = ll.llama_decode(self._ctx, self._batch.struct)
         if code != 0:
             # After some errors a part of the batch stays in memory.
-            for chunk in chunks:
-                self._cut(chunk.sequence, chunk.position)
+            self._take_back(chunks)
             if code == 1:
                 raise NoRoom
             raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
         self._copies_pending = False
         for chunk in chunks:
-            end = chunk.position + len(chunk.token_ids)
-            if self._width(chunk) > len(chunk.token_ids):
-                self._cut(chunk.sequence, end)
-            self._held[chunk.sequence] = end
+            for each in branches_of(chunk):
+                end = chunk.position + stem_count(chunk) + len(each.token_ids)
+                if self._width(chunk) > len(chunk.token_ids):
+                    self._cut(each.sequence, end)
+                self._held[each.sequence] = end
         logits = self._logits(sum(map(self._rows_out, chunks)))
         # A maximum is NaN where any value is.
         if len(logits) and not np.isfinite(logits.max()):
-            for chunk in chunks:
-                self.truncate(chunk.sequence, chunk.position)
+            self._take_back(chunks)
             name = self._config.path.name
             raise DecodeFailed(f"{name} computes no numbers: its weights may be damaged")
         return self._rows(chunks, logits)
 
+    def _take_back(self, chunks: Sequence[Chunk]) -> None:
+        """Cut the sequences of a decode that failed to what they held before it."""
+        for chunk in chunks:
+            for sequence, count in (
+                (chunk.sequence, chunk.position),
+                *((b, 0) for b in chunk.branches),
+            ):
+                self._cut(sequence, count)
+                self._held[sequence] = count
+
     def _check(self, chunks: Sequence[Chunk]) -> None:
         """Assert what would abort the process in C."""
-        sequences = {chunk.sequence for chunk in chunks}
-        assert chunks and len(sequences) == len(chunks), "one chunk per sequence"
+        sequences = [each for chunk in chunks for each in (chunk.sequence, *chunk.branches)]
+        assert chunks and len(set(sequences)) == len(sequences), "one chunk per sequence"
         for chunk in chunks:
             ids = chunk.token_ids
             assert 0 <= chunk.sequence < len(self._held), f"sequence {chunk.sequence}"
@@ -211,6 +228,9 @@ class LlamaModel:
             assert 0 <= chunk.row_count <= len(ids), f"{chunk.row_count} rows of {len(ids)}"
             assert min(ids) >= 0 and max(ids) < self._size, "token id outside the vocabulary"
             assert 0 <= chunk.pad_to <= MAX_PADDED, f"padded to {chunk.pad_to}"
+            if chunk.parents or chunk.branches:
+                assert self._layout.is_pool, "trees are decoded in a pool only"
+                check_tree(chunk, self._held)
         rows = sum(map(self._width, chunks))
         assert rows <= self._config.batch_rows, f"{rows} rows in one decode"
         assert sum(map(self._rows_out, chunks)) <= MAX_ROWS_OUT, "too many rows out"
@@ -415,7 +435,9 @@ class _Batch:
         self._sequences = np.zeros(capacity, np.int32)
         self._wanted = np.zeros(capacity, np.int8)
         first = self._sequences.ctypes.data
-        self._pointers = np.arange(first, first + 4 * capacity, 4, dtype=np.uintp)
+        self._own_pointers = np.arange(first, first + 4 * capacity, 4, dtype=np.uintp)
+        self._pointers = self._own_pointers.copy()
+        self._lists = np.zeros(0, np.int32)  # sequences of the tokens that are in several
         self.struct = ll.llama_batch()
         self.struct.token = _pointer(self._tokens, ctypes.c_int32)
         self.struct.pos = _pointer(self._positions, ctypes.c_int32)
@@ -442,6 +464,32 @@ class _Batch:
             self._wanted[stop - rows_out(chunk) : stop] = 1
             begin = stop
         self.struct.n_tokens = begin
+        if len(self._lists) or any(chunk.parents for chunk in chunks):
+            self._branch(chunks, width)
+
+    def _branch(self, chunks: Sequence[Chunk], width: Callable[[Chunk], int]) -> None:
+        """Put the tokens of chunks that end in a tree where they belong."""
+        self._counts[:], self._pointers[:] = 1, self._own_pointers
+        starts: list[tuple[int, int]] = []  # of rows, and where their sequences begin in the list
+        sequences: list[int] = []
+        begin = 0
+        for chunk in chunks:
+            stop = begin + width(chunk)
+            if chunk.parents:
+                for row, place in enumerate(places_of(chunk, stop - begin), begin):
+                    self._positions[row] = place.position
+                    self._counts[row] = len(place.sequences)
+                    starts.append((row, len(sequences)))
+                    sequences += place.sequences
+            begin = stop
+        self._lists = np.array(sequences, np.int32)
+        for row, start in starts:
+            self._pointers[row] = self._lists.ctypes.data + 4 * start
+
+
+def _branch_count(layout: Layout) -> int:
+    """Return the sequences for leaves of trees: tokens can be in several ones of a pool only."""
+    return MAX_LEAVES - 1 if layout.is_pool else 0
 
 
 @lru_cache(16)

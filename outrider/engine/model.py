@@ -98,6 +98,8 @@ class ModelDescription:
     """The one that it is opened with."""
     pool_cells: int | None = None
     """Tokens that all sequences of a pool can hold together; None for streams."""
+    branch_sequences: tuple[int, ...] = ()
+    """Sequences beside those of sessions, for leaves of trees; none where no tree is decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,11 @@ class Chunk:
     row_count: int
     pad_to: int = 0
     """Rows that it is padded to at least, at most MAX_PADDED."""
+    parents: Sequence[int] = ()
+    """Of its last tokens, where they are a tree (`outrider.trees`): ROOT is the token before."""
+    branches: Sequence[int] = ()
+    """Empty sequences, one for each leaf of the tree but the first. Afterwards they hold the text
+    and the path to their leaf, and the chunk's own sequence the first leaf's."""
 
 
 class NoRoom(Exception):
@@ -186,7 +193,8 @@ class Model(Protocol):
         """Append every chunk to its sequence; return the wanted rows of each.
 
         Chunks are of distinct sequences and together at most `batch_rows`
-        rows, padding included, MAX_ROWS_OUT of them wanted. Raises NoRoom or
+        rows, padding included, MAX_ROWS_OUT of them wanted. One that ends in a tree
+        is decoded only where the description has `branch_sequences`. Raises NoRoom or
         DecodeFailed; after either the sequences hold what they held before.
         """
         ...

@@ -33,6 +33,7 @@ from outrider.engine.measurements import Measured, Measurements
 from outrider.engine.model import Chunk, Model, Numerics, Row
 from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, plain_costs
 from outrider.errors import InvalidConfig
+from outrider.trees import MAX_LEAVES
 
 _LOCK_SECONDS = 60.0
 _LOOK_SECONDS = 0.5  # between two looks whether others use the cores
@@ -57,6 +58,8 @@ class Prepared:
     """Whether the costs were looked at in passing, or beside others' work: they may be too high."""
     measured: str
     """The day on which costs and numerics were measured, `now` or `soon`."""
+    tree_leaves: int = 0
+    """Leaves that a tree of draft tokens may have; 0: chains alone are verified."""
 
 
 class _GaveWay(Exception):
@@ -209,7 +212,9 @@ class Preparation:
             self._model.open(layout)
         words = describe_layout(layout, known.layouts)
         day = known.day or "now"
-        return Prepared(profile, costs, plain, words, known.is_disturbed, day)
+        branches = self._model.describe().branch_sequences if profile is Numerics.NATIVE else ()
+        leaves = min(MAX_LEAVES, 1 + len(branches)) if branches else 0
+        return Prepared(profile, costs, plain, words, known.is_disturbed, day, leaves)
 
 
 class _Others:

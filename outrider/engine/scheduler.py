@@ -6,8 +6,9 @@ The host reports what happened, with the time, and carries out what is decided h
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from outrider.costs import CostTable
 from outrider.engine.batching import (
@@ -19,12 +20,13 @@ from outrider.engine.batching import (
     apart_seconds,
     exchange_to_adjoin,
     gains_that_pay,
+    nodes_within,
     split_seconds,
     wait_until,
     widths,
 )
 from outrider.engine.job import Ticket
-from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, ModelDescription
+from outrider.engine.model import MAX_PADDED, Chunk
 from outrider.engine.reading import Reading, Share
 
 _FIRST_TURNAROUND = 0.001
@@ -33,12 +35,6 @@ _IN_FLIGHT = 2.0  # seconds without a decode, from an answer: until then its ses
 _FIRST_EXCHANGE = 0.1  # seconds that an exchange of sequences is taken to cost before there was one
 _ROUND_EVERY = 8  # decodes beside a prompt, one is without: by what that takes more is promised
 _CLEARLY_MORE = 1.1  # split batches, times one batch: less may be noise
-
-
-def limits_of(description: ModelDescription) -> Limits:
-    """Return what one decode of a model may carry."""
-    is_pool = description.layout.is_pool
-    return Limits(description.batch_rows, MAX_ROWS_OUT, MAX_PADDED, is_pool=is_pool)
 
 
 class Scheduler:
@@ -177,19 +173,25 @@ class Scheduler:
         """Return the jobs that want tokens of the engine's own draft before they can decode."""
         return [ticket for ticket in self._active.values() if ticket.ask is not None]
 
-    def next_decode(self, now: float) -> list[tuple[Ticket, Chunk]]:
-        """Return what joins the next decode; nobody asks for drafts any more."""
+    def next_decode(self, now: float, free: Sequence[int] = ()) -> list[tuple[Ticket, Chunk]]:
+        """Return what joins the next decode; nobody asks for drafts any more.
+
+        No session has the `free` sequences, which are empty.
+        """
         tickets = list(self._active.values())
         assert all(ticket.ask is None for ticket in tickets)
         if len(tickets) > 1:  # a job alone keeps what it offers: its controller has weighed that
             self._leave_out(tickets)
+        spare = [*self._limits.branches, *free] if self._limits.branches else []
+        self._fit(tickets, len(spare))
         pending = [Pending(len(t.tokens), t.row_count) for t in tickets]
         takes = allot(pending, self._read_rows(tickets, now), self._limits, self._padded)
         taking = [(t, take) for t, take in zip(tickets, takes, strict=True) if take]
         rows = [self._padded(take) for _, take in taking]
         pads = widths(rows, self._limits, self.cost)
+        unused = iter(spare)
         return [
-            (ticket, _chunk(ticket, take, min(pad, MAX_PADDED)))
+            (ticket, _chunk(ticket, take, min(pad, MAX_PADDED), unused))
             for (ticket, take), pad in zip(taking, pads, strict=True)
         ]
 
@@ -220,11 +222,14 @@ class Scheduler:
         ]
         keeps = gains_that_pay(offers, self._limits, self.cost, self._padded)
         for ticket, keep in zip(tickets, keeps, strict=True):
-            drop = len(ticket.gains) - keep
-            ticket.gains = ticket.gains[:keep]
-            if drop:
-                ticket.tokens = ticket.tokens[:-drop]
-                ticket.row_count -= drop
+            ticket.leave_out(len(ticket.gains) - keep)
+
+    def _fit(self, tickets: Sequence[Ticket], spare_count: int) -> None:
+        """Shorten trees until there are sequences for their leaves."""
+        trees = [(ticket, ticket.tree) for ticket in tickets if ticket.parents]
+        counts = nodes_within([tree for _, tree in trees], spare_count)
+        for (ticket, tree), count in zip(trees, counts, strict=True):
+            ticket.leave_out(len(tree) - count)
 
     def note_decode(self, seconds: float, chunks: Sequence[Chunk] = ()) -> None:
         """Something was decoded."""
@@ -292,8 +297,11 @@ def _parted(jobs: Iterable[tuple[Pending, int]]) -> tuple[list[Share], list[Shar
     return reading, others
 
 
-def _chunk(ticket: Ticket, take: int, pad_to: int) -> Chunk:
+def _chunk(ticket: Ticket, take: int, pad_to: int, unused: Iterator[int]) -> Chunk:
+    """Return a job's part in a decode; the leaves of its tree take unused sequences."""
     assert ticket.lease is not None and ticket.lease.session.sequence is not None
-    rows = ticket.row_count if take == len(ticket.tokens) else 0
-    held = len(ticket.lease.held)
-    return Chunk(ticket.lease.session.sequence, held, ticket.tokens[:take], rows, pad_to)
+    is_last = take == len(ticket.tokens)
+    rows, parents = (ticket.row_count, ticket.parents) if is_last else (0, ())
+    branches = list(islice(unused, max(0, len(ticket.tree.leaves) - 1))) if parents else ()
+    sequence, held = ticket.lease.session.sequence, len(ticket.lease.held)
+    return Chunk(sequence, held, ticket.tokens[:take], rows, pad_to, parents, branches)

@@ -16,6 +16,7 @@ import grpc
 
 from outrider import handshake, logs
 from outrider.costs import CostTable
+from outrider.engine.batching import limits_of
 from outrider.engine.core_lock import CoreLock, NoCoreLock, shared_core_lock
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.host import EngineHost
@@ -25,7 +26,6 @@ from outrider.engine.measurements import Measurements
 from outrider.engine.model import Model, Numerics
 from outrider.engine.preparation import Prepared
 from outrider.engine.reading import Reading
-from outrider.engine.scheduler import limits_of
 from outrider.errors import InvalidConfig, VocabularyMismatch
 from outrider.model_service.config import ModelConfig, read_tensor_split
 from outrider.model_service.servicer import ModelService, describe_vocabulary

@@ -290,6 +290,7 @@ def describe_preparation(response: common.GetModelResponse, prepared: Prepared) 
         )
     response.rough_decode_costs = prepared.is_rough
     response.cache_layout = prepared.layout
+    response.tree_leaf_limit = prepared.tree_leaves
     plain = prepared.plain
     response.plain_costs.alone_milliseconds = 1e3 * plain.alone
     response.plain_costs.native_milliseconds = 1e3 * plain.native

@@ -419,8 +419,8 @@ MISTAKES = (
     Mistake(
         "pad rows stay in the memory",
         "outrider/engine/llama.py",
-        "                self._cut(chunk.sequence, end)\n",
-        "                pass\n",
+        "                    self._cut(each.sequence, end)\n",
+        "                    pass\n",
         ("tests/engine/test_llama.py::test_pad_rows_are_cut_again",),
     ),
     Mistake(
@@ -523,5 +523,46 @@ MISTAKES = (
         "            self.accepted_by_round[-back] = kept\n",
         "            self.accepted_by_round[-1] = kept\n",
         (f"{OWN_POLICY}::test_a_stop_sequence_takes_back_accepted_tokens_of_several_decodes",),
+    ),
+    Mistake(
+        "tokens of a tree are in the sequences of all leaves",
+        "outrider/engine/branches.py",
+        "own = [each for each, path in zip(sequences, paths, strict=True) if node in path]",
+        "own = list(sequences)",
+        ("tests/engine/test_trees.py::test_trees_of_several_sessions_in_one_decode",),
+    ),
+    Mistake(
+        "the losers of a tree are kept",
+        "outrider/engine/job.py",
+        "for branch in self._branches[1:]:",
+        "for branch in self._branches[2:]:",
+        (
+            "tests/engine/test_tree_jobs.py"
+            "::test_a_session_holds_the_path_that_it_follows_and_nothing_else_is_left",
+        ),
+    ),
+    Mistake(
+        "a branch that is accepted is not copied to its session",
+        "outrider/engine/job.py",
+        "            self._model.copy_prefix(branch.sequence, own.sequence, length)\n",
+        "            pass\n",
+        (
+            "tests/engine/test_tree_jobs.py"
+            "::test_a_session_holds_the_path_that_it_follows_and_nothing_else_is_left",
+        ),
+    ),
+    Mistake(
+        "all tokens of a tree are sampled with one position's noise",
+        "target_service/verifier.py",
+        "len(text) + len(nodes)",
+        "len(text)",
+        ("tests/exact/test_trees_are_lossless.py",),
+    ),
+    Mistake(
+        "a tree is asked for without its rows being worth it",
+        "orchestrator/core/tree_rounds.py",
+        "tree.is_chain or worth < least or ",
+        "tree.is_chain or ",
+        ("tests/unit/test_branching_rounds.py::test_a_branch_that_hardly_gains_is_not_asked_for",),
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core.actions import Commit, End, SendOrder, SendRound, Wake
@@ -36,6 +36,7 @@ from outrider.messages import (
 )
 from outrider.sampling import GREEDY
 from outrider.speculation import Speculation
+from outrider.trees import ROOT, Tree
 from tests.support.shared_engine import Decode, SharedEngine
 
 VOCABULARY = 1 << 16
@@ -61,6 +62,7 @@ class Models:
     continues: bool = True  # the target, by itself
     own_token: float = 0.0  # of the target's own draft; 0: it has none
     own_acceptance: float = 0.8
+    tree_leaves: int = 0  # of a tree that the target verifies
     spread: float = 2.0  # alpha + beta of the beta distribution that a token's chance is drawn from
 
 
@@ -283,7 +285,7 @@ def known_estimates(models: Models) -> PairEstimates:
     estimates.latency = Mean(models.draft_round_trip)
     estimates.token_time = Mean(models.draft_token)
     estimates.loaded_token_time = models.draft_token
-    estimates.continues = models.continues
+    estimates.continues, estimates.tree_leaves = models.continues, models.tree_leaves
     estimates.takes_turns, estimates.read_time = models.takes_turns, Mean(models.read_time)
     if models.own_token:
         estimates.own_draft = OwnDraftEstimates.of_load(models.own_token, models.read_time)
@@ -352,7 +354,7 @@ class _Target(_Peer):
 
     def __init__(self, world: Simulation) -> None:
         super().__init__(world)
-        self.decodes = self.stale_rows = 0
+        self.decodes = self.stale_rows = self.trees = 0
         self.decode_seconds = 0.0
         self._inbox: deque[Round] = deque()
         self._round: Round | None = None  # the newest that was begun
@@ -432,12 +434,17 @@ class _Target(_Peer):
         if not draft:
             own = self._draft_own(round_)
             draft = list(own.token_ids)
+        tree = Tree.chain(draft)
+        if round_.parents and not self._used:
+            tree, draft = round_.tree, list(round_.draft)
+            self.trees += 1
         self.held = text = [*prefix, *draft]
         self.decodes += 1
         committed = world.generation.committed
-        if text[: len(committed)] != committed[: len(text)]:
+        if not round_.parents and text[: len(committed)] != committed[: len(text)]:
             self.stale_rows += len(draft) + 1
-        ids = [world.language.next(text[: len(prefix) + i]) for i in range(len(draft) + 1)]
+        paths = [tree.tokens(tree.path(node)) for node in range(ROOT, len(tree))]
+        ids = [world.language.next([*prefix, *path]) for path in paths]
         drafted, owns = (0, [own]) if own.token_ids else (len(draft), [])
         answer = Answer(round_.number, len(prefix), drafted, Rows(sampled=ids), owns)
         drafting = world.models.own_token * len(own.token_ids)
@@ -449,9 +456,12 @@ class _Target(_Peer):
                 return
             world.target_busy = False
             self.decode_seconds += spent.decode
-            added = list(_accepted(draft, ids))
+            walk = tree.walk(ids)
+            added = [*tree.tokens(walk.nodes), walk.next_token_id]
             self._text = [*prefix, *added]
-            if not own.token_ids:
+            if not tree.is_chain:
+                self.held, self._used = self._text[:-1], len(draft)
+            elif not own.token_ids:
                 self._use(added)
             spent = replace(spent, draft=drafting)
             self.reply(
@@ -490,14 +500,6 @@ class _Target(_Peer):
             if confidence < round_.own_stop_below:
                 break
         return OwnTokens(text[len(self._text) :], bytes(confidences))
-
-
-def _accepted(draft: Sequence[int], ids: Sequence[int]) -> Iterator[int]:
-    """Yield what a round decides: the accepted tokens and the one after them."""
-    for guess, token_id in zip([*draft, None], ids, strict=True):
-        yield token_id
-        if guess != token_id:
-            return
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ from outrider.engine.model import (
 )
 from outrider.errors import InvalidRequest
 from outrider.sampling import SamplingParameters
+from outrider.trees import MAX_LEAVES, Tree
 
 BOS, EOS, PAD = 0, 1, 2
 UNKNOWN = 3
@@ -82,6 +83,7 @@ class ToyModel:
     can_exchange: bool = True  # False: like a sliding window, whose state cannot be moved
     lets_go_below: int = 0  # a cut to fewer tokens leaves nothing, as a small sliding window may
     layouts: tuple[Layout, ...] = (Layout(),)
+    branch_count: int = MAX_LEAVES - 1  # sequences of a pool for leaves of trees
 
     wobble: float = 0.0  # relative change of the logits per row of the decode: numerics `native`
     step_seconds: float = 0.0
@@ -127,7 +129,7 @@ class ToyModel:
             embedding_width=0,
             trained_context=self.context,
             context=self.context,
-            sequence_count=len(self._cells),
+            sequence_count=self._session_count,
             batch_rows=self.batch_rows,
             vocabulary=self._describe_vocabulary(),
             can_truncate=self.can_truncate,
@@ -137,14 +139,16 @@ class ToyModel:
             layouts=self.layouts,
             layout=self.layout,
             pool_cells=self.sequence_count * self.context if self.layout.is_pool else None,
+            branch_sequences=tuple(range(self._session_count, len(self._cells))),
         )
 
     def open(self, layout: Layout) -> None:
-        """Empty all cells; a pool has four times the sequences."""
+        """Empty all cells; a pool has four times the sequences, and some for leaves of trees."""
         _require(layout in self.layouts, f"{layout} is not offered")
         self.layout = layout
-        count = self.sequence_count * (4 if layout.is_pool else 1)
-        self._cells = [[] for _ in range(count)]
+        self._session_count = self.sequence_count * (4 if layout.is_pool else 1)
+        branches = self.branch_count if layout.is_pool else 0
+        self._cells = [[] for _ in range(self._session_count + branches)]
 
     def token_texts(self) -> list[bytes]:
         """Return the bytes each token adds to a text; control tokens add none."""
@@ -257,8 +261,8 @@ class ToyModel:
     def _check(self, chunks: Sequence[Chunk]) -> int:
         """Return the rows that a decode of `chunks` takes."""
         _require(len(chunks) > 0, "a decode of nothing")
-        sequences = [chunk.sequence for chunk in chunks]
-        _require(len(set(sequences)) == len(chunks), f"sequences {sequences} are not distinct")
+        sequences = [each for chunk in chunks for each in (chunk.sequence, *chunk.branches)]
+        _require(len(set(sequences)) == len(sequences), f"sequences {sequences} are not distinct")
         for chunk in chunks:
             self._check_chunk(chunk)
         wanted = sum(chunk.row_count for chunk in chunks)
@@ -277,6 +281,18 @@ class ToyModel:
         _require(held + count <= self.context, f"{where}: {held} + {count} tokens overflow")
         for token_id in chunk.token_ids:
             _require(0 <= token_id < self.vocabulary_size, f"{where}: no token {token_id}")
+        if chunk.parents or chunk.branches:
+            self._check_tree(chunk)
+
+    def _check_tree(self, chunk: Chunk) -> None:
+        _require(self.layout.is_pool, "a token is in several sequences of a pool only")
+        stem = len(chunk.token_ids) - len(chunk.parents)
+        tree = Tree.checked(chunk.token_ids[stem:], chunk.parents)
+        leaves = len(tree.leaves)
+        _require(leaves == 1 + len(chunk.branches), f"{leaves} leaves, {chunk.branches}")
+        for branch in chunk.branches:
+            self._check_sequence(branch)
+            _require(not self._cells[branch], f"sequence {branch} is not empty")
 
     def _check_sequence(self, sequence: int) -> None:
         _require(0 <= sequence < len(self._cells), f"no sequence {sequence}")
@@ -304,9 +320,18 @@ class ToyModel:
 
     def _append_chunk(self, chunk: Chunk, free: Iterator[Row], row_count: int) -> list[Row]:
         cells = self._cells[chunk.sequence]
-        cells.extend(chunk.token_ids)
-        ends = range(len(cells) - chunk.row_count + 1, len(cells) + 1)
+        stem = len(chunk.token_ids) - len(chunk.parents)
+        tree = Tree(chunk.token_ids[stem:], chunk.parents)
+        cells.extend(chunk.token_ids[:stem])
+        length = len(cells)
+        ends = range(length - max(0, chunk.row_count - len(tree)) + 1, length + 1)
         histories = [tuple(cells[max(end - self.order, 0) : end]) for end in ends]
+        paths = [tree.tokens(tree.path(node)) for node in range(len(tree))]
+        its = [tuple([*cells[max(length - self.order, 0) :], *path]) for path in paths]
+        histories += [each[-self.order :] for each in its[max(0, len(its) - chunk.row_count) :]]
+        text = list(cells)
+        for sequence, leaf in zip([chunk.sequence, *chunk.branches], tree.leaves, strict=False):
+            self._cells[sequence] = [*text, *paths[leaf]]
         return [self._fill(next(free), history, row_count) for history in histories]
 
     def _fill(self, row: Row, history: tuple[int, ...], row_count: int) -> Row:
@@ -414,7 +439,8 @@ def _require(condition: bool, message: str) -> None:
 def _frozen(chunk: Chunk) -> Chunk:
     # Numpy's integers print, and so hash, unlike Python's.
     token_ids = tuple(int(token_id) for token_id in chunk.token_ids)
-    return Chunk(chunk.sequence, chunk.position, token_ids, chunk.row_count)
+    shape = {"parents": tuple(chunk.parents), "branches": tuple(chunk.branches)}
+    return Chunk(chunk.sequence, chunk.position, token_ids, chunk.row_count, **shape)
 
 
 _CONTROL_NAMES = {BOS: b"<s>", EOS: b"</s>", PAD: b"<pad>"}

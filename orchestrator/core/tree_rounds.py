@@ -1,0 +1,87 @@
+"""Rounds whose draft branches, where rows are as good as free. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from orchestrator.core.branching import Grown, Guess, best_count, grow
+from orchestrator.core.controller import Control
+from orchestrator.core.draft_line import Line
+from orchestrator.core.local_drafters import LocalLine
+from orchestrator.core.target_progress import RoundInFlight
+from outrider.messages import MAX_DRAFT, Form
+from outrider.speculation import MODEL
+
+_CLEARLY_MORE = 0.05
+"""Tokens that a tree must be worth more than the chain: less may be what is not known so well."""
+
+
+def branch(asked: RoundInFlight, control: Control, line: Line, others: Sequence[LocalLine]) -> None:
+    """Let a round's draft branch to what else is proposed, where that is clearly worth more.
+
+    That is the draft's own `line` after the text, and `others` of sources without a model. Only
+    where the target waits for the next round: while it writes by itself, lines are compared with
+    a text that moves.
+    """
+    round_, leaves = asked.round, control.estimates.tree_leaves
+    if leaves < 2 or round_.continue_count or round_.form is not Form.SAMPLED:
+        return
+    if not round_.draft or not control.may_be_cut or control.rounds_ahead(len(round_.draft)):
+        return
+    own = Line(round_.draft, asked.confidences, (), asked.candidates, asked.sources)
+    lines = [own, line, *(each.line for each in others)]
+    chances = [control.acceptance.chance(each) for each in line.confidences]
+    guesses = [
+        Guess(round_.draft, _chances(round_.survivals)),
+        Guess(line.token_ids, chances),
+        *(Guess(each.line.token_ids, each.chances) for each in others),
+    ]
+    grown = _best(control, guesses, len(round_.draft), leaves)
+    if grown is not None:
+        _ask(asked, grown, lines)
+
+
+def _chances(survivals: bytes) -> list[float]:
+    """Return the chance of each token, if those before it stand."""
+    before = (255, *survivals)
+    return [each / max(1, last) for each, last in zip(survivals, before, strict=False)]
+
+
+def _best(
+    control: Control, guesses: Sequence[Guess], chain_count: int, leaf_limit: int
+) -> Grown | None:
+    """Return the tree that is best verified; None where the chain of so many tokens is as good."""
+    estimates, rate = control.estimates, max(control.forecast.rate, control.rate)
+
+    def seconds(drafted: int) -> float:
+        return control.decode_seconds(drafted + 1) + estimates.overhead.value
+
+    grown = grow(guesses, MAX_DRAFT, leaf_limit)
+    count, worth = best_count(grown.survivals, seconds, rate)
+    chain = grow(guesses[:1], chain_count).survivals
+    least = 1.0 + sum(chain) - rate * seconds(chain_count) + _CLEARLY_MORE
+    tree = grown.tree.first(count)
+    if tree.is_chain or worth < least or not estimates.costs.is_known(count + 1):
+        return None
+    return Grown(tree, grown.survivals[:count], grown.origins[:count])
+
+
+def _ask(asked: RoundInFlight, grown: Grown, lines: Sequence[Line]) -> None:
+    """Put a tree in place of a round's draft."""
+    sources = [
+        lines[number].sources[i] if lines[number].sources else MODEL for number, i in grown.origins
+    ]
+    is_drafts = all(each == MODEL for each in sources)
+    picked = [(lines[number], i) for number, i in grown.origins]
+    asked.sources = () if is_drafts else sources
+    asked.confidences = [line.confidences[i] for line, i in picked] if is_drafts else ()
+    reported = is_drafts and all(line.candidates for line, _ in picked)
+    asked.candidates = [line.candidates[i] for line, i in picked] if reported else ()
+    asked.round = replace(
+        asked.round,
+        draft=list(grown.tree.token_ids),
+        parents=list(grown.tree.parents),
+        survivals=bytes(int(255 * each) for each in grown.survivals),
+        decode_limit=0,
+    )

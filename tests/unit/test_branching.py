@@ -1,0 +1,122 @@
+"""Which tree is best, by enumeration of all small ones, and when a chain is worth more."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from itertools import islice
+
+import pytest
+
+from benchmarks.trees import COSTS, best_of, compared
+from orchestrator.core.branching import Guess, best_count, best_survivals, grow
+from outrider.costs import CostTable
+from outrider.trees import MAX_LEAVES, ROOT, Tree
+
+GPU = CostTable([(1, 0.0300), (64, 0.0552)])
+FREE = CostTable([(1, 0.030), (64, 0.030)])
+RANKS = (0.6, 0.2, 0.1)
+
+
+def all_shapes(count: int) -> list[tuple[int, ...]]:
+    return list(itertools.product(*(range(ROOT, node) for node in range(count))))
+
+
+def expected(parents: Sequence[int], ranks: Sequence[float]) -> float:
+    """Return the expected accepted length of a tree: its k-th followers are k-th candidates."""
+    survivals: list[float] = []
+    for node, parent in enumerate(parents):
+        rank = list(parents[:node]).count(parent)
+        chance = ranks[rank] if rank < len(ranks) else 0.0
+        survivals.append(chance * (1.0 if parent == ROOT else survivals[parent]))
+    return sum(survivals)
+
+
+def test_the_best_tree_is_the_best_of_all_trees() -> None:
+    for count in range(1, 7):
+        best = max(expected(parents, RANKS) for parents in all_shapes(count))
+        found = list(islice(best_survivals(RANKS, MAX_LEAVES), count))
+        assert sum(found) == pytest.approx(best, abs=1e-12)
+        assert found == sorted(found, reverse=True)
+
+
+def test_with_one_leaf_or_one_candidate_the_best_tree_is_a_chain() -> None:
+    chain = [0.6**depth for depth in range(1, 6)]
+    for survivals in (best_survivals(RANKS, 1), best_survivals(RANKS[:1], 8)):
+        assert list(islice(survivals, 5)) == pytest.approx(chain)
+
+
+def test_guesses_that_agree_share_their_nodes() -> None:
+    grown = grow([Guess([5, 6, 7], [0.9, 0.8, 0.5]), Guess([5, 8], [0.7, 0.5])], 10)
+    assert grown.tree == Tree([5, 6, 7, 8], [ROOT, 0, 1, 0])
+    # The second guess has of what the first leaves behind 5: .5 of 1 - .8.
+    assert grown.survivals == pytest.approx([0.9, 0.72, 0.36, 0.09])
+    assert grown.origins == [(0, 0), (0, 1), (0, 2), (1, 1)]
+
+
+def test_nodes_come_in_falling_order_and_after_what_they_follow() -> None:
+    guesses = [
+        Guess([1, 2, 3, 4], [0.5, 1.0, 0.9, 0.1]),
+        Guess([5, 6, 7], [0.9, 1.0, 0.9]),
+        Guess([5, 8], [1.0, 1.0]),
+    ]
+    grown = grow(guesses, 10)
+    assert list(grown.survivals) == sorted(grown.survivals, reverse=True)
+    Tree.checked(grown.tree.token_ids, grown.tree.parents)
+    # What follows one node is never more likely than the node.
+    for node in range(ROOT, len(grown.tree)):
+        followers = [i for i, parent in enumerate(grown.tree.parents) if parent == node]
+        own = 1.0 if node == ROOT else grown.survivals[node]
+        assert sum(grown.survivals[i] for i in followers) <= own + 1e-12
+
+
+@pytest.mark.parametrize("leaf_limit", [1, 2, 3])
+def test_a_tree_has_no_more_nodes_or_leaves_than_it_may(leaf_limit: int) -> None:
+    guesses = [Guess([first, 9, 9, 9], [0.4, 0.9, 0.9, 0.9]) for first in range(5)]
+    for most in range(1, 20):
+        grown = grow(guesses, most, leaf_limit)
+        assert len(grown.tree) <= most and len(grown.tree.leaves) <= leaf_limit
+    assert len(grow(guesses, 4 * leaf_limit, leaf_limit).tree) == 4 * leaf_limit
+
+
+def test_no_guess_is_no_tree() -> None:
+    assert len(grow([], 5).tree) == 0 and len(grow([Guess([], [])], 5).tree) == 0
+
+
+def test_rows_are_verified_as_far_as_they_pay() -> None:
+    survivals = [0.8, 0.5, 0.3, 0.2, 0.1]
+    rate = 40.0
+
+    def value(count: int) -> float:
+        return 1.0 + sum(survivals[:count]) - rate * GPU.seconds(count + 1)
+
+    count, worth = best_count(survivals, lambda drafted: GPU.seconds(drafted + 1), rate)
+    assert worth == pytest.approx(max(map(value, range(6)))) == pytest.approx(value(count))
+    steep = CostTable([(1, 0.020), (8, 0.160)])
+    assert best_count([0.3], lambda drafted: steep.seconds(drafted + 1), 50.0)[0] == 0
+
+
+# --- the table of docs/benchmarks.md ---
+
+
+def test_where_rows_are_free_a_tree_wins_and_where_each_costs_a_chain_is_kept() -> None:
+    for acceptance in (0.5, 0.65, 0.82):
+        ranks = (acceptance, (1 - acceptance) / 2, (1 - acceptance) / 4)
+        assert compared(FREE, ranks, 0.0).gain > 1.15
+        each = CostTable([(1, 0.020), (64, 1.280)])
+        assert compared(each, ranks, 0.0).tree.nodes <= 1
+
+
+def test_a_tree_is_never_worth_less_than_the_chain_that_it_may_be() -> None:
+    for costs, overhead in itertools.product(COSTS.values(), (0.0, 0.05)):
+        found = compared(costs, RANKS, overhead)
+        assert found.gain >= 1.0 - 1e-9
+        assert found.tree.leaves >= 1 and found.chain.leaves == 1
+
+
+def test_the_rate_of_a_tree_is_the_best_of_all_node_counts() -> None:
+    found = best_of(GPU, list(islice(best_survivals(RANKS, 8), 63)), 0.01)
+    survivals = list(islice(best_survivals(RANKS, 8), 63))
+    rates = [(1.0 + math.fsum(survivals[:k])) / (GPU.seconds(k + 1) + 0.01) for k in range(64)]
+    assert found[0] == rates.index(max(rates)) and found[1] == pytest.approx(max(rates))

@@ -1,0 +1,254 @@
+"""Rounds whose draft branches: when one is asked, and how its answer is read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from orchestrator.core.draft_line import Line
+from orchestrator.core.estimates import PairEstimates
+from orchestrator.core.local_drafters import LocalLine
+from orchestrator.core.policies import control
+from orchestrator.core.target_progress import RoundInFlight, TargetProgress
+from orchestrator.core.tree_rounds import branch
+from outrider.costs import CostTable
+from outrider.drafters.source import Proposal, Source
+from outrider.messages import Answer, DraftEnd, Form, Round, Rows, Rule, Span
+from outrider.speculation import MODEL, Policy, Speculation
+from outrider.trees import ROOT, Tree
+from tests.support.simulation import Models, Result, Script, Simulation
+from tests.unit.test_trees import FORK, TREES
+
+FREE = CostTable([(1, 0.0300), (64, 0.0300)])
+GPU = CostTable([(1, 0.0300), (64, 0.0552)])
+CPU = CostTable([(1, 0.022), (2, 0.034), (4, 0.056), (8, 0.080), (16, 0.130), (64, 0.450)])
+
+
+def asked_of(tree: Tree, sources: Sequence[str] = ()) -> RoundInFlight:
+    round_ = Round(
+        1,
+        Span(0, (3, 4)),
+        tree.token_ids,
+        Form.SAMPLED,
+        survivals=bytes(range(200, 200 - len(tree), -1)),
+        parents=tree.parents,
+    )
+    confidences = [] if sources else [100 + node for node in range(len(tree))]
+    return RoundInFlight(round_, 2, confidences, (), (), DraftEnd.ENOUGH, sources=sources)
+
+
+# --- reading ---
+
+
+def test_an_answer_to_a_tree_is_read_as_that_of_the_way_it_took() -> None:
+    asked = asked_of(FORK, ["suffix", "suffix", MODEL, "past", MODEL])
+    rows = Rows(sampled=[5, 7, 0, 8, 0, 9])  # 5, 7, then 8 where 9 was drafted
+    answer = asked.walked(Answer(1, 2, 5, rows))
+    assert answer == Answer(1, 2, 3, Rows.join([rows[0:1], rows[1:2], rows[3:4], rows[5:6]]))
+    assert list(asked.round.draft) == [5, 7, 9] and not asked.round.parents
+    assert asked.round.survivals == bytes([200, 198, 196])
+    assert list(asked.sources) == ["suffix", MODEL, MODEL]
+    assert asked.beside == 2 and list(asked.draft_of(answer)) == [5, 7, 9]
+    assert asked.offered == 3
+
+
+def test_what_is_accepted_of_the_way_is_what_the_tree_accepts() -> None:
+    for tree in TREES:
+        for sampled in itertools.product(range(3), repeat=len(tree) + 1):
+            asked = asked_of(tree)
+            answer = asked.walked(Answer(1, 2, len(tree), Rows(sampled=sampled)))
+            walk = tree.walk(sampled)
+            draft, samples = list(asked.round.draft), list(answer.rows.sampled)
+            count = next((i for i, t in enumerate(draft) if t != samples[i]), len(draft))
+            assert [*draft[:count], samples[count]] == [
+                *tree.tokens(walk.nodes),
+                walk.next_token_id,
+            ]
+            assert len(asked.confidences) == len(draft) == answer.drafted
+
+
+def test_a_tree_of_which_a_busy_target_left_out_the_end_is_read_as_far_as_it_was_verified() -> None:
+    asked = asked_of(FORK)
+    answer = asked.walked(Answer(1, 2, 2, Rows(sampled=[5, 7, 0])))
+    assert (answer.drafted, list(asked.round.draft), asked.beside) == (2, [5, 6], 0)
+    alone = asked_of(FORK)
+    assert alone.walked(Answer(1, 2, 0, Rows(sampled=[5]))).drafted == 0
+    assert list(alone.round.draft) == []
+
+
+@pytest.mark.parametrize(
+    ("position", "drafted", "count"), [(3, 5, 6), (2, 6, 7), (2, 5, 7), (2, 4, 6), (0, 1, 2)]
+)
+def test_an_answer_that_is_no_trees_is_left_to_be_refused(
+    position: int, drafted: int, count: int
+) -> None:
+    asked, answer = asked_of(FORK), Answer(1, position, drafted, Rows(sampled=[0] * count))
+    assert asked.walked(answer) is answer and asked.round.parents
+
+
+def test_a_round_that_is_asked_again_is_a_chain() -> None:
+    target = TargetProgress(is_open=True)
+    target.in_flight.append(asked_of(FORK))
+    target.ask_again([3, 4])
+    [again] = target.in_flight
+    assert list(again.round.draft) == [5, 6] and not again.round.parents
+    assert len(again.round.survivals) == len(again.confidences) == 2
+
+
+# --- asking ---
+
+
+def branched(
+    costs: CostTable,
+    lines: Sequence[Sequence[int]],
+    chances: Sequence[float],
+    leaves: int = 8,
+    **changes: object,
+) -> RoundInFlight:
+    """Return a round with the first line, once others were there to branch to."""
+    estimates = PairEstimates(costs=costs, tree_leaves=leaves)
+    its_control = control(Speculation(), Rule.MATCH, estimates, 1.0)
+    main, *others = [
+        LocalLine(Line(ids, sources=["suffix"] * len(ids)), [chance] * len(ids), len(ids), 1.0)
+        for ids, chance in zip(lines, chances, strict=True)
+    ]
+    count = main.count
+    survivals = bytes(int(255 * chances[0] ** (i + 1)) for i in range(count))
+    round_ = Round(1, Span(0, (3, 4)), main.line.token_ids, Form.SAMPLED, survivals=survivals)
+    asked = RoundInFlight(
+        replace(round_, **changes),  # type: ignore[arg-type]
+        2,
+        (),
+        (),
+        (),
+        DraftEnd.ENOUGH,
+        sources=main.line.sources,
+    )
+    branch(asked, its_control, Line(), others)
+    return asked
+
+
+LINES = [[5, 6, 7], [8, 9, 7], [5, 10]]
+
+
+def test_where_rows_are_free_a_round_branches_to_all_that_is_proposed() -> None:
+    asked = branched(FREE, LINES, [0.6, 0.5, 0.5])
+    tree = asked.round.tree
+    Tree.checked(tree.token_ids, tree.parents)
+    assert {tuple(tree.tokens(tree.path(leaf))) for leaf in tree.leaves} == set(map(tuple, LINES))
+    assert list(asked.round.survivals) == sorted(asked.round.survivals, reverse=True)
+    assert len(asked.sources) == len(tree)
+
+
+def test_where_each_row_costs_as_much_a_round_stays_a_chain() -> None:
+    assert branched(CPU, LINES, [0.6, 0.5, 0.5]).round.parents == ()
+    assert branched(CPU, LINES, [0.3, 0.9, 0.5]).round.parents == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"leaves": 0},
+        {"leaves": 1},
+        {"continue_count": 8},
+        {"form": Form.DISTRIBUTIONS},
+        {"draft": (), "survivals": b""},
+    ],
+)
+def test_a_round_does_not_branch_where_it_may_not(changes: dict[str, object]) -> None:
+    assert branched(FREE, LINES, [0.6, 0.5, 0.5], **changes).round.parents == ()  # type: ignore[arg-type]
+
+
+def test_with_two_leaves_the_likelier_branch_is_taken() -> None:
+    tree = branched(FREE, LINES, [0.6, 0.2, 0.9], leaves=2).round.tree
+    assert sorted(tree.tokens(tree.path(leaf)) for leaf in tree.leaves) == [[5, 6, 7], [5, 10]]
+
+
+def test_a_branch_that_hardly_gains_is_not_asked_for() -> None:
+    assert branched(FREE, [[5], [8]], [0.9, 0.2]).round.parents == ()  # .02 tokens
+    assert branched(FREE, [[5], [8]], [0.5, 0.5]).round.parents == [ROOT, ROOT]  # .25
+
+
+def test_costs_that_were_only_looked_at_promise_no_tree() -> None:
+    rough = CostTable([(1, 0.0300), (64, 0.0300)], is_rough=True)
+    assert branched(rough, LINES, [0.6, 0.5, 0.5]).round.parents == ()
+
+
+# --- on the virtual clock ---
+
+
+class Versions:
+    """Proposes what one of two versions of a file says next."""
+
+    reads_prompt = False
+
+    def __init__(self, versions: Sequence[Sequence[int]], number: int) -> None:
+        self._versions, self._number = versions, number
+        self._length = 0
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        self._length += len(token_ids)
+
+    def propose(self, count: int, after: Sequence[int] = ()) -> Proposal:
+        at = self._length + len(after)
+        ids = self._versions[self._number][at : at + count]
+        return Proposal(list(ids), b"\xc0" * len(ids))
+
+
+def two_versions(dice: Random) -> tuple[list[int], list[list[int]]]:
+    """Return a text that goes by either of two versions, for a few tokens at a time."""
+    text: list[int] = []
+    versions: list[list[int]] = [[], []]
+    while len(text) < 300:
+        part = [dice.randrange(100, 900) for _ in range(dice.randrange(3, 9))]
+        right = dice.randrange(2)
+        text += part
+        versions[right] += part
+        versions[1 - right] += [each + 1000 for each in part]
+    return text, versions
+
+
+def written(costs: CostTable, leaves: int, policy: Policy = Policy.MEASURED) -> tuple[Result, int]:
+    text, versions = two_versions(Random(3))
+    sources: dict[str, Source] = {
+        "prediction": Versions(versions, 0),
+        "past": Versions(versions, 1),
+    }
+    models = Models(
+        costs=costs, draft_token=0.01, acceptance=0.0, overhead=0.0015, tree_leaves=leaves
+    )
+    simulation = Simulation(
+        models,
+        Speculation(policy=policy),
+        tokens=len(text),
+        seed=1,
+        language=Script([3, 4], text, 1),
+        sources=sources,
+        has_draft=False,
+    )
+    result = simulation.run()
+    assert result.text == [3, 4, *text]
+    return result, simulation.target.trees
+
+
+def test_on_a_gpus_costs_trees_write_the_same_text_sooner() -> None:
+    for costs in (FREE, GPU):
+        chain, none = written(costs, 0)
+        tree, some = written(costs, 8)
+        assert none == 0 and some > 10
+        assert tree.seconds < 0.95 * chain.seconds
+
+
+def test_on_a_cpus_costs_the_controller_stays_with_the_chain() -> None:
+    chain, _ = written(CPU, 0)
+    tree, trees = written(CPU, 8)
+    assert trees == 0
+    assert tree.seconds == chain.seconds and tree.decodes == chain.decodes
+
+
+def test_a_pinned_length_stays_a_chain() -> None:
+    assert written(FREE, 8, Policy.FIXED)[1] == 0
