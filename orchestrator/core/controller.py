@@ -171,6 +171,10 @@ class Control(ABC):
         if self._orders:
             self._due = self._first_due(self._orders[0][1])
 
+    def note_miss(self, foreseen: bool) -> None:
+        """The line was wrong, and the text goes on with a runner-up line, or with none."""
+        self.estimates.runner_ups.note_miss(foreseen)
+
     def note_unread(self, count: int, remaining: int) -> None:
         """The draft was not sent the last `count` tokens of the text; so many may still follow."""
         self._unread, self._remaining = count, remaining

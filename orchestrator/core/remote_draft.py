@@ -61,10 +61,24 @@ class RemoteDraft:
         """Report to the controller how good the line was, and which orders it still answers."""
         if not self._is_rejection:
             self._note_decided(compared.decided, compared.mismatch is None)
-        if compared.mismatch is not None:
+        line = self.progress.line
+        if compared.mismatch is not None and line.may_fork:
+            self._note_miss(compared)
+        if compared.mismatch is not None and not compared.foreseen:
             self._control.line_lost(compared.mismatch)
-        elif self.progress.line.token_ids:
-            self._control.line_agrees(self.progress.line.end)
+        elif line.token_ids:
+            self._control.line_agrees(line.end)
+
+    def _note_miss(self, compared: Compared) -> None:
+        """Count a miss for which runner-up lines were written; the text may go on with one.
+
+        The draft has to hear of it, whether or not more of that line is wanted.
+        """
+        self._counts.note_miss(compared.foreseen)
+        self._control.note_miss(compared.foreseen)
+        if compared.foreseen:
+            self.progress.needs_order = True
+            self._note_decided(compared.after, True)
 
     def _note_decided(self, confidences: Sequence[int], agrees: bool) -> None:
         """Count tokens compared with the text, of which the last one differs if not all agree."""
