@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from outrider.messages import RunnerUp
 
-_HOPELESS = 0.02
+_HOPELESS = 0.005
 """The chance below which no token is worth a decode."""
 
-_MOST_LINES = 32
+_MOST_LINES = 63
 """Runner-up lines that are kept: those that are likeliest to go on."""
 
 _MOST_WAITING = 128

@@ -171,9 +171,9 @@ class Control(ABC):
         if self._orders:
             self._due = self._first_due(self._orders[0][1])
 
-    def note_miss(self, foreseen: bool) -> None:
-        """The line was wrong, and the text goes on with a runner-up line, or with none."""
-        self.estimates.runner_ups.note_miss(foreseen)
+    def note_miss(self, left: int) -> None:
+        """The line was wrong; `left` tokens of a runner-up line follow the text."""
+        self.estimates.runner_ups.note_miss(min(1.0, left / max(1, self.forecast.hit_length)))
 
     def note_unread(self, count: int, remaining: int) -> None:
         """The draft was not sent the last `count` tokens of the text; so many may still follow."""
@@ -432,9 +432,15 @@ class Control(ABC):
             run_ahead = False
         alone, *others = forecasts(conditions, self.speculation.n_max, run_ahead)
         best = max(others, key=lambda each: each.rate, default=alone)
+        if run_ahead is not False and self.rule is not Rule.REJECTION:
+            best = self._with_runner_ups(best, conditions)
         takes_part = estimates.takes_turns and estimates.generation_count > 1
         worthwhile = _WORTHWHILE_TOGETHER if takes_part else _WORTHWHILE
         return best if best.rate > worthwhile * alone.rate else alone
+
+    def _with_runner_ups(self, best: Forecast, _: Conditions) -> Forecast:
+        """Return the best mode, with runner-up lines where they pay."""
+        return best
 
     def rounds_ahead(self, count: int) -> int:
         """Return how many rounds of `count` tokens may be at the target beside the oldest.

@@ -46,10 +46,14 @@ class Compared:
     is_news: bool = True  # False for a frame of a line that is over
     foreseen: bool = False
     after: Sequence[int] = ()
+    left: Sequence[int] = ()  # and of those that follow the text
 
 
 _MOST_LINES = 64
-"""Lines of a base that are kept, the newest ones: those before were contradicted long ago."""
+"""Lines of a base that are kept at most."""
+
+
+_MOST_GONE = 256
 
 
 class ReceivedLine:
@@ -66,6 +70,7 @@ class ReceivedLine:
         )  # of the line that the text goes on with; empty where there is none
         self._number = 0  # of that line
         self._parts: dict[int, LinePart] = {0: self._part}  # of all lines, by number
+        self._gone: dict[int, None] = {}  # numbers of lines that were contradicted, the latest ones
         self._dead = -1  # frames of this base or an older one are of a line that was left
         self._is_lost = False  # no line is known that the text goes on with, but one may come
 
@@ -101,30 +106,47 @@ class ReceivedLine:
         if frame.base > self.base:
             self.base = frame.base
             self._begin(frame.position)
-        part = self._parts.setdefault(frame.line, LinePart(frame.position))
+        part = self._part_of(frame, committed)
         part.add(frame.position, frame.token_ids, frame.confidences, frame.candidates, frame.rows)
         for piece in frame.runner_ups:
-            self._add_runner_up(piece)
-        while len(self._parts) > _MOST_LINES:
-            del self._parts[min(number for number in self._parts if number != self._number)]
+            self._add_runner_up(piece, committed)
         if self._is_lost:
             return Compared(self._find(committed) or (), is_news=not self._is_lost)
         return self.compare(committed)
 
-    def _add_runner_up(self, piece: RunnerUp) -> None:
-        """Take in a piece of a runner-up line; nobody knows where an unknown one comes from."""
+    def _part_of(self, frame: Frame, committed: Sequence[int]) -> LinePart:
+        """Return the line that a frame's tokens are of; one that nobody spoke of is a new one."""
+        if frame.line not in self._parts:
+            if len(self._parts) >= _MOST_LINES:
+                self._forget_contradicted(committed)
+            if frame.line in self._gone or len(self._parts) >= _MOST_LINES:
+                return LinePart(frame.position)
+            self._parts[frame.line] = LinePart(frame.position)
+        return self._parts[frame.line]
+
+    def _add_runner_up(self, piece: RunnerUp, committed: Sequence[int]) -> None:
+        """Take in a piece of a runner-up line.
+
+        A new one is ignored without its first token, where too many are known, and where its parent
+        is not: unless the text has decided where it leaves that, which may be why nobody does.
+        """
         part = self._parts.get(piece.line)
         if part is None:
-            if not (self.may_fork and piece.parent in self._parts):
+            if len(self._parts) >= _MOST_LINES:
+                self._forget_contradicted(committed)
+            parent = self._parts.get(piece.parent)
+            is_known = parent is not None or piece.fork < len(committed)
+            is_known &= piece.position == piece.fork and piece.line not in self._gone
+            if not (self.may_fork and is_known) or len(self._parts) >= _MOST_LINES:
                 return
-            part = LinePart(piece.position, piece.fork, self._parts[piece.parent])
+            part = LinePart(piece.position, piece.fork, parent)
             self._parts[piece.line] = part
         part.add(piece.position, piece.token_ids, piece.confidences, piece.candidates)
 
     def _begin(self, position: int) -> None:
         """Begin with a line of the base, or with none."""
         self._number, self._part = 0, LinePart(position)
-        self._parts = {0: self._part}
+        self._parts, self._gone = {0: self._part}, {}
         self._is_lost = False
 
     def compare(self, committed: Sequence[int]) -> Compared:
@@ -140,7 +162,8 @@ class ReceivedLine:
             return Compared(decided, mismatch)
         self._is_lost, self._part = True, LinePart(self.start)
         after = self._find(committed)
-        return Compared(decided, mismatch, foreseen=after is not None, after=after or ())
+        left = self.confidences[self.after(len(committed))] if after is not None else ()
+        return Compared(decided, mismatch, True, after is not None, after or (), left)
 
     def _find(self, committed: Sequence[int]) -> Sequence[int] | None:
         """Take the line that the text goes on with, if there is one.
@@ -150,15 +173,23 @@ class ReceivedLine:
         forgotten; what leaves such a line before that keeps hold of it.
         """
         length = len(committed)
-        parts = {n: p for n, p in self._parts.items() if p.agrees(committed, length)}
-        found = min((n for n, p in parts.items() if p.fork < length < p.end + 1), default=None)
+        near = sorted(n for n, part in self._parts.items() if part.fork < length < part.end + 1)
+        found = next((n for n in near if self._parts[n].agrees(committed, length)), None)
         if found is None:
             return None
-        self._parts = parts
-        self._number, self._part, self._is_lost = found, parts[found], False
+        self._forget_contradicted(committed)
+        self._number, self._part, self._is_lost = found, self._parts[found], False
         self._part.parent = None
         decided, _ = self._part.compare(committed)
         return decided
+
+    def _forget_contradicted(self, committed: Sequence[int]) -> None:
+        """Forget the lines that the text contradicts; what still comes of them is ignored."""
+        length = len(committed)
+        over = [n for n, part in self._parts.items() if not part.agrees(committed, length)]
+        for number in over:
+            del self._parts[number]
+        self._gone = dict.fromkeys([*self._gone, *over][-_MOST_GONE:])
 
     def drop(self) -> None:
         """Forget the line; later frames of its base are ignored."""

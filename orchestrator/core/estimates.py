@@ -235,13 +235,13 @@ class RunnerUpEstimates:
     def __init__(self, line_limit: int = 1, step_ratio: float = 1.0) -> None:
         self.line_limit = line_limit  # lines that the draft can write at once, its own included
         self.step_ratio = step_ratio  # a token's time while it writes so many, over one alone
-        self.foreseen = Mean(self._HOPED, 0.02)  # share of the misses
+        self.foreseen = Mean(self._HOPED, 0.02)  # share of the misses that bring a line
 
-    def note_miss(self, foreseen: bool) -> None:
-        """A line was wrong while there were runner-up lines."""
+    def note_miss(self, there: float) -> None:
+        """A line was wrong; such a share of what is usually verified was there behind it."""
         if not self.foreseen.count:
             self.foreseen.note(self.foreseen.value)  # the hope counts as one miss
-        self.foreseen.note(float(foreseen))
+        self.foreseen.note(there)
 
     def note_round(self) -> None:
         """A round was verified without runner-up lines: what spoke against them is forgotten."""
