@@ -32,6 +32,9 @@ MAX_CANDIDATES = 16
 MAX_LINES = 8
 """Lines that a draft keeps for one session at most, the one it would write by itself included."""
 
+MAX_PIECES = 64
+"""Pieces of runner-up lines in one frame at most; with MAX_LINES tokens each on average."""
+
 Candidates = Sequence[tuple[int, float]]
 """The most probable token ids of a position and their probabilities, in falling order."""
 

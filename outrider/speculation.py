@@ -54,7 +54,7 @@ class Speculation:
     run_ahead: bool | None = None  # draft while the target verifies; None is as it pays
     policy: Policy = Policy.MEASURED
     n_parallel: int | None = None  # lines that a draft writes at once; None is as it pays
-    p_split: float = 0.1  # the chance of a second choice from which it gets a line of its own
+    p_split: float = 0.02  # the chance of a second choice from which it gets a line of its own
     verification: Verification = Verification.BLOCK  # matters under the rejection rule alone
     drafters: frozenset[str] | None = None  # None: all, or the model where the policy pins lengths
 

@@ -21,6 +21,8 @@ from outrider.messages import (
     MAX_CONTINUED,
     MAX_DRAFT,
     MAX_GATHER_MS,
+    MAX_LINES,
+    MAX_PIECES,
     MAX_TOP_LOGPROBS,
     NO_OWN_TOKENS,
     NOTHING_DROPPED,
@@ -41,6 +43,7 @@ from outrider.messages import (
     Round,
     Rows,
     Rule,
+    RunnerUp,
     SessionParameters,
     Span,
 )
@@ -295,7 +298,11 @@ def read_order(message: draft.DraftOrder, size: int) -> Order:
     stop_below = message.stop_below_confidence
     if not 0 <= stop_below <= 255:
         raise InvalidRequest("stop_below_confidence", "must be in [0, 255]")
-    return Order(number, span, until, frame_tokens, stop_below)
+    lines = message.parallel_line_count
+    if not 0 <= lines <= MAX_LINES:
+        raise InvalidRequest("parallel_line_count", f"must be in [0, {MAX_LINES}]")
+    split = _within("split_probability", message.split_probability, 0, 1)
+    return Order(number, span, until, frame_tokens, stop_below, max(1, lines), split)
 
 
 def write_order(order: Order) -> draft.DraftRequest:
@@ -307,6 +314,8 @@ def write_order(order: Order) -> draft.DraftRequest:
             draft_until=order.draft_until,
             frame_token_count=order.frame_tokens,
             stop_below_confidence=order.stop_below,
+            parallel_line_count=order.line_count if order.line_count > 1 else 0,
+            split_probability=order.split_chance,
         )
     )
 
@@ -329,6 +338,44 @@ def read_frame(message: draft.DraftResponse, size: int) -> Frame:
         ],
         completed=message.completed_order,
         candidates=_read_candidates(frame.candidates, size, len(frame.token_ids)),
+        line=at_least("line", frame.line, 0),
+        runner_ups=_read_runner_ups(frame, size),
+    )
+
+
+def _read_runner_ups(frame: draft.DraftFrame, size: int) -> list[RunnerUp]:
+    """Return pieces of runner-up lines; a frame with too many is not even looked at."""
+    pieces = frame.runner_up_lines
+    if len(pieces) > MAX_PIECES:
+        raise InvalidRequest("runner_up_lines", f"{len(pieces)}, at most {MAX_PIECES}")
+    if sum(len(each.token_ids) for each in pieces) > MAX_PIECES * MAX_LINES:
+        raise InvalidRequest("runner_up_lines", f"more than {MAX_PIECES * MAX_LINES} tokens")
+    return [_read_runner_up(each, frame.base, size) for each in pieces]
+
+
+def _read_runner_up(message: draft.RunnerUpLine, base: int, size: int) -> RunnerUp:
+    parent = at_least("parent_line", message.parent_line, 0)
+    fork = at_least("fork_position", message.fork_position, base)
+    return RunnerUp(
+        line=at_least("runner_up_lines.line", message.line, parent + 1),
+        parent=parent,
+        fork=fork,
+        position=at_least("runner_up_lines.position", message.position, fork),
+        token_ids=read_ids("runner_up_lines.token_ids", message.token_ids, size),
+        confidences=message.confidences,
+        candidates=_read_candidates(message.candidates, size, len(message.token_ids)),
+    )
+
+
+def _write_runner_up(piece: RunnerUp) -> draft.RunnerUpLine:
+    return draft.RunnerUpLine(
+        line=piece.line,
+        parent_line=piece.parent,
+        fork_position=piece.fork,
+        position=piece.position,
+        token_ids=piece.token_ids,
+        confidences=piece.confidences,
+        candidates=_write_candidates(piece.candidates),
     )
 
 
@@ -347,6 +394,8 @@ def write_frame(frame: Frame) -> draft.DraftResponse:
                 for row in frame.rows
             ],
             candidates=_write_candidates(frame.candidates),
+            line=frame.line,
+            runner_up_lines=map(_write_runner_up, frame.runner_ups),
         ),
         completed_order=frame.completed,
     )

@@ -26,6 +26,7 @@ class RemoteDraft:
         self._plan = plan
         self._control = plan.control
         self._counts = counts
+        self._asks_for_lines = False  # the newest order did, for runner-up lines
 
     # --- what happened ---
 
@@ -65,7 +66,7 @@ class RemoteDraft:
         if not self._is_rejection:
             self._note_decided(compared.decided, compared.mismatch is None)
         line = self.progress.line
-        if compared.mismatch is not None and line.may_fork:
+        if compared.mismatch is not None and (self._asks_for_lines or compared.foreseen):
             self._note_miss(compared)
         if compared.mismatch is not None and not compared.foreseen:
             self._control.line_lost(compared.mismatch)
@@ -146,6 +147,7 @@ class RemoteDraft:
             return None
         continues = draft.state is DraftState.DRAFTING and bool(self._usable(length))
         lines = runner_ups.line_count(control) if ahead and not self._is_rejection else 1
+        self._asks_for_lines = lines > 1
         span = draft.extend(committed, until, lines)
         frame_tokens = 0 if ahead else wanted
         if not continues:

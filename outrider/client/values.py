@@ -60,6 +60,8 @@ class GenerateOptions:
     n_max: int | None = None
     n_min: int | None = None
     p_min: float | None = None
+    n_parallel: int | None = None
+    p_split: float | None = None
     run_ahead: bool | None = None
     policy: Policy | None = None
     acceptance: Rule | None = None
