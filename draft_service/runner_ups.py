@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from outrider.messages import RunnerUp
+from outrider.messages import MAX_LINES, RunnerUp
 
 _HOPELESS = 0.005
 """The chance below which no token is worth a decode."""
@@ -61,6 +61,7 @@ class RunnerUps:
     split_chance: float = 0.0  # from which a runner-up gets a line
     base: int = 0
     number: int = 0  # of the line itself
+    adopted: Branch | None = None  # what the line goes on with, where it is no longer number 0
     _chances: list[float] = field(default_factory=list)  # of its tokens from the base on
     _branches: list[Branch] = field(default_factory=list)
     _waiting: list[_Waiting] = field(default_factory=list)
@@ -73,7 +74,7 @@ class RunnerUps:
         """Forget everything: the line starts over after `base` tokens."""
         self.base = self._length = base
         self.number = self._newest = 0
-        self._chances, self._branches, self._waiting = [], [], []
+        self._chances, self._branches, self._waiting, self.adopted = [], [], [], None
 
     def follow(self, text: Sequence[int]) -> None:
         """Forget what the text contradicts, while the line itself agrees with it."""
@@ -90,7 +91,7 @@ class RunnerUps:
         length = len(text)
         found = next((b for b in self._branches if b.token_ids[:length] == list(text)), None)
         if found is not None:
-            self.number, self._chances = found.number, found.chances
+            self.number, self._chances, self.adopted = found.number, found.chances, found
             self._branches.remove(found)
             self.follow(text)
         return found
@@ -134,21 +135,26 @@ class RunnerUps:
 
         A runner-up that was waiting gets its line now; that costs a decode like any token.
         """
-        best: Branch | _Waiting | None = None
-        most = _HOPELESS
-        for branch in self._branches:
-            is_free = not (branch.is_over or branch.is_taken) and len(branch.token_ids) < until
-            if is_free and (chance := self._survival(branch.chances)) > most:
-                best, most = branch, chance
-        for waiting in self._waiting:
-            is_near = waiting.position < until - 1
-            if is_near and (chance := self._survival(waiting.chances)) > most:
-                best, most = waiting, chance
+        best = max(self._work(until), key=lambda each: self._survival(each.chances), default=None)
         if isinstance(best, _Waiting):
             best = self._begin(best)
         if best is not None:
             best.is_taken = True
         return best
+
+    def work_count(self, until: int) -> int:
+        """Return how many runner-up lines could be extended at once, at most to `until` tokens."""
+        return len(self._work(until))
+
+    def _work(self, until: int) -> list[Branch | _Waiting]:
+        """Return what may be extended and is likely enough."""
+        free: list[Branch | _Waiting] = [
+            each
+            for each in self._branches
+            if not (each.is_over or each.is_taken) and len(each.token_ids) < until
+        ]
+        free += [each for each in self._waiting if each.position < until - 1]
+        return [each for each in free if self._survival(each.chances) > _HOPELESS]
 
     def _begin(self, waiting: _Waiting) -> Branch:
         self._waiting.remove(waiting)
@@ -184,10 +190,10 @@ class RunnerUps:
         for branch in self._branches:
             if branch.unsent:
                 position = len(branch.token_ids) - len(branch.unsent)
-                ids = [token_id for token_id, _ in branch.unsent]
-                confidences = bytes(confidence for _, confidence in branch.unsent)
+                piece, branch.unsent = branch.unsent[:MAX_LINES], branch.unsent[MAX_LINES:]
+                ids = [token_id for token_id, _ in piece]
+                confidences = bytes(confidence for _, confidence in piece)
                 pieces.append(
                     RunnerUp(branch.number, branch.parent, branch.fork, position, ids, confidences)
                 )
-                branch.unsent = []
         return pieces

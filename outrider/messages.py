@@ -235,7 +235,6 @@ class RunnerUp:
     position: int  # and of the first one of this piece
     token_ids: Sequence[int]
     confidences: bytes = b""
-    candidates: Sequence[Candidates] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -363,7 +363,6 @@ def _read_runner_up(message: draft.RunnerUpLine, base: int, size: int) -> Runner
         position=at_least("runner_up_lines.position", message.position, fork),
         token_ids=read_ids("runner_up_lines.token_ids", message.token_ids, size),
         confidences=message.confidences,
-        candidates=_read_candidates(message.candidates, size, len(message.token_ids)),
     )
 
 
@@ -375,7 +374,6 @@ def _write_runner_up(piece: RunnerUp) -> draft.RunnerUpLine:
         position=piece.position,
         token_ids=piece.token_ids,
         confidences=piece.confidences,
-        candidates=_write_candidates(piece.candidates),
     )
 
 

@@ -141,7 +141,7 @@ class ReceivedLine:
                 return
             part = LinePart(piece.position, piece.fork, parent)
             self._parts[piece.line] = part
-        part.add(piece.position, piece.token_ids, piece.confidences, piece.candidates)
+        part.add(piece.position, piece.token_ids, piece.confidences)
 
     def _begin(self, position: int) -> None:
         """Begin with a line of the base, or with none."""

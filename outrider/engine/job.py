@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from outrider.engine.cache import Session, tokens_to_keep
+from outrider.engine.cache import Session, common_prefix, tokens_to_keep
 from outrider.engine.model import Model
 from outrider.engine.own_draft import DraftAsk
 
@@ -84,6 +84,19 @@ class Lease:
         """
         return wanted[self.keep(tokens_to_keep(self.held, wanted, row_count)) :]
 
+    def take_prefix(self, other: Lease, wanted: Sequence[int]) -> None:
+        """Hold what another session of the same text holds of `wanted`, where that is more.
+
+        In a pool both share the cells, and nothing is copied.
+        """
+        mine, theirs = self.session, other.session
+        count = common_prefix(theirs.token_ids, wanted)
+        if mine is theirs or mine.sequence is None or theirs.sequence is None:
+            return
+        if mine.salt == theirs.salt and count > common_prefix(mine.token_ids, wanted):
+            held = self._model.copy_prefix(theirs.sequence, mine.sequence, count)
+            mine.token_ids[:] = wanted[:held]
+
     def resume(self) -> None:
         """Start to count the job's own work, which is sampling."""
         self._resume_time = perf_counter()
@@ -123,6 +136,7 @@ class Ticket:
     submit_time: float
     salt: bytes = b""  # whose cache it may see
     room: int | None = None  # tokens that its session will hold at most; None: a whole context
+    is_modest: bool = False  # it takes what is free, and evicts nobody
     future: Future[Any] = field(default_factory=Future)
     replaced: bool = False  # its own stream cancelled it: nobody waits for the result
     lease: Lease | None = None

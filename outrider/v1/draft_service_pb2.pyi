@@ -70,22 +70,20 @@ class DraftFrame(_message.Message):
     def __init__(self, base: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., confidences: _Optional[bytes] = ..., distributions: _Optional[_Iterable[_Union[DraftDistribution, _Mapping]]] = ..., candidates: _Optional[_Iterable[_Union[_common_pb2.Candidates, _Mapping]]] = ..., line: _Optional[int] = ..., runner_up_lines: _Optional[_Iterable[_Union[RunnerUpLine, _Mapping]]] = ...) -> None: ...
 
 class RunnerUpLine(_message.Message):
-    __slots__ = ("line", "parent_line", "fork_position", "position", "token_ids", "confidences", "candidates")
+    __slots__ = ("line", "parent_line", "fork_position", "position", "token_ids", "confidences")
     LINE_FIELD_NUMBER: _ClassVar[int]
     PARENT_LINE_FIELD_NUMBER: _ClassVar[int]
     FORK_POSITION_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
-    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     line: int
     parent_line: int
     fork_position: int
     position: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     confidences: bytes
-    candidates: _containers.RepeatedCompositeFieldContainer[_common_pb2.Candidates]
-    def __init__(self, line: _Optional[int] = ..., parent_line: _Optional[int] = ..., fork_position: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., confidences: _Optional[bytes] = ..., candidates: _Optional[_Iterable[_Union[_common_pb2.Candidates, _Mapping]]] = ...) -> None: ...
+    def __init__(self, line: _Optional[int] = ..., parent_line: _Optional[int] = ..., fork_position: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., confidences: _Optional[bytes] = ...) -> None: ...
 
 class DraftDistribution(_message.Message):
     __slots__ = ("token_ids", "weights")
