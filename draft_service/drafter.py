@@ -56,6 +56,10 @@ class Held(Protocol):
 class Helper(Held, Protocol):
     """What runner-up lines need besides."""
 
+    @property
+    def shares_cells(self) -> bool:
+        """Whether taking over a prefix copies nothing."""
+
     def take_prefix(self, other: Any, wanted: Sequence[int]) -> None:
         """Hold what another session of the stream holds of a text, where that is more."""
 
@@ -259,9 +263,11 @@ class Drafter:
         """How many runner-ups of a token to look at."""
         return _RIVALS if self._line_count > 1 else 0
 
-    def _begin_forking(self, lease: Held, order: Order, until: int) -> None:
+    def _begin_forking(self, lease: Any, order: Order, until: int) -> None:
         """Take note of how many lines an order wants, and let what is there be extended."""
-        self._line_count = order.line_count if self._may_fork and self._guess is not None else 1
+        is_possible = self._may_fork and self._guess is not None
+        is_possible = is_possible and order.line_count > 1 and lease.shares_cells
+        self._line_count = order.line_count if is_possible else 1
         self._runner_ups.split_chance = order.split_chance
         self._until, self._leases[0] = until, lease
         if self._line_count > 1:

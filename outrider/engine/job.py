@@ -69,6 +69,11 @@ class Lease:
         """The tokens that the cache holds."""
         return self.session.token_ids
 
+    @property
+    def shares_cells(self) -> bool:
+        """Whether taking over a prefix copies nothing."""
+        return self._model.describe().layout.is_pool
+
     def keep(self, token_count: int) -> int:
         """Cut the session to its first `token_count` tokens, at most; return what it holds."""
         held = self.session.token_ids
