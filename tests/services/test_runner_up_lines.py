@@ -9,12 +9,23 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from outrider.engine.model import Layout
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
-from tests.support.services import DRAFT, ModelProcess, running, toy
+from tests.support.services import (
+    DRAFT,
+    ModelProcess,
+    eventually,
+    generate,
+    request,
+    running,
+    three_services,
+    toy,
+    written_alone,
+)
 from tests.support.streams import DraftStream, line_after, opening
 from tests.support.toy import NEVER, ToyModel
 
@@ -198,3 +209,41 @@ async def test_runner_up_lines_evict_nobody() -> None:
         held = await asyncio.wrap_future(service.host.held_count(bytes(15) + b"\1"))
     assert held > 0
     assert_drafted(heard.lines[0], len(TEXT))
+
+
+# --- with a target ---
+
+
+def written() -> ToyModel:
+    return toy(seed=3, eos_bias=NEVER)
+
+
+def near() -> ToyModel:
+    """Return a draft that is often right, and often nearly."""
+    return toy(seed=4, like=3, agreement=0.8, eos_bias=NEVER, layouts=(Layout(is_pool=True),))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+async def test_the_text_is_the_targets_own_and_misses_are_foreseen(temperature: float) -> None:
+    misses = foreseen = 0
+    async with three_services(written, near, pace=0.004) as trio:
+        for seed in range(4):
+            asked = request(
+                seed=seed, temperature=temperature, run_ahead=True, n_parallel=4, p_split=0.01
+            )
+            completion = await generate(trio.orchestrator, asked)
+            assert completion.token_ids == written_alone(written(), asked)
+            misses += completion.statistics.forked_miss_count
+            foreseen += completion.statistics.foreseen_miss_count
+    assert 0 < foreseen <= misses
+
+
+async def test_a_draft_that_dies_with_its_lines_changes_no_text() -> None:
+    async with three_services(written, near, pace=0.01) as trio:
+        asked = request(run_ahead=True, n_parallel=8, p_split=0.01)
+        completing = asyncio.ensure_future(generate(trio.orchestrator, asked))
+        await eventually(lambda: trio.draft.decode_count > 8)
+        await trio.draft.kill()
+        await trio.draft.restart()
+        completion = await completing
+    assert completion.token_ids == written_alone(written(), asked)
