@@ -39,11 +39,12 @@ class Branch:
     token_ids: list[int]
     chances: list[float]  # of its tokens from the base on, each if those before it are right
     unsent: list[tuple[int, int]]  # its last tokens, each with its confidence
+    survival: float  # the chance of all its tokens that the text has not decided
     is_over: bool = False  # nothing is to follow it
     is_taken: bool = False  # it is being extended
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A runner-up without a line."""
 
@@ -52,6 +53,7 @@ class _Waiting:
     token_id: int
     token_ids: Sequence[int]  # before it
     chances: Sequence[float]  # with its own
+    survival: float
 
 
 @dataclass(slots=True)
@@ -85,6 +87,8 @@ class RunnerUps:
         self._waiting = [
             each for each in self._waiting if each.position >= length and each.parent in live
         ]
+        for each in (*self._branches, *self._waiting):
+            each.survival = self._survival(each.chances)
 
     def adopt(self, text: Sequence[int]) -> Branch | None:
         """Return the runner-up line that a text goes on with, which becomes the line itself."""
@@ -112,12 +116,12 @@ class RunnerUps:
             if chance < self.split_chance or token_id == token_ids[-1]:
                 continue
             chances = [*before, chance]
-            if self._survival(chances) >= _HOPELESS:
+            if (survival := self._survival(chances)) >= _HOPELESS:
                 position = len(token_ids) - 1
-                waiting = _Waiting(line, position, token_id, token_ids[:-1], chances)
+                waiting = _Waiting(line, position, token_id, token_ids[:-1], chances, survival)
                 self._waiting.append(waiting)
         if len(self._waiting) > _MOST_WAITING:
-            self._waiting.sort(key=lambda each: -self._survival(each.chances))
+            self._waiting.sort(key=lambda each: -each.survival)
             del self._waiting[_MOST_WAITING:]
 
     def extend(self, branch: Branch, token_id: int, confidence: int, chances: Chances) -> None:
@@ -128,14 +132,16 @@ class RunnerUps:
         branch.token_ids.append(token_id)
         branch.unsent.append((token_id, confidence))
         self._wait(branch.number, branch.token_ids, branch.chances, chances[1:])
-        branch.chances.append(chances[0][1] if chances else UNKNOWN)
+        own = chances[0][1] if chances else UNKNOWN
+        branch.chances.append(own)
+        branch.survival *= own
 
     def take(self, until: int) -> Branch | None:
         """Return the runner-up line to extend next, at most to `until` tokens; None: no more pays.
 
         A runner-up that was waiting gets its line now; that costs a decode like any token.
         """
-        best = max(self._work(until), key=lambda each: self._survival(each.chances), default=None)
+        best = max(self._work(until), key=lambda each: each.survival, default=None)
         if isinstance(best, _Waiting):
             best = self._begin(best)
         if best is not None:
@@ -154,7 +160,7 @@ class RunnerUps:
             if not (each.is_over or each.is_taken) and len(each.token_ids) < until
         ]
         free += [each for each in self._waiting if each.position < until - 1]
-        return [each for each in free if self._survival(each.chances) > _HOPELESS]
+        return [each for each in free if each.survival > _HOPELESS]
 
     def _begin(self, waiting: _Waiting) -> Branch:
         self._waiting.remove(waiting)
@@ -166,11 +172,12 @@ class RunnerUps:
             token_ids=[*waiting.token_ids, waiting.token_id],
             chances=list(waiting.chances),
             unsent=[(waiting.token_id, int(255 * waiting.chances[-1]))],
+            survival=waiting.survival,
         )
         self._branches.append(branch)
         if len(self._branches) > _MOST_LINES:
             free = [each for each in self._branches if not each.is_taken and each is not branch]
-            self._branches.remove(min(free, key=lambda each: self._survival(each.chances)))
+            self._branches.remove(min(free, key=lambda each: each.survival))
         return branch
 
     def _survival(self, chances: Sequence[float]) -> float:

@@ -256,6 +256,8 @@ class Statistics:
     sources: tuple[SourceStatistics, ...] = ()
     accepted_prediction_token_count: int = 0  # of the request's prediction
     rejected_prediction_token_count: int = 0
+    forked_miss_count: int = 0  # tokens in which a draft that wrote several lines was wrong
+    foreseen_miss_count: int = 0  # and of them, those after which another of its lines went on
 
     @property
     def acceptance_rate(self) -> float | None:

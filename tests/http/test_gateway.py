@@ -206,13 +206,13 @@ async def test_a_bug_tells_the_client_an_id_and_nothing_else(
         ("/v1/completions", {"prompt": "a", "samplers": ["nonsense"]}, "samplers"),
         (
             "/v1/completions",
-            {"prompt": "a", "speculative": {"n_parallel": 4}},
-            "speculative.n_parallel",
+            {"prompt": "a", "speculative": {"n_parallel": 9}},
+            "n_parallel",
         ),
         (
             "/v1/completions",
-            {"prompt": "a", "speculative": {"p_split": 0.1}},
-            "speculative.p_split",
+            {"prompt": "a", "speculative": {"p_split": 1.5}},
+            "p_split",
         ),
         (
             "/v1/completions",

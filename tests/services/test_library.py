@@ -322,7 +322,7 @@ async def test_a_stream_is_refused_and_says_what_to_use(server: Server) -> None:
         ({"mirostat": 3}, "mirostat"),
         ({"prompt": {"a": 1}}, "prompt"),
         ({"speculative": {"n_max": 65}}, "n_max"),
-        ({"speculative": {"n_parallel": 4}}, "speculative.n_parallel"),
+        ({"speculative": {"n_parallel": 9}}, "n_parallel"),
         ({"seed": 2**70}, "seed"),
         ({"n_beams": 17}, "n_beams"),
     ],

@@ -65,6 +65,7 @@ PURE = (
     "outrider_cli.layouts",
     "outrider.engine.guesser",
     "draft_service.local_sources",
+    "draft_service.runner_ups",
 )
 PURE_OVER_PROTOBUF = (
     "outrider.descriptions",

@@ -19,7 +19,7 @@ from outrider.speculation import Policy, Speculation
 from tests.support.simulation import Faults, Models, Simulation, alone, known_estimates
 
 GPU = CostTable([(1, 0.0300), (64, 0.0300 + 0.0004 * 63)])
-TOKENS = 400
+TOKENS = 300
 
 
 def pair(acceptance: float, away: float, lines: int = 8, **changes: object) -> Models:
