@@ -87,8 +87,9 @@ class RunnerUps:
         self._waiting = [
             each for each in self._waiting if each.position >= length and each.parent in live
         ]
-        for each in (*self._branches, *self._waiting):
-            each.survival = self._survival(each.chances)
+        undecided: list[Branch | _Waiting] = [*self._branches, *self._waiting]
+        for item in undecided:
+            item.survival = self._survival(item.chances)
 
     def adopt(self, text: Sequence[int]) -> Branch | None:
         """Return the runner-up line that a text goes on with, which becomes the line itself."""

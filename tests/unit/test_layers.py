@@ -66,10 +66,12 @@ PURE = (
     "outrider.engine.guesser",
     "draft_service.local_sources",
     "draft_service.runner_ups",
+    "outrider.wire_checks",
 )
 PURE_OVER_PROTOBUF = (
     "outrider.descriptions",
     "outrider.wire",
+    "outrider.wire_runner_ups",
     "outrider.handshake",
     "orchestrator.request",
     "orchestrator.salts",
