@@ -24,6 +24,7 @@ _LOOKAHEAD = 48
 _HOPELESS = 0.02
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
 _WORTHWHILE_TOGETHER = 1.3  # where generations take turns: not all share every decode after all
+_ENOUGH = 0.6  # of a draft's length: a runner-up line so long is worth as much as a whole one
 _FORECAST_ROUNDS = 8
 _MOST_SHARING = 16.0
 _SLOWDOWN_SAMPLES = 4
@@ -173,7 +174,9 @@ class Control(ABC):
 
     def note_miss(self, left: int) -> None:
         """The line was wrong; `left` tokens of a runner-up line follow the text."""
-        self.estimates.runner_ups.note_miss(min(1.0, left / max(1, self.forecast.hit_length)))
+        self.estimates.runner_ups.note_miss(
+            min(1.0, left / max(1.0, _ENOUGH * self.forecast.hit_length))
+        )
 
     def note_unread(self, count: int, remaining: int) -> None:
         """The draft was not sent the last `count` tokens of the text; so many may still follow."""
