@@ -26,7 +26,7 @@ from tests.support.services import (
     toy,
     written_alone,
 )
-from tests.support.streams import DraftStream, line_after, opening
+from tests.support.streams import DraftStream, line_after, opening, session
 from tests.support.toy import NEVER, ToyModel
 
 TEXT = [0, 12, 40, 7]
@@ -195,18 +195,24 @@ async def test_the_sequences_of_runner_up_lines_end_with_the_stream(service: Mod
 
 async def test_runner_up_lines_evict_nobody() -> None:
     def small() -> ToyModel:
+        # A pool of four sequences: the line's, two for runner-up lines, and the other session's.
         return toy(
-            seed=1, eos_bias=NEVER, spread=0.7, sequence_count=1, layouts=(Layout(is_pool=True),)
+            seed=1,
+            eos_bias=NEVER,
+            spread=0.7,
+            context=600,
+            sequence_count=1,
+            layouts=(Layout(is_pool=True),),
         )
 
     heard = Heard()
     async with running(ModelProcess(DRAFT, small)) as service:
-        async with DraftStream(service, session_id=bytes(15) + b"\1", token_limit=4) as other:
+        async with DraftStream(service, session_id=session(99), token_limit=4) as other:
             await other.draft(1, 0, TEXT, 6)
         async with DraftStream(service, token_limit=4) as stream:
             await order(stream, 1, TEXT, 8)
             await listen(stream, heard, 1)
-        held = await asyncio.wrap_future(service.host.held_count(bytes(15) + b"\1"))
+        held = await asyncio.wrap_future(service.host.held_count(session(99)))
     assert held > 0
     assert_drafted(heard.lines[0], len(TEXT))
 

@@ -38,6 +38,12 @@ def test_the_likeliest_runner_up_gets_the_first_line() -> None:
     assert second.token_ids == [*TEXT, 11], "of two that are as likely the older one"
 
 
+def test_a_runner_up_behind_an_unlikely_token_waits() -> None:
+    lines, _ = drafted([(10, 0.2), (11, 0.15)], CLOSE)
+    first = lines.take(9)
+    assert first is not None and first.token_ids == [*TEXT, 11]
+
+
 def test_no_line_is_begun_that_is_too_unlikely_or_ends_where_it_begins() -> None:
     lines, _ = drafted(CLOSE, split=0.2)
     assert [lines.take(9) is not None for _ in range(3)] == [True, False, False]

@@ -14,7 +14,9 @@ import pytest
 
 from orchestrator.core import runner_ups
 from orchestrator.core.forecast import Conditions, forecasts
+from orchestrator.core.policies import control
 from outrider.costs import CostTable
+from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
 from tests.support.simulation import Faults, Models, Simulation, alone, known_estimates
 
@@ -76,6 +78,14 @@ def test_runner_up_lines_gain_where_the_draft_is_away(
     many = run(pair(acceptance, away), Speculation())
     assert many.rate >= least * one.rate
     assert one.misses == 0
+
+
+def test_a_line_at_hand_is_verified_though_a_plain_round_would_surely_keep_it() -> None:
+    estimates = known_estimates(pair(0.82, 0.05))
+    estimates.runner_ups.foreseen.value = 0.95
+    decides = control(Speculation(n_parallel=8), Rule.MATCH, estimates, 1.0)
+    assert decides.forecast.lines == 8
+    assert decides.choose([200] * 8, 8, 0.0, 100, True).count > 4
 
 
 def promised(models: Models, there: float) -> float:

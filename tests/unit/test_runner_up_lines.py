@@ -102,6 +102,31 @@ def test_a_new_base_ends_all_lines() -> None:
     assert (line.base, line.token_ids, line.line_count) == (4, [40, 41], 1)
 
 
+def test_a_late_piece_of_a_line_that_was_contradicted_is_no_line() -> None:
+    text = [*TEXT, 20]
+    line = received(frame(3, 10, 11, runner_ups=[fork(1, 0, 3, 20, 21)]))
+    assert line.compare(text).foreseen
+    line.add(frame(5, 12), text)
+    assert not line.compare([*text, 29]).foreseen
+    line.add(frame(6, 13, 14), [*text, 29])
+    assert line.end < 6, "its tokens are no one's"
+
+
+def test_a_line_falls_with_the_one_that_it_leaves() -> None:
+    line = received(frame(3, 10, 11, 12, runner_ups=[fork(1, 0, 4, 21, 22), fork(2, 1, 5, 32, 33)]))
+    assert not line.compare([*TEXT, 10, 41, 32]).foreseen
+    assert line.token_ids == []
+
+
+def test_nobody_counts_on_what_a_draft_with_several_lines_went_on_with() -> None:
+    text = [*TEXT, 10, 11]
+    line = received(frame(3, 10, 11, 12))
+    assert line.agreed(text, len(TEXT)) == len(TEXT)
+    alone = ReceivedLine()
+    alone.add(frame(3, 10, 11, 12), TEXT)
+    assert alone.agreed(text, len(TEXT)) == len(text)
+
+
 def test_without_a_wish_for_them_runner_up_lines_are_ignored_and_a_miss_ends_the_base() -> None:
     line = ReceivedLine()
     line.add(frame(3, 10, runner_ups=[fork(1, 0, 3, 20, 21)]), TEXT)
