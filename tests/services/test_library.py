@@ -323,6 +323,7 @@ async def test_a_stream_is_refused_and_says_what_to_use(server: Server) -> None:
         ({"prompt": {"a": 1}}, "prompt"),
         ({"speculative": {"n_max": 65}}, "n_max"),
         ({"speculative": {"n_parallel": 9}}, "n_parallel"),
+        ({"speculative": {"p_split": 1.5}}, "p_split"),
         ({"seed": 2**70}, "seed"),
         ({"n_beams": 17}, "n_beams"),
     ],
