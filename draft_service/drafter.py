@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from draft_service.local_sources import INSTEAD, PIECE, LocalSources
+from draft_service.runner_ups import Branch, RunnerUps
 from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.job import Step
 from outrider.engine.model import Row
 from outrider.messages import (
     MAX_DRAFT,
+    MAX_LINES,
     Frame,
     Order,
     Rule,
+    RunnerUp,
     SessionParameters,
     Span,
     check_room,
@@ -28,6 +31,9 @@ says how many."""
 
 _MOST_UNREAD = 64
 """Tokens that the model may be behind a line from elsewhere; more are read when it is sent."""
+
+_RIVALS = 2
+"""Runner-ups of a token that may get a line."""
 
 _PAUSE = Step((), 0)
 
@@ -47,6 +53,17 @@ class Held(Protocol):
         """Cut the session to what it shares with a text; return what is left to decode of it."""
 
 
+class Helper(Held, Protocol):
+    """What runner-up lines need besides."""
+
+    @property
+    def shares_cells(self) -> bool:
+        """Whether taking over a prefix copies nothing."""
+
+    def take_prefix(self, other: Any, wanted: Sequence[int]) -> None:
+        """Hold what another session of the stream holds of a text, where that is more."""
+
+
 class Line:
     """The committed text as last sent, and the tokens drafted after it.
 
@@ -59,19 +76,27 @@ class Line:
         self.base: int | None = None
         self._rule = rule
 
-    def follow(self, committed: Span, held: Sequence[int]) -> bool:
+    def follow(
+        self, committed: Span, held: Sequence[int], runner_ups: RunnerUps | None = None
+    ) -> bool:
         """Keep the line if it agrees with the committed text, else start over.
 
-        Returns whether it started over. `held` stands for the text when
-        there is no line yet. Raises PositionPastCache when the span starts
-        after what is known.
+        A runner-up line that agrees takes its place. Returns whether it started over. `held`
+        stands for the text when there is no line yet. Raises PositionPastCache when the span
+        starts after what is known.
         """
         known = self.token_ids if self.base is not None else held
         text = compose(known, committed)
+        runner_ups = runner_ups or RunnerUps()
         if self.base is not None and self._stays(text):
+            runner_ups.follow(text)
+            return False
+        if self.base is not None and (branch := runner_ups.adopt(text)):
+            self.token_ids = branch.token_ids
             return False
         self.token_ids = text
         self.base = len(text)
+        runner_ups.start_over(self.base)
         return True
 
     def _stays(self, text: list[int]) -> bool:
@@ -106,6 +131,18 @@ class Drafter:
         # Orders' text that the engine's thread has not taken yet.
         self._unread: deque[Span] = deque()
         self._clock = clock
+        # Under rejection a block is whole or nothing, and candidates are told of one line alone.
+        self._may_fork = opening.rule is not Rule.REJECTION and not opening.candidate_count
+        self._runner_ups = RunnerUps()
+        self._until = 0  # how far the lines may go, by the newest order
+        self._line_count = 1  # that are written at once, by the same
+        self._leases: dict[int, Any] = {}  # of the line's session, 0, and the helpers', by number
+        self._is_drafting = (
+            False  # an order is worked on: its frames take the runner-up lines along
+        )
+        self._sent_time = 0.0  # when a frame was last emitted
+        self.on_spare: Callable[[int], None] = lambda count: None
+        """Called in the engine's thread when so many helpers would have something to do."""
 
     def tell(self, committed: Span) -> None:
         """Note what an order says about the text, from any thread.
@@ -122,6 +159,15 @@ class Drafter:
         The last frame names the completed order and may be empty. A step without tokens decodes
         nothing: it lets others work. Raises PositionPastCache and ContextExhausted.
         """
+        self._is_drafting = True
+        try:
+            yield from self._draft(lease, order, emit)
+        finally:
+            self._is_drafting = False
+
+    def _draft(
+        self, lease: Held, order: Order, emit: Callable[[Frame], None]
+    ) -> Generator[Step, list[Row], None]:
         line = self._line
         check_room(order.committed.end, lease.capacity)
         restarted = self._follow(order.committed, lease)
@@ -129,6 +175,7 @@ class Drafter:
         until = min(order.draft_until, lease.capacity)
         if restarted:
             self._frames = FrameBuilder(line.base, line.base, self._clock)
+        self._begin_forking(lease, order, until)
         # Guesses of a replaced order that were not sent yet go out with these.
         frame = self._frames
         self._local.read()
@@ -145,8 +192,8 @@ class Drafter:
             if not guesses or not self._extend(guesses, order, emit):
                 break
             if not local and frame.due(order.frame_tokens) and len(line.token_ids) < until:
-                emit(frame.take())
-        emit(frame.take(order.number))
+                emit(self._take_frame())
+        emit(self._take_frame(order.number))
         if len(line.token_ids) - len(lease.held) > _MOST_UNREAD:
             yield from self._catch_up(lease)
 
@@ -157,9 +204,12 @@ class Drafter:
         frame = self._frames
         for guess in guesses:
             if frame.due(order.frame_tokens or MAX_DRAFT):
-                emit(frame.take())
+                emit(self._take_frame())
             self._line.token_ids.append(guess.token_id)
             frame.add(guess)
+            if self._line_count > 1:
+                self._runner_ups.note(self._line.token_ids, guess.chances)
+                self._wake_helpers()
             if guess.confidence < order.stop_below:
                 return False
             if self._ended():
@@ -175,10 +225,10 @@ class Drafter:
         if self._guess is None:
             return []
         if self._frames.is_urgent:
-            emit(self._frames.take())
+            emit(self._take_frame())
         rows = yield Step(lease.reconcile(line.token_ids, 1), 1)
         self._local.read()
-        guess = self._guess(rows[0], line.base, line.token_ids)
+        guess = self._guess(rows[0], line.base, line.token_ids, self._rivals)
         return [] if guess.doubtful else [guess]
 
     def _catch_up(self, lease: Held) -> Generator[Step, list[Row], None]:
@@ -197,9 +247,88 @@ class Drafter:
         """Follow the orders since the last one that started; say if the line restarted."""
         unread = [self._unread.popleft() for _ in range(len(self._unread))]
         spans = [span for span in unread if span.end <= lease.capacity]
-        restarts = [self._line.follow(span, lease.held) for span in (*spans, committed)]
+        before = self._runner_ups.number
+        restarts = [
+            self._line.follow(span, lease.held, self._runner_ups) for span in (*spans, committed)
+        ]
+        if not any(restarts) and self._runner_ups.number != before:
+            self._go_over(lease)
         self._local.follow(self._line.token_ids, committed.end)
         return any(restarts)
+
+    # --- runner-up lines ---
+
+    @property
+    def _rivals(self) -> int:
+        """How many runner-ups of a token to look at."""
+        return _RIVALS if self._line_count > 1 else 0
+
+    def _begin_forking(self, lease: Any, order: Order, until: int) -> None:
+        """Take note of how many lines an order wants, and let what is there be extended."""
+        is_possible = self._may_fork and self._guess is not None
+        is_possible = is_possible and order.line_count > 1 and lease.shares_cells
+        self._line_count = order.line_count if is_possible else 1
+        self._runner_ups.split_chance = order.split_chance
+        self._until, self._leases[0] = until, lease
+        if self._line_count > 1:
+            self._wake_helpers()
+
+    def _wake_helpers(self) -> None:
+        """Let as many helpers work as there are lines to extend."""
+        if count := min(self._line_count - 1, self._runner_ups.work_count(self._until)):
+            self.on_spare(count)
+
+    def _go_over(self, lease: Held) -> None:
+        """Go on with the runner-up line that the text took, and with what was read of it."""
+        branch, base = self._runner_ups.adopted, self._line.base
+        assert branch is not None and base is not None
+        position = len(branch.token_ids) - len(branch.unsent)
+        self._frames = FrameBuilder(base, position, self._clock, branch.number)
+        for token_id, confidence in branch.unsent:
+            self._frames.add(Guess(token_id, confidence))
+        self._read_along(lease, branch.token_ids)
+
+    def _read_along(self, lease: Any, text: Sequence[int]) -> None:
+        for other in self._leases.values():
+            lease.take_prefix(other, text)
+
+    def help(
+        self, number: int, lease: Helper, emit: Callable[[Frame], None]
+    ) -> Generator[Step, list[Row], None]:
+        """Extend runner-up lines, the likeliest first, for as long as one may go on.
+
+        Helpers are numbered from 1. Each has a session, which takes over what the others hold.
+        """
+        self._leases[number] = lease
+        while self._line_count > number:
+            branch = self._runner_ups.take(min(self._until, lease.capacity))
+            if branch is None:
+                break
+            yield from self._help_with(branch, lease)
+            is_due = self._clock() - self._sent_time >= FRAME_SECONDS
+            if not self._is_drafting and (is_due or self._runner_ups.unsent_count >= MAX_LINES):
+                emit(self._take_frame())
+        if not self._is_drafting and self._runner_ups.unsent_count:
+            emit(self._take_frame())
+
+    def _help_with(self, branch: Branch, lease: Helper) -> Generator[Step, list[Row], None]:
+        """Extend a runner-up line by a token."""
+        base = self._line.base
+        assert self._guess is not None and base is not None
+        self._read_along(lease, branch.token_ids)
+        try:
+            rows = yield Step(lease.reconcile(branch.token_ids, 1), 1)
+        finally:
+            branch.is_taken = False
+        guess = self._guess(rows[0], base, branch.token_ids, self._rivals)
+        if guess.doubtful or guess.token_id in self._ends:
+            branch.is_over = True
+        if not guess.doubtful:
+            self._runner_ups.extend(branch, guess.token_id, guess.confidence, guess.chances)
+
+    def _take_frame(self, completed: int = 0) -> Frame:
+        self._sent_time = self._clock()
+        return self._frames.take(completed, self._runner_ups.take_unsent())
 
     def _ended(self) -> bool:
         """Whether the line's own last token ends the text."""
@@ -211,8 +340,9 @@ class Drafter:
 class FrameBuilder:
     """Collects guesses until a frame is due."""
 
-    def __init__(self, base: int, position: int, clock: Callable[[], float]) -> None:
+    def __init__(self, base: int, position: int, clock: Callable[[], float], line: int = 0) -> None:
         self._base = base
+        self._line = line
         self._position = position
         self._clock = clock
         self._guesses: list[Guess] = []
@@ -232,7 +362,7 @@ class FrameBuilder:
             return False
         return bool(self._guesses) and self._clock() - self._first_time >= FRAME_SECONDS
 
-    def take(self, completed: int = 0) -> Frame:
+    def take(self, completed: int = 0, runner_ups: Sequence[RunnerUp] = ()) -> Frame:
         """Return the frame and start the next one."""
         guesses, position = self._guesses, self._position
         self._guesses, self._position = [], position + len(guesses)
@@ -245,4 +375,6 @@ class FrameBuilder:
             rows=[guess.row for guess in guesses if guess.row is not None],
             completed=completed,
             candidates=[guess.candidates for guess in guesses if guess.candidates],
+            line=self._line,
+            runner_ups=runner_ups,
         )

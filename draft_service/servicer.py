@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from draft_service.drafter import Drafter
+from draft_service.helpers import Helpers
 from draft_service.local_sources import INSTEAD, LocalSources, calibrations
 from outrider import wire
 from outrider.engine.guesser import guesser
@@ -27,6 +28,7 @@ from outrider.errors import (
 )
 from outrider.messages import (
     MAX_DRAFT,
+    MAX_LINES,
     VOCABULARY_SLACK,
     Frame,
     Order,
@@ -41,6 +43,7 @@ from outrider.model_service.servicer import (
     run_stream,
     write_spent,
 )
+from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
 from outrider.v1 import draft_service_pb2_grpc as stubs
 
@@ -74,6 +77,13 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         self._model = loaded.model
         self._ends = loaded.model.describe().vocabulary.end_token_ids
 
+    def description(self) -> common.GetModelResponse:
+        response = super().description()
+        assert self._model is not None
+        if self._model.describe().layout.is_pool:
+            response.parallel_line_count = MAX_LINES
+        return response
+
     async def Draft(
         self, request_iterator: AsyncIterator[messages.DraftRequest], context: Context
     ) -> None:
@@ -97,7 +107,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         try:
             await run_stream(owner, stream.read(requests), stream.answer(write))
         finally:
-            stream.close()
+            stream.end()
             self.release(opening.session_id, owner)
 
 
@@ -124,6 +134,8 @@ class _DraftStream:
         self._has_room = asyncio.Event()  # whether few enough answers wait to be written
         self._has_room.set()
         self._loop = asyncio.get_running_loop()
+        self._helpers = Helpers(host, opening, self._help)
+        drafter.on_spare = self._helpers.wake
 
     async def read(self, requests: AsyncIterator[messages.DraftRequest]) -> None:
         """Start every order; end when the client does."""
@@ -165,6 +177,14 @@ class _DraftStream:
 
         return self._drafter.draft(lease, order, emit)
 
+    def _help(self, number: int, lease: Lease) -> Any:
+        """Write runner-up lines. Their decodes are the line's own, mostly: no time is told."""
+
+        def emit(frame: Frame) -> None:
+            self._post(wire.write_frame(frame))
+
+        return self._drafter.help(number, lease, emit)
+
     def _outcome(
         self, number: int, ticket: Ticket, error: BaseException | None
     ) -> messages.DraftResponse | BaseException | None:
@@ -197,6 +217,11 @@ class _DraftStream:
             await write(item)
             if self._outbox.qsize() < _MOST_UNREAD:
                 self._has_room.set()
+
+    def end(self) -> None:
+        """Stop for good; the runner-up lines are no one's."""
+        self.close()
+        self._helpers.close()
 
     def close(self) -> None:
         """Stop what is in flight."""

@@ -132,7 +132,7 @@ class SpeculativeFields(Body):
     verification: Literal["block", "token"] | None = None
     drafters: ListOf[str] | None = None
     n_parallel: Int32 | None = None
-    p_split: float | None = None
+    p_split: Float32 | None = None
 
 
 class ContentPart(Body):
@@ -413,16 +413,14 @@ def _overflow(fields: GenerationFields) -> messages.ContextOverflow | None:
 
 def _speculative(fields: GenerationFields) -> messages.SpeculativeOptions:
     parsed = fields.speculative or SpeculativeFields()
-    if parsed.n_parallel not in (None, 1):
-        raise InvalidRequest("speculative.n_parallel", "must be 1: drafts are no trees yet")
-    if parsed.p_split not in (None, 0):
-        raise InvalidRequest("speculative.p_split", "must be 0: drafts are no trees yet")
     known: dict[str, Any] = {
         "enabled": parsed.enabled,
         "n_max": fields.dotted_n_max if parsed.n_max is None else parsed.n_max,
         "n_min": fields.dotted_n_min if parsed.n_min is None else parsed.n_min,
         "p_min": fields.dotted_p_min if parsed.p_min is None else parsed.p_min,
         "run_ahead": parsed.run_ahead,
+        "n_parallel": parsed.n_parallel,
+        "p_split": parsed.p_split,
         "drafters": fields.drafters if parsed.drafters is None else parsed.drafters,
     }
     return messages.SpeculativeOptions(

@@ -16,6 +16,7 @@ from orchestrator.core.estimates import (
     Mean,
     OwnDraftEstimates,
     PairEstimates,
+    RunnerUpEstimates,
 )
 from orchestrator.core.leasing import Offer, choose
 from orchestrator.peers import Hosted, Peer
@@ -23,7 +24,7 @@ from orchestrator.streams import SessionStream
 from outrider import handshake, logs
 from outrider.costs import CostTable, Point
 from outrider.errors import VocabularyMismatch
-from outrider.messages import PeerState, Rule, SessionParameters
+from outrider.messages import MAX_LINES, PeerState, Rule, SessionParameters
 from outrider.speculation import MODEL
 from outrider.trees import MAX_LEAVES
 from outrider.v1 import common_pb2 as common
@@ -357,10 +358,17 @@ def _with_draft(of_target: PairEstimates, target: Peer, draft: DraftPeer) -> Pai
         estimates.loaded_token_time = costs[0].seconds
         estimates.is_roughly_loaded = draft.model.rough_decode_costs
         estimates.read_time = Mean(costs[-1].seconds / costs[-1].rows)
+        estimates.runner_ups = _runner_ups(draft.model, CostTable(costs))
     if target.model is not None:
         estimates.same_host = shares_cores(target.model, draft.model)
         estimates.takes_turns = _take_turns(target.model, draft.model)
     return estimates
+
+
+def _runner_ups(model: common.GetModelResponse, costs: CostTable) -> RunnerUpEstimates:
+    """Return what is known of a draft's runner-up lines: how many, and what rows beside cost."""
+    lines = max(1, min(MAX_LINES, model.parallel_line_count))
+    return RunnerUpEstimates(lines, max(1.0, costs.seconds(lines) / costs.seconds(1)))
 
 
 def shares_cores(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:

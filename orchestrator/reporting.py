@@ -184,6 +184,8 @@ def statistics(
         draft_time=_engine_time(timings.draft),
         wire_byte_count=byte_count,
         draft_fault_count=counts.draft_faults,
+        forked_miss_count=counts.misses,
+        foreseen_miss_count=counts.foreseen,
         target_fault_count=counts.target_faults,
         verify_network_duration=duration(timings.verify_network),
         draft_network_duration=duration(timings.draft_network),

@@ -219,7 +219,7 @@ def _read_speculation(
     """Return the request's options over the orchestrator's own."""
     known = {
         name: getattr(options, name)
-        for name in ("enabled", "n_max", "n_min", "p_min", "run_ahead")
+        for name in ("enabled", "n_max", "n_min", "p_min", "run_ahead", "n_parallel", "p_split")
         if options.HasField(name)
     }
     if options.policy:

@@ -7,7 +7,7 @@ of p), Daliri et al. 2408.07978 (the Gumbel race as a coupling).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +56,12 @@ class Distribution:
         The winner maximises log weight + Gumbel noise, ties to the lowest id.
         The margin is infinite when nobody else runs.
         """
+        return lead(self.finish(seed, stream, position, 2))
+
+    def finish(self, seed: int, stream: int, position: int, count: int) -> list[tuple[int, float]]:
+        """Return the first `count` ids of the same race at most, with what they scored."""
         if len(self.token_ids) == 1:
-            return int(self.token_ids[0]), float("inf")
+            return [(int(self.token_ids[0]), 0.0)]
         u = noise.uniforms(seed, stream, position, self.token_ids)
         # In place, as in `noise.uniforms`.
         waits = np.log(u, out=u)
@@ -65,11 +69,20 @@ class Distribution:
         with np.errstate(divide="ignore"):
             scores = np.log(self.weights)
         scores -= waits
-        best = scores.max()
-        ties = np.flatnonzero(scores == best)
-        winner = ties[self.token_ids[ties].argmin()]
-        scores[winner] = -np.inf
-        return int(self.token_ids[winner]), float(best - scores.max())
+        first = []
+        for _ in range(min(count, len(scores))):
+            best = scores.max()
+            ties = np.flatnonzero(scores == best)
+            winner = ties[self.token_ids[ties].argmin()]
+            scores[winner] = -np.inf
+            first.append((int(self.token_ids[winner]), float(best)))
+        return first
+
+
+def lead(first: Sequence[tuple[int, float]]) -> tuple[int, float]:
+    """Return the winner of a race and its margin, by the first two to finish."""
+    (winner, score), *others = first
+    return winner, score - others[0][1] if others else float("inf")
 
 
 def certain(token_id: int) -> Distribution:

@@ -30,6 +30,12 @@ MAX_BEAMS = 16
 MAX_CANDIDATES = 16
 """Candidates reported for one position at most."""
 
+MAX_LINES = 8
+"""Lines that a draft keeps for one session at most, the one it would write by itself included."""
+
+MAX_PIECES = 64
+"""Pieces of runner-up lines in one frame at most; with MAX_LINES tokens each on average."""
+
 Candidates = Sequence[tuple[int, float]]
 """The most probable token ids of a position and their probabilities, in falling order."""
 
@@ -213,6 +219,23 @@ class Order:
     draft_until: int
     frame_tokens: int = 0  # at most; 0 leaves it to the draft
     stop_below: int = 0  # a token less sure than this is the last one; in units of a confidence
+    line_count: int = 1  # lines that the draft may keep, runner-up lines included
+    split_chance: float = 0.0  # of a runner-up to be right, from which it gets a line
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """From the draft: a piece of a line that it writes in case another one is wrong.
+
+    That is what follows where line `parent` has another token than this one at `fork`.
+    """
+
+    line: int  # its number, above its parent's; the line that starts over has 0
+    parent: int
+    fork: int  # the position of its first token
+    position: int  # and of the first one of this piece
+    token_ids: Sequence[int]
+    confidences: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +244,8 @@ class Frame:
 
     `rows` has the row of every token under the rejection rule and is empty
     otherwise; `candidates` is empty unless the session asks for them.
-    `completed` is the order that ends here, or 0.
+    `completed` is the order that ends here, or 0. `line` is the number of the line that its
+    tokens are of: 0, or that of the runner-up line which the text went on with.
     """
 
     base: int
@@ -231,6 +255,8 @@ class Frame:
     rows: Sequence[Distribution] = ()
     completed: int = 0
     candidates: Sequence[Candidates] = ()
+    line: int = 0
+    runner_ups: Sequence[RunnerUp] = ()
 
 
 @dataclass(frozen=True, slots=True)

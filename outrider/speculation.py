@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from outrider.errors import InvalidRequest
-from outrider.messages import MAX_DRAFT, Rule
+from outrider.messages import MAX_DRAFT, MAX_LINES, Rule
 
 
 class Policy(Enum):
@@ -53,6 +53,8 @@ class Speculation:
     p_min: float = 0.0  # drafting stops at a token less probable than this to the draft
     run_ahead: bool | None = None  # draft while the target verifies; None is as it pays
     policy: Policy = Policy.MEASURED
+    n_parallel: int | None = None  # lines that a draft writes at once; None is as it pays
+    p_split: float = 0.02  # the chance of a second choice from which it gets a line of its own
     verification: Verification = Verification.BLOCK  # matters under the rejection rule alone
     drafters: frozenset[str] | None = None  # None: all, or the model where the policy pins lengths
 
@@ -65,6 +67,10 @@ class Speculation:
             raise InvalidRequest("drafters", f"{unknown[0]!r} is none of {', '.join(DRAFTERS)}")
         if not 0.0 <= self.p_min <= 1.0:
             raise InvalidRequest("p_min", f"must be in [0, 1], not {self.p_min}")
+        if self.n_parallel is not None and not 1 <= self.n_parallel <= MAX_LINES:
+            raise InvalidRequest("n_parallel", f"must be in [1, {MAX_LINES}]")
+        if not 0.0 <= self.p_split <= 1.0:
+            raise InvalidRequest("p_split", f"must be in [0, 1], not {self.p_split}")
 
     def check_rule(self, rule: Rule) -> None:
         """Raise InvalidRequest for options that would bias an acceptance rule.

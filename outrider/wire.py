@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from outrider import wire_checks
 from outrider.distribution import MAX_WEIGHT, Distribution
 from outrider.errors import InvalidRequest
 from outrider.messages import (
@@ -21,6 +22,7 @@ from outrider.messages import (
     MAX_CONTINUED,
     MAX_DRAFT,
     MAX_GATHER_MS,
+    MAX_LINES,
     MAX_TOP_LOGPROBS,
     NO_OWN_TOKENS,
     NOTHING_DROPPED,
@@ -51,6 +53,11 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import orchestrator_service_pb2 as orchestrator
 from outrider.v1 import target_service_pb2 as target
+from outrider.wire_checks import within
+from outrider.wire_runner_ups import read_runner_ups, write_runner_up
+
+at_least, read_ids = wire_checks.at_least, wire_checks.read_ids
+"""What others need of the checks beside the messages."""
 
 SESSION_ID_BYTES = 16
 IDENTITY_BYTES = 32  # of a model: a SHA-256
@@ -171,8 +178,8 @@ def read_opening(message: common.OpenSession) -> SessionParameters:
         token_limit=at_least("token_limit", message.token_limit, 0),
         vocabulary=at_least("vocabulary_token_count", message.vocabulary_token_count, 1),
         candidate_count=_read_candidate_count(message.candidate_count),
-        min_probability=_within("draft_min_probability", message.draft_min_probability, 0, 1),
-        min_ratio=_within("draft_min_ratio", message.draft_min_ratio, 0, np.inf),
+        min_probability=within("draft_min_probability", message.draft_min_probability, 0, 1),
+        min_ratio=within("draft_min_ratio", message.draft_min_ratio, 0, np.inf),
         logprobs=read_logprob_options(message.logprobs) if message.HasField("logprobs") else None,
         dropped=_read_dropped(message),
         model=read_reference(message.model),
@@ -254,15 +261,6 @@ def write_logprob_options(options: LogprobOptions | None) -> common.LogprobOptio
     return common.LogprobOptions(top_count=options.top_count, after_sampling=options.after_sampling)
 
 
-def read_ids(field: str, token_ids: Sequence[int], size: int) -> list[int]:
-    """Return token ids, every one in [0, size)."""
-    ids = list(token_ids)
-    if ids and not (min(ids) >= 0 and max(ids) < size):
-        wrong = next(i for i in ids if not 0 <= i < size)
-        raise InvalidRequest(field, f"token id {wrong} is outside [0, {size})")
-    return ids
-
-
 def read_tokenized(message: target.TokenizeResponse, count: int, size: int) -> list[list[int]]:
     """Return the ids of each of `count` texts, every id in [0, size)."""
     if len(message.texts) != count:
@@ -296,7 +294,11 @@ def read_order(message: draft.DraftOrder, size: int) -> Order:
     stop_below = message.stop_below_confidence
     if not 0 <= stop_below <= 255:
         raise InvalidRequest("stop_below_confidence", "must be in [0, 255]")
-    return Order(number, span, until, frame_tokens, stop_below)
+    lines = message.parallel_line_count
+    if not 0 <= lines <= MAX_LINES:
+        raise InvalidRequest("parallel_line_count", f"must be in [0, {MAX_LINES}]")
+    split = within("split_probability", message.split_probability, 0, 1)
+    return Order(number, span, until, frame_tokens, stop_below, max(1, lines), split)
 
 
 def write_order(order: Order) -> draft.DraftRequest:
@@ -308,6 +310,8 @@ def write_order(order: Order) -> draft.DraftRequest:
             draft_until=order.draft_until,
             frame_token_count=order.frame_tokens,
             stop_below_confidence=order.stop_below,
+            parallel_line_count=order.line_count if order.line_count > 1 else 0,
+            split_probability=order.split_chance,
         )
     )
 
@@ -330,6 +334,8 @@ def read_frame(message: draft.DraftResponse, size: int) -> Frame:
         ],
         completed=message.completed_order,
         candidates=_read_candidates(frame.candidates, size, len(frame.token_ids)),
+        line=at_least("line", frame.line, 0),
+        runner_ups=read_runner_ups(frame, size),
     )
 
 
@@ -348,6 +354,8 @@ def write_frame(frame: Frame) -> draft.DraftResponse:
                 for row in frame.rows
             ],
             candidates=_write_candidates(frame.candidates),
+            line=frame.line,
+            runner_up_lines=map(write_runner_up, frame.runner_ups),
         ),
         completed_order=frame.completed,
     )
@@ -578,16 +586,3 @@ def write_time(
         step_count=steps,
         own_draft_us=int(1e6 * own_draft),
     )
-
-
-def _within(field: str, value: float, least: float, most: float) -> float:
-    if not least <= value <= most:
-        raise InvalidRequest(field, f"must be in [{least}, {most}], not {value}")
-    return value
-
-
-def at_least(field: str, value: int, minimum: int) -> int:
-    """Return a value; raise InvalidRequest for one below the minimum."""
-    if value < minimum:
-        raise InvalidRequest(field, f"must be at least {minimum}, not {value}")
-    return value

@@ -41,6 +41,20 @@ class DraftingOptions:
             show_default="measured",
         ),
     ] = None
+    n_parallel: Annotated[
+        int | None,
+        typer.Option(
+            help="Let the draft write so many lines at once, 1 to 8.", show_default="as it pays"
+        ),
+    ] = None
+    p_split: Annotated[
+        float | None,
+        typer.Option(
+            "--p-split",
+            help="Give a second choice a line from this chance on.",
+            show_default="0.02",
+        ),
+    ] = None
     verification: Annotated[
         Literal["block", "token"] | None,
         typer.Option(
@@ -71,6 +85,8 @@ class DraftingOptions:
             "n_max": self.n_max,
             "n_min": self.n_min,
             "p_min": self.p_min,
+            "n_parallel": self.n_parallel,
+            "p_split": self.p_split,
             "run_ahead": None if self.run_ahead is None else self.run_ahead == "on",
             "policy": Policy(self.policy) if self.policy else None,
             "verification": Verification(self.verification) if self.verification else None,

@@ -174,6 +174,7 @@ def statistics_lines(transcript: Transcript, status: Status, speedup: Speedup) -
         *_time(numbers),
         _labelled("target", _engine(numbers.target_time, status.peer("target"))),
         _labelled("draft", _engine(numbers.draft_time, status.peer("draft"))),
+        *_foreseen(numbers),
         *_faults(numbers),
         _labelled("speed-up", _speedup(speedup)),
         _labelled("seed", seed),
@@ -304,6 +305,14 @@ def _faults(numbers: Statistics) -> list[Line]:
     if not draft and not target:
         return []
     return [_labelled("mended", f"draft {_count(draft, 'time')}, target {_count(target, 'time')}")]
+
+
+def _foreseen(numbers: Statistics) -> list[Line]:
+    """Return a line only when the draft wrote several lines and was wrong."""
+    if not numbers.forked_miss_count:
+        return []
+    foreseen, misses = numbers.foreseen_miss_count, numbers.forked_miss_count
+    return [_labelled("foreseen", f"{foreseen} of {misses} wrong draft tokens")]
 
 
 def _seconds(value: float) -> str:

@@ -12,7 +12,7 @@ from outrider.messages import MAX_DRAFT, Frame, Order
 _SPARE = 16
 """Messages that every order is good for besides one for each token it may bring."""
 
-_MOST_MESSAGES = 4 * (MAX_DRAFT + _SPARE)
+_MOST_MESSAGES = 4 * (MAX_DRAFT + _SPARE)  # a draft gathers what it has of runner-up lines
 """Orders that go unanswered add up to no more than this."""
 
 _MOST_MISSING = 4
@@ -31,12 +31,15 @@ class Allowance:
         self._newest_order = 0
         self._messages = _SPARE
         self._missing = 0
+        self._forks = False  # runner-up lines were asked for
 
     def note_order(self, order: Order) -> None:
         """Take note of an order before it is sent."""
         self._horizon = max(self._horizon, order.draft_until)
         self._newest_order = order.number
-        asked = max(0, order.draft_until - order.committed.end) + _SPARE
+        # A line that is complete may be followed by messages of runner-up lines alone.
+        asked = max(0, order.draft_until - order.committed.end) * order.line_count + _SPARE
+        self._forks |= order.line_count > 1
         self._messages = min(_MOST_MESSAGES, self._messages + asked)
 
     def take_message(self, completed_order: int) -> None:
@@ -54,6 +57,12 @@ class Allowance:
             raise InvalidRequest("token_ids", f"up to {end}, ordered up to {self._horizon}")
         if frame.token_ids:
             self._missing = 0
+        for piece in frame.runner_ups:
+            last = piece.position + len(piece.token_ids)
+            if not self._forks:
+                raise InvalidRequest("runner_up_lines", "were not asked for")
+            if last > self._horizon:
+                raise InvalidRequest("token_ids", f"up to {last}, ordered up to {self._horizon}")
 
     def take_missing(self, held_count: int) -> None:
         """Take note that the text is not held. Raises InvalidRequest when that continues."""

@@ -24,6 +24,7 @@ _LOOKAHEAD = 48
 _HOPELESS = 0.02
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
 _WORTHWHILE_TOGETHER = 1.3  # where generations take turns: not all share every decode after all
+_ENOUGH = 0.6  # of a draft's length: a runner-up line so long is worth as much as a whole one
 _FORECAST_ROUNDS = 8
 _MOST_SHARING = 16.0
 _SLOWDOWN_SAMPLES = 4
@@ -176,6 +177,12 @@ class Control(ABC):
         self._orders = [order for order in self._orders if order[0] > length]
         if self._orders:
             self._due = self._first_due(self._orders[0][1])
+
+    def note_miss(self, left: int) -> None:
+        """The line was wrong; `left` tokens of a runner-up line follow the text."""
+        self.estimates.runner_ups.note_miss(
+            min(1.0, left / max(1.0, _ENOUGH * self.forecast.hit_length))
+        )
 
     def note_unread(self, count: int, remaining: int) -> None:
         """The draft was not sent the last `count` tokens of the text; so many may still follow."""
@@ -434,9 +441,15 @@ class Control(ABC):
             run_ahead = False
         alone, *others = forecasts(conditions, self.speculation.n_max, run_ahead)
         best = max(others, key=lambda each: each.rate, default=alone)
+        if run_ahead is not False and self.rule is not Rule.REJECTION:
+            best = self._with_runner_ups(best, conditions)
         takes_part = estimates.takes_turns and estimates.generation_count > 1
         worthwhile = _WORTHWHILE_TOGETHER if takes_part else _WORTHWHILE
         return best if best.rate > worthwhile * alone.rate else alone
+
+    def _with_runner_ups(self, best: Forecast, _: Conditions) -> Forecast:
+        """Return the best mode, with runner-up lines where they pay."""
+        return best
 
     def rounds_ahead(self, count: int) -> int:
         """Return how many rounds of `count` tokens may be at the target beside the oldest.

@@ -39,6 +39,13 @@ class Counts:
     draft_faults: int = 0  # streams lost, text not held, answers too late
     target_faults: int = 0  # streams lost, text not held
     sources: dict[str, SourceCounts] = field(default_factory=dict)  # by name
+    misses: int = 0  # of a draft that wrote runner-up lines
+    foreseen: int = 0  # and of them, those after which the text went on with such a line
+
+    def note_miss(self, foreseen: bool) -> None:
+        """Count a token in which a draft that wrote runner-up lines differed from the text."""
+        self.misses += 1
+        self.foreseen += foreseen
 
     def note_draft(self, drafted: int, accepted: int) -> None:
         """Count one verified draft."""

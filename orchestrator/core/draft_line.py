@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.core.line_part import LinePart
 from outrider.distribution import Distribution
-from outrider.messages import Candidates, Frame
+from outrider.messages import Candidates, Frame, RunnerUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +37,67 @@ class Compared:
 
     `decided` are the confidences of the tokens compared for the first time.
     All of them agree, but for the last one if there is a `mismatch`, which is
-    its position.
+    its position. Where it was foreseen, the text goes on with a runner-up line; `after` are
+    the confidences of its tokens that the text has already, behind the correction.
     """
 
     decided: Sequence[int] = ()
     mismatch: int | None = None
     is_news: bool = True  # False for a frame of a line that is over
+    foreseen: bool = False
+    after: Sequence[int] = ()
+    left: Sequence[int] = ()  # and of those that follow the text
+
+
+_MOST_LINES = 64
+"""Lines of a base that are kept at most."""
+
+
+_MOST_GONE = 256
 
 
 class ReceivedLine:
-    """Tokens from `start` on, of the newest base."""
+    """Tokens from `start` on, of the newest base, and the lines that leave them.
+
+    The text decides which of the lines goes on: the others are kept until it contradicts them.
+    """
 
     def __init__(self) -> None:
         self.base = -1  # the text that the line continues, by its length; -1 before the first frame
-        self.start = 0  # the position of the first token that is kept
-        # From `start` on without a gap; the lists below have one entry each.
-        self.token_ids: list[int] = []
-        self.confidences: list[int] = []
-        self.rows: list[Distribution] = []
-        self.candidates: list[Candidates] = []
+        self.may_fork = False  # the draft was asked for runner-up lines: it may have changed over
+        self._part = LinePart(
+            0
+        )  # of the line that the text goes on with; empty where there is none
+        self._number = 0  # of that line
+        self._parts: dict[int, LinePart] = {0: self._part}  # of all lines, by number
+        self._gone: dict[int, None] = {}  # numbers of lines that were contradicted, the latest ones
         self._dead = -1  # frames of this base or an older one are of a line that was left
-        self._compared = 0  # the position up to which it was compared with the text
-        self._early: dict[int, int] = {}  # by position: tokens before a gap, not yet compared
+        self._is_lost = False  # no line is known that the text goes on with, but one may come
+
+    @property
+    def start(self) -> int:
+        """The position of the first token that is kept."""
+        return self._part.start
 
     @property
     def end(self) -> int:
         """The position after the last token."""
-        return self.start + len(self.token_ids)
+        return self._part.end
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens from `start` on, without a gap."""
+        return self._part.token_ids
+
+    @property
+    def confidences(self) -> list[int]:
+        """One for each of them."""
+        return self._part.confidences
+
+    @property
+    def line_count(self) -> int:
+        """Lines that are kept, those that were contradicted lately included."""
+        return len(self._parts)
 
     def add(self, frame: Frame, committed: Sequence[int]) -> Compared:
         """Take in a frame; older bases, repeats and dropped lines change nothing."""
@@ -70,55 +105,106 @@ class ReceivedLine:
             return Compared(is_news=False)
         if frame.base > self.base:
             self.base = frame.base
-            self._early.clear()
             self._begin(frame.position)
-        if frame.position > self.end:
-            # A frame between was lost: what follows it stands as long as what came before does.
-            self._early.update(enumerate(self.token_ids, self.start))
-            self._begin(frame.position)
-        self._early.update(zip(range(frame.position, self.start), frame.token_ids, strict=False))
-        fresh = max(0, self.end - frame.position)
-        count = len(frame.token_ids)
-        self.token_ids += frame.token_ids[fresh:]
-        known = frame.confidences[:count]
-        self.confidences += [*known, *bytes(count - len(known))][fresh:]
-        self.rows += frame.rows[fresh:]
-        self.candidates += frame.candidates[fresh:]
+        part = self._part_of(frame, committed)
+        part.add(frame.position, frame.token_ids, frame.confidences, frame.candidates, frame.rows)
+        for piece in frame.runner_ups:
+            self._add_runner_up(piece, committed)
+        if self._is_lost:
+            return Compared(self._find(committed) or (), is_news=not self._is_lost)
         return self.compare(committed)
 
+    def _part_of(self, frame: Frame, committed: Sequence[int]) -> LinePart:
+        """Return the line that a frame's tokens are of; one that nobody spoke of is a new one."""
+        if frame.line not in self._parts:
+            if len(self._parts) >= _MOST_LINES:
+                self._forget_contradicted(committed)
+            if frame.line in self._gone or len(self._parts) >= _MOST_LINES:
+                return LinePart(frame.position)
+            self._parts[frame.line] = LinePart(frame.position)
+        return self._parts[frame.line]
+
+    def _add_runner_up(self, piece: RunnerUp, committed: Sequence[int]) -> None:
+        """Take in a piece of a runner-up line.
+
+        A new one is ignored without its first token, where too many are known, and where its parent
+        is not: unless the text has decided where it leaves that, which may be why nobody does.
+        """
+        part = self._parts.get(piece.line)
+        if part is None:
+            if len(self._parts) >= _MOST_LINES:
+                self._forget_contradicted(committed)
+            parent = self._parts.get(piece.parent)
+            is_known = parent is not None or piece.fork < len(committed)
+            is_known &= piece.position == piece.fork and piece.line not in self._gone
+            if not (self.may_fork and is_known) or len(self._parts) >= _MOST_LINES:
+                return
+            part = LinePart(piece.position, piece.fork, parent)
+            self._parts[piece.line] = part
+        part.add(piece.position, piece.token_ids, piece.confidences)
+
     def _begin(self, position: int) -> None:
-        self.start = position
-        self.token_ids, self.confidences = [], []
-        self.rows, self.candidates = [], []
-        self._compared = position
+        """Begin with a line of the base, or with none."""
+        self._number, self._part = 0, LinePart(position)
+        self._parts, self._gone = {0: self._part}, {}
+        self._is_lost = False
 
     def compare(self, committed: Sequence[int]) -> Compared:
-        """Drop the line, and its base for good, at its first mismatch with the text."""
-        for position in sorted(self._early):
-            if position < len(committed) and self._early.pop(position) != committed[position]:
-                self.drop()
-                return Compared(mismatch=position)
-        first = self._compared - self.start
-        self._compared = max(self._compared, min(self.end, len(committed)))
-        for i in range(first, self._compared - self.start):
-            if self.token_ids[i] != committed[self.start + i]:
-                decided = self.confidences[first : i + 1]
-                self.drop()
-                return Compared(decided, self.start + i)
-        return Compared(self.confidences[first : self._compared - self.start])
+        """Go over to a runner-up line at the line's first mismatch with the text.
+
+        Where there is none, and none may come, the line is dropped, and its base for good.
+        """
+        decided, mismatch = self._part.compare(committed)
+        if mismatch is None:
+            return Compared(decided)
+        if not self.may_fork:
+            self.drop()
+            return Compared(decided, mismatch)
+        self._is_lost, self._part = True, LinePart(self.start)
+        after = self._find(committed)
+        left = self.confidences[self.after(len(committed))] if after is not None else ()
+        return Compared(decided, mismatch, True, after is not None, after or (), left)
+
+    def _find(self, committed: Sequence[int]) -> Sequence[int] | None:
+        """Take the line that the text goes on with, if there is one.
+
+        Returns the confidences of its tokens that the text has. Of two that agree with it, the
+        one was the draft's first choice where the other leaves it. What the text contradicts is
+        forgotten; what leaves such a line before that keeps hold of it.
+        """
+        length = len(committed)
+        near = sorted(n for n, part in self._parts.items() if part.fork < length < part.end + 1)
+        found = next((n for n in near if self._parts[n].agrees(committed, length)), None)
+        if found is None:
+            return None
+        self._forget_contradicted(committed)
+        self._number, self._part, self._is_lost = found, self._parts[found], False
+        self._part.parent = None
+        decided, _ = self._part.compare(committed)
+        return decided
+
+    def _forget_contradicted(self, committed: Sequence[int]) -> None:
+        """Forget the lines that the text contradicts; what still comes of them is ignored."""
+        length = len(committed)
+        over = [n for n, part in self._parts.items() if not part.agrees(committed, length)]
+        for number in over:
+            del self._parts[number]
+        self._gone = dict.fromkeys([*self._gone, *over][-_MOST_GONE:])
 
     def drop(self) -> None:
         """Forget the line; later frames of its base are ignored."""
         self._dead = max(self._dead, self.base)
-        self._early.clear()
         self._begin(self.start)
 
     def agreed(self, committed: Sequence[int], sent: int) -> int:
         """Return how much of the committed text the draft has, by what it was sent and drafted.
 
-        Behind a gap in its frames nobody knows what it drafted.
+        Behind a gap in its frames nobody knows what it drafted, nor with which of its lines it
+        went on behind what it was sent.
         """
-        return sent if self.start > sent else max(sent, min(len(committed), self.end))
+        if self.may_fork or self.start > sent:
+            return sent
+        return max(sent, min(len(committed), self.end))
 
     def after(self, length: int) -> slice:
         """Return where the guesses for positions `length` and later are."""
@@ -126,7 +212,7 @@ class ReceivedLine:
 
     def line_after(self, length: int) -> Line:
         """Return the guesses for positions `length` and later."""
-        part = self.after(length)
+        part, known = self.after(length), self._part
         return Line(
-            self.token_ids[part], self.confidences[part], self.rows[part], self.candidates[part]
+            known.token_ids[part], known.confidences[part], known.rows[part], known.candidates[part]
         )

@@ -126,13 +126,14 @@ class DraftProgress:
         self.known_length = min(self.known_length, count)
         self.line.drop()
 
-    def extend(self, committed: Sequence[int], until: int) -> Span:
-        """Order the line up to `until`; return what the draft has to be sent of the text."""
+    def extend(self, committed: Sequence[int], until: int, line_count: int = 1) -> Span:
+        """Order `line_count` lines up to `until`; return what has to be sent of the text."""
         position = self.line.agreed(committed, self.known_length)
         self.order += 1
         self.known_length = self.ordered_length = len(committed)
         self.ordered_until = until
         self.needs_order = False
+        self.line.may_fork = self.line.may_fork or line_count > 1
         self._happen(DraftEvent.ORDERED)
         return Span(position, committed[position:])
 

@@ -226,6 +226,29 @@ class PlainLooks:
         return self._due.get(bits, 0 if bits <= self._MEASURED_BITS else self._MOST)
 
 
+class RunnerUpEstimates:
+    """What is known of a draft's runner-up lines."""
+
+    _HOPED = 0.6  # of the misses; two runner-ups of a race were right in three of four
+    _FADING = 0.002
+
+    def __init__(self, line_limit: int = 1, step_ratio: float = 1.0) -> None:
+        self.line_limit = line_limit  # lines that the draft can write at once, its own included
+        self.step_ratio = step_ratio  # a token's time while it writes so many, over one alone
+        self.foreseen = Mean(self._HOPED, 0.02)  # share of the misses that bring a line
+
+    def note_miss(self, there: float) -> None:
+        """A line was wrong; such a share of what is usually verified was there behind it."""
+        if not self.foreseen.count:
+            self.foreseen.note(self.foreseen.value)  # the hope counts as one miss
+        self.foreseen.note(there)
+
+    def note_round(self) -> None:
+        """A round was verified without runner-up lines: what spoke against them is forgotten."""
+        hoped = self._HOPED - self.foreseen.value
+        self.foreseen.value += max(0.0, hoped) * self._FADING
+
+
 @dataclass(slots=True)
 class OwnDraftEstimates:
     """What is known of the draft in a target's own process."""
@@ -308,6 +331,8 @@ class PairEstimates:
     """And for one token of a text that it reads."""
     slowdown: Mean = field(default_factory=lambda: Mean(1.0))
     """A decode of the target while the draft is busy, over one while it is not."""
+    runner_ups: RunnerUpEstimates = field(default_factory=RunnerUpEstimates)
+    """What is known of the draft's runner-up lines."""
     acceptance: dict[tuple[Rule, str], Acceptance] = field(default_factory=dict)
     """By rule and source."""
     plain_looks: PlainLooks = field(default_factory=PlainLooks)
@@ -336,6 +361,7 @@ class PairEstimates:
             is_roughly_loaded=False,
             read_time=new.read_time,
             slowdown=new.slowdown,
+            runner_ups=new.runner_ups,
             acceptance={
                 (rule, source): acceptance
                 for (rule, source), acceptance in self.acceptance.items()

@@ -42,6 +42,7 @@ class Conditions:
     slowdown: float = 1.0  # of a decode while the draft is busy
     first_frame: int = 1  # tokens that a draft which runs ahead sends at first, at least
     gap: float | None = None  # the overhead where a target continues by itself; None: it cannot
+    foreseen: float = 0.0  # share of the misses after which a runner-up line is there at once
     confidences: Sequence[tuple[int, float, float]] = ()
     """(confidence, share, chance): how many tokens are at least so sure but less than the next
     entry, and how often those are accepted. Rising, and () where that is not known."""
@@ -50,6 +51,11 @@ class Conditions:
     def continuing(self) -> Conditions:
         """The conditions for a target that waits for nobody."""
         return self if self.gap is None else replace(self, overhead=self.gap)
+
+    def hit(self, drafted: int) -> float:
+        """Return the chance that a line is there after a round of so many draft tokens."""
+        all_stand = self.acceptance ** (drafted + 1)
+        return all_stand + (1.0 - all_stand) * self.foreseen
 
     def decode(self, drafted: int) -> float:
         """Return the time of a round of so many draft tokens, the draft being idle."""
@@ -72,6 +78,8 @@ class Forecast:
     stop_below: int = 0  # a new draft ends with the first token less sure than this
     mean_length: float = 0.0  # of a new draft, with that
     own_length: int = 0  # of the drafts of the target's own draft; then nothing is ordered
+    lines: int = 1  # that the draft writes at once
+    foreseen: float = 0.0  # share of the misses after which one of them is there
 
 
 def expected_tokens(acceptance: float, drafted: int) -> float:
@@ -171,13 +179,13 @@ def waiting(conditions: Conditions, n_max: int) -> Forecast:
         def value(k: int) -> float:
             wait = conditions.latency + max(k, first) * conditions.token_time
             time = wait + conditions.busy_decode(k)
-            return expected_tokens(a, k) - rate * time + a ** (k + 1) * worth
+            return expected_tokens(a, k) - rate * time + conditions.hit(k) * worth
 
         k = max(range(1, n_max + 1), key=value)
         decode = conditions.busy_decode(k)
         time = conditions.latency + max(k, first) * conditions.token_time + decode
         ready = int(decode / conditions.token_time) if conditions.token_time else n_max
-        return Miss(k, expected_tokens(a, k), time, a ** (k + 1), ready - 1)
+        return Miss(k, expected_tokens(a, k), time, conditions.hit(k), ready - 1)
 
     return _renew(Mode.WAITING, conditions, n_max, miss)
 
@@ -224,8 +232,8 @@ def _renew(
         # The first verify after a miss has what is there, later ones what they want.
         first = max(0, min(after.ready, hit_length))
         first_tokens, first_time = expected_tokens(a, first), conditions.busy_decode(first)
-        stays = min(a ** (hit_length + 1), 0.999)
-        hits = after.chance * a ** (first + 1) / (1.0 - stays)
+        stays = min(conditions.hit(hit_length), 0.999)
+        hits = after.chance * conditions.hit(first) / (1.0 - stays)
         tokens = after.tokens + after.chance * first_tokens + hits * hit_tokens
         time = after.time + after.chance * first_time + hits * hit_time
         rate = tokens / time
@@ -245,7 +253,7 @@ def _hit(conditions: Conditions, n_max: int, rate: float, worth: float) -> tuple
 
     k = max(
         range(1, n_max + 1),
-        key=lambda k: expected_tokens(a, k) - rate * time(k) + a ** (k + 1) * worth,
+        key=lambda k: expected_tokens(a, k) - rate * time(k) + conditions.hit(k) * worth,
     )
     return k, expected_tokens(a, k), time(k)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from orchestrator.core import runner_ups
 from orchestrator.core.controller import Control
 from orchestrator.core.estimates import FIRST_PROBE, OWN, Acceptance, PairEstimates
 from orchestrator.core.forecast import Conditions, Forecast, Mode, plain
@@ -106,6 +107,8 @@ class Measured(Control):
     def note_round(self, outcome: Outcome) -> None:
         super().note_round(outcome)
         self._note_own(outcome)
+        if self.forecast.lines == 1:
+            self.estimates.runner_ups.note_round()
         self._unknown_rounds += 1
         self.estimates.unprobed_rounds = self._unknown_rounds
         if outcome.drafted < outcome.offered:
@@ -259,7 +262,12 @@ class Measured(Control):
 
     @property
     def waits_for_drafts(self) -> bool:
-        return not self.probing and self.forecast.mode is not Mode.NO_WAIT
+        # With runner-up lines the target waits to hear which of them it goes on with.
+        waits = self.forecast.mode is not Mode.NO_WAIT or self.forecast.lines > 1
+        return waits and not self.probing
+
+    def _with_runner_ups(self, best: Forecast, conditions: Conditions) -> Forecast:
+        return runner_ups.better(best, self, conditions)
 
     @property
     def looks_at_plain(self) -> bool:
@@ -354,6 +362,7 @@ class Measured(Control):
                 tokens, time = 1.0 * rounds, time * rounds
                 hit = mean ** (unread + rounds)
             worth = forecast.hit_worth if continues and (expected or k < have) else 0.0
+            hit += (1.0 - hit) * forecast.foreseen
             values.append(tokens - rate * time + hit * worth)
             if k == 0:
                 tokens = 1.0

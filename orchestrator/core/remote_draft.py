@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestrator.core import runner_ups
 from orchestrator.core.counts import Counts
 from orchestrator.core.draft_line import Compared, Line
 from orchestrator.core.draft_progress import DraftProgress, DraftState
@@ -25,6 +26,7 @@ class RemoteDraft:
         self._plan = plan
         self._control = plan.control
         self._counts = counts
+        self._asks_for_lines = False  # the newest order did, for runner-up lines
 
     # --- what happened ---
 
@@ -45,6 +47,8 @@ class RemoteDraft:
         else:
             is_first = frame.base > line.base
             compared = line.add(frame, committed)
+            if frame.runner_ups:  # their rows took some of the time
+                seconds /= self._control.estimates.runner_ups.step_ratio
             if not draft.is_new:
                 count = len(frame.token_ids) if compared.is_news else 0
                 self._control.note_frame(now, frame.base, count, seconds, is_first, queue)
@@ -61,10 +65,25 @@ class RemoteDraft:
         """Report to the controller how good the line was, and which orders it still answers."""
         if not self._is_rejection:
             self._note_decided(compared.decided, compared.mismatch is None)
-        if compared.mismatch is not None:
+        line = self.progress.line
+        if compared.mismatch is not None and (self._asks_for_lines or compared.foreseen):
+            self._note_miss(compared)
+        if compared.mismatch is not None and not compared.foreseen:
             self._control.line_lost(compared.mismatch)
-        elif self.progress.line.token_ids:
-            self._control.line_agrees(self.progress.line.end)
+        elif line.token_ids:
+            self._control.line_agrees(line.end)
+
+    def _note_miss(self, compared: Compared) -> None:
+        """Count a miss for which runner-up lines were written; the text may go on with one.
+
+        The draft has to hear of it, whether or not more of that line is wanted.
+        """
+        left = len(compared.left) if compared.foreseen else 0
+        self._counts.note_miss(left > 0)
+        self._control.note_miss(left)
+        if compared.foreseen:
+            self.progress.needs_order = True
+            self._note_decided(compared.after, True)
 
     def _note_decided(self, confidences: Sequence[int], agrees: bool) -> None:
         """Count tokens compared with the text, of which the last one differs if not all agree."""
@@ -131,12 +150,15 @@ class RemoteDraft:
         if not draft.needs_order and not self._is_news(length, wanted, until):
             return None
         continues = draft.state is DraftState.DRAFTING and bool(self._usable(length))
-        span = draft.extend(committed, until)
+        lines = runner_ups.line_count(control) if ahead and not self._is_rejection else 1
+        self._asks_for_lines = lines > 1
+        span = draft.extend(committed, until, lines)
         frame_tokens = 0 if ahead else wanted
         if not continues:
             control.note_order(now, length, frame_tokens, len(span.token_ids))
         stop_below = 0 if ahead else control.stop_below
-        return Order(draft.order, span, until, frame_tokens, stop_below)
+        split = control.speculation.p_split if lines > 1 else 0.0
+        return Order(draft.order, span, until, frame_tokens, stop_below, lines, split)
 
     def _is_news(self, length: int, wanted: int, until: int) -> bool:
         """Return whether the draft would stop too early, or go astray, without a new order."""

@@ -60,6 +60,8 @@ class GenerateOptions:
     n_max: int | None = None
     n_min: int | None = None
     p_min: float | None = None
+    n_parallel: int | None = None
+    p_split: float | None = None
     run_ahead: bool | None = None
     policy: Policy | None = None
     acceptance: Rule | None = None
@@ -254,6 +256,8 @@ class Statistics:
     sources: tuple[SourceStatistics, ...] = ()
     accepted_prediction_token_count: int = 0  # of the request's prediction
     rejected_prediction_token_count: int = 0
+    forked_miss_count: int = 0  # tokens in which a draft that wrote several lines was wrong
+    foreseen_miss_count: int = 0  # and of them, those after which another of its lines went on
 
     @property
     def acceptance_rate(self) -> float | None:

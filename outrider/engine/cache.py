@@ -95,6 +95,10 @@ class SessionCache:
         """Return the session, if it is known."""
         return self._sessions.get(session_id)
 
+    def session_ids(self) -> set[bytes]:
+        """Return the sessions that are known."""
+        return set(self._sessions)
+
     def sequence_of(self, session_id: bytes) -> int | None:
         """Return the sequence of a session, if it has one."""
         session = self._sessions.get(session_id)
@@ -111,6 +115,7 @@ class SessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None and session.sequence is not None:
             self._let_go(session.sequence)
+            session.sequence, session.token_ids = None, []  # whoever still knows it
 
     def take_left(self) -> set[int]:
         """Return the sequences that were left since the last call and are free: empty them."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from outrider.distribution import Distribution, most_probable, quantised, softmax
+from outrider.distribution import Distribution, lead, most_probable, quantised, softmax
 from outrider.engine.model import Model, Row
 from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import InvalidRequest
@@ -30,12 +30,17 @@ class Guess:
     row: Distribution | None = None
     candidates: Candidates = ()
     doubtful: bool = False
+    chances: Sequence[tuple[int, float]] = ()
+    """Of it and of those that were nearly chosen: ids, and how likely each is the right one."""
 
 
 class Guesser(Protocol):
-    """Picks the token after a line that started over at `base`."""
+    """Picks the token after a line that started over at `base`.
 
-    def __call__(self, row: Row, base: int, line: Sequence[int]) -> Guess: ...
+    With `rivals`, it says how likely it is, and the likeliest others, so many at most.
+    """
+
+    def __call__(self, row: Row, base: int, line: Sequence[int], rivals: int = 0) -> Guess: ...
 
 
 class _Picker:
@@ -114,37 +119,67 @@ def guesser(model: Model, session: SessionParameters, support: int, tail: float)
 
 
 def _greedy(picker: _Picker) -> Guesser:
-    def guess(row: Row, base: int, line: Sequence[int]) -> Guess:
+    def guess(row: Row, base: int, line: Sequence[int], rivals: int = 0) -> Guess:
         row = picker.known(row)
+        chances: Sequence[tuple[int, float]] = ()
         if picker.takes_argmax:
             row = picker.biased(row)
             best = int(row.argmax())
             # All are forbidden: it leads nowhere, and is only a guess.
             is_possible = row[best] > -np.inf
             probability = 1.0 / float(np.exp(row - row[best]).sum()) if is_possible else 0.0
+            if rivals and is_possible:
+                chances = [(best, probability), *_rivals(row, best, rivals, probability)]
         else:
-            [(best, probability)] = most_probable(picker.distribution(row, base, line), 1)
+            chances = most_probable(picker.distribution(row, base, line), 1 + rivals)
+            best, probability = chances[0]
         doubtful = picker.doubts(row, probability)
-        return Guess(best, int(255 * probability), None, picker.candidates(row), doubtful)
+        candidates = picker.candidates(row)
+        chances = chances if rivals else ()
+        return Guess(best, int(255 * probability), None, candidates, doubtful, chances)
 
     return guess
 
 
+def _rivals(row: Row, best: int, count: int, probability: float) -> list[tuple[int, float]]:
+    """Return the likeliest ids of a row beside the best one, with their probabilities."""
+    count = min(count + 1, len(row))
+    likely = np.argpartition(row, -count)[-count:]
+    order = likely[np.argsort(-row[likely], kind="stable")]
+    return [(int(i), probability * math.exp(row[i] - row[best])) for i in order if i != best]
+
+
+def _as_chances(scores: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return how likely those that came first in a race would also win the target's.
+
+    By their leads, as if each had its score's share of the chance: of two that is the logistic
+    function of the margin.
+    """
+    best = max(score for _, score in scores)
+    weights = [math.exp(score - best) for _, score in scores]
+    total = sum(weights)
+    return [(i, weight / total) for (i, _), weight in zip(scores, weights, strict=True)]
+
+
 def _shared_noise(picker: _Picker) -> Guesser:
-    def guess(row: Row, base: int, line: Sequence[int]) -> Guess:
+    def guess(row: Row, base: int, line: Sequence[int], rivals: int = 0) -> Guess:
         row = picker.known(row)
         distribution = picker.distribution(row, base, line)
-        token_id, margin = distribution.race(picker.seed, picker.choice, len(line) + picker.dropped)
+        position = len(line) + picker.dropped
+        first = distribution.finish(picker.seed, picker.choice, position, 2 + rivals)
+        token_id, margin = lead(first)
         probability = distribution.probability(token_id) if picker.weighs_probability else 1.0
         confidence = int(min(255.0, 32.0 * margin))
         candidates = picker.candidates(row, distribution)
-        return Guess(token_id, confidence, None, candidates, picker.doubts(row, probability))
+        chances = _as_chances(first[: 1 + rivals]) if rivals else ()
+        doubtful = picker.doubts(row, probability)
+        return Guess(token_id, confidence, None, candidates, doubtful, chances)
 
     return guess
 
 
 def _rejection(picker: _Picker, support: int, tail: float) -> Guesser:
-    def guess(row: Row, base: int, line: Sequence[int]) -> Guess:
+    def guess(row: Row, base: int, line: Sequence[int], rivals: int = 0) -> Guess:
         row = picker.known(row)
         distribution = quantised(picker.distribution(row, base, line), support, tail)
         first, position = base + picker.dropped, len(line) + picker.dropped

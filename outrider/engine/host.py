@@ -120,19 +120,20 @@ class EngineHost:
         wanted: Sequence[int] = (),
         salt: bytes = b"",
         room: int | None = None,
+        is_modest: bool = False,
     ) -> Ticket:
         """Queue a job; jobs of one session run one after the other.
 
         `wanted` is what the session is about to hold: it helps to choose
         whose cache to copy, among the sessions of its `salt`. `room` are the tokens that it will
-        hold at most, which a pool reserves; a whole context where that is not known. Raises
-        EngineBusy when the queue is full.
+        hold at most, which a pool reserves; a whole context where that is not known. A modest job
+        evicts nobody. Raises EngineBusy when the queue is full.
         """
         if self._stopping:
             raise Draining("the engine is stopping")
         if not self._places.acquire(blocking=False):
             raise EngineBusy("the engine's queue is full", self._options.room_seconds)
-        ticket = Ticket(session_id, job, wanted, perf_counter(), salt, room)
+        ticket = Ticket(session_id, job, wanted, perf_counter(), salt, room, is_modest)
         self._inbox.put(lambda: self._queue(ticket))
         return ticket
 
@@ -353,9 +354,9 @@ class EngineHost:
     def _place(self, session: Session, ticket: Ticket, room: int) -> bool:
         """Give the session a sequence and room; fail the ticket that waited too long for them."""
         idle_since = perf_counter() - self._options.stream_idle_seconds
-        placement = self._cache.place(
-            session, ticket.wanted, self._scheduler.busy_sessions, ticket.salt, idle_since, room
-        )
+        is_modest, busy = ticket.is_modest, self._scheduler.busy_sessions
+        kept = self._cache.session_ids() if is_modest else busy
+        placement = self._cache.place(session, ticket.wanted, kept, ticket.salt, idle_since, room)
         if placement is None:
             if perf_counter() - ticket.submit_time > self._options.room_seconds:
                 self._leave_lane(ticket)

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from outrider.engine.branches import Branch, branches_of, stem_count
-from outrider.engine.cache import Session, tokens_to_keep
+from outrider.engine.cache import Session, common_prefix, tokens_to_keep
 from outrider.engine.model import Chunk, Model
 from outrider.engine.own_draft import DraftAsk
 from outrider.trees import Tree
@@ -80,6 +80,11 @@ class Lease:
         """The tokens that the cache holds."""
         return self.session.token_ids
 
+    @property
+    def shares_cells(self) -> bool:
+        """Whether taking over a prefix copies nothing."""
+        return self._model.describe().layout.is_pool
+
     def keep(self, token_count: int) -> int:
         """Cut the session to its first `token_count` tokens, at most; return what it holds."""
         held = self.session.token_ids
@@ -94,6 +99,19 @@ class Lease:
         That includes the last `row_count` tokens, whose rows are wanted.
         """
         return wanted[self.keep(tokens_to_keep(self.held, wanted, row_count)) :]
+
+    def take_prefix(self, other: Lease, wanted: Sequence[int]) -> None:
+        """Hold what another session of the same text holds of `wanted`, where that is more.
+
+        In a pool both share the cells, and nothing is copied.
+        """
+        mine, theirs = self.session, other.session
+        count = common_prefix(theirs.token_ids, wanted)
+        if mine is theirs or mine.sequence is None or theirs.sequence is None:
+            return
+        if mine.salt == theirs.salt and count > common_prefix(mine.token_ids, wanted):
+            held = self._model.copy_prefix(theirs.sequence, mine.sequence, count)
+            mine.token_ids[:] = wanted[:held]
 
     def extend(self, chunk: Chunk) -> None:
         """Take note of what was decoded."""
@@ -162,6 +180,7 @@ class Ticket:
     submit_time: float
     salt: bytes = b""  # whose cache it may see
     room: int | None = None  # tokens that its session will hold at most; None: a whole context
+    is_modest: bool = False  # it takes what is free, and evicts nobody
     future: Future[Any] = field(default_factory=Future)
     replaced: bool = False  # its own stream cancelled it: nobody waits for the result
     lease: Lease | None = None

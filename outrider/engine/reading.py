@@ -2,9 +2,10 @@
 
 The promise: a decode with a part of a prompt takes at most `PROMISED_ROUNDS` times what a round of
 all who generate takes without it, or `PROMISED_SECONDS` where that is more: as fast as people read.
-Reading then has at least three quarters of the engine's time, so that a prompt takes a third longer
-than alone, and more where small parts of it cost more for each token. Who is in flight and misses a
-decode waits for the next one too, so that this one is half as long.
+Reading then has most of the engine's time, but small parts of a prompt cost more for each token:
+under a promise of four rounds, on a 1.1B beside four users, it took 2.7 times as long as alone
+(59 s for 3,900 tokens, 22 s alone). Who is in flight and misses a decode waits for the next one
+too, so that this one is half as long.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from outrider.costs import CostTable
 from outrider.engine.batching import LEAST_CHUNK, Limits, decode_seconds
 
-PROMISED_ROUNDS = 4.0
+PROMISED_ROUNDS = 8.0
 PROMISED_SECONDS = 0.2
 """Five tokens a second. More often nobody needs them, and small parts cost more for each token."""
 

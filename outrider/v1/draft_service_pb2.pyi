@@ -16,18 +16,22 @@ class DraftRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., order: _Optional[_Union[DraftOrder, _Mapping]] = ...) -> None: ...
 
 class DraftOrder(_message.Message):
-    __slots__ = ("order", "committed", "draft_until", "frame_token_count", "stop_below_confidence")
+    __slots__ = ("order", "committed", "draft_until", "frame_token_count", "stop_below_confidence", "parallel_line_count", "split_probability")
     ORDER_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     DRAFT_UNTIL_FIELD_NUMBER: _ClassVar[int]
     FRAME_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     STOP_BELOW_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    PARALLEL_LINE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
     order: int
     committed: _common_pb2.TokenSpan
     draft_until: int
     frame_token_count: int
     stop_below_confidence: int
-    def __init__(self, order: _Optional[int] = ..., committed: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_until: _Optional[int] = ..., frame_token_count: _Optional[int] = ..., stop_below_confidence: _Optional[int] = ...) -> None: ...
+    parallel_line_count: int
+    split_probability: float
+    def __init__(self, order: _Optional[int] = ..., committed: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_until: _Optional[int] = ..., frame_token_count: _Optional[int] = ..., stop_below_confidence: _Optional[int] = ..., parallel_line_count: _Optional[int] = ..., split_probability: _Optional[float] = ...) -> None: ...
 
 class DraftResponse(_message.Message):
     __slots__ = ("frame", "missing", "busy", "context_full", "completed_order", "service_time")
@@ -46,20 +50,40 @@ class DraftResponse(_message.Message):
     def __init__(self, frame: _Optional[_Union[DraftFrame, _Mapping]] = ..., missing: _Optional[_Union[_common_pb2.Missing, _Mapping]] = ..., busy: _Optional[_Union[_common_pb2.Busy, _Mapping]] = ..., context_full: _Optional[_Union[_common_pb2.ContextFull, _Mapping]] = ..., completed_order: _Optional[int] = ..., service_time: _Optional[_Union[_common_pb2.ServiceTime, _Mapping]] = ...) -> None: ...
 
 class DraftFrame(_message.Message):
-    __slots__ = ("base", "position", "token_ids", "confidences", "distributions", "candidates")
+    __slots__ = ("base", "position", "token_ids", "confidences", "distributions", "candidates", "line", "runner_up_lines")
     BASE_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
     DISTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    RUNNER_UP_LINES_FIELD_NUMBER: _ClassVar[int]
     base: int
     position: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     confidences: bytes
     distributions: _containers.RepeatedCompositeFieldContainer[DraftDistribution]
     candidates: _containers.RepeatedCompositeFieldContainer[_common_pb2.Candidates]
-    def __init__(self, base: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., confidences: _Optional[bytes] = ..., distributions: _Optional[_Iterable[_Union[DraftDistribution, _Mapping]]] = ..., candidates: _Optional[_Iterable[_Union[_common_pb2.Candidates, _Mapping]]] = ...) -> None: ...
+    line: int
+    runner_up_lines: _containers.RepeatedCompositeFieldContainer[RunnerUpLine]
+    def __init__(self, base: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., confidences: _Optional[bytes] = ..., distributions: _Optional[_Iterable[_Union[DraftDistribution, _Mapping]]] = ..., candidates: _Optional[_Iterable[_Union[_common_pb2.Candidates, _Mapping]]] = ..., line: _Optional[int] = ..., runner_up_lines: _Optional[_Iterable[_Union[RunnerUpLine, _Mapping]]] = ...) -> None: ...
+
+class RunnerUpLine(_message.Message):
+    __slots__ = ("line", "parent_line", "fork_position", "position", "token_ids", "confidences")
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    PARENT_LINE_FIELD_NUMBER: _ClassVar[int]
+    FORK_POSITION_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
+    line: int
+    parent_line: int
+    fork_position: int
+    position: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    confidences: bytes
+    def __init__(self, line: _Optional[int] = ..., parent_line: _Optional[int] = ..., fork_position: _Optional[int] = ..., position: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., confidences: _Optional[bytes] = ...) -> None: ...
 
 class DraftDistribution(_message.Message):
     __slots__ = ("token_ids", "weights")

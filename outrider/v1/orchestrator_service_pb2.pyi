@@ -204,7 +204,7 @@ class PromptTokens(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SpeculativeOptions(_message.Message):
-    __slots__ = ("enabled", "n_max", "acceptance", "row_form", "rollback", "n_min", "p_min", "run_ahead", "policy", "verification", "drafters")
+    __slots__ = ("enabled", "n_max", "acceptance", "row_form", "rollback", "n_min", "p_min", "run_ahead", "policy", "verification", "drafters", "n_parallel", "p_split")
     ENABLED_FIELD_NUMBER: _ClassVar[int]
     N_MAX_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +216,8 @@ class SpeculativeOptions(_message.Message):
     POLICY_FIELD_NUMBER: _ClassVar[int]
     VERIFICATION_FIELD_NUMBER: _ClassVar[int]
     DRAFTERS_FIELD_NUMBER: _ClassVar[int]
+    N_PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    P_SPLIT_FIELD_NUMBER: _ClassVar[int]
     enabled: bool
     n_max: int
     acceptance: _common_pb2.AcceptanceRule
@@ -227,7 +229,9 @@ class SpeculativeOptions(_message.Message):
     policy: DraftPolicy
     verification: Verification
     drafters: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, enabled: bool = ..., n_max: _Optional[int] = ..., acceptance: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., rollback: _Optional[_Union[RollbackMode, str]] = ..., n_min: _Optional[int] = ..., p_min: _Optional[float] = ..., run_ahead: bool = ..., policy: _Optional[_Union[DraftPolicy, str]] = ..., verification: _Optional[_Union[Verification, str]] = ..., drafters: _Optional[_Iterable[str]] = ...) -> None: ...
+    n_parallel: int
+    p_split: float
+    def __init__(self, enabled: bool = ..., n_max: _Optional[int] = ..., acceptance: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., rollback: _Optional[_Union[RollbackMode, str]] = ..., n_min: _Optional[int] = ..., p_min: _Optional[float] = ..., run_ahead: bool = ..., policy: _Optional[_Union[DraftPolicy, str]] = ..., verification: _Optional[_Union[Verification, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., n_parallel: _Optional[int] = ..., p_split: _Optional[float] = ...) -> None: ...
 
 class Prediction(_message.Message):
     __slots__ = ("text", "tokens")
@@ -378,7 +382,7 @@ class GenerationFinished(_message.Message):
     def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., statistics: _Optional[_Union[GenerationStatistics, _Mapping]] = ..., stop_sequence: _Optional[str] = ..., truncated: bool = ...) -> None: ...
 
 class GenerationStatistics(_message.Message):
-    __slots__ = ("prompt_token_count", "generated_token_count", "drafted_token_count", "accepted_token_count", "round_count", "drafted_round_count", "draft_length", "accepted_by_position", "drafted_by_position", "first_token_duration", "prompt_duration", "generation_duration", "draft_wait_duration", "verify_wait_duration", "target_time", "draft_time", "wire_byte_count", "draft_fault_count", "target_fault_count", "verify_network_duration", "draft_network_duration", "plain_round_duration", "controller", "cached_token_count", "accepted_by_round", "drafted_by_round", "sources", "accepted_prediction_token_count", "rejected_prediction_token_count")
+    __slots__ = ("prompt_token_count", "generated_token_count", "drafted_token_count", "accepted_token_count", "round_count", "drafted_round_count", "draft_length", "accepted_by_position", "drafted_by_position", "first_token_duration", "prompt_duration", "generation_duration", "draft_wait_duration", "verify_wait_duration", "target_time", "draft_time", "wire_byte_count", "draft_fault_count", "target_fault_count", "verify_network_duration", "draft_network_duration", "plain_round_duration", "controller", "cached_token_count", "accepted_by_round", "drafted_by_round", "sources", "accepted_prediction_token_count", "rejected_prediction_token_count", "forked_miss_count", "foreseen_miss_count")
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     GENERATED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -408,6 +412,8 @@ class GenerationStatistics(_message.Message):
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_PREDICTION_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     REJECTED_PREDICTION_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FORKED_MISS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FORESEEN_MISS_COUNT_FIELD_NUMBER: _ClassVar[int]
     prompt_token_count: int
     generated_token_count: int
     drafted_token_count: int
@@ -437,7 +443,9 @@ class GenerationStatistics(_message.Message):
     sources: _containers.RepeatedCompositeFieldContainer[SourceStatistics]
     accepted_prediction_token_count: int
     rejected_prediction_token_count: int
-    def __init__(self, prompt_token_count: _Optional[int] = ..., generated_token_count: _Optional[int] = ..., drafted_token_count: _Optional[int] = ..., accepted_token_count: _Optional[int] = ..., round_count: _Optional[int] = ..., drafted_round_count: _Optional[int] = ..., draft_length: _Optional[int] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., first_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., generation_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., target_time: _Optional[_Union[EngineTime, _Mapping]] = ..., draft_time: _Optional[_Union[EngineTime, _Mapping]] = ..., wire_byte_count: _Optional[int] = ..., draft_fault_count: _Optional[int] = ..., target_fault_count: _Optional[int] = ..., verify_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., plain_round_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ..., cached_token_count: _Optional[int] = ..., accepted_by_round: _Optional[_Iterable[int]] = ..., drafted_by_round: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[SourceStatistics, _Mapping]]] = ..., accepted_prediction_token_count: _Optional[int] = ..., rejected_prediction_token_count: _Optional[int] = ...) -> None: ...
+    forked_miss_count: int
+    foreseen_miss_count: int
+    def __init__(self, prompt_token_count: _Optional[int] = ..., generated_token_count: _Optional[int] = ..., drafted_token_count: _Optional[int] = ..., accepted_token_count: _Optional[int] = ..., round_count: _Optional[int] = ..., drafted_round_count: _Optional[int] = ..., draft_length: _Optional[int] = ..., accepted_by_position: _Optional[_Iterable[int]] = ..., drafted_by_position: _Optional[_Iterable[int]] = ..., first_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., generation_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., verify_wait_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., target_time: _Optional[_Union[EngineTime, _Mapping]] = ..., draft_time: _Optional[_Union[EngineTime, _Mapping]] = ..., wire_byte_count: _Optional[int] = ..., draft_fault_count: _Optional[int] = ..., target_fault_count: _Optional[int] = ..., verify_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_network_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., plain_round_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ..., cached_token_count: _Optional[int] = ..., accepted_by_round: _Optional[_Iterable[int]] = ..., drafted_by_round: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[_Union[SourceStatistics, _Mapping]]] = ..., accepted_prediction_token_count: _Optional[int] = ..., rejected_prediction_token_count: _Optional[int] = ..., forked_miss_count: _Optional[int] = ..., foreseen_miss_count: _Optional[int] = ...) -> None: ...
 
 class SourceStatistics(_message.Message):
     __slots__ = ("name", "drafted_token_count", "accepted_token_count", "decided_token_count", "agreed_token_count", "duration")

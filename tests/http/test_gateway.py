@@ -206,16 +206,6 @@ async def test_a_bug_tells_the_client_an_id_and_nothing_else(
         ("/v1/completions", {"prompt": "a", "samplers": ["nonsense"]}, "samplers"),
         (
             "/v1/completions",
-            {"prompt": "a", "speculative": {"n_parallel": 4}},
-            "speculative.n_parallel",
-        ),
-        (
-            "/v1/completions",
-            {"prompt": "a", "speculative": {"p_split": 0.1}},
-            "speculative.p_split",
-        ),
-        (
-            "/v1/completions",
             {"prompt": "a", "response_format": {"type": "json_schema"}},
             "response_format",
         ),

@@ -165,6 +165,7 @@ def test_every_option_arrives():
         policy=messages.DRAFT_POLICY_FIXED,
         p_min=0.5,
         verification=messages.VERIFICATION_TOKEN,
+        n_parallel=1,
     )
 
 
@@ -269,13 +270,13 @@ def test_half_a_surrogate_pair_is_refused(text: Any):
         GenerationFields.model_validate({"stop": text})
 
 
-def test_tree_options_are_taken_at_their_neutral_values_only():
-    for name, neutral, other in (("n_parallel", 1, 2), ("p_split", 0, 0.1)):
-        fields = GenerationFields.model_validate({"speculative": {name: neutral}})
-        generate_request(fields, token_limit=1)
-        with pytest.raises(InvalidRequest, match=name):
-            fields = GenerationFields.model_validate({"speculative": {name: other}})
-            generate_request(fields, token_limit=1)
+def test_lines_of_a_draft_are_asked_for_by_the_names_that_people_know():
+    fields = GenerationFields.model_validate({"speculative": {"n_parallel": 4, "p_split": 0.1}})
+    speculative = generate_request(fields, token_limit=1).speculative
+    assert (speculative.n_parallel, round(speculative.p_split, 6)) == (4, 0.1)
+    fields = GenerationFields.model_validate({"speculative": {}})
+    speculative = generate_request(fields, token_limit=1).speculative
+    assert not speculative.HasField("n_parallel") and not speculative.HasField("p_split")
 
 
 # --- counts ---

@@ -27,6 +27,7 @@ NOISE = "tests/unit/test_noise.py"
 CONTROL = "tests/unit/test_control.py"
 RECEIVED = "tests/unit/test_received_line.py"
 CACHE = "tests/unit/test_cache.py"
+RUNNER_UPS = "tests/unit/test_runner_up_lines.py"
 OWN_ENGINE = "tests/engine/test_own_draft.py"
 OWN_POLICY = "tests/unit/test_own_draft_policy.py"
 READING = "tests/unit/test_reading.py"
@@ -230,7 +231,7 @@ MISTAKES = (
     ),
     Mistake(
         "tokens before a lost frame are never compared with the text",
-        "orchestrator/core/draft_line.py",
+        "orchestrator/core/line_part.py",
         "            self._early.update(enumerate(self.token_ids, self.start))\n",
         "",
         (f"{RECEIVED}::test_what_came_before_a_gap_must_agree_with_the_text_too",),
@@ -564,5 +565,50 @@ MISTAKES = (
         "tree.is_chain or worth < least or ",
         "tree.is_chain or ",
         ("tests/unit/test_branching_rounds.py::test_a_branch_that_hardly_gains_is_not_asked_for",),
+    ),
+    # --- runner-up lines ---
+    Mistake(
+        "a late piece of a line that was contradicted is taken for a new line",
+        "orchestrator/core/draft_line.py",
+        "if frame.line in self._gone or len(self._parts)",
+        "if len(self._parts)",
+        (f"{RUNNER_UPS}::test_a_late_piece_of_a_line_that_was_contradicted_is_no_line",),
+    ),
+    Mistake(
+        "the text is sent from where another line of the draft ends",
+        "orchestrator/core/draft_line.py",
+        "if self.may_fork or self.start > sent:",
+        "if self.start > sent:",
+        (f"{RUNNER_UPS}::test_nobody_counts_on_what_a_draft_with_several_lines_went_on_with",),
+    ),
+    Mistake(
+        "a runner-up line goes on though the line that it leaves was contradicted before",
+        "orchestrator/core/line_part.py",
+        "return self.parent is None or self.parent.agrees(committed, min(self.fork, until))",
+        "return True",
+        (f"{RUNNER_UPS}::test_a_line_falls_with_the_one_that_it_leaves",),
+    ),
+    Mistake(
+        "runner-up lines take the caches of others",
+        "outrider/engine/host.py",
+        "kept = self._cache.session_ids() if is_modest else busy",
+        "kept = busy",
+        ("tests/services/test_runner_up_lines.py::test_runner_up_lines_evict_nobody",),
+    ),
+    Mistake(
+        "what verifying is worth does not know that a miss may be foreseen",
+        "orchestrator/core/policies.py",
+        "            hit += (1.0 - hit) * forecast.foreseen\n",
+        "",
+        (
+            "tests/unit/test_runner_up_gain.py::test_a_line_at_hand_is_verified_though_a_plain_round_would_surely_keep_it",
+        ),
+    ),
+    Mistake(
+        "a runner-up is as likely however unlikely the tokens before it are",
+        "draft_service/runner_ups.py",
+        "return math.prod(chances[self._length - self.base :])",
+        "return chances[-1] if chances else 1.0",
+        ("tests/unit/test_draft_runner_ups.py::test_a_runner_up_behind_an_unlikely_token_waits",),
     ),
 )

@@ -12,9 +12,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from draft_service.runner_ups import Branch, RunnerUps
 from orchestrator.core.actions import Commit, End, SendOrder, SendRound, Wake
 from orchestrator.core.counts import Counts
-from orchestrator.core.estimates import Mean, OwnDraftEstimates, PairEstimates, ServiceTime
+from orchestrator.core.estimates import (
+    Mean,
+    OwnDraftEstimates,
+    PairEstimates,
+    RunnerUpEstimates,
+    ServiceTime,
+)
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
@@ -63,6 +70,9 @@ class Models:
     own_token: float = 0.0  # of the target's own draft; 0: it has none
     own_acceptance: float = 0.8
     tree_leaves: int = 0  # of a tree that the target verifies
+    lines: int = 1  # that the draft can write at once
+    line_cost: float = 0.03  # of each of them but one, over a draft token
+    runner_ups: tuple[float, float] = (0.55, 0.2)  # how often the next choices are right at a miss
     spread: float = 2.0  # alpha + beta of the beta distribution that a token's chance is drawn from
 
 
@@ -96,8 +106,14 @@ class Result:
 class Language:
     """What the target writes, and how often a draft guesses it; a function of its seed."""
 
-    def __init__(self, seed: int, acceptance: float, spread: float) -> None:
-        self._seed = seed
+    def __init__(
+        self,
+        seed: int,
+        acceptance: float,
+        spread: float,
+        runner_ups: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        self._seed, self._runner_ups = seed, runner_ups
         self._alpha = max(1e-3, spread * acceptance)
         self._beta = max(1e-3, spread * (1.0 - acceptance))
         self._never, self._always = acceptance <= 0.0, acceptance >= 1.0
@@ -109,12 +125,25 @@ class Language:
 
     def guess(self, text: Sequence[int]) -> tuple[int, int]:
         """Return the draft's token after a text, and its confidence in 1/255."""
+        token_id, chance = self.candidates(text)[0]
+        return token_id, int(255 * chance)
+
+    def candidates(self, text: Sequence[int]) -> list[tuple[int, float]]:
+        """Return the draft's token after a text and its next two choices, with their chances."""
         truth = self.next(text)
         dice = random.Random(hash((self._seed, 7, len(text), *text[-3:])))
         chance = dice.betavariate(self._alpha, self._beta)
         chance = 0.0 if self._never else 1.0 if self._always else chance
         right = dice.random() < chance
-        return truth if right else (truth + 1) % VOCABULARY, int(255 * chance)
+        first, second, third = (truth + i + (not right) for i in range(3))
+        place = dice.random()
+        if not right and place < self._runner_ups[0]:
+            second = truth
+        elif not right and place < sum(self._runner_ups):
+            third = truth
+        chances = (chance, *((1.0 - chance) * share for share in self._runner_ups))
+        ids = [token_id % VOCABULARY for token_id in (first, second, third)]
+        return list(zip(ids, chances, strict=True))
 
 
 class Script(Language):
@@ -170,7 +199,9 @@ class Simulation:
         self.engine = engine or SharedEngine(models.costs)
         self.models = models
         self.faults = faults or Faults()
-        self.language = language or Language(seed, models.acceptance, models.spread)
+        self.language = language or Language(
+            seed, models.acceptance, models.spread, models.runner_ups
+        )
         self.seed, self.dice = seed, random.Random(seed)
         self.draft_busy = self.target_busy = False
         self._turn_ends = 0.0
@@ -286,6 +317,8 @@ def known_estimates(models: Models) -> PairEstimates:
     estimates.token_time = Mean(models.draft_token)
     estimates.loaded_token_time = models.draft_token
     estimates.continues, estimates.tree_leaves = models.continues, models.tree_leaves
+    ratio = 1.0 + models.line_cost * (models.lines - 1)
+    estimates.runner_ups = RunnerUpEstimates(models.lines, ratio)
     estimates.takes_turns, estimates.read_time = models.takes_turns, Mean(models.read_time)
     if models.own_token:
         estimates.own_draft = OwnDraftEstimates.of_load(models.own_token, models.read_time)
@@ -521,6 +554,9 @@ class _Draft(_Peer):
         self._work = 0
         self._spent = self._queue = 0.0
         self._unread = 0
+        self._tree = RunnerUps()
+        self._taken: list[Branch] = []  # that the current decode extends
+        self._is_complete = False  # all of the order's line was sent
 
     def open(self) -> None:
         self.stream += 1
@@ -553,8 +589,15 @@ class _Draft(_Peer):
         pairs = zip(self.held, text, strict=False)
         agreed = next((i for i, (a, b) in enumerate(pairs) if a != b), len(self.held))
         self._unread = max(0, len(text) - agreed)
-        if self._line is None or self._line.token_ids[: len(text)] != text:
+        self._is_complete = False
+        self._tree.split_chance = message.split_chance
+        if self._line is not None and self._line.token_ids[: len(text)] == text:
+            self._tree.follow(text)
+        elif self._line is not None and (branch := self._tree.adopt(text)):
+            self._line = _DraftLine(self._line.base, branch.token_ids, list(branch.unsent))
+        else:
             self._line = _DraftLine(len(text), text)
+            self._tree.start_over(len(text))
         self.world.draft_busy = True
         self._next()
 
@@ -562,12 +605,25 @@ class _Draft(_Peer):
         """Begin a token, or complete the order."""
         world, line, order = self.world, self._line, self._order
         assert line is not None and order is not None
-        if stops or len(line.token_ids) >= order.draft_until:
-            world.draft_busy = False
+        is_over = self._is_complete or stops or len(line.token_ids) >= order.draft_until
+        for branch in self._taken:
+            branch.is_taken = False
+        self._taken = []
+        while len(self._taken) < order.line_count - 1:
+            if (taken := self._tree.take(order.draft_until)) is None:
+                break
+            self._taken.append(taken)
+        if is_over and not self._is_complete:
+            self._is_complete = True
             self._send_frame(order.number)
+        if is_over and not self._taken:
+            world.draft_busy = False
+            if self._tree.unsent_count:
+                self._send_frame(0)
             self._order = None
             return
-        seconds = world.models.draft_token
+        rows = len(self._taken) + (not is_over)
+        seconds = world.models.draft_token * (1.0 + world.models.line_cost * (rows - 1))
         seconds *= world.models.draft_slowdown if world.target_busy else 1.0
         seconds += self._unread * world.models.read_time
         self._unread = 0
@@ -579,19 +635,33 @@ class _Draft(_Peer):
             if work == self._work and self._order is order and self._line is line:
                 self._spent += seconds
                 self._queue += queue
-                self._next(self._add() < order.stop_below)
+                self._extend_branches()
+                self._next(not is_over and self._add() < order.stop_below)
+                if is_over and self._tree.unsent_count >= _FRAME_TOKENS:
+                    self._send_frame(0)
 
         self.reply(max(0.0, self._stalled_until - world.now) + queue + seconds, done)
+
+    def _extend_branches(self) -> None:
+        """Add a token to each of the runner-up lines that were decoded."""
+        for branch in self._taken:
+            candidates = self.world.language.candidates(branch.token_ids)
+            token_id, chance = candidates[0]
+            self._tree.extend(branch, token_id, int(255 * chance), candidates)
+        self._taken = []
 
     def _add(self) -> int:
         """Draft a token and return how sure of it the draft is."""
         line, order = self._line, self._order
         assert line is not None and order is not None
-        token_id, confidence = self.world.language.guess(line.token_ids)
+        candidates = self.world.language.candidates(line.token_ids)
+        token_id, confidence = candidates[0][0], int(255 * candidates[0][1])
         if not line.unsent:
             line.first_unsent = self.world.now
         line.token_ids.append(token_id)
         line.unsent.append((token_id, confidence))
+        if order.line_count > 1:
+            self._tree.note(line.token_ids, candidates)
         self.held = list(line.token_ids)
         is_full = len(line.unsent) >= (order.frame_tokens or _FRAME_TOKENS)
         is_old = not order.frame_tokens and self.world.now - line.first_unsent >= _FRAME_SECONDS
@@ -608,6 +678,8 @@ class _Draft(_Peer):
             token_ids=[token_id for token_id, _ in line.unsent],
             confidences=bytes(confidence for _, confidence in line.unsent),
             completed=completed,
+            line=self._tree.number,
+            runner_ups=self._tree.take_unsent(),
         )
         line.unsent = []
         spent, self._spent = self._spent, 0.0

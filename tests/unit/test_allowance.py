@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.core.allowance import Allowance
 from outrider.errors import InvalidRequest
-from outrider.messages import Frame, Order, Span
+from outrider.messages import Frame, Order, RunnerUp, Span
 
 PROMPT = Span(0, [5, 6, 7])
 
@@ -66,3 +66,28 @@ def test_a_draft_that_holds_nothing_again_and_again_is_refused() -> None:
         allowance.take_missing(0)
     with pytest.raises(InvalidRequest, match="again and again"):
         allowance.take_missing(0)
+
+
+def test_runner_up_lines_that_nobody_asked_for_are_refused() -> None:
+    allowance = Allowance()
+    allowance.note_order(order(1, 10))
+    with pytest.raises(InvalidRequest, match="not asked for"):
+        allowance.take_frame(Frame(3, 3, [9], runner_ups=[RunnerUp(1, 0, 4, 4, [8])]))
+
+
+def test_runner_up_lines_end_where_the_orders_do() -> None:
+    allowance = Allowance()
+    allowance.note_order(Order(1, PROMPT, 10, line_count=4))
+    allowance.take_frame(Frame(3, 3, [9], runner_ups=[RunnerUp(1, 0, 4, 4, [8] * 6)]))
+    with pytest.raises(InvalidRequest, match="ordered up to 10"):
+        allowance.take_frame(Frame(3, 3, [9], runner_ups=[RunnerUp(1, 0, 4, 4, [8] * 7)]))
+
+
+def test_messages_of_runner_up_lines_alone_are_in_order_and_have_an_end() -> None:
+    allowance = Allowance()
+    allowance.note_order(Order(1, PROMPT, 10, line_count=4))
+    for _ in range(4 * 7 + 16):
+        allowance.take_message(0)
+    with pytest.raises(InvalidRequest, match="more messages"):
+        for _ in range(20):
+            allowance.take_message(0)

@@ -306,6 +306,12 @@ def test_what_was_mended_on_the_way_is_told():
     assert shown(numbers)["mended"] == "draft 1 time, target 2 times"
 
 
+def test_wrong_tokens_that_were_foreseen_are_told_where_a_draft_wrote_several_lines():
+    numbers = replace(STATISTICS, forked_miss_count=9, foreseen_miss_count=4)
+    assert shown(numbers)["foreseen"] == "4 of 9 wrong draft tokens"
+    assert "foreseen" not in shown(STATISTICS)
+
+
 def test_ratios_over_nothing_are_not_numbers():
     numbers = replace(
         STATISTICS,

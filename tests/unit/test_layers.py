@@ -69,10 +69,13 @@ PURE = (
     "outrider_cli.layouts",
     "outrider.engine.guesser",
     "draft_service.local_sources",
+    "draft_service.runner_ups",
+    "outrider.wire_checks",
 )
 PURE_OVER_PROTOBUF = (
     "outrider.descriptions",
     "outrider.wire",
+    "outrider.wire_runner_ups",
     "outrider.handshake",
     "target_service.tree_rounds",
     "orchestrator.request",

@@ -16,6 +16,7 @@ from outrider.distribution import Distribution
 from outrider.errors import InvalidRequest
 from outrider.messages import (
     MAX_DRAFT,
+    MAX_LINES,
     Answer,
     Form,
     Frame,
@@ -24,6 +25,7 @@ from outrider.messages import (
     Round,
     Rows,
     Rule,
+    RunnerUp,
     SessionParameters,
     Span,
 )
@@ -153,7 +155,9 @@ def test_a_span_comes_in_as_it_went_out(span: Span) -> None:
 def test_an_order_comes_in_as_it_went_out(
     number: int, text: Span, ahead: int, frame_tokens: int, stop_below: int
 ) -> None:
-    order = Order(number, text, max(0, text.end + ahead), frame_tokens, stop_below)
+    lines = 1 + number % MAX_LINES
+    until = max(0, text.end + ahead)
+    order = Order(number, text, until, frame_tokens, stop_below, lines, stop_below / 256)
     assert wire.read_order(sent(wire.write_order(order)).order, SIZE) == order
 
 
@@ -164,6 +168,23 @@ def test_a_frame_comes_in_as_it_went_out(frame: Frame) -> None:
     assert_same_rows(list(read.rows), list(frame.rows))
     for name in ("base", "position", "token_ids", "confidences", "completed"):
         assert getattr(read, name) == getattr(frame, name)
+
+
+def test_runner_up_lines_come_in_as_they_went_out() -> None:
+    pieces = [RunnerUp(7, 3, 12, 14, [4, 5], b"\1\2"), RunnerUp(8, 7, 13, 13, [1], b"\3")]
+    frame = Frame(10, 12, [6], b"\4", line=3, runner_ups=pieces)
+    read = wire.read_frame(sent(wire.write_frame(frame)), SIZE)
+    assert (read.line, read.runner_ups) == (3, pieces)
+    assert wire.read_frame(sent(wire.write_frame(Frame(10, 12, [6]))), SIZE).runner_ups == []
+
+
+def test_an_order_of_one_line_is_the_message_that_it_was() -> None:
+    order = Order(1, Span(0, [5]), 3)
+    assert not {each.name for each, _ in wire.write_order(order).order.ListFields()} & {
+        "parallel_line_count",
+        "split_probability",
+    }
+    assert wire.read_order(sent(wire.write_order(order)).order, SIZE).line_count == 1
 
 
 @SETTINGS
@@ -319,6 +340,12 @@ def frame_with(**fields: Any) -> draft.DraftResponse:
     return draft.DraftResponse(frame=draft.DraftFrame(**fields))
 
 
+def frame_of_piece(count: int = 1, **fields: Any) -> draft.DraftResponse:
+    usual = {"line": 1, "fork_position": 2, "position": 2, "token_ids": [4]}
+    piece = draft.RunnerUpLine(**(usual | fields))
+    return frame_with(base=1, position=1, runner_up_lines=[piece] * count)
+
+
 def frame_of_row(ids: list[int], weights: list[int], token_id: int = 4) -> draft.DraftResponse:
     row = draft.DraftDistribution(token_ids=ids, weights=weights)
     return frame_with(base=1, position=1, token_ids=[token_id], distributions=[row])
@@ -410,6 +437,18 @@ REFUSED: list[tuple[Callable[[Any], Any], Any, str, str]] = [
     (read_order, order_with(1, 0, [1], -1), "draft_until", "at least 0"),
     (read_order, order_with(1, 4, [1], 70), "draft_until", "at most 64 past"),
     (read_order, order_with(1, 0, [1], 3, frame_token_count=65), "frame_token_count", "64"),
+    (read_order, order_with(1, 0, [1], 3, parallel_line_count=9), "parallel_line_count", "8"),
+    (read_order, order_with(1, 0, [1], 3, parallel_line_count=-1), "parallel_line_count", "8"),
+    (read_order, order_with(1, 0, [1], 3, split_probability=2), "split_probability", "1"),
+    (read_frame, frame_with(base=1, position=1, line=-1), "line", "at least 0"),
+    (read_frame, frame_of_piece(line=0), "runner_up_lines.line", "at least 1"),
+    (read_frame, frame_of_piece(line=2, parent_line=2), "runner_up_lines.line", "at least 3"),
+    (read_frame, frame_of_piece(parent_line=-1), "parent_line", "at least 0"),
+    (read_frame, frame_of_piece(fork_position=0), "fork_position", "at least 1"),
+    (read_frame, frame_of_piece(position=1), "runner_up_lines.position", "at least 2"),
+    (read_frame, frame_of_piece(token_ids=[SIZE]), "runner_up_lines.token_ids", "outside"),
+    (read_frame, frame_of_piece(count=65), "runner_up_lines", "65, at most 64"),
+    (read_frame, frame_of_piece(token_ids=[1] * 513), "runner_up_lines", "more than 512"),
     (read_order, order_with(1, 0, [1], 3, frame_token_count=-1), "frame_token_count", "64"),
     (
         read_order,

@@ -1,0 +1,52 @@
+"""Whether the draft also writes what follows its second choices, by what that yields. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from orchestrator.core.controller import Control
+from orchestrator.core.estimates import RunnerUpEstimates
+from orchestrator.core.forecast import Conditions, Forecast, no_wait, waiting
+from outrider.speculation import Policy
+
+_WORTHWHILE = 1.03  # times the rate of one line: they cost the draft's machine its spare time
+USUAL_LINES = 8
+"""Lines at once where a request does not say: seven rows beside its own cost a draft little."""
+
+
+def forecasts(
+    conditions: Conditions, n_max: int, known: RunnerUpEstimates, line_count: int
+) -> Sequence[Forecast]:
+    """Return what running ahead yields with so many lines.
+
+    The target waits for a message after each round: what follows a miss is not the line that it
+    was sent.
+    """
+    each = replace(
+        conditions,
+        foreseen=known.foreseen.value,
+        token_time=conditions.token_time * known.step_ratio,
+    )
+    found = waiting(each, n_max), no_wait(each, n_max)
+    return [replace(best, lines=line_count, foreseen=each.foreseen) for best in found]
+
+
+def better(best: Forecast, control: Control, conditions: Conditions) -> Forecast:
+    """Return what is forecast runner-up lines where they pay, or are asked for."""
+    speculation, known = control.speculation, control.estimates.runner_ups
+    count = min(known.line_limit, speculation.n_parallel or USUAL_LINES)
+    if count < 2 or not speculation.n_max:
+        return best
+    found = max(forecasts(conditions, speculation.n_max, known, count), key=lambda f: f.rate)
+    least = 0.0 if speculation.n_parallel else _WORTHWHILE * best.rate
+    return found if found.rate > least else best
+
+
+def line_count(control: Control) -> int:
+    """Return how many lines the draft may write at once behind the text."""
+    if not control.runs_ahead():
+        return 1
+    if control.speculation.policy is not Policy.MEASURED:
+        return min(control.estimates.runner_ups.line_limit, control.speculation.n_parallel or 1)
+    return control.forecast.lines

@@ -1,0 +1,30 @@
+"""Checks of what comes in that any message needs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outrider.errors import InvalidRequest
+
+
+def read_ids(field: str, token_ids: Sequence[int], size: int) -> list[int]:
+    """Return token ids, every one in [0, size)."""
+    ids = list(token_ids)
+    if ids and not (min(ids) >= 0 and max(ids) < size):
+        wrong = next(i for i in ids if not 0 <= i < size)
+        raise InvalidRequest(field, f"token id {wrong} is outside [0, {size})")
+    return ids
+
+
+def within(field: str, value: float, least: float, most: float) -> float:
+    """Return a value; raise InvalidRequest for one outside of bounds."""
+    if not least <= value <= most:
+        raise InvalidRequest(field, f"must be in [{least}, {most}], not {value}")
+    return value
+
+
+def at_least(field: str, value: int, minimum: int) -> int:
+    """Return a value; raise InvalidRequest for one below the minimum."""
+    if value < minimum:
+        raise InvalidRequest(field, f"must be at least {minimum}, not {value}")
+    return value
