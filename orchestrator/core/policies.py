@@ -107,7 +107,8 @@ class Measured(Control):
     def note_round(self, outcome: Outcome) -> None:
         super().note_round(outcome)
         self._note_own(outcome)
-        if self.forecast.lines == 1:
+        # By the forecast that the round went by: asking for it here would renew it too early.
+        if self._forecast is None or self._forecast.lines == 1:
             self.estimates.runner_ups.note_round()
         self._unknown_rounds += 1
         self.estimates.unprobed_rounds = self._unknown_rounds
