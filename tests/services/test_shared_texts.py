@@ -64,7 +64,7 @@ async def test_what_was_written_before_is_proposed_and_the_text_stays_the_same(
     async with three_services(target, draft, pace=0.003, **options) as trio:
         found = counts(await written_three_times(trio))
         for name in SHARED:
-            assert found[name].agreed_token_count > LENGTH / 4
+            assert found[name].agreed_token_count > LENGTH / 8
             assert found[name].agreed_token_count > 0.8 * found[name].decided_token_count
 
 
@@ -77,7 +77,7 @@ async def test_what_was_written_is_in_the_file_at_the_end_and_drafted_after_a_st
     assert load_cache(path).pair_count > LENGTH
     async with three_services(target, draft, pace=0.003, lookup_cache_dynamic=path) as trio:
         completion = await generate(trio.orchestrator, asked())
-        assert counts(completion)["ngram"].agreed_token_count > LENGTH / 4
+        assert counts(completion)["ngram"].agreed_token_count > LENGTH / 8
 
 
 async def test_a_text_with_a_salt_is_in_no_file_and_drafted_for_nobody(tmp_path: Path) -> None:
