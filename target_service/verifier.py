@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count, takewhile
 from operator import eq
@@ -13,7 +14,7 @@ from outrider.engine.job import EngineTime, JobSteps, Lease, Step
 from outrider.engine.model import Model, Row, Sampler
 from outrider.engine.own_draft import DraftAsk
 from outrider.engine.sampler_state import SamplerTracker
-from outrider.errors import RoundSuperseded
+from outrider.errors import InvalidRequest, RoundSuperseded
 from outrider.messages import (
     MAX_DRAFT,
     NO_OWN_TOKENS,
@@ -24,6 +25,7 @@ from outrider.messages import (
     OwnTokens,
     Round,
     Rows,
+    Rule,
     SessionParameters,
     check_room,
     compose,
@@ -83,6 +85,18 @@ def score(
     return scores
 
 
+def _own_guesser(draft: Model | None, opening: SessionParameters) -> Guesser | None:
+    """Return what picks the tokens of the engine's own draft; None where none can or may.
+
+    What a session asks of sampling may not go with the draft's own vocabulary.
+    """
+    if draft is None or opening.rule is Rule.REJECTION:
+        return None
+    with suppress(InvalidRequest):
+        return guesser(draft, opening, 1, 0.0)
+    return None
+
+
 Emit = Callable[[Answer, EngineTime], None]
 """Takes what one decode answered, and the engine's time since the answer before it."""
 
@@ -101,8 +115,7 @@ class Verifier:
         self._tracker = SamplerTracker(sampler, opening.prompt_count)
         self._plain: Sampler = sampler  # of the basic stages where rows are logits
         self._opening = opening
-        self._draft = draft
-        self._guess: Guesser | None = None  # made when it is wanted first
+        self._guess = _own_guesser(draft, opening)
         # The text after the newest answer of sampled ids; empty before the first.
         self._decided: list[int] = []
         self._continued = False  # the newest round allowed to write beyond its own answer
@@ -177,13 +190,11 @@ class Verifier:
         """Return what the engine's own draft adds to a text, as far as the round wants that."""
         room = min(self._longest - 1, capacity) - len(text)
         wanted = min(round_.own_draft_count, room)
-        if self._draft is None or wanted <= 0 or round_.form is not Form.SAMPLED:
+        if self._guess is None or wanted <= 0 or round_.form is not Form.SAMPLED:
             return NO_OWN_TOKENS
-        if self._guess is None:
-            self._guess = guesser(self._draft, self._opening, 1, 0.0)
         ends = self._opening.end_token_ids
         stop_below = round_.own_stop_below
-        guesses = yield DraftAsk(list(text), wanted, self._guess, stop_below, ends, gives_way)
+        guesses = yield DraftAsk(text, wanted, self._guess, stop_below, ends, gives_way)
         if not guesses:
             return NO_OWN_TOKENS
         return OwnTokens([g.token_id for g in guesses], bytes(g.confidence for g in guesses))

@@ -14,14 +14,13 @@ from time import perf_counter
 from outrider.engine.cache import Session, SessionCache, tokens_to_keep
 from outrider.engine.calibrate import history
 from outrider.engine.guesser import Guess, Guesser
-from outrider.engine.model import MAX_ROWS_OUT, Chunk, Model, NoRoom, Row
-from outrider.errors import DecodeFailed
+from outrider.engine.model import MAX_ROWS_OUT, Chunk, Model, Row
 
 _READ_ROWS = 64
 """Tokens of a text that are read in one decode; the time is looked at between two of them."""
 
 _FEW_ROWS = 4
-"""Tokens of the text that a line's first decode may read beside the newest one."""
+"""Tokens of the text that a line's first decode may read, the newest one included."""
 
 _TIMED = 3
 """Decodes of each kind that are timed after the load."""
@@ -55,7 +54,7 @@ class DraftLine:
     salt: bytes  # whose cached texts it may start from
     ask: DraftAsk
     guesses: list[Guess] = field(default_factory=list)
-    tokens: list[int] = field(init=False)  # the text, and behind it those of `guesses`
+    tokens: list[int] = field(init=False)  # the text, and after it those of `guesses`
     is_over: bool = False  # nothing more is drafted
 
     def __post_init__(self) -> None:
@@ -86,7 +85,10 @@ class DraftCosts:
 
 
 class OwnDraft:
-    """The draft of one engine. All calls come from the engine's thread."""
+    """The draft of one engine. All calls come from the engine's thread.
+
+    Nothing that it does or that is in a text ends that thread.
+    """
 
     def __init__(self, model: Model, clock: Callable[[], float] = perf_counter) -> None:
         """Take the model as it is loaded; its sequences are this draft's alone."""
@@ -98,6 +100,7 @@ class OwnDraft:
         self._cache = SessionCache(description.sequence_count, cells, idle)
         self._capacity = description.context
         self._batch_rows = description.batch_rows
+        self._vocabulary = description.vocabulary.token_count  # the target's may be a little larger
         self._read_rows = min(_READ_ROWS, description.batch_rows, description.context // 2)
         self._clock = clock
         self._failures = 0  # in a row
@@ -123,7 +126,8 @@ class OwnDraft:
     def draft(self, lines: Sequence[DraftLine], read_seconds: float) -> None:
         """Extend the lines, all of them in the same decodes.
 
-        A line whose text is not read yet stays empty, after about `read_seconds` of reading.
+        A line whose text is not read yet stays empty, after about `read_seconds` of reading. What
+        fails ends these lines and nothing else.
         """
         if not self.is_usable:
             return
@@ -135,7 +139,8 @@ class OwnDraft:
                 for first in range(0, len(open_lines), self._lines_at_once):
                     self._step(open_lines[first : first + self._lines_at_once])
             self._failures = 0
-        except (NoRoom, DecodeFailed):
+        except Exception:
+            # Of any kind: the target's thread continues without a draft, which only costs speed.
             self._failures += 1
             for line in lines:
                 self.forget(line.session_id)
@@ -156,6 +161,8 @@ class OwnDraft:
             self._cache.forget(line.session_id)
             return False
         self._keep(session, text)
+        if max(text[len(session.token_ids) :]) >= self._vocabulary:
+            return False  # it cannot read that
         is_late = False  # one piece at least, or it would never come to the end
         while (missing := len(text) - len(session.token_ids)) > _FEW_ROWS:
             if is_late:
@@ -182,7 +189,7 @@ class OwnDraft:
 
     def _keep(self, session: Session, text: Sequence[int]) -> None:
         """Cut what differs from the text; the row of its last token is wanted again."""
-        count = tokens_to_keep(session.token_ids, list(text), 1)
+        count = tokens_to_keep(session.token_ids, text, 1)
         if count < len(session.token_ids):
             assert session.sequence is not None
             del session.token_ids[self.model.truncate(session.sequence, count) :]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.guesser import guesser
+from outrider.engine.guesser import Guess, guesser
 from outrider.engine.model import Chunk, Layout
 from outrider.engine.own_draft import DraftAsk, DraftLine, OwnDraft
 from outrider.errors import DecodeFailed
@@ -171,3 +171,27 @@ def test_a_decode_that_fails_costs_a_draft_and_many_the_drafter(model: ToyModel)
     asked = line(model, TEXT, 3)
     draft.draft([asked], 1.0)
     assert not asked.guesses
+
+
+def test_a_text_with_tokens_that_it_does_not_have_is_not_drafted_for():
+    draft = OwnDraft(ToyModel(order=256, pad_multiple=1, vocabulary_size=60))
+    for text in ([*TEXT, 60], [*TEXT[:2], 63, *([5] * 90)], [*TEXT, 61, 4]):
+        asked = line(draft.model, text, 3)  # type: ignore[arg-type]
+        draft.draft([asked], 1.0)
+        assert not asked.guesses
+    again = line(draft.model, TEXT, 3)  # type: ignore[arg-type]
+    draft.draft([again], 1.0)
+    assert len(again.guesses) == 3 and draft.is_usable
+
+
+def test_whatever_fails_in_it_ends_a_draft_and_not_the_target(model: ToyModel):
+    def fail(row: object, base: int, line: Sequence[int]) -> Guess:
+        raise ValueError("no number")
+
+    draft = OwnDraft(model)
+    asked = DraftLine(bytes(16), b"", DraftAsk(list(TEXT), 3, fail))
+    draft.draft([asked], 1.0)
+    assert not asked.guesses
+    again = line(model, TEXT, 3)
+    draft.draft([again], 1.0)
+    assert drafted(again) == alone(TEXT, 3)

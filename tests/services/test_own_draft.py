@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from outrider.engine.model import Chunk
-from outrider.errors import DecodeFailed
+from outrider.errors import DecodeFailed, InvalidRequest
+from outrider.sampling import SamplingParameters
 from outrider.speculation import MODEL, Speculation
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -259,3 +260,19 @@ async def test_under_rejection_the_other_draft_drafts():
         done = await generate(orchestrator, asked)
         assert done.statistics.drafted_token_count > 0
         assert draft.decode_count > before
+
+
+class Refusing(ToyModel):
+    """A draft with whose vocabulary no sampling goes."""
+
+    def sampler(self, parameters: SamplingParameters, seed: int = 0, choice: int = 0) -> Any:
+        raise InvalidRequest("logit_bias", "names a token that it does not have")
+
+
+@pytest.mark.parametrize("draft", [toy(seed=2, vocabulary_size=60), Refusing(seed=2, context=256)])
+async def test_what_the_draft_does_not_have_does_not_end_a_text(draft: ToyModel):
+    async with drafting(lambda: draft) as (_, orchestrator):
+        await warm(orchestrator)
+        asked = request(temperature=0.0, token_limit=40, prompt_tokens=[0, 12, 63, 7])
+        done = await generate(orchestrator, asked)
+        assert done.token_ids == written_alone(target(), asked)
