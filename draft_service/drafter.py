@@ -279,7 +279,7 @@ class Drafter:
             self.on_spare(count)
 
     def _go_over(self, lease: Held) -> None:
-        """Go on with the runner-up line that the text took, and with what was read of it."""
+        """Continue with the runner-up line that the text took, and with what was read of it."""
         branch, base = self._runner_ups.adopted, self._line.base
         assert branch is not None and base is not None
         position = len(branch.token_ids) - len(branch.unsent)
@@ -295,7 +295,7 @@ class Drafter:
     def help(
         self, number: int, lease: Helper, emit: Callable[[Frame], None]
     ) -> Generator[Step, list[Row], None]:
-        """Extend runner-up lines, the likeliest first, for as long as one may go on.
+        """Extend runner-up lines, the likeliest first, for as long as one may continue.
 
         Helpers are numbered from 1. Each has a session, which takes over what the others hold.
         """

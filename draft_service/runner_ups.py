@@ -1,4 +1,4 @@
-"""The lines that a draft writes in case its own is wrong: where they leave it, which goes on. Pure.
+"""The lines that a draft writes in case its own is wrong: where they leave it, which continue. Pure.
 
 Every drafted token has runner-ups. Those that are likely enough to be the target's, given that all
 before them are, wait for a line of their own; of what waits and what may be extended the likeliest
@@ -17,7 +17,7 @@ _HOPELESS = 0.005
 """The chance below which no token is worth a decode."""
 
 _MOST_LINES = 63
-"""Runner-up lines that are kept: those that are likeliest to go on."""
+"""Runner-up lines that are kept: those that are likeliest to continue."""
 
 _MOST_WAITING = 128
 """Runner-ups without a line, of which the likeliest are kept."""
@@ -63,7 +63,7 @@ class RunnerUps:
     split_chance: float = 0.0  # from which a runner-up gets a line
     base: int = 0
     number: int = 0  # of the line itself
-    adopted: Branch | None = None  # what the line goes on with, where it is no longer number 0
+    adopted: Branch | None = None  # what the line continues with, where it is no longer number 0
     _chances: list[float] = field(default_factory=list)  # of its tokens from the base on
     _branches: list[Branch] = field(default_factory=list)
     _waiting: list[_Waiting] = field(default_factory=list)
@@ -92,7 +92,7 @@ class RunnerUps:
             item.survival = self._survival(item.chances)
 
     def adopt(self, text: Sequence[int]) -> Branch | None:
-        """Return the runner-up line that a text goes on with, which becomes the line itself."""
+        """Return the runner-up line that a text continues with, which becomes the line itself."""
         length = len(text)
         found = next((b for b in self._branches if b.token_ids[:length] == list(text)), None)
         if found is not None:

@@ -37,8 +37,8 @@ class Compared:
 
     `decided` are the confidences of the tokens compared for the first time.
     All of them agree, but for the last one if there is a `mismatch`, which is
-    its position. Where it was foreseen, the text goes on with a runner-up line; `after` are
-    the confidences of its tokens that the text has already, behind the correction.
+    its position. Where it was foreseen, the text continues with a runner-up line; `after` are
+    the confidences of its tokens that the text has already, after the correction.
     """
 
     decided: Sequence[int] = ()
@@ -59,7 +59,7 @@ _MOST_GONE = 256
 class ReceivedLine:
     """Tokens from `start` on, of the newest base, and the lines that leave them.
 
-    The text decides which of the lines goes on: the others are kept until it contradicts them.
+    The text decides which of the lines continues: the others are kept until it contradicts them.
     """
 
     def __init__(self) -> None:
@@ -67,12 +67,12 @@ class ReceivedLine:
         self.may_fork = False  # the draft was asked for runner-up lines: it may have changed over
         self._part = LinePart(
             0
-        )  # of the line that the text goes on with; empty where there is none
+        )  # of the line that the text continues with; empty where there is none
         self._number = 0  # of that line
         self._parts: dict[int, LinePart] = {0: self._part}  # of all lines, by number
         self._gone: dict[int, None] = {}  # numbers of lines that were contradicted, the latest ones
         self._dead = -1  # frames of this base or an older one are of a line that was left
-        self._is_lost = False  # no line is known that the text goes on with, but one may come
+        self._is_lost = False  # no line is known that the text continues with, but one may come
 
     @property
     def start(self) -> int:
@@ -166,7 +166,7 @@ class ReceivedLine:
         return Compared(decided, mismatch, True, after is not None, after or (), left)
 
     def _find(self, committed: Sequence[int]) -> Sequence[int] | None:
-        """Take the line that the text goes on with, if there is one.
+        """Take the line that the text continues with, if there is one.
 
         Returns the confidences of its tokens that the text has. Of two that agree with it, the
         one was the draft's first choice where the other leaves it. What the text contradicts is
@@ -199,7 +199,7 @@ class ReceivedLine:
     def agreed(self, committed: Sequence[int], sent: int) -> int:
         """Return how much of the committed text the draft has, by what it was sent and drafted.
 
-        Behind a gap in its frames nobody knows what it drafted, nor with which of its lines it
+        After a gap in its frames nobody knows what it drafted, nor with which of its lines it
         went on behind what it was sent.
         """
         if self.may_fork or self.start > sent:

@@ -238,7 +238,7 @@ class RunnerUpEstimates:
         self.foreseen = Mean(self._HOPED, 0.02)  # share of the misses that bring a line
 
     def note_miss(self, there: float) -> None:
-        """A line was wrong; such a share of what is usually verified was there behind it."""
+        """A line was wrong; such a share of what is usually verified was there after it."""
         if not self.foreseen.count:
             self.foreseen.note(self.foreseen.value)  # the hope counts as one miss
         self.foreseen.note(there)

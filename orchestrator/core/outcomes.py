@@ -1,4 +1,4 @@
-"""What a controller is told of a round, what it answers, and what it shows of itself. Pure."""
+"""What a controller learns of a round, what it answers, and what it shows of itself. Pure."""
 
 from __future__ import annotations
 

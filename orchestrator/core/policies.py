@@ -263,7 +263,7 @@ class Measured(Control):
 
     @property
     def waits_for_drafts(self) -> bool:
-        # With runner-up lines the target waits to hear which of them it goes on with.
+        # With runner-up lines the target waits to hear with which of them it continues.
         waits = self.forecast.mode is not Mode.NO_WAIT or self.forecast.lines > 1
         return waits and not self.probing
 

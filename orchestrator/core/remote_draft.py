@@ -74,7 +74,7 @@ class RemoteDraft:
             self._control.line_agrees(line.end)
 
     def _note_miss(self, compared: Compared) -> None:
-        """Count a miss for which runner-up lines were written; the text may go on with one.
+        """Count a miss for which runner-up lines were written; the text may continue with one.
 
         The draft has to hear of it, whether or not more of that line is wanted.
         """

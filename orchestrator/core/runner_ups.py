@@ -44,7 +44,7 @@ def better(best: Forecast, control: Control, conditions: Conditions) -> Forecast
 
 
 def line_count(control: Control) -> int:
-    """Return how many lines the draft may write at once behind the text."""
+    """Return how many lines the draft may write at once after the text."""
     if not control.runs_ahead():
         return 1
     if control.speculation.policy is not Policy.MEASURED:

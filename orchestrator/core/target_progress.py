@@ -172,7 +172,7 @@ class TargetProgress:
         """Ask for the oldest round anew; what was asked after it is forgotten."""
         if self.in_flight:
             oldest = self.in_flight[0]
-            if oldest.round.parents:  # whoever did not take it, takes a chain
+            if oldest.round.parents:  # a target that did not take it takes a chain
                 oldest.keep_nodes(oldest.round.tree.line(()))
             if oldest.length != len(committed):
                 oldest = _without_draft(oldest, len(committed))

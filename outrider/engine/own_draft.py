@@ -1,7 +1,7 @@
 """A small model in the thread of a large one, which drafts for its sessions between two decodes.
 
 No message and no other thread is in between, and all sessions share each decode of the draft. What
-it holds is a hint like any cache: it follows whatever text it is asked about.
+it holds is a hint like any cache: it follows the text that it is asked about.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class OwnDraft:
 
     @property
     def _lines_at_once(self) -> int:
-        """The lines whose next tokens fit one decode, whatever they are behind."""
+        """The lines whose next tokens fit one decode, however many are missing."""
         return max(1, min(MAX_ROWS_OUT, self._batch_rows // _FEW_ROWS))
 
     def _follow(self, line: DraftLine, busy: Collection[bytes], deadline: float) -> bool:
