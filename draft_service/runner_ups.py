@@ -1,4 +1,4 @@
-"""The lines that a draft writes in case its own is wrong: where they leave it, which continue. Pure.
+"""The lines that a draft writes in case its own is wrong: where they leave it, which last. Pure.
 
 Every drafted token has runner-ups. Those that are likely enough to be the target's, given that all
 before them are, wait for a line of their own; of what waits and what may be extended the likeliest

@@ -377,7 +377,7 @@ class _VerifyStream:
             await context.write(outcome)
 
     async def _write_answers(self, waiting: _Waiting, context: Context) -> None:
-        answer, times = _next_answer(waiting.answers)
+        answer, times = next_answer(waiting.answers)
         reply = list(_pack(waiting.round, answer, times))
         if not self._has_reported_cached and self._verifier.cached_count:
             reply[0].cached_token_count = self._verifier.cached_count
@@ -441,15 +441,16 @@ def _outcome(number: int, over: asyncio.Future[None]) -> messages.VerifyResponse
     return response
 
 
-def _next_answer(
+def next_answer(
     answers: deque[tuple[Answer, EngineTime]],
 ) -> tuple[Answer, Sequence[EngineTime]]:
     """Take the first answer and, as one with it, those that follow without the round's draft.
 
-    Not where candidates are reported: they belong to one decode.
+    Not where candidates are reported: they belong to one decode. What verified a draft of the
+    round's comes by itself: of an answer that repeats known text, rows are skipped by position.
     """
     joined = [answers.popleft()]
-    joins = not joined[0][0].rows.candidates
+    joins = joined[0][0].drafted == 0 and not joined[0][0].rows.candidates
     while joins and answers and answers[0][0].drafted == 0:
         joined.append(answers.popleft())
     return _joined([answer for answer, _ in joined]), [spent for _, spent in joined]

@@ -90,8 +90,7 @@ class Control(ABC):
 
     def note_presence(self, is_there: bool) -> None:
         """A stream to a draft is open, or is gone."""
-        if is_there != self._has_draft:
-            self._has_draft, self._forecast = is_there, None
+        self._has_draft = is_there
 
     def note_order(self, now: float, length: int, frame_tokens: int, reading: int = 0) -> None:
         """An order went out that may start the line over at the committed length `length`.

@@ -179,6 +179,12 @@ class Measured(Control):
         there = forecast(conditions, own, self._own_acceptance, self.speculation.n_max)
         return there if there.rate > max(self._OWN_PAYS * alone.rate, best.rate) else best
 
+    def note_presence(self, is_there: bool) -> None:
+        is_news = is_there != self._has_draft
+        super().note_presence(is_there)
+        if is_news and self._own is not None:
+            self._forecast = None  # it is weighed against another, or against none
+
     @property
     def _leaves_to_own(self) -> bool:
         """Whether another draft is not even tried beside the target's own.

@@ -40,6 +40,7 @@ SEED = 5
 PROMPTS = held_out_prompts()[:3]
 ROUGH = Shape(delay_ms=5.0, jitter_ms=3.0, loss=0.02, may_reorder=True)
 ONE_THREAD = ModelOptions(threads=1)
+EQUAL_BITS = ModelOptions(threads=1, numerics="exact")  # texts are compared
 AHEAD = {"policy": Policy.FIXED, "n_max": 3, "run_ahead": True}
 WAYS = {"measured": {}, "far ahead": AHEAD, "serial": {**AHEAD, "run_ahead": False}}
 
@@ -51,8 +52,8 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Outr
 
     with Link(ROUGH) as link:
         children = [
-            await start_remote(link, role, Hosted(model, ONE_THREAD), token)
-            for role, model in (("target", TARGET), ("draft", DRAFT))
+            await start_remote(link, "target", Hosted(TARGET, EQUAL_BITS), token),
+            await start_remote(link, "draft", Hosted(DRAFT, ONE_THREAD), token),
         ]
         try:
             target, draft = [await child.address() for child in children]

@@ -81,7 +81,7 @@ async def test_a_junk_draft_changes_nothing(temperature: float, draft_length: in
 
 async def test_a_draft_that_is_missing_at_the_start_is_used_when_it_appears() -> None:
     async with (
-        running(ModelProcess(TARGET, target, pace=PACE)) as service,
+        running(ModelProcess(TARGET, target, pace=5 * PACE)) as service,
         running(ModelProcess(DRAFT, good_draft)) as draft,
     ):
         await draft.kill()
