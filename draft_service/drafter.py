@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 from draft_service.local_sources import INSTEAD, PIECE, LocalSources
 from draft_service.runner_ups import Branch, RunnerUps
+from draft_service.translating import Translator
 from outrider.engine.guesser import Guess, Guesser
-from outrider.engine.job import Step
+from outrider.engine.job import EngineTime, Step
 from outrider.engine.model import Row
 from outrider.messages import (
     MAX_DRAFT,
@@ -63,6 +64,9 @@ class Helper(Held, Protocol):
     def take_prefix(self, other: Any, wanted: Sequence[int]) -> None:
         """Hold what another session of the stream holds of a text, where that is more."""
 
+    def take_spent(self) -> EngineTime:
+        """Return the engine's time since this was last asked."""
+
 
 class Line:
     """The committed text as last sent, and the tokens drafted after it.
@@ -96,7 +100,7 @@ class Line:
             return False
         self.token_ids = text
         self.base = len(text)
-        runner_ups.start_over(self.base)
+        runner_ups.start_over(text)
         return True
 
     def _stays(self, text: list[int]) -> bool:
@@ -121,7 +125,10 @@ class Drafter:
         end_token_ids: Collection[int],
         clock: Callable[[], float],
         local: LocalSources | None = None,
+        translator: Translator | None = None,
     ) -> None:
+        """With a translator the model's ids are others than the line's, and it asks the model."""
+        self._translator = translator
         self._line = Line(opening.rule)
         self._guess = guess
         self._local = local or LocalSources(opening, {}, INSTEAD)
@@ -131,9 +138,10 @@ class Drafter:
         # Orders' text that the engine's thread has not taken yet.
         self._unread: deque[Span] = deque()
         self._clock = clock
-        # Under rejection a block is whole or nothing, and candidates are told of one line alone.
+        # Under rejection a block is whole or nothing, and candidates are reported of one line.
         self._may_fork = opening.rule is not Rule.REJECTION and not opening.candidate_count
         self._runner_ups = RunnerUps()
+        self._certain = 0  # tokens of the newest order's text, which stay
         self._until = 0  # how far the lines may go, by the newest order
         self._line_count = 1  # that are written at once, by the same
         self._leases: dict[int, Any] = {}  # of the line's session, 0, and the helpers', by number
@@ -141,11 +149,12 @@ class Drafter:
             False  # an order is worked on: its frames take the runner-up lines along
         )
         self._sent_time = 0.0  # when a frame was last emitted
+        self._runner_up_seconds = 0.0  # of decodes without the line itself; since last asked
         self.on_spare: Callable[[int], None] = lambda count: None
         """Called in the engine's thread when so many helpers would have something to do."""
 
-    def tell(self, committed: Span) -> None:
-        """Note what an order says about the text, from any thread.
+    def note_text(self, committed: Span) -> None:
+        """Note the text that came with an order, from any thread.
 
         The order may be replaced before it starts, and the next one builds on it.
         """
@@ -169,17 +178,23 @@ class Drafter:
         self, lease: Held, order: Order, emit: Callable[[Frame], None]
     ) -> Generator[Step, list[Row], None]:
         line = self._line
-        check_room(order.committed.end, lease.capacity)
+        if self._translator is None:
+            check_room(order.committed.end, lease.capacity)
         restarted = self._follow(order.committed, lease)
         assert line.base is not None
-        until = min(order.draft_until, lease.capacity)
+        if self._translator is None:
+            until = min(order.draft_until, lease.capacity)
+        else:
+            until = order.draft_until  # it knows itself what room its own tokens leave
+            if restarted:
+                check_room(len(self._own(line.token_ids)), lease.capacity)
         if restarted:
             self._frames = FrameBuilder(line.base, line.base, self._clock)
         self._begin_forking(lease, order, until)
         # Guesses of a replaced order that were not sent yet go out with these.
-        frame = self._frames
+        frame, self._certain = self._frames, order.committed.end
         self._local.read()
-        while self._guess is None and self._local.is_behind:
+        while not self._has_model and self._local.is_behind:
             yield _PAUSE
             self._local.read()
         if until <= len(line.token_ids) or self._local.is_behind:
@@ -194,7 +209,7 @@ class Drafter:
             if not local and frame.due(order.frame_tokens) and len(line.token_ids) < until:
                 emit(self._take_frame())
         emit(self._take_frame(order.number))
-        if len(line.token_ids) - len(lease.held) > _MOST_UNREAD:
+        if len(self._own(line.token_ids)) - len(lease.held) > _MOST_UNREAD:
             yield from self._catch_up(lease)
 
     def _extend(
@@ -222,14 +237,26 @@ class Drafter:
         """Return the model's guess; none where there is no model, or where it doubts."""
         line = self._line
         assert line.base is not None
-        if self._guess is None:
+        if not self._has_model:
             return []
         if self._frames.is_urgent:
             emit(self._take_frame())
-        rows = yield Step(lease.reconcile(line.token_ids, 1), 1)
+        if self._translator is not None:
+            self._local.read()
+            line_ids = line.token_ids
+            return (yield from self._translator.ask(lease, line_ids, line.base, self._rivals))
+        assert self._guess is not None
+        rows = yield Step(lease.reconcile(line.token_ids, 1), 1, certain=self._certain)
         self._local.read()
         guess = self._guess(rows[0], line.base, line.token_ids, self._rivals)
         return [] if guess.doubtful else [guess]
+
+    def _own(self, text: list[int]) -> list[int]:
+        """Return a text of the line's in the ids that the model reads."""
+        if self._translator is None:
+            return text
+        assert self._line.base is not None
+        return self._translator.own_text(text, min(self._line.base, len(text)))
 
     def _catch_up(self, lease: Held) -> Generator[Step, list[Row], None]:
         """Decode what is known but not held, so that the next order starts at once.
@@ -237,24 +264,34 @@ class Drafter:
         The sources read along, a piece after each decode: a long text at once would hold up the
         other sessions.
         """
-        missing = lease.reconcile(self._line.token_ids, 1)[:-1]
+        missing = lease.reconcile(self._own(self._line.token_ids), 1)[:-1]
+        if self._translator is not None:
+            missing = missing[: max(0, lease.capacity - len(lease.held))]
         size = PIECE if self._local.is_behind else max(1, len(missing))
         for start in range(0, len(missing), size):
-            yield Step(missing[start : start + size], 0)
+            yield Step(missing[start : start + size], 0, certain=self._certain)
             self._local.read()
 
     def _follow(self, committed: Span, lease: Held) -> bool:
         """Follow the orders since the last one that started; say if the line restarted."""
         unread = [self._unread.popleft() for _ in range(len(self._unread))]
-        spans = [span for span in unread if span.end <= lease.capacity]
+        held: Sequence[int] = lease.held
+        if self._translator is None:
+            unread = [span for span in unread if span.end <= lease.capacity]
+        else:
+            held = ()  # they are other ids
         before = self._runner_ups.number
         restarts = [
-            self._line.follow(span, lease.held, self._runner_ups) for span in (*spans, committed)
+            self._line.follow(span, held, self._runner_ups) for span in (*unread, committed)
         ]
         if not any(restarts) and self._runner_ups.number != before:
             self._go_over(lease)
         self._local.follow(self._line.token_ids, committed.end)
         return any(restarts)
+
+    @property
+    def _has_model(self) -> bool:
+        return self._guess is not None or self._translator is not None
 
     # --- runner-up lines ---
 
@@ -289,8 +326,9 @@ class Drafter:
         self._read_along(lease, branch.token_ids)
 
     def _read_along(self, lease: Any, text: Sequence[int]) -> None:
+        own = self._own(list(text))
         for other in self._leases.values():
-            lease.take_prefix(other, text)
+            lease.take_prefix(other, own)
 
     def help(
         self, number: int, lease: Helper, emit: Callable[[Frame], None]
@@ -316,15 +354,28 @@ class Drafter:
         base = self._line.base
         assert self._guess is not None and base is not None
         self._read_along(lease, branch.token_ids)
+        missing = lease.reconcile(self._own(branch.token_ids), 1)
+        is_alone = not self._is_drafting
         try:
-            rows = yield Step(lease.reconcile(branch.token_ids, 1), 1)
+            rows = yield Step(missing, 1)
         finally:
             branch.is_taken = False
+        spent = lease.take_spent()
+        if is_alone and spent.rows:
+            self._runner_up_seconds += spent.decode * min(1.0, len(missing) / spent.rows)
         guess = self._guess(rows[0], base, branch.token_ids, self._rivals)
         if guess.doubtful or guess.token_id in self._ends:
             branch.is_over = True
         if not guess.doubtful:
             self._runner_ups.extend(branch, guess.token_id, guess.confidence, guess.chances)
+
+    def take_runner_up_seconds(self) -> float:
+        """Return the time of decodes for runner-up lines alone, since this was last asked.
+
+        Each counts by its share of the rows: several lines may have been in one decode.
+        """
+        seconds, self._runner_up_seconds = self._runner_up_seconds, 0.0
+        return seconds
 
     def _take_frame(self, completed: int = 0) -> Frame:
         self._sent_time = self._clock()

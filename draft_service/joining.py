@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import grpc
 
 from draft_service.servicer import Write
+from draft_service.translations import Lesson
 from outrider import logs, wire
 from outrider.errors import OutriderError
 from outrider.rpc.channel import explain_refusal, open_channel
@@ -38,6 +39,9 @@ class Joiner(Protocol):
 
     async def roll_back(self, request: common.RollbackRequest) -> common.RollbackResponse:
         """Truncate a session, unless a later round of it began."""
+
+    def lesson(self) -> Lesson:
+        """Return what takes in the messages of a vocabulary."""
 
     async def serve(self, requests: AsyncIterator[draft.DraftRequest], write: Write) -> None:
         """Serve one session, whoever opened the stream. Ends when `requests` do."""
@@ -103,6 +107,7 @@ class _Membership:
         self._process_id = process_id
         self._stub: Any = DraftRegistryServiceStub(channel)
         self._tasks: set[asyncio.Task[None]] = set()  # of sessions and rollbacks
+        self._lesson: Lesson | None = None  # of a vocabulary that comes in pieces
 
     async def run(self) -> None:
         """Answer the orchestrator until it ends the call. Raises AioRpcError."""
@@ -124,6 +129,8 @@ class _Membership:
         elif kind == "list_vocabulary":
             for piece in self._servicer.vocabulary_pieces():
                 await call.write(messages.JoinRequest(vocabulary=piece))
+        elif kind == "learn_vocabulary":
+            await self._learn(call, message.learn_vocabulary)
         elif kind == "joined":
             self.joined = True
             logs.event("outrider.draft", "joined")
@@ -131,6 +138,20 @@ class _Membership:
             self._start(self._attend(message.invitation))
         elif kind == "rollback":
             self._start(self._roll_back(message.rollback))
+
+    async def _learn(self, call: Any, message: draft.LearnVocabularyRequest) -> None:
+        """Take in a piece of a vocabulary; one that is wrong is left alone, and never answered."""
+        try:
+            if self._lesson is None or message.WhichOneof("message") == "introduction":
+                self._lesson = self._servicer.lesson()
+            self._lesson.add(message)
+            if self._lesson.is_complete:
+                learned = await self._lesson.finish()
+                self._lesson = None
+                await call.write(messages.JoinRequest(learned=learned))
+        except OutriderError as error:
+            self._lesson = None
+            logs.warning("outrider.draft", "vocabulary not learned", detail=str(error))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         if len(self._tasks) >= _MOST_TASKS:

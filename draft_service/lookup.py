@@ -13,8 +13,9 @@ import outrider
 from draft_service.drafter import Drafter
 from draft_service.local_sources import ALONE, LocalSources, calibrations
 from draft_service.servicer import Write, outcome, read_order
+from draft_service.translations import Lesson
 from outrider import wire
-from outrider.errors import ContextExhausted, EngineBusy, PositionPastCache
+from outrider.errors import ContextExhausted, EngineBusy, PositionPastCache, VocabularyMismatch
 from outrider.messages import MAX_DRAFT, Frame, SessionParameters
 from outrider.model_service.servicer import Owners, Ownership, first_opening, run_stream
 from outrider.v1 import common_pb2 as common
@@ -66,6 +67,10 @@ class LookupServicer(stubs.DraftServiceServicer):
     def vocabulary_pieces(self) -> Iterator[common.ListVocabularyResponse]:
         """Yield what ListVocabulary streams: it has no vocabulary."""
         return iter(())
+
+    def lesson(self) -> Lesson:
+        """Refuse: without a model there is nothing to translate. Raises VocabularyMismatch."""
+        raise VocabularyMismatch("a draft without a model has no vocabulary")
 
     async def GetModel(self, request: common.GetModelRequest, _: Any) -> common.GetModelResponse:
         return self.description()

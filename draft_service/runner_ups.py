@@ -51,7 +51,7 @@ class _Waiting:
     parent: int
     position: int
     token_id: int
-    token_ids: Sequence[int]  # before it
+    token_ids: Sequence[int]  # before it, from the base on
     chances: Sequence[float]  # with its own
     survival: float
 
@@ -64,6 +64,7 @@ class RunnerUps:
     base: int = 0
     number: int = 0  # of the line itself
     adopted: Branch | None = None  # what the line continues with, where it is no longer number 0
+    _before: list[int] = field(default_factory=list)  # the text up to the base
     _chances: list[float] = field(default_factory=list)  # of its tokens from the base on
     _branches: list[Branch] = field(default_factory=list)
     _waiting: list[_Waiting] = field(default_factory=list)
@@ -72,17 +73,18 @@ class RunnerUps:
 
     # --- the text ---
 
-    def start_over(self, base: int) -> None:
-        """Forget everything: the line starts over after `base` tokens."""
-        self.base = self._length = base
+    def start_over(self, text: Sequence[int]) -> None:
+        """Forget everything: the line starts over after a text, which is its base."""
+        self._before = list(text)
+        self.base = self._length = len(text)
         self.number = self._newest = 0
         self._chances, self._branches, self._waiting, self.adopted = [], [], [], None
 
     def follow(self, text: Sequence[int]) -> None:
         """Forget what the text contradicts, while the line itself agrees with it."""
         length = self._length = len(text)
-        text = list(text)
-        self._branches = [each for each in self._branches if each.token_ids[:length] == text]
+        after = list(text[self.base :])  # all lines agree before that; a text may be long
+        self._branches = [b for b in self._branches if b.token_ids[self.base : length] == after]
         live = {self.number, *(each.number for each in self._branches)}
         self._waiting = [
             each for each in self._waiting if each.position >= length and each.parent in live
@@ -93,9 +95,11 @@ class RunnerUps:
 
     def adopt(self, text: Sequence[int]) -> Branch | None:
         """Return the runner-up line that a text continues with, which becomes the line itself."""
-        length = len(text)
-        found = next((b for b in self._branches if b.token_ids[:length] == list(text)), None)
-        if found is not None:
+        length, after = len(text), list(text[self.base :])
+        if list(text[: self.base]) != self._before[:length]:
+            return None
+        its = (b for b in self._branches if b.token_ids[self.base : length] == after)
+        if (found := next(its, None)) is not None:
             self.number, self._chances, self.adopted = found.number, found.chances, found
             self._branches.remove(found)
             self.follow(text)
@@ -119,7 +123,9 @@ class RunnerUps:
             chances = [*before, chance]
             if (survival := self._survival(chances)) >= _HOPELESS:
                 position = len(token_ids) - 1
-                waiting = _Waiting(line, position, token_id, token_ids[:-1], chances, survival)
+                waiting = _Waiting(
+                    line, position, token_id, token_ids[self.base : -1], chances, survival
+                )
                 self._waiting.append(waiting)
         if len(self._waiting) > _MOST_WAITING:
             self._waiting.sort(key=lambda each: -each.survival)
@@ -170,7 +176,7 @@ class RunnerUps:
             number=self._newest,
             parent=waiting.parent,
             fork=waiting.position,
-            token_ids=[*waiting.token_ids, waiting.token_id],
+            token_ids=[*self._before, *waiting.token_ids, waiting.token_id],
             chances=list(waiting.chances),
             unsent=[(waiting.token_id, int(255 * waiting.chances[-1]))],
             survival=waiting.survival,

@@ -13,12 +13,15 @@ import grpc
 from draft_service.drafter import Drafter
 from draft_service.helpers import Helpers
 from draft_service.local_sources import INSTEAD, LocalSources, calibrations
+from draft_service.translating import StringTranslator, TokenTranslator, Translator
+from draft_service.translations import Learned, Lesson, Translations
 from outrider import wire
-from outrider.engine.guesser import guesser
+from outrider.engine.guesser import Guesser, guesser
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import Loaded
 from outrider.engine.job import Lease, Ticket
 from outrider.engine.model import Model
+from outrider.engine.string_guesser import StringGuesser
 from outrider.errors import (
     ContextExhausted,
     EngineBusy,
@@ -43,6 +46,7 @@ from outrider.model_service.servicer import (
     run_stream,
     write_spent,
 )
+from outrider.translation import Level
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
 from outrider.v1 import draft_service_pb2_grpc as stubs
@@ -75,6 +79,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
     def set_loaded(self, loaded: Loaded) -> None:
         super().set_loaded(loaded)
         self._model = loaded.model
+        self._translations = Translations(self.host, loaded.model)
         self._ends = loaded.model.describe().vocabulary.end_token_ids
 
     def description(self) -> common.GetModelResponse:
@@ -82,7 +87,22 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         assert self._model is not None
         if self._model.describe().layout.is_pool:
             response.parallel_line_count = MAX_LINES
+        response.translates = True
+        response.known_vocabulary_keys[:] = self._translations.keys
         return response
+
+    def lesson(self) -> Lesson:
+        """Return what takes in the messages of a vocabulary."""
+        self.require_loaded()
+        return Lesson(self._translations)
+
+    async def LearnVocabulary(
+        self, request_iterator: AsyncIterator[messages.LearnVocabularyRequest], context: Context
+    ) -> messages.LearnVocabularyResponse:
+        lesson = self.lesson()
+        async for request in request_iterator:
+            lesson.add(request)
+        return await lesson.finish()
 
     async def Draft(
         self, request_iterator: AsyncIterator[messages.DraftRequest], context: Context
@@ -96,19 +116,41 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         asked = await first_opening(requests)
         self.require_model(asked.model)
         opening = wire.read_opening(asked)
-        guess = await asyncio.to_thread(guesser, self._model, opening, self._support, self._tail)
+        learned = self._translations.get(asked.vocabulary_key) if asked.vocabulary_key else None
+        guess, translator = await asyncio.to_thread(self._guessers, opening, learned)
         # Under rejection the model drafts alone. Where sources went on behind a token that it drew,
         # that would be sent sooner than another, so that it would decide if it comes in time.
         known = {} if opening.rule is Rule.REJECTION else self._calibrations
         local = LocalSources(opening, known, INSTEAD)
-        drafter = Drafter(opening, guess, self._ends, time.perf_counter, local)
+        ends = self._ends
+        if learned is not None:
+            ends = (*opening.end_token_ids, *learned.translation.end_token_ids)
+        drafter = Drafter(opening, guess, ends, time.perf_counter, local, translator)
         owner = self.take(opening.session_id, opening.attempt)
-        stream = _DraftStream(self.host, opening, owner, drafter, self.vocabulary_size)
+        size = self.vocabulary_size
+        stream = _DraftStream(self.host, opening, owner, drafter, size, learned)
         try:
             await run_stream(owner, stream.read(requests), stream.answer(write))
         finally:
             stream.end()
             self.release(opening.session_id, owner)
+
+    def _guessers(
+        self, opening: SessionParameters, learned: Learned | None
+    ) -> tuple[Guesser | None, Translator | None]:
+        """Return what picks a session's tokens, and where the ids differ what translates them."""
+        model, support, tail = self._model, self._support, self._tail
+        assert model is not None
+        if learned is None:
+            return guesser(model, opening, support, tail), None
+        translation = learned.translation
+        if learned.level is Level.STRINGS and opening.rule is not Rule.REJECTION:
+            # It is asked through the translator alone.
+            return None, StringTranslator(StringGuesser(model, opening, translation))
+        if not translation.shared_count:
+            return None, None
+        guess = guesser(model, opening, support, tail, translation)
+        return guess, TokenTranslator(guess, translation.reader(opening.prompt_count))
 
 
 class _DraftStream:
@@ -121,7 +163,9 @@ class _DraftStream:
         owner: Ownership,
         drafter: Drafter,
         vocabulary_size: int,
+        learned: Learned | None = None,
     ) -> None:
+        self._learned = learned  # how it translates; None where the ids are the draft's own
         self._host = host
         self._opening = opening
         self._owner = owner
@@ -139,8 +183,11 @@ class _DraftStream:
 
     async def read(self, requests: AsyncIterator[messages.DraftRequest]) -> None:
         """Start every order; end when the client does."""
+        size = self._size + VOCABULARY_SLACK
+        if self._learned is not None:
+            size = self._size = len(self._learned.translation.target.texts)
         async for request in requests:
-            order = read_order(request, self._opening, self._size + VOCABULARY_SLACK)
+            order = read_order(request, self._opening, size)
             await self._has_room.wait()
             if order.number > self._owner.last:
                 self._start(order)
@@ -149,15 +196,18 @@ class _DraftStream:
         self._owner.last = order.number
         self.close()
         order = _with_known_ids(order, self._size)
-        self._drafter.tell(order.committed)
+        self._drafter.note_text(order.committed)
         wanted = order.committed.token_ids if order.committed.position == 0 else ()
+        room: int | None = self._opening.prompt_count + self._opening.token_limit + MAX_DRAFT
+        if self._learned is not None:
+            wanted, room = (), None  # how many of its own tokens that will be is not known
         try:
             self._ticket = self._host.submit(
                 self._opening.session_id,
                 lambda lease: self._run(lease, order),
                 wanted,
                 self._opening.salt,
-                self._opening.prompt_count + self._opening.token_limit + MAX_DRAFT,
+                room,
             )
         except EngineBusy as error:
             self._post(_outcome(order.number, error))
@@ -173,17 +223,25 @@ class _DraftStream:
             message = wire.write_frame(frame)
             lease.pause()
             message.service_time.CopyFrom(write_spent(lease.take_spent()))
+            self._note_runner_ups(message)
             self._post(message)
 
         return self._drafter.draft(lease, order, emit)
 
     def _help(self, number: int, lease: Lease) -> Any:
-        """Write runner-up lines. Their decodes are the line's own, mostly: no time is told."""
+        """Write runner-up lines; decodes that are the line's own, too, are reported with that."""
 
         def emit(frame: Frame) -> None:
-            self._post(wire.write_frame(frame))
+            message = wire.write_frame(frame)
+            self._note_runner_ups(message)
+            self._post(message)
 
         return self._drafter.help(number, lease, emit)
+
+    def _note_runner_ups(self, message: messages.DraftResponse) -> None:
+        """Say with a frame what runner-up lines took that nothing else says."""
+        if seconds := self._drafter.take_runner_up_seconds():
+            message.service_time.runner_up_us = int(1e6 * seconds)
 
     def _outcome(
         self, number: int, ticket: Ticket, error: BaseException | None

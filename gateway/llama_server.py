@@ -369,10 +369,17 @@ def report_of(
 ) -> dict[str, Any]:
     """Return the tokens and the round of a delta; the first token is the text's number `first`."""
     number, sources = delta.report.round, _sources(delta.report)
+    lines = delta.report.draft_lines
+
+    def who(i: int) -> dict[str, Any]:
+        """Return who proposed a draft token, and of which runner-up line it is, if of one."""
+        shape: dict[str, Any] = {"source": sources[i]} if i < len(sources) else {}
+        return shape | ({"line": lines[i]} if i < len(lines) and lines[i] else {})
+
     report: dict[str, Any] = {
         "tokens": [
             # A round's accepted tokens are the first of its draft.
-            _reported(token, first + i, number, decoder.decode(token.text), sources[i : i + 1])
+            _reported(token, first + i, number, decoder.decode(token.text), who(i))
             for i, token in enumerate(committed_tokens(delta))
         ]
     }
@@ -386,8 +393,13 @@ def _sources(report: messages.RoundReport) -> list[str]:
     return list(report.draft_sources) or [MODEL] * len(report.draft)
 
 
+def _lines(report: messages.RoundReport) -> dict[str, list[int]]:
+    """Return which line of the draft each token of a round is of, where not all are its first."""
+    return {"lines": list(report.draft_lines)} if report.draft_lines else {}
+
+
 def _reported(
-    token: CommittedToken, position: int, round_number: int, text: str, source: list[str]
+    token: CommittedToken, position: int, round_number: int, text: str, who: dict[str, Any]
 ) -> dict[str, Any]:
     shape: dict[str, Any] = {
         "id": token.token_id,
@@ -395,9 +407,8 @@ def _reported(
         "origin": token.origin,
         "position": position,
         "round": round_number,
+        **(who if token.origin == "drafted" else {}),
     }
-    if source and token.origin == "drafted":
-        shape["source"] = source[0]
     if token.logprob is not None:
         shape["logprob"] = finite(token.logprob.log_probability)
     return shape
@@ -411,6 +422,7 @@ def _round(report: messages.RoundReport, seconds: float) -> dict[str, Any]:
         "round": report.round,
         "draft": draft,
         "sources": _sources(report),
+        **_lines(report),
         "accepted": accepted,
         "rejected": draft[accepted] if accepted < len(draft) else None,
         "target": _decode(report.target.text),

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 import outrider
 from orchestrator.core.round_times import BOUNDS, Durations, RoundTimes
+from outrider.descriptions import translation_level
 from outrider.errors import OutriderError
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -59,6 +60,11 @@ _OF_SOURCES = {
     "agreed_tokens": "Of these, those that agree: what a source would have had accepted.",
     "seconds": "Time that a source of draft tokens took.",
 }
+
+_MISSES = (
+    "Wrong tokens of drafts that wrote runner-up lines; foreseen: the text continued with one."
+)
+_RUNNER_UP_SECONDS = "Decodes of drafts for runner-up lines alone."
 
 _OUTCOMES = {
     messages.FINISH_REASON_END_OF_TEXT: "end_of_text",
@@ -111,6 +117,8 @@ class Metrics:
         self._of_sources = {
             name: counter(f"source_{name}", text, "source") for name, text in _OF_SOURCES.items()
         }
+        self._misses = counter("draft_misses", _MISSES, "foreseen")
+        self._runner_up_seconds = counter("runner_up_seconds", _RUNNER_UP_SECONDS)
         self._steps = counter("steps", "Decodes that gave rows, by the model's role.", "role")
         self._rounds = counter("rounds", "Verify rounds answered.")
         self._phase_seconds = counter("phase_seconds", "Time of rounds by phase.", "phase")
@@ -205,6 +213,10 @@ class Metrics:
         for role, engine in (("target", numbers.target_time), ("draft", numbers.draft_time)):
             if engine.HasField("step_count"):
                 self._steps.labels(role).inc(engine.step_count)
+        foreseen, misses = numbers.foreseen_miss_count, numbers.forked_miss_count
+        self._misses.labels("true").inc(foreseen)
+        self._misses.labels("false").inc(max(0, misses - foreseen))
+        self._runner_up_seconds.inc(_seconds(numbers.draft_time.runner_up_duration))
         for source in numbers.sources:
             for name, amount in _told(source):
                 self._of_sources[name].labels(source.name).inc(amount)
@@ -290,6 +302,11 @@ class _Drafts(Collector):
         trips = GaugeMetricFamily(
             "outrider_draft_round_trip_seconds", "Of a small call to a draft.", labels=labels
         )
+        levels = GaugeMetricFamily(
+            "outrider_draft_level",
+            "1, by how its ids become the target's: native, or translated by token or string.",
+            labels=(*labels, "level"),
+        )
         refused = GaugeMetricFamily(
             "outrider_drafts_refused", "Drafts that dialled in and were sent away lately."
         )
@@ -301,7 +318,8 @@ class _Drafts(Collector):
                 generations.add_metric(values, peer.generation_count)
                 rates.add_metric(values, peer.tokens_per_second)
                 trips.add_metric(values, _seconds(peer.round_trip_duration))
-        yield from (generations, rates, trips, refused)
+                levels.add_metric((*values, translation_level(peer)), 1)
+        yield from (generations, rates, trips, levels, refused)
 
 
 class _Target(Collector):

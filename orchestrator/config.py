@@ -31,6 +31,7 @@ class OrchestratorConfig:
     generations: int = 64  # at the same time; more get RESOURCE_EXHAUSTED
     accept_drafts: bool = False  # that dial in, on the port that clients use
     trust_drafts: bool = False  # those may draft under the rejection rule, too
+    same_vocabulary: bool = False  # refuse drafts whose ids are not the target's
     chat_template: str = ""  # jinja2, in place of the target's own
     jobs: int = 256  # running, or over with results kept
     job_seconds: float = 600.0  # results are kept so long after the last look at them

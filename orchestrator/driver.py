@@ -229,7 +229,11 @@ class Driver:
             control.note_draft(lease.estimates)
         assert draft.hosted is not None
         hosted = draft.hosted
-        opening = replace(self._next_opening(self._draft), model=hosted.reference)
+        opening = replace(
+            self._next_opening(self._draft),
+            model=hosted.reference,
+            vocabulary_key=lease.vocabulary_key,
+        )
         if opening.rule is Rule.REJECTION:
             # A draft that knows the coins can draft what they will accept.
             opening = replace(opening, seed=draft_seed(opening.seed))
@@ -399,14 +403,15 @@ class Driver:
         timings.verify_wait += max(0.0, waited - spent.own_draft)
         timings.verify_network += network
         phases, count = timings.rounds, answer.decode_count
-        for _ in range(count):
-            phases.draft.note(sent.draft_wait + spent.own_draft / count)
-            phases.verify.note(waited / count)
-            phases.network.note(network / count + sent.draft_network)
-            phases.queue.note(spent.queue / count)
-            phases.decode.note(decoded / count)
-            phases.sample.note(spent.sample / count)
-            sent.draft_wait = sent.draft_network = 0.0  # of its first decode
+        phases.draft.note(sent.draft_wait + spent.own_draft / count)  # of its first decode
+        phases.draft.note(spent.own_draft / count, count - 1)
+        phases.network.note(sent.draft_network + network / count)
+        phases.network.note(network / count, count - 1)
+        phases.verify.note(waited / count, count)
+        phases.queue.note(spent.queue / count, count)
+        phases.decode.note(decoded / count, count)
+        phases.sample.note(spent.sample / count, count)
+        sent.draft_wait = sent.draft_network = 0.0
         if not timings.prompt:
             timings.prompt = waited
             return

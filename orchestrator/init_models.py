@@ -180,7 +180,8 @@ class Launcher:
             words = [*_BESIDE_THE_TARGET, *wanted.options]
             children.append(await self._start_child(stack, "draft", wanted.draft_model, words))
         seconds = self._orchestrator.config.request_seconds
-        pair = await watch(_ready_pair(children, stack, seconds), children)
+        insists = self._orchestrator.config.same_vocabulary
+        pair = await watch(_ready_pair(children, stack, seconds, insists), children)
         return _InUse(pair, wanted)
 
     async def _start_child(
@@ -207,11 +208,13 @@ class Launcher:
         await self._services.aclose()
 
 
-async def _ready_pair(children: Sequence[Child], stack: AsyncExitStack, seconds: float) -> Pair:
+async def _ready_pair(
+    children: Sequence[Child], stack: AsyncExitStack, seconds: float, same_vocabulary: bool
+) -> Pair:
     """Return the pair of these services once both can be used together."""
     addresses = await asyncio.gather(*(child.address() for child in children))
     target, *draft = [Peer(child.role, at) for child, at in zip(children, addresses, strict=True)]
-    pair = _watched(Pair(target, draft[0] if draft else None), stack)
+    pair = _watched(Pair(target, draft[0] if draft else None, same_vocabulary), stack)
     for peer in pair.peers:
         await peer.wait_until_ready(seconds)
     if pair.mismatch is not None:

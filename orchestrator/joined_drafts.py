@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.pair import Experience, Pair, PairedDraft
-from orchestrator.peers import DRAFT_BYTES, Hosted, Vocabulary, VocabularyReader, check_description
+from orchestrator.peers import DRAFT_BYTES, Hosted, check_description
 from orchestrator.refused_drafts import Refusal, RefusedDrafts
 from orchestrator.streams import StreamLost
 from outrider import handshake, logs, wire
@@ -27,12 +27,14 @@ from outrider.errors import (
     OutriderError,
     PeerUnavailable,
     SessionTaken,
+    VocabularyMismatch,
 )
 from outrider.messages import PeerState, SessionParameters
 from outrider.tasks import first_of
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as messages
 from outrider.v1 import draft_service_pb2 as draft_messages
+from outrider.vocabulary_pieces import Vocabulary, VocabularyReader, lesson
 
 MOST_JOINED = 64
 """Drafts that joined, or are about to; more get RESOURCE_EXHAUSTED."""
@@ -170,6 +172,7 @@ class JoinedDraft:
         self._asked = 0.0  # when the description was asked for that did not come yet; 0: none is
         self._outbox: asyncio.Queue[messages.JoinResponse] = asyncio.Queue(_MOST_WAITING)
         self._sessions: set[JoinedStream] = set()  # invited, and not over as far as is known
+        self._learned: asyncio.Future[draft_messages.LearnVocabularyResponse] | None = None
         self._dismissed = asyncio.Event()
         self._reason: OutriderError | None = None  # why it was dismissed
 
@@ -214,6 +217,14 @@ class JoinedDraft:
         if not self._outbox.full():
             self._outbox.put_nowait(messages.JoinResponse(rollback=request))
 
+    async def teach(self, key: bytes, target: Hosted) -> draft_messages.LearnVocabularyResponse:
+        """Send it a target's vocabulary. Raises DeadlinePassed."""
+        self._learned = asyncio.get_running_loop().create_future()
+        for each in lesson(key, target.model.vocabulary, target.vocabulary):
+            await self._outbox.put(messages.JoinResponse(learn_vocabulary=each))
+        async with _limit(_ANNOUNCE_SECONDS, "the draft did not learn the vocabulary in time"):
+            return await self._learned
+
     def dismiss(self, reason: OutriderError) -> None:
         """End its Join call with this reason."""
         self._reason = reason
@@ -240,7 +251,11 @@ class JoinedDraft:
 
     async def _receive(self, requests: Requests) -> None:
         async for request in requests:
-            if request.WhichOneof("answer") != "model" or not self._asked:
+            kind = request.WhichOneof("answer")
+            if kind == "learned" and self._learned is not None and not self._learned.done():
+                self._learned.set_result(request.learned)
+                continue
+            if kind != "model" or not self._asked:
                 raise InvalidRequest("answer", "nobody asked for it")
             before, model = self.hosted.model, _read_description(request)
             if (model.identity, model.vocabulary) != (before.identity, before.vocabulary):
@@ -390,7 +405,8 @@ class DraftRegistry:
     def _add(self, draft: JoinedDraft, experience: Experience) -> None:
         """Let a draft draft for the pair, which dismisses it if it does not fit."""
         assert self._pair is not None
-        paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss, experience)
+        insists = self._pair.same_vocabulary
+        paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss, experience, insists)
         self._drafts[draft] = paired
         self._pair.add(paired)
 
@@ -424,10 +440,20 @@ async def _read_announcement(
     model = _read_description(answer)
     attempt.model_name = model.model_name
     vocabulary = target.vocabulary
-    if handshake.check_vocabularies(target.model.vocabulary, model.vocabulary):
+    if _needs_names(target.model, model):
         await write(messages.JoinResponse(list_vocabulary=common.ListVocabularyRequest()))
         vocabulary = await _read_vocabulary(requests, model.vocabulary.token_count)
     return Announcement(process_id, Hosted(model, vocabulary), round_trip)
+
+
+def _needs_names(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:
+    """Return whether the tokens must be compared. Raises VocabularyMismatch."""
+    try:
+        return handshake.check_vocabularies(target.vocabulary, draft.vocabulary)
+    except VocabularyMismatch:
+        if not draft.translates:
+            raise
+        return False  # it differs already: the draft compares them, which translates
 
 
 def _read_description(answer: messages.JoinRequest) -> common.GetModelResponse:

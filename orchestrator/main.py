@@ -87,5 +87,6 @@ def make_pair(config: OrchestratorConfig) -> Pair:
     """Return the configured peers, not watched yet. Raises InvalidConfig."""
     target = Peer("target", config.target, config.peer_security)
     if not config.draft:
-        return Pair(target, None)
-    return Pair(target, Peer("draft", config.draft, config.peer_security))
+        return Pair(target, None, config.same_vocabulary)
+    draft = Peer("draft", config.draft, config.peer_security)
+    return Pair(target, draft, config.same_vocabulary)

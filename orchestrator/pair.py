@@ -19,18 +19,25 @@ from orchestrator.core.estimates import (
     RunnerUpEstimates,
 )
 from orchestrator.core.leasing import Offer, choose
+from orchestrator.lessons import Lesson
 from orchestrator.peers import Hosted, Peer
 from orchestrator.streams import SessionStream
-from outrider import handshake, logs
-from outrider.costs import CostTable, Point
+from outrider import logs
+from outrider.costs import CostTable, Point, RejectionCost
 from outrider.errors import VocabularyMismatch
+from outrider.handshake import check_rollback
 from outrider.messages import MAX_LINES, PeerState, Rule, SessionParameters
 from outrider.speculation import MODEL
 from outrider.trees import MAX_LEAVES
 from outrider.v1 import common_pb2 as common
+from outrider.v1.draft_service_pb2 import LearnVocabularyResponse
 
 _LONGEST_PAUSE = 60.0  # of a draft that breaks the protocol
 _FORGIVING_SECONDS = 600.0  # without a fault, and the next pause is a short one again
+
+
+_TOO_MUCH = 3600.0
+"""Seconds of a rejection after which a target reads the whole text again: nothing is drafted."""
 
 
 class DraftPeer(Protocol):
@@ -74,6 +81,9 @@ class DraftPeer(Protocol):
     async def roll_back(self, opening: SessionParameters, token_count: int, round_: int) -> None:
         """Truncate a session; a draft that is away has nothing to cut."""
 
+    async def teach(self, key: bytes, target: Hosted) -> LearnVocabularyResponse:
+        """Send it a target's vocabulary."""
+
 
 @dataclass(slots=True)
 class Experience:
@@ -96,8 +106,11 @@ class PairedDraft:
         is_trusted: bool,
         on_mismatch: Callable[[VocabularyMismatch], None] = lambda _: None,
         experience: Experience | None = None,
+        same_vocabulary: bool = False,
     ) -> None:
+        """With `same_vocabulary` a draft whose ids are not the target's is not used."""
         self.peer = peer
+        self._lesson = Lesson(peer, same_vocabulary)
         self.is_trusted = is_trusted
         """Whether it may draft under the rejection rule, whose proof needs an honest draft."""
         self.mismatch: VocabularyMismatch | None = None
@@ -117,6 +130,21 @@ class PairedDraft:
         """Whether it can draft for any text, and not only where one repeats itself."""
         return self.peer.model is not None and not self.peer.model.vocabulary.fits_any
 
+    @property
+    def vocabulary_key(self) -> bytes:
+        """What its sessions name the target's vocabulary by; empty where its ids are the same."""
+        return self._lesson.key
+
+    @property
+    def translation(self) -> LearnVocabularyResponse | None:
+        """How it translates; None where its ids are the target's."""
+        return self._lesson.learned
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether it is being sent the target's vocabulary."""
+        return self._lesson.is_under_way
+
     def check(self, target: Hosted) -> None:
         """Compare the vocabularies, once the draft has described itself."""
         before, self.mismatch = self.mismatch, None
@@ -124,8 +152,9 @@ class PairedDraft:
         if its is None:
             return
         try:
-            if handshake.check_vocabularies(target.model.vocabulary, its.model.vocabulary):
-                handshake.check_names(target.vocabulary.names, its.vocabulary.names)
+            check_rollback("target", target.model)
+            check_rollback("draft", its.model)
+            self._lesson.begin(its, target)
         except VocabularyMismatch as error:
             self.mismatch = error
             if str(before) != str(error):
@@ -156,6 +185,8 @@ class PairedDraft:
             return self.peer.detail
         if self.mismatch is not None:
             return str(self.mismatch)
+        if self._lesson.obstacle:
+            return self._lesson.obstacle
         if time.monotonic() < self.experience.paused_until:
             return f"the draft breaks the protocol and is left alone: {self.experience.fault}"
         return ""
@@ -184,13 +215,17 @@ class PairedDraft:
 class Pair:
     """The target, and every draft that there is for it: the configured one, those that joined."""
 
-    def __init__(self, target: Peer, draft: Peer | None) -> None:
+    def __init__(self, target: Peer, draft: Peer | None, same_vocabulary: bool = False) -> None:
+        """With `same_vocabulary` drafts whose ids are not the target's are not used."""
         self.target = target
+        self.same_vocabulary = same_vocabulary
         self.draft = draft
         """The configured one."""
         self.accepts_drafts = False
         """Whether drafts may join, so that there may be one later."""
-        self._configured = PairedDraft(draft, is_trusted=True) if draft is not None else None
+        self._configured: PairedDraft | None = None
+        if draft is not None:
+            self._configured = PairedDraft(draft, is_trusted=True, same_vocabulary=same_vocabulary)
         self.joined: list[PairedDraft] = []
         """Those that joined, oldest first."""
         self._alone = PairEstimates()  # of the target, whatever drafts for it
@@ -337,6 +372,7 @@ def _of_target(target: Peer, generation_count: int) -> PairEstimates:
         estimates.alone_seconds = target.model.plain_costs.alone_milliseconds / 1e3
         estimates.overhead = Mean(target.round_trip)
         estimates.continues = target.model.continues
+        estimates.rejection = _rejection_cost(target.model)
         estimates.tree_leaves = min(MAX_LEAVES, target.model.tree_leaf_limit)
         if target.model.HasField("own_draft"):
             own = target.model.own_draft
@@ -345,6 +381,13 @@ def _of_target(target: Peer, generation_count: int) -> PairEstimates:
         trips = 2.0 * target.round_trip / estimates.decode_seconds(1)
         estimates.credit = min(MOST_CREDIT, FIRST_CREDIT + math.ceil(trips))
     return estimates
+
+
+def _rejection_cost(model: common.GetModelResponse) -> RejectionCost:
+    if model.rollback_capability == common.ROLLBACK_CAPABILITY_NONE:
+        return RejectionCost(_TOO_MUCH, _TOO_MUCH)
+    seconds = model.checkpoint_milliseconds / 1e3, model.restore_milliseconds / 1e3
+    return RejectionCost(*seconds, model.snapshot_token_count)
 
 
 def _with_draft(of_target: PairEstimates, target: Peer, draft: DraftPeer) -> PairEstimates:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,65 +25,20 @@ from outrider.messages import ModelReference, PeerState, SessionParameters
 from outrider.rpc.channel import MESSAGE_BYTES, explain_refusal, open_channel
 from outrider.rpc.errors import describe
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
-from outrider.texts import longest_token
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
+from outrider.vocabulary_pieces import Vocabulary, VocabularyReader, lesson
 
 _CALL_SECONDS = 5.0
 _ACTIVITY_SECONDS = 5.0
+_LESSON_SECONDS = 60.0
 _RETRY_SECONDS = (0.05, 0.1, 0.1, 0.2, 0.2, 0.5)
 DRAFT_BYTES = 4 << 20
 """Of one message of a draft, at most; 64 rows of 4,096 entries are half of that."""
 
 _VOCABULARY_BYTES = 256 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """A peer's token table: what each id adds to a text, and what it is named."""
-
-    texts: list[bytes]
-    names: list[bytes]
-    control_ids: Mapping[str, int]
-    """Of the tokens that add nothing, by name."""
-    longest: int
-    """The most bytes of a text that one token can stand for."""
-
-
-class VocabularyReader:
-    """Puts a vocabulary of `count` tokens together from its pieces, of `most_bytes` at most."""
-
-    def __init__(self, count: int, most_bytes: int) -> None:
-        self._count = count
-        self._left = most_bytes  # that may still come
-        self._texts: list[bytes] = []  # by id, as the names
-        self._names: list[bytes] = []
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all tokens came."""
-        return len(self._texts) == len(self._names) == self._count
-
-    def add(self, piece: common.ListVocabularyResponse) -> None:
-        """Take in a piece. Raises InvalidRequest when more come than were announced."""
-        self._left -= piece.ByteSize()
-        self._texts += piece.token_texts
-        self._names += piece.token_names
-        if self._left < 0 or max(len(self._texts), len(self._names)) > self._count:
-            wrong = f"more than {self._count} tokens of usual length"
-            raise InvalidRequest("vocabulary", wrong)
-
-    def finish(self) -> Vocabulary:
-        """Return the whole. Raises InvalidRequest unless all tokens came."""
-        texts, names = self._texts, self._names
-        if not self.is_complete:
-            wrong = f"{len(texts)} texts and {len(names)} names of {self._count} tokens"
-            raise InvalidRequest("vocabulary", wrong)
-        silent = [(name, i) for i, name in enumerate(names) if not texts[i]]
-        control_ids = {name.decode("utf-8", "replace"): i for name, i in silent}
-        return Vocabulary(texts, names, control_ids, longest_token(texts, names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +273,14 @@ class Peer:
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
+
+    async def teach(self, key: bytes, target: Hosted) -> draft_service_pb2.LearnVocabularyResponse:
+        """Send a draft a target's vocabulary. Raises what an RPC raises."""
+        its = target.model.vocabulary, target.vocabulary
+        answer: draft_service_pb2.LearnVocabularyResponse = await self.stub.LearnVocabulary(
+            lesson(key, *its), timeout=_LESSON_SECONDS, metadata=self.metadata
+        )
+        return answer
 
     async def call(self, method: str, request: Any, deadline: float) -> Any:
         """Make an idempotent call by `deadline`, again when the peer restarts meanwhile.

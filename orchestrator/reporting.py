@@ -133,6 +133,7 @@ def report_of(report: Report, texts: Sequence[bytes]) -> messages.RoundReport:
         target=token(report.next_token_id),
         draft_end=wire.DRAFT_ENDS.write(report.draft_end),
         draft_sources=report.sources,
+        draft_lines=report.line_numbers if any(report.line_numbers) else (),
         positions=[
             messages.PositionCandidates(
                 target=candidates(report.target_candidates, i),
@@ -241,6 +242,7 @@ def _engine_time(seconds: EngineSeconds) -> messages.EngineTime:
         sample_duration=duration(seconds.sample),
         prompt_duration=duration(seconds.prompt),
         step_count=seconds.steps,
+        runner_up_duration=duration(seconds.runner_ups) if seconds.runner_ups else None,
     )
 
 

@@ -312,8 +312,12 @@ class Orchestrator:
     def _draft_status(self, draft: PairedDraft) -> messages.PeerStatus:
         status = self._peer_status(draft.peer)
         if draft.peer.ready and (obstacle := draft.obstacle()):
-            status.state, status.detail = messages.PEER_STATE_REFUSED, obstacle
+            refused, learning = messages.PEER_STATE_REFUSED, messages.PEER_STATE_LOADING
+            status.state = learning if draft.is_learning else refused
+            status.detail = obstacle
         status.joined, status.trusted = draft in self.pair.joined, draft.is_trusted
+        if draft.translation is not None:
+            status.translation.CopyFrom(draft.translation)
         status.generation_count = draft.generation_count
         status.tokens_per_second = 1.0 / draft.estimates.token_time.value
         return status

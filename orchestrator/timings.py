@@ -19,6 +19,7 @@ class EngineSeconds:
     prompt: float = 0.0  # of the decoding, what the first answer took
     rows: int = 0  # of the decodes, other sessions' included
     attended: int = 0  # tokens that these rows attended to, summed over the rows
+    runner_ups: float = 0.0  # beside `decode`: of a draft's runner-up lines without its line
     steps: int | None = None  # decodes that gave rows for this one; None: no service has told
 
     def add(self, spent: common.ServiceTime) -> None:
@@ -27,6 +28,7 @@ class EngineSeconds:
         self.decode += spent.decode_us / 1e6
         self.sample += spent.sample_us / 1e6
         self.own_draft += spent.own_draft_us / 1e6
+        self.runner_ups += spent.runner_up_us / 1e6
         self.rows += spent.decoded_row_count
         self.attended += spent.attended_token_count
         self._add_steps(spent.step_count if spent.HasField("step_count") else None)
@@ -38,7 +40,9 @@ class EngineSeconds:
         self.decode += later.decode
         self.sample += later.sample
         self.own_draft += later.own_draft
+        self.runner_ups += later.runner_ups
         self.rows += later.rows
+        self.attended += later.attended
         self._add_steps(later.steps)
         self.prompt = self.prompt or later.prompt
 

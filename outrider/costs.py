@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 _DRIFT = 0.1  # weight of one new decode, at least, for the row count nearest to its rows
 _ROUGHLY = 4.0  # decodes in service: what a rough measurement is worth
 _SEEN = 3  # decodes in service: what their row count costs is known then
+_BEYOND = 2.0  # times the rows of the last point: a decode of so many says what no point does
+_NO_MORE = 2.0  # times what so many rows take in proportion: a first decode may be disturbed
 _FADING = 0.005  # of what is known of a row count, with every decode of another one
 _LARGEST_DRIFT = 1.5  # of one decode: what disturbs a machine for a moment is soon unlearned
 _KERNEL_ROWS = 4  # that kernels take at once; what is left they take row by row
@@ -33,6 +35,62 @@ class Point(NamedTuple):
     seconds: float  # with nothing to attend to
     slope: float = 0.0  # seconds for every token that each of the rows attends to; 0 if not known
 
+
+MOST_REDONE = 8
+"""Tokens of a checked text that are decoded again with the next draft; of more a checkpoint is made
+first, in a decode of their own."""
+
+
+class RejectionCost(NamedTuple):
+    """What a target that goes back to checkpoints pays beside the decode of a round, in seconds.
+
+    All 0 for one whose sequences are simply cut.
+    """
+
+    checkpoint_seconds: float = 0.0  # before a decode with more draft tokens than are free
+    restore_seconds: float = 0.0  # after one of which a token was rejected
+    free_count: int = 0  # draft tokens that are taken back at no cost
+
+    def is_due(self, drafted: int) -> bool:
+        """Return whether a round of so many draft tokens needs a checkpoint."""
+        return self.checkpoint_seconds > 0.0 and drafted > self.free_count
+
+    def redone_count(self, drafted: int, accepted: int) -> int:
+        """Return how many tokens of a round are decoded again after it: 0 where it is cut."""
+        if not self.is_due(drafted) or drafted - accepted <= self.free_count:
+            return 0
+        return accepted + 1
+
+    def seconds(
+        self, drafted: int, acceptance: float, decode_seconds: Callable[[int], float]
+    ) -> float:
+        """Return the expected price of a round of so many draft tokens, of many like it.
+
+        `acceptance` is that of each token in [0, 1]. After a rejection the accepted tokens and the
+        one before them are decoded again with the next round's, from the same checkpoint; when
+        those are more than MOST_REDONE, in a decode of their own, and a checkpoint follows.
+        """
+        if not self.is_due(drafted):
+            return 0.0
+        deep = drafted - self.free_count  # accepted tokens with which nothing is decoded again
+        stands = [acceptance**count for count in range(1, deep + 1)]
+        rejected = 1.0 - stands[-1]
+        if rejected <= 0.0:
+            return self.checkpoint_seconds
+        redone = 1.0 + (sum(stands) - deep * stands[-1]) / rejected  # tokens of such a round
+        most = int(MOST_REDONE / redone)
+        # Rounds by the rejections since the checkpoint: 0 after it was made.
+        shares = [rejected**count for count in range(most + 2)]
+        in_round = sum(shares[:-1])
+        plain = decode_seconds(drafted + 1)
+        again = [decode_seconds(drafted + 1 + round(count * redone)) for count in range(most + 1)]
+        carried = sum(share * (each - plain) for share, each in zip(shares, again, strict=False))
+        apart = shares[-1] * decode_seconds(math.ceil((most + 1) * redone))
+        remembered = (shares[0] + shares[-1]) * self.checkpoint_seconds
+        return (remembered + carried + apart) / in_round + rejected * self.restore_seconds
+
+
+NO_REJECTION_COST = RejectionCost()
 
 Attended = Sequence[tuple[float, float]]
 """Of every session in a decode: its rows, and the tokens that each of them attends to."""
@@ -181,6 +239,8 @@ class CostTable:
         more than the nearest one's: what work beside it costs a decode of one row need not cost
         one of many rows more. A slope of 0 can rise, as if it had `_DOUBLING`'s doubt.
         """
+        if row_count >= _BEYOND * self._counts[-1] and seconds > 0.0:
+            self._add_point(int(self.padded(row_count)), seconds - self.attending(attended))
         base, attending = self.seconds(row_count), self.attending(attended)
         expected = base + attending
         if not (expected > 0.0 < seconds):
@@ -195,6 +255,23 @@ class CostTable:
         missing = _bounded_log(ratio, weight / _DRIFT) * expected * reach / whole
         self._move_slopes(self._nearest(rows), weight * missing)
         self._slopes_known += share
+        self._refresh()
+
+    def _add_point(self, rows: int, base: float) -> None:
+        """Take a decode of far more rows than the last point's as the next point.
+
+        A line through two points near each other says little of it, and the last one would be
+        moved by what it is wrong there. There are only so many doublings.
+        """
+        base = max(self._base_line[-1], min(base, _NO_MORE * self.in_proportion(rows)))
+        slope = max(self._slopes[-1], self._slope(rows))
+        self._counts.append(rows)
+        self._raw.append(base)
+        self._bases.append(base)
+        self._slopes.append(slope)
+        self._known.append(1.0)
+        self._noted.append(0)
+        self._unpadded = self._saw(self._raw, self._left_over)
         self._refresh()
 
     def _move_bases(self, nearest: int, missing: float) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from outrider.errors import InvalidRequest
 from outrider.v1 import common_pb2 as common
+from outrider.v1 import draft_service_pb2 as draft
+from outrider.v1 import orchestrator_service_pb2 as orchestrator
 from outrider.wire import IDENTITY_BYTES, at_least, read_ids
 
 MAX_VOCABULARY = 1 << 22
@@ -20,7 +23,10 @@ def check_model(message: common.GetModelResponse) -> None:
             raise InvalidRequest(name, f"is longer than {most}")
     for name, least in _LEAST_OF_A_MODEL.items():
         at_least(name, getattr(message, name), least)
-    _check_vocabulary(message.vocabulary)
+    check_vocabulary(message.vocabulary)
+    if len(message.known_vocabulary_keys) > _MOST_KEYS:
+        count = len(message.known_vocabulary_keys)
+        raise InvalidRequest("known_vocabulary_keys", f"{count}, at most {_MOST_KEYS}")
     _check_costs(message.decode_costs)
     _check_plain_costs(message.plain_costs)
     if message.HasField("own_draft"):
@@ -46,11 +52,13 @@ _LEAST_OF_A_MODEL = {
     "round_draft_token_limit": 0,
 }
 _MOST_COSTS = 256
+_MOST_KEYS = 8
 _LONGEST_DECODE = 3.6e6  # milliseconds
 _LARGEST_SLOPE = 1e6  # microseconds a token
 
 
-def _check_vocabulary(message: common.Vocabulary) -> None:
+def check_vocabulary(message: common.Vocabulary) -> None:
+    """Raise InvalidRequest for a description of a vocabulary that there cannot be."""
     if message.fits_any:
         if message != common.Vocabulary(fits_any=True):
             raise InvalidRequest("vocabulary.fits_any", "is set beside what it stands for")
@@ -98,3 +106,25 @@ def _check_plain_costs(costs: common.PlainCosts) -> None:
         if not 0.0 <= milliseconds <= _LONGEST_DECODE:
             wrong = f"{milliseconds} is not in [0, {_LONGEST_DECODE:.0f}]"
             raise InvalidRequest(f"plain_costs.{field.name}", wrong)
+
+
+def rollback_kind(model: common.GetModelResponse) -> str:
+    """Return how a model's sessions are cut: "full", "window", ...; "unspecified" if not known."""
+    return _word(common.RollbackCapability, "ROLLBACK_CAPABILITY_", model.rollback_capability)
+
+
+def translation_level(peer: orchestrator.PeerStatus) -> str:
+    """Return "native" for a draft with the target's ids, else at which level it translates."""
+    return level_of(peer.translation) if peer.HasField("translation") else "native"
+
+
+def level_of(learned: draft.LearnVocabularyResponse) -> str:
+    """Return at which level a draft translates: "token" or "string"."""
+    level = _word(draft.TranslationLevel, "TRANSLATION_LEVEL_", learned.level)
+    return level.removesuffix("s")
+
+
+def _word(kind: Any, prefix: str, value: int) -> str:
+    """Return an enum value's name in lower case; a newer version's is "unspecified"."""
+    name: str = kind.Name(value) if value in kind.values() else "unspecified"
+    return name.removeprefix(prefix).lower()

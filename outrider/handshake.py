@@ -57,6 +57,12 @@ def check_vocabularies(target: common.Vocabulary, draft: common.Vocabulary) -> b
     return target.digest != draft.digest
 
 
+def check_rollback(role: str, model: common.GetModelResponse) -> None:
+    """Raise VocabularyMismatch for a model that would read its text again after each rejection."""
+    if model.rollback_capability == common.ROLLBACK_CAPABILITY_NONE:
+        raise VocabularyMismatch(f"the {role}'s memory cannot be rolled back", rule="memory")
+
+
 def check_names(target: Sequence[bytes], draft: Sequence[bytes]) -> None:
     """Raise VocabularyMismatch at the first token that is named differently."""
     for token_id in range(FIRST_COMPARED_ID, min(len(target), len(draft))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
 
@@ -185,6 +185,7 @@ class SessionParameters:
     model: ModelReference = ANY_MODEL  # that has to host the session
     salt: bytes = b""  # only sessions of an equal salt share cached prefixes
     end_token_ids: frozenset[int] = frozenset()  # after one of them a target does not continue
+    vocabulary_key: bytes = b""  # of the target's, where a draft translates
 
     def whole(self, text: Sequence[int]) -> Sequence[int]:
         """Return a text with what was dropped from it, as samplers and noise know it."""
@@ -330,16 +331,25 @@ class Rows:
 
     def __getitem__(self, part: slice) -> Rows:
         """Return some of the rows."""
-        return Rows(**{each.name: getattr(self, each.name)[part] for each in fields(self)})
+        return Rows(
+            self.sampled[part],
+            self.distributions[part],
+            self.logits[part],
+            self.candidates[part],
+            self.logprobs[part],
+            self.mirostat_mus[part],
+        )
 
     @classmethod
     def join(cls, parts: Sequence[Rows]) -> Rows:
         """Return the rows of all parts, one after the other."""
         return cls(
-            **{
-                each.name: [row for part in parts for row in getattr(part, each.name)]
-                for each in fields(cls)
-            }
+            [each for rows in parts for each in rows.sampled],
+            [each for rows in parts for each in rows.distributions],
+            [each for rows in parts for each in rows.logits],
+            [each for rows in parts for each in rows.candidates],
+            [each for rows in parts for each in rows.logprobs],
+            [each for rows in parts for each in rows.mirostat_mus],
         )
 
 

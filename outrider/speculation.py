@@ -38,6 +38,10 @@ n-gram caches say of it, and past texts where the operator shares them."""
 DRAFTERS = (MODEL, *LOCAL_DRAFTERS)
 
 _USUAL_N_MAX = 16
+_MOST_LOCAL = 59
+"""Draft tokens of a round that no option limits. Its rows, one more and padded to a multiple of
+four, stay below the 64 from which llama.cpp's flash attention on a CPU rounds in another way: a
+text with drafts would then differ from the one without at near-ties."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +107,8 @@ class Speculation:
 
     @property
     def local_n_max(self) -> int:
-        """Draft tokens of a round of theirs at most; they cost nothing, so no default limits it."""
-        return MAX_DRAFT if self.n_max == _USUAL_N_MAX else self.n_max
+        """Draft tokens of a round of theirs at most, and of one that branches."""
+        return _MOST_LOCAL if self.n_max == _USUAL_N_MAX else self.n_max
 
 
 DEFAULT = Speculation()

@@ -48,7 +48,7 @@ class Tree:
 
     @classmethod
     def checked(cls, token_ids: Sequence[int], parents: Sequence[int]) -> Tree:
-        """Return a tree of what a stranger says is one. Raises NoTree."""
+        """Return a tree of tokens and parents from another process. Raises NoTree."""
         if len(token_ids) != len(parents):
             raise NoTree(f"{len(parents)} parents of {len(token_ids)} tokens")
         for node, parent in enumerate(parents):

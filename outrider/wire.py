@@ -185,6 +185,7 @@ def read_opening(message: common.OpenSession) -> SessionParameters:
         model=read_reference(message.model),
         salt=read_salt(message.cache_salt),
         end_token_ids=_read_end_ids(message.end_token_ids),
+        vocabulary_key=message.vocabulary_key,
     )
 
 
@@ -251,6 +252,7 @@ def write_opening(opening: SessionParameters) -> common.OpenSession:
         model=write_reference(opening.model),
         cache_salt=opening.salt,
         end_token_ids=sorted(opening.end_token_ids),
+        vocabulary_key=opening.vocabulary_key,
     )
 
 

@@ -91,6 +91,12 @@ class ModelOptions:
     flash_attention: Annotated[
         str, typer.Option(metavar="MODE", help="on, off, or auto: as measured.")
     ] = ""
+    swa_full: Annotated[
+        bool, typer.Option("--swa-full", help="Keep all of a sliding window's cache.")
+    ] = False
+    snapshots: Annotated[
+        int, typer.Option(metavar="N", help="States kept for rollback, where recurrent.")
+    ] = 4
     nice: Annotated[int, typer.Option(help="Give way to other processes; 19 most.")] = 0
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="Answer requests for embeddings too.")
@@ -374,7 +380,7 @@ def _read_bias(text: str) -> tuple[int | str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoiningOptions:
-    """Whether drafts may dial in."""
+    """Whether drafts may dial in, and which drafts are used at all."""
 
     accept_drafts: Annotated[
         bool | None,
@@ -388,13 +394,21 @@ class JoiningOptions:
         bool,
         typer.Option("--trust-drafts", help="Let them draft under the rejection rule, too."),
     ] = False
+    same_vocabulary: Annotated[
+        bool,
+        typer.Option("--same-vocabulary", help="Refuse drafts whose tokens are not the target's."),
+    ] = False
 
     def config(self, server: ServerOptions) -> dict[str, Any]:
         """Return the arguments of OrchestratorConfig."""
         accepts = self.accept_drafts
         if accepts is None:
             accepts = server.token_file is not None
-        return {"accept_drafts": accepts, "trust_drafts": self.trust_drafts}
+        return {
+            "accept_drafts": accepts,
+            "trust_drafts": self.trust_drafts,
+            "same_vocabulary": self.same_vocabulary,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

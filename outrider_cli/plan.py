@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outrider.costs import NO_REJECTION_COST, RejectionCost
+from outrider_cli.memories import show_memory
 from outrider_cli.options import ClientOptions, Prefix, spread
 
 if TYPE_CHECKING:
     from orchestrator.core.forecast import Conditions, Forecast
-    from outrider.client import ControllerView
+    from outrider.client import ControllerView, Model
 
 _MEASURED = "Measured figures"
 WIDTH = 80
@@ -87,16 +89,17 @@ def plan(
         raise InvalidRequest("plan", "needs --target-ms and --draft-ms, or --orchestrator")
     _check_draft(acceptance, n_max)
     _check_places(away_ms, beside_ms)
-    measured = asyncio.run(_ask(orchestrator, connection)) if orchestrator else None
+    measured, target = asyncio.run(_ask(orchestrator, connection)) if orchestrator else (None, None)
     milliseconds = {
         **{"draft_token_seconds": draft_ms, "draft_latency_seconds": round_trip_ms},
         "round_overhead_seconds": overhead_ms,
     }
     measured = _with_given(measured, target_ms, milliseconds, slowdown, takes_turns)
     rows = ACCEPTANCES if acceptance is None else (acceptance,)
-    lines = [*plan_lines(measured, rows, n_max)]
+    price = price_of(target)
+    lines = [*plan_lines(measured, rows, n_max, price, memory_of(target))]
     if away_ms is not None:
-        lines += ["", *place_lines(measured, rows, away_ms, beside_ms, n_max)]
+        lines += ["", *place_lines(measured, rows, away_ms, beside_ms, n_max, price)]
     for line in lines:
         print(*wrapped(line, WIDTH, " " * 14), sep="\n")
 
@@ -149,8 +152,8 @@ def _with_given(
     return replace(measured or usual, **given)
 
 
-async def _ask(address: str, connection: ClientOptions) -> ControllerView:
-    """Return what an orchestrator has measured."""
+async def _ask(address: str, connection: ClientOptions) -> tuple[ControllerView, Model | None]:
+    """Return what an orchestrator has measured, and its target."""
     from outrider.client import OutriderClient
     from outrider.errors import InvalidRequest
 
@@ -158,7 +161,25 @@ async def _ask(address: str, connection: ClientOptions) -> ControllerView:
         status = await client.status()
     if not status.controller.decode_costs or not status.controller.draft_token_seconds:
         raise InvalidRequest("orchestrator", f"{address} has no pair yet: {status.reason}")
-    return status.controller
+    target = status.peer("target")
+    return status.controller, target.model if target is not None else None
+
+
+def price_of(target: Model | None) -> RejectionCost:
+    """Return what rejected drafts cost at a target beside decodes; nothing where none is known."""
+    if target is None:
+        return NO_REJECTION_COST
+    seconds = target.checkpoint_milliseconds / 1e3, target.restore_milliseconds / 1e3
+    return RejectionCost(*seconds, target.snapshot_token_count)
+
+
+def memory_of(target: Model | None) -> str:
+    """Return how a target's sessions are cut, and what that limits; empty where it is not known."""
+    if target is None:
+        return ""
+    return show_memory(
+        target.rollback_capability, target.snapshot_token_count, target.checkpoint_milliseconds
+    )
 
 
 def read_costs(text: str) -> Iterator[tuple[int, float]]:
@@ -182,14 +203,19 @@ def read_costs(text: str) -> Iterator[tuple[int, float]]:
         yield 16, 2.0 * cost / 1e3
 
 
-def conditions_of(measured: ControllerView, acceptance: float) -> Conditions:
+def conditions_of(
+    measured: ControllerView, acceptance: float, price: RejectionCost = NO_REJECTION_COST
+) -> Conditions:
     """Return what a forecast rests on."""
     from orchestrator.core.forecast import Conditions
     from outrider.costs import CostTable
 
+    costs, accepted = CostTable(measured.decode_costs), min(acceptance, 0.99)
     return Conditions(
-        acceptance=min(acceptance, 0.99),
-        decode_seconds=CostTable(measured.decode_costs).seconds,
+        acceptance=accepted,
+        decode_seconds=lambda rows: (
+            costs.seconds(rows) + price.seconds(rows - 1, accepted, costs.seconds)
+        ),
         overhead=measured.round_overhead_seconds,
         latency=measured.draft_latency_seconds,
         token_time=measured.draft_token_seconds,
@@ -204,12 +230,20 @@ def _cell(forecast: Forecast | None, alone: float) -> str:
     return f"{rate:>5} {forecast.rate / alone:5.2f}x {forecast.length:<2}"
 
 
-def plan_lines(measured: ControllerView, acceptances: Sequence[float], n_max: int) -> Iterator[str]:
+def plan_lines(
+    measured: ControllerView,
+    acceptances: Sequence[float],
+    n_max: int,
+    price: RejectionCost = NO_REJECTION_COST,
+    memory: str = "",
+) -> Iterator[str]:
     """Yield the table of modes, the break-even round trips and the advice."""
     from orchestrator.core.forecast import Mode, break_even, forecasts
 
     costs = " ".join(f"{rows}:{1e3 * seconds:.1f}" for rows, seconds in measured.decode_costs)
     yield f"target        {costs} ms by rows"
+    if memory:
+        yield f"memory        {memory}"
     yield (
         f"draft         {1e3 * measured.draft_token_seconds:.1f} ms a token, "
         f"{1e3 * measured.draft_latency_seconds:.1f} ms away"
@@ -220,7 +254,7 @@ def plan_lines(measured: ControllerView, acceptances: Sequence[float], n_max: in
     yield "accept  plain   serial           run ahead        never wait      best"
     advice = []
     for acceptance in acceptances:
-        conditions = conditions_of(measured, acceptance)
+        conditions = conditions_of(measured, acceptance, price)
         found = {each.mode: each for each in forecasts(conditions, n_max, run_ahead)}
         alone = found[Mode.PLAIN].rate
         best = max(found.values(), key=lambda each: each.rate)
@@ -248,6 +282,7 @@ def place_lines(
     away_ms: float,
     beside_ms: float | None,
     n_max: int,
+    price: RejectionCost = NO_REJECTION_COST,
 ) -> Iterator[str]:
     """Yield what each layout of two machines yields that are so far apart, and which to choose."""
     from outrider_cli.layouts import compared, layout_lines
@@ -256,7 +291,7 @@ def place_lines(
     yield f"two machines, {away_ms:g} ms apart: tokens/s, times the target alone"
     yield ""
     rows = [
-        (each, compared(conditions_of(measured, each), away_ms / 1e3, beside, n_max))
+        (each, compared(conditions_of(measured, each, price), away_ms / 1e3, beside, n_max))
         for each in acceptances
     ]
     yield from layout_lines(rows)

@@ -9,7 +9,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from outrider.client import (
     Delta,
@@ -26,7 +26,10 @@ from outrider.client import (
     Statistics,
     Status,
 )
+from outrider_cli.memories import show_memory
 from outrider_cli.numerics import show_layout, show_profile
+
+_T = TypeVar("_T")
 
 FAINT = "dim"
 
@@ -100,6 +103,8 @@ class Transcript:
     origins: list[Origin] = field(default_factory=list)
     # Who proposed each token, None for the target's own and where no round was reported.
     sources: list[str | None] = field(default_factory=list)
+    # The draft's line that each is of, 0 its first, else a runner-up line; None as in `sources`.
+    lines: list[int | None] = field(default_factory=list)
     text: str = ""
 
     def add(self, event: Event) -> None:
@@ -107,7 +112,10 @@ class Transcript:
         if isinstance(event, Delta):
             self.token_ids += event.token_ids
             self.origins += event.origins
-            self.sources += _sources_of(event)
+            report = event.report
+            self.sources += _of_drafted(event, report.sources if report else ())
+            numbers = report.draft_lines or (0,) * len(report.draft) if report else ()
+            self.lines += _of_drafted(event, numbers)
             self.text += "".join(piece.text for piece in event.pieces)
         elif isinstance(event, Started):
             self.started = event
@@ -122,9 +130,8 @@ class Transcript:
         return [Words(piece.text, STYLES[piece.origin]) for piece in event.pieces]
 
 
-def _sources_of(delta: Delta) -> list[str | None]:
-    """Return who proposed each token of a delta: its drafted ones are the first of its round's."""
-    known = delta.report.sources if delta.report else ()
+def _of_drafted(delta: Delta, known: Sequence[_T]) -> list[_T | None]:
+    """Return what is known of each token of a delta: its drafted ones are a round's first."""
     return [
         known[i] if origin is Origin.DRAFTED and i < len(known) else None
         for i, origin in enumerate(delta.origins)
@@ -343,6 +350,7 @@ def json_object(transcript: Transcript, status: Status, speedup: Speedup) -> dic
         "token_ids": transcript.token_ids,
         "origins": [origin.value for origin in transcript.origins],
         "sources": transcript.sources,
+        "lines": transcript.lines,
         "seed": transcript.started.seed,
         "acceptance": transcript.started.acceptance.value,
         "finish_reason": transcript.finished.reason.value,
@@ -412,8 +420,15 @@ def _describe(peer: Peer) -> str:
         f"numerics {numerics}, round trip {1e3 * peer.round_trip_seconds:.1f} ms"
         f"{show_layout(model.cache_layout)}"
         f"{f', drafts itself with {model.own_draft}' if model.own_draft else ''}"
-        f"{_decoding(peer)}{_drafting(peer)}"
+        f"{_memory(model)}{_decoding(peer)}{_drafting(peer)}"
     )
+
+
+def _memory(model: Model) -> str:
+    """Return the memory's kind and what that limits."""
+    costs = model.snapshot_token_count, model.checkpoint_milliseconds
+    shown = show_memory(model.rollback_capability, *costs)
+    return f", memory {shown}" if shown else ""
 
 
 def _decoding(peer: Peer) -> str:
@@ -429,6 +444,8 @@ def _drafting(peer: Peer) -> str:
         return ""
     joined = ", joined" if peer.joined else ""
     joined += "" if peer.trusted or not peer.joined else ", not for rejection (--trust-drafts)"
+    if peer.level != "native":
+        joined += f", translates at {peer.level} level ({peer.shared_mass:.0%} shared)"
     rate = f"{peer.tokens_per_second:.0f} tokens/s"
     return f"{joined}, {rate} for {_count(peer.generation_count, 'generation')}"
 

@@ -16,3 +16,4 @@ class TargetConfig:
     model: ModelConfig
     draft: ModelConfig | None = None
     """Of a small model that drafts in the target's own process, between two of its decodes."""
+    same_vocabulary: bool = False  # leave that one out where its ids are not the target's

@@ -18,7 +18,7 @@ async def run(config: TargetConfig, load: Callable[[], Model] | None = None) -> 
     """Serve until SIGTERM; `load` replaces the GGUF model, for tests."""
     os.nice(config.model.nice)
     options = HostOptions(numerics=config.model.profile("auto"))
-    host = make_host(config.model, options, load, config.draft)
+    host = make_host(config.model, options, load, config.draft, config.same_vocabulary)
     await run_model_service(
         "Target",
         config.server,

@@ -16,6 +16,7 @@ from outrider.engine.host import EngineHost
 from outrider.engine.hosting import Loaded
 from outrider.engine.job import EngineTime, Ticket
 from outrider.engine.model import Model
+from outrider.engine.own_draft import OwnDraft
 from outrider.errors import (
     ContextExhausted,
     EngineBusy,
@@ -26,8 +27,10 @@ from outrider.errors import (
 from outrider.grammar.schema import grammar_of_schema
 from outrider.messages import (
     MAX_BEAMS,
+    NO_OWN_TOKENS,
     Answer,
     Form,
+    OwnTokens,
     Round,
     Rows,
     SessionParameters,
@@ -95,7 +98,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     def __init__(self, host: EngineHost, alias: str) -> None:
         super().__init__(host, alias)
         self._model: Model | None = None
-        self._draft: Model | None = None  # of the engine's own draft; None where it has none
+        self._draft: OwnDraft | None = None  # the engine's own; None where it has none
         self._replies: dict[bytes, _Kept] = {}
         self._long_texts = asyncio.Lock()  # held while a long text is tokenized
         self._most_text_bytes = 0  # of one Tokenize; set with the model
@@ -103,7 +106,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     def set_loaded(self, loaded: Loaded) -> None:
         super().set_loaded(loaded)
         self._model = loaded.model
-        self._draft = loaded.own_draft.model if loaded.own_draft is not None else None
+        self._draft = loaded.own_draft
         assert self._response is not None
         self._response.continues = True
         context = self.require_loaded().context_token_count
@@ -461,12 +464,11 @@ def _joined(answers: Sequence[Answer]) -> Answer:
     first = answers[0]
     if len(answers) == 1:
         return first
-    own = [own for answer in answers for own, _ in answer.decodes]
-    return replace(
-        first,
-        rows=Rows.join([answer.rows for answer in answers]),
-        own_drafts=own if any(each.token_ids for each in own) else (),
-    )
+    own: list[OwnTokens] = []
+    if any(each.token_ids for answer in answers for each in answer.own_drafts):
+        for answer in answers:
+            own += answer.own_drafts or [NO_OWN_TOKENS] * answer.decode_count
+    return replace(first, rows=Rows.join([answer.rows for answer in answers]), own_drafts=own)
 
 
 def _pack(

@@ -12,7 +12,7 @@ from outrider.distribution import Distribution, logprobs, most_probable, softmax
 from outrider.engine.guesser import Guess, Guesser, guesser
 from outrider.engine.job import EngineTime, JobSteps, Lease, Step
 from outrider.engine.model import Model, Row, Sampler
-from outrider.engine.own_draft import DraftAsk
+from outrider.engine.own_draft import DraftAsk, OwnDraft
 from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import InvalidRequest, RoundSuperseded
 from outrider.messages import (
@@ -85,7 +85,7 @@ def score(
     return scores
 
 
-def _own_guesser(draft: Model | None, opening: SessionParameters) -> Guesser | None:
+def _own_guesser(draft: OwnDraft | None, opening: SessionParameters) -> Guesser | None:
     """Return what picks the tokens of the engine's own draft; None where none can or may.
 
     What a session asks of sampling may not go with the draft's own vocabulary.
@@ -93,7 +93,7 @@ def _own_guesser(draft: Model | None, opening: SessionParameters) -> Guesser | N
     if draft is None or opening.rule is Rule.REJECTION:
         return None
     with suppress(InvalidRequest):
-        return guesser(draft, opening, 1, 0.0)
+        return guesser(draft.model, opening, 1, 0.0, draft.translation)
     return None
 
 
@@ -108,9 +108,9 @@ class Verifier:
     """
 
     def __init__(
-        self, model: Model, opening: SessionParameters, draft: Model | None = None
+        self, model: Model, opening: SessionParameters, draft: OwnDraft | None = None
     ) -> None:
-        """`draft` is what the engine's own draft drafts with; None where it has none."""
+        """`draft` is the engine's own; None where it has none."""
         sampler = model.sampler(opening.sampling, opening.seed, opening.choice)
         self._tracker = SamplerTracker(sampler, opening.prompt_count)
         self._plain: Sampler = sampler  # of the basic stages where rows are logits

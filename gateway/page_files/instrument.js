@@ -2,7 +2,7 @@
 
 import { NOTHING, at, count, fixed, make, ratio, seconds, setText, time, visible, word } from "./base.js";
 import { DRAFT_ENDS, ORIGINS, phases, whyNothingWasDrafted } from "./generation.js";
-import { describeSource, showSources, tokenMark } from "./sources.js";
+import { describeLine, describeSource, showSources, tokenMark } from "./sources.js";
 import { state } from "./state.js";
 
 const CHART_ROUNDS = 64;
@@ -16,7 +16,7 @@ function tokenElement(token, index) {
   const text = token.text;
   const origin = word(token.origin, "TOKEN_ORIGIN_");
   const classes = ["token"];
-  const mark = token.source ? tokenMark(token.source, state.generation.tokens[index - 1]?.source) : {};
+  const mark = token.source ? tokenMark(token, state.generation.tokens[index - 1]) : {};
   if (origin in ORIGINS) classes.push(mark.classes ?? origin);
   if (text.startsWith("\n")) classes.push("break");
   if (!text) classes.push("blank");
@@ -93,6 +93,7 @@ function tipRows(token) {
   const rows = [
     ["origin", [origin ? `${origin}: ${ORIGINS[origin] ?? ""}` : "not reported"]],
     ...(token.source ? [["source", [describeSource(token.source)]]] : []),
+    ...(token.line ? [["line", [describeLine(token.line)]]] : []),
     ["position", [String(token.position ?? NOTHING)]],
   ];
   const seconds = Number.isFinite(round?.seconds) ? `, ${time(round.seconds)}` : "";

@@ -17,6 +17,19 @@ const WANTS_KEY = "The gateway wants an API key.";
 let keyWanted = false; // whether calls are refused until a key is given
 let pollTimer = 0;
 
+// A draft whose tokens are not the target's, and at which level it translates.
+function levelOf(peer) {
+  if (!peer.translation) return "";
+  const level = word(peer.translation.level, "TRANSLATION_LEVEL_").replace(/s$/, "");
+  return `translates, ${level} level`;
+}
+
+// What is not usual: a memory that is not cut freely.
+function memoryOf(model) {
+  const kind = word(model?.rollback_capability, "ROLLBACK_CAPABILITY_");
+  return kind && kind !== "full" ? `memory ${kind}` : "";
+}
+
 function peerElement(peer) {
   const condition = word(peer.state, "PEER_STATE_");
   const [sign, tone] = PEER_STATES[condition] ?? ["?", ""];
@@ -24,7 +37,9 @@ function peerElement(peer) {
   const drafting = peer.generation_count ? `drafts for ${count(peer.generation_count, "generation")}` : "";
   const trust = peer.trusted ? "" : ", not for rejection";
   const joined = peer.joined ? `dialled in${trust}` : "";
-  const detail = [peer.address, joined, drafting, peer.detail].filter(Boolean).join(" · ");
+  const memory = peer.role === "target" ? memoryOf(peer.model) : "";
+  const known = [peer.address, joined, levelOf(peer), memory, drafting, peer.detail];
+  const detail = known.filter(Boolean).join(" · ");
   return make(
     "li",
     {},

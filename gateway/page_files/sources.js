@@ -13,14 +13,25 @@ const SOURCES = {
   past: ["T", "past texts"],
 };
 
+const BRANCH_COLOURS = 4;
+const BRANCH = "runner-up line: what the draft wrote in case its own line was wrong";
+
+/** Return the class of a runner-up line: adjacent ones differ in colour. */
+const branchOf = (line) => (line > 0 ? ` branch-${1 + ((line - 1) % BRANCH_COLOURS)}` : "");
+
 const classesOf = (name) => (name in SOURCES ? `drafted from-${name}` : "drafted");
 const letterOf = (name) => SOURCES[name]?.[0] ?? "?";
 
-/** Return what marks a token of a source behind one of `before`; the model has a letter only behind others. */
-export function tokenMark(name, before) {
-  const begins = name !== before && (name !== "model" || Boolean(before));
-  return { classes: classesOf(name), letter: begins ? letterOf(name) : "" };
+/** Return what marks a token behind another; the model has a letter only behind others, and R where a runner-up line begins. */
+export function tokenMark(token, before) {
+  const { source, line = 0 } = token;
+  const classes = classesOf(source) + branchOf(line);
+  if (line > 0) return { classes, letter: line !== before?.line ? "R" : "" };
+  const begins = source !== before?.source && (source !== "model" || Boolean(before?.source));
+  return { classes, letter: begins ? letterOf(source) : "" };
 }
+
+export const describeLine = (line) => `${line}, a ${BRANCH}`;
 
 export const describeSource = (name) => `${name}${name in SOURCES ? `: ${SOURCES[name][1]}` : ""}`;
 
@@ -31,17 +42,32 @@ const chip = (name) =>
     name,
   );
 
+/** Say what the colours of branches mean: how many tokens are of runner-up lines, one mark a colour. */
+function branchLegend(tokens) {
+  const colours = [...new Set(tokens.map(({ line }) => branchOf(line)))].sort();
+  const mark = (classes) => make("span", { classes: `mark drafted${classes}`, "data-mark": "R", title: BRANCH });
+  return make(
+    "li",
+    { title: BRANCH },
+    make("span", { classes: "number" }, String(tokens.length)),
+    " of runner-up lines ",
+    ...colours.map(mark),
+  );
+}
+
 /** Count the text's drafted tokens by source, where more than the model drafted. */
 function showSourceLegend() {
   const counts = new Map();
   for (const { source } of state.generation?.tokens ?? [])
     if (source) counts.set(source, (counts.get(source) ?? 0) + 1);
-  const isPlain = [...counts.keys()].every((name) => name === "model");
+  const branched = (state.generation?.tokens ?? []).filter(({ line }) => line > 0);
+  const isPlain = !branched.length && [...counts.keys()].every((name) => name === "model");
   at("source-legend").hidden = isPlain;
   at("source-legend").replaceChildren(
     ...[...(isPlain ? [] : counts)].map(([name, number]) =>
       make("li", {}, make("span", { classes: "number" }, String(number)), " ", chip(name)),
     ),
+    ...(branched.length ? [branchLegend(branched)] : []),
   );
 }
 

@@ -49,6 +49,7 @@ class Report:
     next_token_id: int
     draft_end: DraftEnd
     sources: Sequence[str] = ()  # who proposed each draft token; none: the draft model
+    line_numbers: Sequence[int] = ()  # of the draft's line that each is of; none: its first line
     target_candidates: Sequence[Candidates] = ()
     draft_candidates: Sequence[Candidates] = ()
 

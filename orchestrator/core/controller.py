@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cache
 
 from orchestrator.core.estimates import ABOUT, MOST_CREDIT, Acceptance, PairEstimates, ServiceTime
-from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts
+from orchestrator.core.forecast import Conditions, Forecast, Mode, expected_tokens, forecasts
 from orchestrator.core.outcomes import Choice, Outcome, View
 from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraftOrder
+from orchestrator.core.rejections import TakenBack
 from outrider.messages import Rule
 from outrider.speculation import MODEL, Policy, Speculation
 
@@ -24,8 +26,8 @@ _LOOKAHEAD = 48
 _HOPELESS = 0.02
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
 _WORTHWHILE_TOGETHER = 1.3  # where generations take turns: not all share every decode after all
-_ENOUGH = 0.6  # of a draft's length: a runner-up line so long is worth as much as a whole one
 _FORECAST_ROUNDS = 8
+_OTHER_LOAD = 1.25  # times as many sessions in a decode as forecast: it is made anew
 _MOST_SHARING = 16.0
 _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
@@ -58,11 +60,13 @@ class Control(ABC):
         self._written = 0  # tokens so far, and how many may follow
         self._remaining = 0
         self._line_end: int | None = None  # of the line, while it agrees with the text
-        # Rounds so far; how many when the forecast was made.
+        # Rounds so far; how many when the forecast was made, and for how many sessions together.
         self._rounds = self._forecast_round = 0
+        self._forecast_sessions = 1.0
         self._text_length = 0  # of the text, in tokens
         self._round_times: list[float] = []  # by draft tokens, as of the forecast of that round
         self._seconds_round = -1
+        self._taken_back = TakenBack()
 
     def acceptance_of(self, source: str) -> tuple[Acceptance, Acceptance]:
         """Return how good a source without a model is, for this session to go on with, and overall.
@@ -178,10 +182,13 @@ class Control(ABC):
             self._due = self._first_due(self._orders[0][1])
 
     def note_miss(self, left: int) -> None:
-        """The line was wrong; `left` tokens of a runner-up line follow the text."""
-        self.estimates.runner_ups.note_miss(
-            min(1.0, left / max(1.0, _ENOUGH * self.forecast.hit_length))
-        )
+        """The line was wrong; `left` tokens of a runner-up line follow the text.
+
+        They count as the share that they are expected to add of what a whole draft adds.
+        """
+        mean, usual = min(0.99, self.acceptance.mean), max(1, self.forecast.hit_length)
+        gains = [expected_tokens(mean, count) - 1.0 for count in (left, usual)]
+        self.estimates.runner_ups.note_miss(min(1.0, gains[0] / gains[1]))
 
     def note_unread(self, count: int, remaining: int) -> None:
         """The draft was not sent the last `count` tokens of the text; so many may still follow."""
@@ -194,8 +201,8 @@ class Control(ABC):
 
     def note_round(self, outcome: Outcome) -> None:
         """Learn from a verified round."""
-        estimates = self.estimates
-        rows = outcome.drafted + 1 + outcome.beside
+        estimates, again = self.estimates, self._taken_back
+        rows = outcome.drafted + 1 + outcome.beside + again.count
         self._text_length = outcome.length
         if not outcome.is_prompt:
             since = self.last_time if self.last_time is not None else outcome.sent or outcome.now
@@ -205,17 +212,22 @@ class Control(ABC):
             if spent.decode > 0.0:
                 waited = outcome.now - (since if outcome.sent is None else outcome.sent)
                 beside = estimates.gap if outcome.sent is None else estimates.overhead
-                beside.note(max(0.0, waited - spent.queue - spent.decode - spent.draft))
+                restoring = estimates.rejection.restore_seconds if again.count else 0.0
+                own = spent.queue + spent.decode + spent.draft + restoring
+                beside.note(max(0.0, waited - own))
                 if outcome.sent is None:
                     estimates.overhead.fade()
                     estimates.queue.fade()
                 elif not estimates.takes_turns:
                     # One decode at most; a piece of somebody's prompt is no usual one.
                     estimates.queue.note(min(spent.queue, spent.decode))
-                is_as_expected = self._note_decode(rows, spent, outcome.draft_busy)
+                spent = again.beside_decode(estimates.rejection, spent, outcome.drafted)
+                if not again.is_apart:
+                    is_as_expected = self._note_decode(rows, spent, outcome.draft_busy)
             one = estimates.costs.seconds(1, ((estimates.costs.padded(1), outcome.length),))
             drafted = outcome.drafted > 0
             estimates.plain_looks.note(outcome.length, drafted, is_as_expected, one)
+        again.note(estimates.rejection, outcome)
         self.last_time = outcome.now
         self.note_length(outcome.length + outcome.committed)
         self._written += outcome.committed
@@ -412,16 +424,25 @@ class Control(ABC):
     @property
     def forecast(self) -> Forecast:
         """The mode that is best by what is known, and what it yields."""
-        if self._forecast is None or self._rounds >= self._forecast_round + _FORECAST_ROUNDS:
-            self._forecast_round = self._rounds
+        sessions = self.estimates.sessions_together
+        is_other_load = not 1 / _OTHER_LOAD < sessions / self._forecast_sessions < _OTHER_LOAD
+        is_old = self._rounds >= self._forecast_round + _FORECAST_ROUNDS
+        if self._forecast is None or is_old or is_other_load:
+            self._forecast_round, self._forecast_sessions = self._rounds, sessions
             self._forecast = self._best_mode(self._conditions())
         return self._forecast
+
+    def checked_seconds(self, row_count: int) -> float:
+        """Return the expected time of a decode and of taking back what it will show to be wrong."""
+        price, acceptance = self.estimates.rejection, min(0.99, self.acceptance.mean)
+        decode = self.decode_seconds(row_count)
+        return decode + price.seconds(row_count - 1, acceptance, self.decode_seconds)
 
     def _conditions(self) -> Conditions:
         estimates = self.estimates
         return Conditions(
             acceptance=min(0.99, self.acceptance.mean),
-            decode_seconds=self.decode_seconds,
+            decode_seconds=cache(self.checked_seconds),
             overhead=estimates.overhead.value + estimates.queue.value,
             latency=estimates.latency.value,
             token_time=estimates.token_time.value,
@@ -438,7 +459,8 @@ class Control(ABC):
         in_vain = estimates.takes_turns or unmeasured
         if self.rule is Rule.REJECTION or (run_ahead is None and in_vain):
             run_ahead = False
-        alone, *others = forecasts(conditions, self.speculation.n_max, run_ahead)
+        most = self.speculation.n_max if self.speculation.drafts else 0
+        alone, *others = forecasts(conditions, most, run_ahead)
         best = max(others, key=lambda each: each.rate, default=alone)
         if run_ahead is not False and self.rule is not Rule.REJECTION:
             best = self._with_runner_ups(best, conditions)
@@ -487,7 +509,7 @@ class Control(ABC):
             self._seconds_round, self._round_times = self._forecast_round, []
         known = self._round_times
         while len(known) <= drafted:
-            known.append(self.decode_seconds(len(known) + 1) + self.estimates.overhead.value)
+            known.append(self.checked_seconds(len(known) + 1) + self.estimates.overhead.value)
         return known[drafted]
 
     def waits_for_lines(self, chances: Sequence[float]) -> bool:

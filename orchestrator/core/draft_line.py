@@ -19,6 +19,7 @@ class Line:
     rows: Sequence[Distribution] = ()
     candidates: Sequence[Candidates] = ()
     sources: Sequence[str] = ()  # who proposed each; none: the draft model
+    numbers: Sequence[int] = ()  # of the draft's line that each is of; none: its first line
 
     def first(self, count: int) -> Line:
         """Return its first tokens."""
@@ -28,7 +29,21 @@ class Line:
             self.rows[:count],
             self.candidates[:count],
             self.sources[:count],
+            self.numbers[:count],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ForkedLine:
+    """A line of the draft after the text, which leaves another one within it.
+
+    Of the token where it leaves that it has `fork`, its index, and `share`: what the draft gives
+    it of the chance that it gives none of the lines before.
+    """
+
+    line: Line
+    fork: int
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +136,7 @@ class ReceivedLine:
                 self._forget_contradicted(committed)
             if frame.line in self._gone or len(self._parts) >= _MOST_LINES:
                 return LinePart(frame.position)
-            self._parts[frame.line] = LinePart(frame.position)
+            self._parts[frame.line] = LinePart(frame.position, number=frame.line)
         return self._parts[frame.line]
 
     def _add_runner_up(self, piece: RunnerUp, committed: Sequence[int]) -> None:
@@ -139,7 +154,7 @@ class ReceivedLine:
             is_known &= piece.position == piece.fork and piece.line not in self._gone
             if not (self.may_fork and is_known) or len(self._parts) >= _MOST_LINES:
                 return
-            part = LinePart(piece.position, piece.fork, parent)
+            part = LinePart(piece.position, piece.fork, parent, piece.line)
             self._parts[piece.line] = part
         part.add(piece.position, piece.token_ids, piece.confidences)
 
@@ -210,9 +225,33 @@ class ReceivedLine:
         """Return where the guesses for positions `length` and later are."""
         return slice(max(0, length - self.start), None) if self.start <= length else slice(0, 0)
 
+    def forks_after(self, length: int) -> list[ForkedLine]:
+        """Return the runner-up lines that leave the line, or one another, after `length` tokens."""
+        forks: list[ForkedLine] = []
+        left: dict[tuple[int, ...], float] = {}  # by tokens: the chance of what may follow them
+        for part in self._parts.values():
+            parent = part.parent
+            path = part.path_from(self._part, length)
+            if parent is None or path is None:
+                continue
+            ids, confidences, numbers = path
+            fork = part.fork - length
+            before = tuple(ids[:fork])
+            own, its = (confidences[fork] / 255, parent.confidence(part.fork) / 255)
+            chance = left.get(before, 1.0 - its)
+            forks.append(
+                ForkedLine(
+                    Line(ids, confidences, numbers=numbers), fork, min(1.0, own / max(0.01, chance))
+                )
+            )
+            left[before] = chance - own
+        return forks
+
     def line_after(self, length: int) -> Line:
         """Return the guesses for positions `length` and later."""
         part, known = self.after(length), self._part
+        ids = known.token_ids[part]
+        numbers = [known.number] * len(ids) if known.number else ()
         return Line(
-            known.token_ids[part], known.confidences[part], known.rows[part], known.candidates[part]
+            ids, known.confidences[part], known.rows[part], known.candidates[part], (), numbers
         )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from outrider.costs import CostTable
+from outrider.costs import NO_REJECTION_COST, CostTable, RejectionCost
 from outrider.messages import Rule
 from outrider.speculation import MODEL
 
@@ -78,7 +78,9 @@ class Acceptance:
     """
 
     _EDGES = (8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 244, 253)
-    _MEMORY = 0.97
+    _MEMORY, _SOURCE_MEMORY = 0.97, 0.99
+    """How a count fades with each token. A source without a model drafts more than 33 tokens at
+    once, as many as .97 remembers: then a copied stretch that long would promise no end at all."""
     _LONG_MEMORY = 0.99
     _SHRINKAGE = 4.0
     _CERTAIN = 30.0  # tokens: as many as count at all, about
@@ -91,7 +93,9 @@ class Acceptance:
         self._accepted, self._tried = [0.0] * bins, [0.0] * bins
         self._seen = [0.0] * bins
         self._all_accepted, self._all_tried = _UNKNOWN_ACCEPTANCE
+        self._memory = self._MEMORY
         if before is not None:
+            self._memory = before._memory
             share = min(1.0, weight / before._all_tried)
             self._accepted = [share * count for count in before._accepted]
             self._tried = [share * count for count in before._tried]
@@ -108,6 +112,7 @@ class Acceptance:
         of six to nine.
         """
         new = cls()
+        new._memory = cls._SOURCE_MEMORY
         edges = (0, *cls._EDGES, 256)
         power = 2.0 if goes_by_matches else 1.0
         chances = [((low + high) / 512) ** power for low, high in pairwise(edges)]
@@ -138,12 +143,12 @@ class Acceptance:
         for i, confidence in enumerate(confidences):
             stood = float(i < accepted)
             bin_ = self._bin(confidence)
-            self._accepted[bin_] = self._MEMORY * self._accepted[bin_] + stood
-            self._tried[bin_] = self._MEMORY * self._tried[bin_] + 1.0
+            self._accepted[bin_] = self._memory * self._accepted[bin_] + stood
+            self._tried[bin_] = self._memory * self._tried[bin_] + 1.0
             self._seen = [self._LONG_MEMORY * count for count in self._seen]
             self._seen[bin_] += 1.0
-            self._all_accepted = self._MEMORY * self._all_accepted + stood
-            self._all_tried = self._MEMORY * self._all_tried + 1.0
+            self._all_accepted = self._memory * self._all_accepted + stood
+            self._all_tried = self._memory * self._all_tried + 1.0
 
     def chance(self, confidence: int) -> float:
         """Return the chance of a token of this confidence, drawn towards the mean."""
@@ -236,17 +241,19 @@ class RunnerUpEstimates:
         self.line_limit = line_limit  # lines that the draft can write at once, its own included
         self.step_ratio = step_ratio  # a token's time while it writes so many, over one alone
         self.foreseen = Mean(self._HOPED, 0.02)  # share of the misses that bring a line
+        self.corrected = Mean(self._HOPED, 0.02)  # and of those that bring any of one
 
     def note_miss(self, there: float) -> None:
         """A line was wrong; such a share of what is usually verified was there after it."""
-        if not self.foreseen.count:
-            self.foreseen.note(self.foreseen.value)  # the hope counts as one miss
-        self.foreseen.note(there)
+        for mean, value in ((self.foreseen, there), (self.corrected, float(there > 0.0))):
+            if not mean.count:
+                mean.note(mean.value)  # the hope counts as one miss
+            mean.note(value)
 
     def note_round(self) -> None:
         """A round was verified without runner-up lines: what spoke against them is forgotten."""
-        hoped = self._HOPED - self.foreseen.value
-        self.foreseen.value += max(0.0, hoped) * self._FADING
+        for mean in (self.foreseen, self.corrected):
+            mean.value += max(0.0, self._HOPED - mean.value) * self._FADING
 
 
 @dataclass(slots=True)
@@ -309,6 +316,8 @@ class PairEstimates:
     """What a round that the target waited for waits for the others' decodes; 0 in turns."""
     continues: bool = False
     """The target writes by itself where it may."""
+    rejection: RejectionCost = NO_REJECTION_COST
+    """What rejected draft tokens cost at the target, beside decodes."""
     tree_leaves: int = 0
     """Leaves of a tree that the target verifies; 0: chains alone."""
     gap: Mean = field(default_factory=lambda: Mean(0.0005))
@@ -371,15 +380,24 @@ class PairEstimates:
             probe_after=FIRST_PROBE,
         )
 
+    @property
+    def sessions_together(self) -> float:
+        """Sessions that share a decode, ours included.
+
+        That is the mean of the newest decodes, and at least all in flight where the target writes
+        by itself, since each is then ready for every decode. Where draft and target take turns a
+        decode is best shared by all; whether it was depends on what was chosen before.
+        """
+        together = self.generation_count if self.takes_turns or self.continues else 1
+        return max(self.sharing.value, float(together))
+
     def decode_seconds(self, row_count: int, length: int = 0) -> float:
         """Return the expected time of a decode with so many rows of a session, after its text.
 
-        Where draft and target take turns everybody waits for everybody, and a decode is best
-        shared by all; whether it was depends on what was chosen before. What was only measured
-        roughly is hoped to take less, for one generation: else nobody would see that it does.
+        What was only measured roughly is hoped to take less, for one generation: else nobody would
+        see that it does.
         """
-        together = self.generation_count if self.takes_turns else 1
-        sharing = max(self.sharing.value, float(together))
+        sharing = self.sessions_together
         own = self.costs.padded(row_count)
         seconds = self._shared_seconds(own, sharing, length)
         is_plain = own == self.costs.padded(1)  # and seen without any hope

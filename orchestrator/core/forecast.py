@@ -43,6 +43,7 @@ class Conditions:
     first_frame: int = 1  # tokens that a draft which runs ahead sends at first, at least
     gap: float | None = None  # the overhead where a target continues by itself; None: it cannot
     foreseen: float = 0.0  # share of the misses after which a runner-up line is there at once
+    corrected: float = 0.0  # share of those whose correction such a line has, however short it is
     confidences: Sequence[tuple[int, float, float]] = ()
     """(confidence, share, chance): how many tokens are at least so sure but less than the next
     entry, and how often those are accepted. Rising, and () where that is not known."""
@@ -200,9 +201,11 @@ def no_wait(conditions: Conditions, n_max: int) -> Forecast:
 
     left = steps * step - conditions.latency
     ready = int(left / conditions.token_time) if conditions.token_time else n_max
+    # Each token decoded meanwhile is the line's own, or that of a runner-up line.
+    stands = conditions.acceptance + (1.0 - conditions.acceptance) * conditions.corrected
+    chance = stands**steps
 
     def miss(rate: float, worth: float) -> Miss:
-        chance = conditions.acceptance**steps
         return Miss(0, float(steps), steps * step, chance, ready - steps)
 
     return _renew(Mode.NO_WAIT, conditions, n_max, miss)

@@ -399,7 +399,7 @@ class Generation:
         asked = self._ask(length, line, self._target.prefix(self.committed))
         asked.draft_end = self._why_so_long(asked, cap, wanted)
         self._let_continue(asked, wanted, count)
-        branch(asked, self._control, self._remote.line_at(length), self._local.lines(length))
+        branch(asked, self._control, self._remote, self._local)
 
     def _local_line(self, length: int) -> LocalLine | None:
         """Return the best line of sources without a model, where one may be used now."""
@@ -439,7 +439,7 @@ class Generation:
         )
         if credit:
             asked.let_draft(self._control.own_draft)
-        branch(asked, self._control, self._remote.line_at(length), self._local.lines(length))
+        branch(asked, self._control, self._remote, self._local)
 
     def _follow(self, now: float) -> None:
         """Keep a target that continues by itself supplied with the line, and with credit."""
@@ -586,6 +586,7 @@ class Generation:
             candidates=line.candidates,
             draft_end=DraftEnd.OFF,
             sources=line.sources,
+            line_numbers=line.numbers,
         )
         self._target.in_flight.append(asked)
         return asked

@@ -14,8 +14,11 @@ class LinePart:
     A runner-up line starts at its `fork`, with another token than its `parent` has there.
     """
 
-    def __init__(self, start: int, fork: int = 0, parent: LinePart | None = None) -> None:
+    def __init__(
+        self, start: int, fork: int = 0, parent: LinePart | None = None, number: int = 0
+    ) -> None:
         self.start = start
+        self.number = number  # as the draft counts its lines; 0 is the one it started over with
         self.token_ids: list[int] = []
         self.confidences: list[int] = []
         self.rows: list[Distribution] = []
@@ -78,3 +81,33 @@ class LinePart:
         if own != list(committed[self.start : self.start + len(own)]):
             return False
         return self.parent is None or self.parent.agrees(committed, min(self.fork, until))
+
+    def confidence(self, position: int) -> int:
+        """Return how sure the draft was of its token at a position; 0 where that is not known."""
+        index = position - self.start
+        return self.confidences[index] if 0 <= index < len(self.confidences) else 0
+
+    def path_from(
+        self, root: LinePart, position: int
+    ) -> tuple[list[int], list[int], list[int]] | None:
+        """Return the tokens from a position on of what leads here from a root.
+
+        And beside them their confidences, and the number of the line that each is of.
+
+        None where it leaves that before the position, or not at all, and where there is a gap.
+        """
+        if self is root:
+            if position < self.start:
+                return None
+            ids = self.token_ids[position - self.start :]
+            confidences = self.confidences[position - self.start :]
+            return ids, confidences, [self.number] * len(ids)
+        if self.parent is None or not position <= self.fork == self.start:
+            return None
+        before = self.parent.path_from(root, position)
+        count = self.fork - position
+        if before is None or len(before[0]) < count or not self.token_ids:
+            return None
+        ids, confidences, numbers = (each[:count] for each in before)
+        own = [self.number] * len(self.token_ids)
+        return ids + self.token_ids, confidences + self.confidences, numbers + own

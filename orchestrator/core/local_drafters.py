@@ -82,7 +82,7 @@ class LocalDrafters:
         prompt_count: int,
         clock: Callable[[], float],
     ) -> None:
-        """`counts` has an entry for each source; `clock` tells seconds, for what each costs.
+        """`counts` has an entry for each source; `clock` returns seconds, for what each costs.
 
         The text begins with a prompt of `prompt_count` tokens, which not every source reads.
         """

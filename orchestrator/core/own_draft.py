@@ -72,11 +72,18 @@ class OwnDraft:
         self._estimates.note(seconds, count, pays)
 
     def order(
-        self, known: Forecast, plain_seconds: float, length: int, likely: int, looks: bool
+        self,
+        known: Forecast,
+        plain_seconds: float,
+        length: int,
+        likely: int,
+        looks: bool,
+        sessions: float,
     ) -> OwnDraftOrder:
         """Return what it is to do after a text of `length` tokens, of which `likely` follow.
 
-        `looks` says that a plain token's cost is to be seen again.
+        `looks` says that a plain token's cost is to be seen again. So many `sessions` share a
+        decode.
         """
         estimates = self._estimates
         if known.own_length:
@@ -85,7 +92,8 @@ class OwnDraft:
         elif estimates.unused_rounds >= estimates.probe_after:
             saved = likely * _PROBE_GAIN * plain_seconds
             most = _PROBE_TIME * plain_seconds / estimates.token_time.value
-            order = OwnDraftOrder(max(1, min(_PROBE_LENGTH, int(most))), is_probe=True)
+            most = min(most, _PROBE_LENGTH / sessions)  # all of them may probe in one decode
+            order = OwnDraftOrder(max(1, int(most)), is_probe=True)
         else:
             return NO_OWN_DRAFT
         reading = 0.0 if self._has_read else length * estimates.read_time

@@ -81,8 +81,11 @@ class Measured(Control):
     """Tokens of the text that a draft reads together with its own newest one."""
     _USUAL_TOKENS = 256
     """Of a text of which nothing is known."""
-    _OWN_PAYS = 1.03
-    """Times the target's own rate, from which on its own draft is used."""
+    _OWN_PAYS, _OWN_PAYS_TOGETHER = 1.03, 1.15
+    """Times the target's own rate, from which on its own draft is used; with others, whose tokens
+    the rows of a draft delay, more."""
+    _TOGETHER = 1.5
+    """Sessions in a decode, in the mean, from which on others count."""
     _GRANT_STEP = 0.25
     """Tokens a round by which a draft grows again after a busy target cut it."""
 
@@ -152,8 +155,8 @@ class Measured(Control):
             return NO_OWN_DRAFT
         length = self._text_length
         looks = self.estimates.plain_looks.is_due(length)
-        likely = self._likely_tokens
-        return self._own.order(self.forecast, self.plain_seconds, length, likely, looks)
+        likely, sessions = self._likely_tokens, self.estimates.sessions_together
+        return self._own.order(self.forecast, self.plain_seconds, length, likely, looks, sessions)
 
     def view(self) -> View:
         view, own = super().view(), self.estimates.own_draft
@@ -177,7 +180,9 @@ class Measured(Control):
         if self._own is None or own is None:
             return best
         there = forecast(conditions, own, self._own_acceptance, self.speculation.n_max)
-        return there if there.rate > max(self._OWN_PAYS * alone.rate, best.rate) else best
+        is_alone = self.estimates.sessions_together < self._TOGETHER
+        pays = self._OWN_PAYS if is_alone else self._OWN_PAYS_TOGETHER
+        return there if there.rate > max(pays * alone.rate, best.rate) else best
 
     def note_presence(self, is_there: bool) -> None:
         is_news = is_there != self._has_draft
@@ -358,7 +363,7 @@ class Measured(Control):
                 tokens += survival
             time = plain_seconds
             if k:
-                time = self.decode_seconds(k + 1) + estimates.overhead.value
+                time = self.checked_seconds(k + 1) + estimates.overhead.value
             hit = survival * mean
             if k > have:
                 frames = (k - have - 1) // self._frame_tokens

@@ -1,16 +1,17 @@
 """A draft over a stream as a source of draft tokens: its orders, and what came of its line. Pure.
 
-What is known of it is in `DraftProgress`; here it is decided what to order, and the controller is
-told how good its line was.
+What is known of it is in `DraftProgress`; here it is decided what to order, and the controller
+learns how good its line was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from orchestrator.core import runner_ups
 from orchestrator.core.counts import Counts
-from orchestrator.core.draft_line import Compared, Line
+from orchestrator.core.draft_line import Compared, ForkedLine, Line
 from orchestrator.core.draft_progress import DraftProgress, DraftState
 from orchestrator.core.plan import Plan
 from outrider.messages import MAX_DRAFT, Frame, Order, Rule
@@ -118,6 +119,11 @@ class RemoteDraft:
     def line_at(self, length: int) -> Line:
         """Return what can be used of the line after the first `length` tokens of the text."""
         return self.progress.line.line_after(length).first(self.cap(length))
+
+    def forks_at(self, length: int) -> Sequence[ForkedLine]:
+        """Return the runner-up lines that leave it after the first `length` tokens of the text."""
+        cap, forks = self.cap(length), self.progress.line.forks_after(length)
+        return [replace(each, line=each.line.first(cap)) for each in forks if each.fork < cap]
 
     def cap(self, length: int) -> int:
         """Return how many of its tokens a round after `length` tokens may carry.

@@ -16,10 +16,10 @@ class Durations:
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     seconds: float = 0.0  # all of them together
 
-    def note(self, seconds: float) -> None:
-        """Count one."""
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
-        self.seconds += seconds
+    def note(self, seconds: float, count: int = 1) -> None:
+        """Count one duration, or `count` equal ones."""
+        self.counts[bisect_left(BOUNDS, seconds)] += count
+        self.seconds += seconds * count
 
     def add(self, more: Durations) -> None:
         """Count those of another one too."""

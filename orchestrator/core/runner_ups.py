@@ -26,6 +26,7 @@ def forecasts(
     each = replace(
         conditions,
         foreseen=known.foreseen.value,
+        corrected=known.corrected.value,
         token_time=conditions.token_time * known.step_ratio,
     )
     found = waiting(each, n_max), no_wait(each, n_max)

@@ -29,6 +29,7 @@ class RoundInFlight:
     is_waited_for: bool = True  # the target had nothing to do until it came
     is_answered: bool = False  # once at least
     sources: Sequence[str] = ()  # who proposed each draft token; none: the draft model
+    line_numbers: Sequence[int] = ()  # of the draft's line that each is of; none: its first line
     beside: int = 0  # rows of its decode that were of other branches than the one taken
 
     @property
@@ -84,6 +85,7 @@ class RoundInFlight:
         self.round = replace(asked, draft=kept(asked.draft), survivals=survivals, parents=())
         self.confidences = kept(self.confidences)
         self.candidates, self.sources = kept(self.candidates), kept(self.sources)
+        self.line_numbers = kept(self.line_numbers)
 
     def sources_of(self, length: int, count: int) -> Sequence[str]:
         """Return who proposed `count` draft tokens after a text of `length` tokens."""

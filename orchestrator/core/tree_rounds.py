@@ -7,20 +7,23 @@ from dataclasses import replace
 
 from orchestrator.core.branching import Grown, Guess, best_count, grow
 from orchestrator.core.controller import Control
-from orchestrator.core.draft_line import Line
-from orchestrator.core.local_drafters import LocalLine
+from orchestrator.core.draft_line import ForkedLine, Line
+from orchestrator.core.local_drafters import LocalDrafters
+from orchestrator.core.remote_draft import RemoteDraft
 from orchestrator.core.target_progress import RoundInFlight
-from outrider.messages import MAX_DRAFT, Form
+from outrider.messages import Form
 from outrider.speculation import MODEL
 
 _CLEARLY_MORE = 0.05
 """Tokens that a tree must be worth more than the chain: less may be what is not known so well."""
 
 
-def branch(asked: RoundInFlight, control: Control, line: Line, others: Sequence[LocalLine]) -> None:
-    """Let a round's draft branch to what else is proposed, where that is clearly worth more.
+def branch(
+    asked: RoundInFlight, control: Control, draft: RemoteDraft, local: LocalDrafters
+) -> None:
+    """Let a round branch to what else is proposed after its text, where that is clearly worth more.
 
-    That is the draft's own `line` after the text, and `others` of sources without a model. Only
+    That is the draft's own line, its runner-up lines, and those of sources without a model. Only
     where the target waits for the next round: while it writes by itself, lines are compared with
     a text that moves.
     """
@@ -29,17 +32,34 @@ def branch(asked: RoundInFlight, control: Control, line: Line, others: Sequence[
         return
     if not round_.draft or not control.may_be_cut or control.rounds_ahead(len(round_.draft)):
         return
-    own = Line(round_.draft, asked.confidences, (), asked.candidates, asked.sources)
-    lines = [own, line, *(each.line for each in others)]
-    chances = [control.acceptance.chance(each) for each in line.confidences]
+    confidences, candidates = asked.confidences, asked.candidates
+    own = Line(round_.draft, confidences, (), candidates, asked.sources, asked.line_numbers)
+    length = asked.length
+    line, forks, others = draft.line_at(length), draft.forks_at(length), local.lines(length)
+    lines = [own, line, *(each.line for each in forks), *(each.line for each in others)]
     guesses = [
         Guess(round_.draft, _chances(round_.survivals)),
-        Guess(line.token_ids, chances),
+        Guess(line.token_ids, _chances_of(control, line)),
+        *(Guess(each.line.token_ids, _chances_of_fork(control, each)) for each in forks),
         *(Guess(each.line.token_ids, each.chances) for each in others),
     ]
     grown = _best(control, guesses, len(round_.draft), leaves)
     if grown is not None:
         _ask(asked, grown, lines)
+
+
+def _chances_of(control: Control, line: Line) -> list[float]:
+    return [control.acceptance.chance(each) for each in line.confidences]
+
+
+def _chances_of_fork(control: Control, forked: ForkedLine) -> list[float]:
+    """Return the chances of a runner-up line; where it leaves the other, of what that one leaves.
+
+    How often a draft's first choice of some confidence is right says nothing of its others.
+    """
+    chances = _chances_of(control, forked.line)
+    chances[forked.fork] = forked.share
+    return chances
 
 
 def _chances(survivals: bytes) -> list[float]:
@@ -57,7 +77,7 @@ def _best(
     def seconds(drafted: int) -> float:
         return control.decode_seconds(drafted + 1) + estimates.overhead.value
 
-    grown = grow(guesses, MAX_DRAFT, leaf_limit)
+    grown = grow(guesses, control.speculation.local_n_max, leaf_limit)
     count, worth = best_count(grown.survivals, seconds, rate)
     chain = grow(guesses[:1], chain_count).survivals
     least = 1.0 + sum(chain) - rate * seconds(chain_count) + _CLEARLY_MORE
@@ -76,6 +96,8 @@ def _ask(asked: RoundInFlight, grown: Grown, lines: Sequence[Line]) -> None:
     picked = [(lines[number], i) for number, i in grown.origins]
     asked.sources = () if is_drafts else sources
     asked.confidences = [line.confidences[i] for line, i in picked] if is_drafts else ()
+    numbers = [line.numbers[i] if line.numbers else 0 for line, i in picked]
+    asked.line_numbers = numbers if any(numbers) else ()
     reported = is_drafts and all(line.candidates for line, _ in picked)
     asked.candidates = [line.candidates[i] for line, i in picked] if reported else ()
     asked.round = replace(

@@ -100,6 +100,7 @@ def report(
         next_token_id=verdict.next_token_id,
         draft_end=end,
         sources=asked.sources[first : first + len(draft)] if is_sent else (),
+        line_numbers=asked.line_numbers[first : first + len(draft)] if is_sent else (),
         target_candidates=decode.rows.candidates[:count],
         draft_candidates=asked.candidates[first : first + count] if is_sent else (),
     )

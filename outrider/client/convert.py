@@ -37,6 +37,7 @@ from outrider.client.values import (
     Token,
     check_text,
 )
+from outrider.descriptions import rollback_kind, translation_level
 from outrider.messages import DraftEnd, FinishReason, Origin, PeerState
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -211,6 +212,8 @@ def _read_peer(message: messages.PeerStatus) -> Peer:
         message,
         state=wire.PEER_STATES.read(message.state, PeerState.UNSPECIFIED),
         model=_read_model(message.model) if message.HasField("model") else None,
+        level=translation_level(message),
+        shared_mass=message.translation.shared_mass if message.HasField("translation") else 1.0,
     )
 
 
@@ -222,6 +225,7 @@ def _read_model(message: common.GetModelResponse) -> Model:
         numerics_profile=_PROFILES.get(message.numerics_profile, "unspecified"),
         has_chat_template=bool(message.chat_template),
         identity=message.identity.hex(),
+        rollback_capability=rollback_kind(message),
     )
 
 

@@ -130,6 +130,8 @@ class Report:
     draft_end: DraftEnd
     positions: tuple[Position, ...]
     draft_sources: tuple[str, ...] = ()  # of each draft token; none: all are the draft model's
+    # The draft's line that each is of: 0 its first one, else a runner-up line; none: all are 0.
+    draft_lines: tuple[int, ...] = ()
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -204,6 +206,7 @@ class EngineSeconds:
     sample_seconds: float = 0.0
     prompt_seconds: float = 0.0  # of the decoding, what the first answer took
     step_count: int | None = None  # decodes that gave rows for it; None where it does not tell
+    runner_up_seconds: float = 0.0  # of a draft, beside these: decodes for runner-up lines alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,6 +373,10 @@ class Model:
     cache_layout: str = ""  # of the KV cache, and what was measured of others; in words
     activity: Activity = Activity()
     own_draft: str = ""  # the name of what drafts in a target's own process; empty: nothing does
+    rollback_capability: str = "unspecified"  # "full", "window", "snapshots", "checkpoints", "none"
+    snapshot_token_count: int = 0  # that are taken back at no cost, with "snapshots"
+    checkpoint_milliseconds: float = 0.0  # before a draft; 0 where none is made
+    restore_milliseconds: float = 0.0  # after a rejection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,6 +393,8 @@ class Peer:
     generation_count: int = 0  # that a draft drafts for now
     tokens_per_second: float = 0.0  # of a draft's own time
     trusted: bool = False  # whether a draft may draft under the rejection rule
+    level: str = "native"  # of a draft: "native", or what it translates: "token" or "string"
+    shared_mass: float = 1.0  # of the tokens that it shares with the target, on a sample, in [0, 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ _USUAL, _CUT = 0.97, 0.6
 """The chance of a usual token, and of the last: it may be one with what is free to follow."""
 
 TextOf = Callable[[int], bytes]
-"""What a token says, as the grammar is told; empty for an end."""
+"""The bytes of a token, as the grammar reads them; empty for an end."""
 
 Tokenize = Callable[[bytes], Sequence[int]]
 """The usual tokens of UTF-8 text; none as long as they are not known, then it is asked again."""
@@ -62,8 +62,9 @@ def _whole_characters(text: bytes) -> tuple[str | None, bytes]:
 class ForcedSource:
     """Proposes the usual tokens of what has to follow in a grammar, and the end where that has to.
 
-    `states` may be shared by all texts of a grammar. The grammar is not told the prompt; its last
-    tokens are only tokenized again with what follows them. Without `end_id` no end is proposed.
+    `states` may be shared by all texts of a grammar. The prompt is no part of what the grammar
+    reads; its last tokens are only tokenized again with what follows them. Without `end_id` no end
+    is proposed.
     """
 
     reads_prompt = False

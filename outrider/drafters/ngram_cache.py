@@ -42,7 +42,7 @@ Thresholds: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Guess(NamedTuple):
-    """A drafted token: how often it followed there, of how many; who said so; if others tied."""
+    """A drafted token: how often it followed, of how many; from which cache; if others tied."""
 
     token_id: int
     seen: int
@@ -200,7 +200,7 @@ class NgramCache:
         """Come back to the bound. What was counted most lasts longest, as its halves come back."""
         while self.pair_count > self._most:
             # Not one by one: to find the oldest, a dict walks over all that went before. Nor many:
-            # 256 take .2 ms, and somebody's text waits.
+            # 256 take .2 ms, for which texts in flight wait.
             for ngram in list(islice(self._entries, 1 + self._most // 1024)):
                 counts = _counts(self._entries.pop(ngram))
                 halved = {token_id: count // 2 for token_id, count in counts.items() if count > 1}
@@ -234,7 +234,7 @@ def pick(
 def _leaders(entry: Followers) -> list[int]:
     """Return the followers with the highest count, as far as they can have half of all.
 
-    Two can, where there are no others; so nobody has to look at the counts of thousands.
+    Two can, where there are no others; so the counts of thousands are never looked at.
     """
     counts = entry.counts
     if len(counts) == 2 and 2 * counts[entry.best] == entry.total:

@@ -32,7 +32,7 @@ class DamagedCache(Exception):
 
 
 def ignore(_: int) -> None:
-    """Report to nobody."""
+    """Drop a report."""
 
 
 def decode(

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.costs import CostTable, Point
-from outrider.engine.model import MAX_MULTIPLE, Chunk, Model
+from outrider.costs import CostTable, Point, RejectionCost
+from outrider.engine.model import MAX_MULTIPLE, Chunk, Model, Rollback
 
 ROW_COUNTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 HISTORY = 272
@@ -103,7 +103,7 @@ def _read_some(model: Model, clock: Clock, ids: list[int], seconds: float) -> in
     _fill(model, 0, 0, ids[:length], rows)
     while length < len(ids) and (clock() - begin) * (length + rows) <= seconds * length:
         more = ids[length : length + rows]
-        _fill(model, 0, length, more, rows)
+        _fill(model, 0, length, ids[: length + rows], rows)
         length += len(more)
     return length
 
@@ -121,10 +121,18 @@ def _time(
     for count in counts:
         if quickest and clock() > end:
             return
+        _go_back(model, ids, position)
         before = clock()
         model.decode([Chunk(0, position, ids[position : position + count], count)])
         quickest[count] = min(clock() - before, quickest.get(count, math.inf))
-        model.truncate(0, position)
+    _go_back(model, ids, position)
+
+
+def _go_back(model: Model, ids: Sequence[int], position: int) -> None:
+    """Let sequence 0 hold the first ids, and find that again where it cannot be cut."""
+    held = model.truncate(0, position)
+    _fill(model, 0, held, ids[:position], model.describe().batch_rows)
+    model.checkpoint(0)
 
 
 def _points(
@@ -170,6 +178,31 @@ def warm_up(model: Model) -> None:
     """Decode once, so that the weights are in memory when somebody waits. Uses sequence 0."""
     model.decode([Chunk(0, 0, history(model, 1), 1)])
     model.truncate(0, 0)
+
+
+def rejection_cost(model: Model, clock: Clock) -> RejectionCost:
+    """Return what a checkpoint and going back to it take, the quickest of a few.
+
+    Nothing where a decode can always be taken back. Sequence 0 is used and left empty.
+    """
+    description = model.describe()
+    if description.rollback not in (Rollback.SNAPSHOTS, Rollback.CHECKPOINTS):
+        return RejectionCost()
+    saving = restoring = math.inf
+    ids = history(model, 3)
+    for _ in range(_REPEATS):
+        model.decode([Chunk(0, 0, ids[:2], 0)])
+        times = [clock()]
+        model.checkpoint(0)
+        times.append(clock())
+        model.decode([Chunk(0, 2, ids[2:], 0)])
+        before = clock()
+        model.truncate(0, 2)
+        restoring = min(restoring, clock() - before)
+        saving = min(saving, times[1] - times[0])
+        model.truncate(0, 0)
+    # It is there, however quick: 0 says that none is made.
+    return RejectionCost(max(saving, 1e-9), restoring, description.snapshot_count)
 
 
 def exact_padding(model: Model) -> int | None:
@@ -233,17 +266,16 @@ def _survives_exchanges(model: Model, ids: list[int], expected: NDArray[np.float
     return np.array_equal(_tail(model, ids, [TAIL]), expected)
 
 
-def _fill(model: Model, sequence: int, position: int, ids: list[int], chunk: int) -> None:
-    """Decode ids from a position on, so many at once."""
-    for start in range(0, len(ids), chunk):
-        model.decode([Chunk(sequence, position + start, ids[start : start + chunk], 0)])
+def _fill(model: Model, sequence: int, position: int, ids: Sequence[int], chunk: int) -> None:
+    """Decode the ids from a position on, so many at once."""
+    for start in range(position, len(ids), chunk):
+        model.decode([Chunk(sequence, start, ids[start : start + chunk], 0)])
 
 
 def _read_end_again(model: Model, ids: list[int], chunk: int) -> None:
     """Decode the last of the history anew, in chunks of so many tokens."""
     start = max(0, len(ids) - TAIL - 2 * _ODD_CHUNK)
-    model.truncate(0, start)
-    _fill(model, 0, start, ids[start:-TAIL], chunk)
+    _fill(model, 0, model.truncate(0, start), ids[:-TAIL], chunk)
 
 
 def _tail(model: Model, ids: list[int], counts: Sequence[int]) -> NDArray[np.float32]:
@@ -265,7 +297,8 @@ def _rows_beside_others(model: Model, ids: list[int]) -> Iterator[NDArray[np.flo
     for sequence in range(1, min(description.sequence_count, 3)):
         # The same start, which is read already, and an end of its own.
         start = len(ids) // (sequence + 1)
-        model.copy_prefix(0, sequence, start)
+        held = model.copy_prefix(0, sequence, start)
+        _fill(model, sequence, held, ids[:start], description.batch_rows)
         others.append((sequence, start, ids[:-6:-1]))
     for own, theirs in ((3, 5), (1, 1), (1, 4), (5, 1)) if others else ():
         for order in (1, -1):

@@ -54,6 +54,9 @@ _EQUAL_HEADS = {  # architectures whose graph asserts that all these sizes of a 
     *("llama", "llama4", "mistral3", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "smollm3"),
     *("granite", "olmo2", "olmoe", "starcoder2", "internlm2", "falcon", "deepseek", "seed_oss"),
 }
+_MOST_STATE = 1 << 20
+_TWICE_AS_WIDE = ("mamba", "jamba", "granitehybrid")
+_DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe", "qwen4exp")
 _NO_TOKENIZERS = (b"", b"none", b"no_vocab", b"test", b"rwkv")
 _SPECIAL_TOKENS = ("bos", "eos", "eot", "eom")  # llama.cpp takes another for one out of range
 _PART_NAME = re.compile(r"(?P<prefix>.+)-00001-of-(?P<count>\d{5})\.gguf", re.DOTALL)
@@ -300,8 +303,6 @@ class _Keys:
 
 def _check_model(values: dict[str, Value]) -> None:
     keys = _Keys(values)
-    if keys.has_any("ssm", "wkv"):
-        raise _Refused("cannot be rolled back: it is recurrent, and drafts could not be rejected")
     if keys.get("attention.causal") is False:
         raise _Refused("is no causal model: it does not predict the next token")
     layers = keys.integer("block_count", _MOST_LAYERS)
@@ -309,6 +310,7 @@ def _check_model(values: dict[str, Value]) -> None:
         raise _Damaged(f"it has no {keys.architecture}.block_count")
     keys.integer("nextn_predict_layers", layers)
     _check_heads(keys)
+    _check_states(keys)
     _check_experts(keys)
     _check_numbers(keys)
     _check_tokens(values)
@@ -327,6 +329,32 @@ def _check_heads(keys: _Keys) -> None:
         raise _Damaged(
             f"its heads have {key} keys, {value} values, {rotated} rotated: not one size"
         )
+
+
+def _check_states(keys: _Keys) -> None:
+    """Check what llama.cpp divides by, or asserts, of a recurrent state."""
+    width = keys.integer("embedding_length", 2**31 - 1)
+    if keys.has_any("wkv"):
+        size = keys.integer("wkv.head_size", _MOST_STATE)
+        shifts = keys.integer("token_shift_count", 2, 2)
+        wanted = 2 if keys.architecture in ("rwkv6", "rwkv7") else shifts
+        if not size or width % size or not shifts or shifts != wanted:
+            raise _Damaged(f"its states have heads of {size} of {width}, {shifts} token shifts")
+    if keys.has_any("ssm"):
+        names = ("conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count")
+        kernel, inner, state, rank, groups = (
+            keys.integer(f"ssm.{name}", _MOST_STATE) for name in names
+        )
+        is_sound = kernel > 0 and inner > 0 and state > 0 and rank > 0
+        if keys.architecture in _TWICE_AS_WIDE:
+            is_sound = is_sound and inner == 2 * width
+        if keys.architecture not in ("mamba", "jamba") and is_sound:
+            is_sound = inner % rank == 0 and inner % (groups or 1) == 0
+        if keys.architecture in _DELTA_NETS and is_sound:
+            is_sound = groups > 0 and rank % groups == 0
+        if not is_sound:
+            found = f"{kernel}, {inner}, {state}, {rank}, {groups}"
+            raise _Damaged(f"the sizes of its states are {found}")
 
 
 def _check_experts(keys: _Keys) -> None:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from outrider.distribution import Distribution, lead, most_probable, quantised, softmax
+from outrider.distribution import (
+    Distribution,
+    certain,
+    lead,
+    most_probable,
+    quantised,
+    softmax,
+)
 from outrider.engine.model import Model, Row
 from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import InvalidRequest
 from outrider.messages import Candidates, Rule, SessionParameters
 from outrider.noise import Purpose, uniform
+from outrider.sampling import SamplingParameters
+from outrider.translation import Translation
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +62,8 @@ class _Picker:
         self.dropped = len(session.dropped.token_ids)
         self._session = session
         chain = sampling if self.takes_argmax else sampling.unsure()
-        sampler = model.sampler(chain, self.seed, self.choice)
-        self._tracker = SamplerTracker(sampler, session.prompt_count)
+        self._sampler = model.sampler(chain, self.seed, self.choice)
+        self._tracker = SamplerTracker(self._sampler, session.prompt_count)
         known = [(i, bias) for i, bias in sampling.logit_bias if i < session.vocabulary]
         self._biased = np.array([i for i, _ in known], np.int32)
         self._bias = np.array([bias for _, bias in known], np.float32)
@@ -78,6 +87,10 @@ class _Picker:
             return sampler.distribution(row)
         except InvalidRequest:
             return softmax(row)  # it leads nowhere, and is only a guess
+
+    def in_target(self, token_id: int) -> int:
+        """Return the target's id of a token that the row lists."""
+        return token_id
 
     def candidates(self, row: Row, distribution: Distribution | None = None) -> Candidates:
         """Return the most probable tokens, if the session asks for them."""
@@ -103,14 +116,92 @@ class _Picker:
         return bool(self._session.min_probability)
 
 
-def guesser(model: Model, session: SessionParameters, support: int, tail: float) -> Guesser:
+class _TranslatingPicker(_Picker):
+    """Picks by the draft's rows, of which it leaves the tokens that the target has too.
+
+    The chain works on the draft's ids, biases and the text included. A distribution that comes out
+    is in ids of the target.
+    """
+
+    def __init__(self, model: Model, session: SessionParameters, translation: Translation) -> None:
+        size = len(translation.draft.texts)
+        sampling = own_sampling(session.sampling, translation)
+        super().__init__(model, replace(session, sampling=sampling, vocabulary=size))
+        self._translation = translation
+        self._reader = translation.reader(session.prompt_count)
+        self._is_counted = False  # how many of its tokens the draft needs for the prompt
+
+    def known(self, row: Row) -> Row:
+        return self._translation.restricted(row)
+
+    def distribution(self, row: Row, base: int, line: Sequence[int]) -> Distribution:
+        whole, base = self._session.whole(line), base + self.dropped
+        try:
+            sampler = self._tracker.at(*self._own_text(whole, base))
+            return self._translation.in_target(sampler.distribution(row))
+        except (InvalidRequest, ValueError):
+            return self._any(row)
+
+    def _own_text(self, text: Sequence[int], base: int) -> tuple[list[int], int]:
+        """Return a text in the draft's ids, and how many of them are settled."""
+        if not self._sampler.has_state:
+            return [], 0
+        settled = self._reader.read(text[:base], base)
+        if not self._is_counted:
+            prompt = self._reader.read(text[: self._session.prompt_count], base)
+            self._tracker = SamplerTracker(self._sampler, len(prompt))
+            self._is_counted = True
+        return settled + self._reader.own_ids(text[base:]), len(settled)
+
+    def _any(self, row: Row) -> Distribution:
+        """Return a distribution where the chain leads nowhere: it is only a guess."""
+        try:
+            return self._translation.in_target(softmax(row))
+        except ValueError:  # all that the two share is forbidden
+            return certain(int(self._translation.to_target.max()))
+
+    def candidates(self, row: Row, distribution: Distribution | None = None) -> Candidates:
+        if not self._session.candidate_count:
+            return ()
+        if distribution is None or self._session.sampling.greedy:
+            distribution = self._any(row)
+        return most_probable(distribution, self._session.candidate_count)
+
+    def in_target(self, token_id: int) -> int:
+        # Where all is forbidden the best one may be one that the target lacks.
+        return max(0, int(self._translation.to_target[token_id]))
+
+
+def own_sampling(sampling: SamplingParameters, translation: Translation) -> SamplingParameters:
+    """Return a session's parameters for a chain over the draft's own ids."""
+    if not sampling.logit_bias:
+        return sampling
+    biases = [
+        (int(own), bias)
+        for token_id, bias in sampling.logit_bias
+        for own in np.flatnonzero(translation.to_target == token_id)
+    ]
+    return replace(sampling, logit_bias=tuple(biases))
+
+
+def guesser(
+    model: Model,
+    session: SessionParameters,
+    support: int,
+    tail: float,
+    translation: Translation | None = None,
+) -> Guesser:
     """Return how the session's rule wants tokens picked.
 
     `support` and `tail` bound the rows sent under `rejection`. Ids beyond the
-    target's vocabulary are cut off before anything else. Raises
-    InvalidRequest for sampling parameters that do not go with the model.
+    target's vocabulary are cut off before anything else; with a translation, tokens
+    that the target does not have, and what is picked is in its ids: at least one must be shared.
+    Raises InvalidRequest for sampling parameters that do not go with the model.
     """
-    picker = _Picker(model, session)
+    if translation is None:
+        picker = _Picker(model, session)
+    else:
+        picker = _TranslatingPicker(model, session, translation)
     if session.rule is Rule.MATCH:
         return _greedy(picker)
     if session.rule is Rule.SHARED_NOISE:
@@ -129,7 +220,9 @@ def _greedy(picker: _Picker) -> Guesser:
             is_possible = row[best] > -np.inf
             probability = 1.0 / float(np.exp(row - row[best]).sum()) if is_possible else 0.0
             if rivals and is_possible:
-                chances = [(best, probability), *_rivals(row, best, rivals, probability)]
+                likely = [(best, probability), *_rivals(row, best, rivals, probability)]
+                chances = [(picker.in_target(i), chance) for i, chance in likely]
+            best = picker.in_target(best)
         else:
             chances = most_probable(picker.distribution(row, base, line), 1 + rivals)
             best, probability = chances[0]

@@ -26,6 +26,7 @@ from outrider.engine.hosting import Counters, HostOptions, Loaded
 from outrider.engine.job import Job, Lease, Step, Ticket
 from outrider.engine.measurements import Measurements
 from outrider.engine.model import MAX_PADDED, Chunk, Model, NoRoom, Row
+from outrider.engine.moving import Moved, exchange
 from outrider.engine.own_draft import DraftLine, OwnDraft
 from outrider.engine.preparation import Preparation, Prepared
 from outrider.engine.scheduler import Scheduler
@@ -34,7 +35,6 @@ from outrider.errors import (
     DecodeFailed,
     Draining,
     EngineBusy,
-    InvalidConfig,
     RoundSuperseded,
 )
 
@@ -81,13 +81,10 @@ class EngineHost:
         self._own_draft: OwnDraft | None = None
         self._used_time = 0.0  # when something was asked for last
         self._is_fresh = True  # no job was queued and no measuring begun; never true again
-        self._can_exchange = False  # sequences may leave the cache and come back
         self._capacity = 0  # tokens that a session can hold
         self._decode_seconds = 0.0  # of the newest decode
         self._open: set[bytes] = set()  # sessions with an open stream
-        self._counted = (
-            0.0  # the time up to which `counters.open_seconds` counts; while any is open
-        )
+        self._counted = 0.0  # up to then `counters.open_seconds` counts; while any is open
 
     def start(self) -> Future[Loaded]:
         """Start to load the model.
@@ -129,8 +126,7 @@ class EngineHost:
         hold at most, which a pool reserves; a whole context where that is not known. A modest job
         evicts nobody. Raises EngineBusy when the queue is full.
         """
-        if self._stopping:
-            raise Draining("the engine is stopping")
+        self._check_running()
         if not self._places.acquire(blocking=False):
             raise EngineBusy("the engine's queue is full", self._options.room_seconds)
         ticket = Ticket(session_id, job, wanted, perf_counter(), salt, room, is_modest)
@@ -173,14 +169,18 @@ class EngineHost:
         """Return the embedding of a text; nothing else is decoded meanwhile."""
         return self._ask(lambda: self._model.embed(token_ids))
 
-    def _ask(self, action: Callable[[], T]) -> Future[T]:
+    def _check_running(self) -> None:
         if self._stopping:
             raise Draining("the engine is stopping")
+
+    def _ask(self, action: Callable[[], T]) -> Future[T]:
+        self._check_running()
         future: Future[T] = Future()
 
         def answer() -> None:
             if future.set_running_or_notify_cancel():
                 try:
+                    self._check_running()  # the model may be closed by now
                     future.set_result(action())
                 except Exception as error:
                     future.set_exception(error)
@@ -238,8 +238,6 @@ class EngineHost:
         begin = perf_counter()
         self._model = model = self._load()
         description = model.describe()
-        if not description.can_truncate:
-            raise InvalidConfig("model", f"{description.name} cannot be rolled back (recurrent)")
         self._core_lock = self._find_core_lock()
         self._preparation = Preparation(
             model, self._options.numerics, self._measurements, self._core_lock
@@ -248,7 +246,7 @@ class EngineHost:
         self._capacity = description.context
         self._begin_anew(prepared)
         if self._load_draft is not None and (draft := self._load_draft(model)) is not None:
-            self._own_draft = OwnDraft(draft)
+            self._own_draft = OwnDraft(draft, target=model)
         spent = perf_counter() - begin
         self.loaded.set_result(Loaded(model, prepared, spent, self._core_lock, self._own_draft))
 
@@ -256,7 +254,6 @@ class EngineHost:
         """Forget every session, and run as is prepared. Nothing is queued or active."""
         self._forget_all()
         description = self._model.describe()
-        self._can_exchange = description.can_exchange
         cost = CostTable(prepared.costs)
         self._scheduler = Scheduler(cost, limits_of(description), self._model.padded)
 
@@ -423,6 +420,13 @@ class EngineHost:
     def _end(self, ticket: Ticket) -> None:
         self._scheduler.end(ticket)
         self._cache.end_work(ticket.session_id, perf_counter())
+        self._keep_if_idle(ticket.session_id)
+
+    def _keep_if_idle(self, session_id: bytes) -> None:
+        """Let a session without a stream come back to its text: a chat goes on from there."""
+        session = self._cache.get(session_id)
+        if session is not None and not session.pinned and session.sequence is not None:
+            self._model.checkpoint(session.sequence)
 
     def _fail(self, ticket: Ticket, error: Exception) -> None:
         if ticket.future.set_running_or_notify_cancel():
@@ -431,23 +435,12 @@ class EngineHost:
     # --- decoding ---
 
     def _exchange(self, first: int, second: int) -> None:
-        """Let two sequences change owners, unless their cells cannot follow.
-
-        What nobody holds any more is not moved along: a copy then does, of any kind of memory.
-        """
-        seconds = None
-        free = next((s for s in (first, second) if self._cache.is_free(s)), None)
-        if free is not None:
-            used = first if free == second else second
-            self._model.copy_prefix(used, free, self._cache.held_count(used))
-            self._model.truncate(used, 0)
-        elif self._can_exchange:
-            begin = perf_counter()
-            self._model.exchange(first, second)
-            seconds = perf_counter() - begin
-        else:
+        """Let two sequences change owners, unless their cells cannot follow."""
+        begin = perf_counter()
+        moved = exchange(self._model, self._cache, first, second)
+        if moved is Moved.NOTHING:
             return
-        self._cache.exchange(first, second)
+        seconds = perf_counter() - begin if moved is Moved.BOTH else None
         awaited = self._scheduler.awaited_sessions
         places = {session: self._cache.sequence_of(session) for session in awaited}
         self._scheduler.note_exchange(places, seconds)
@@ -460,11 +453,7 @@ class EngineHost:
         if not asking:
             return
         begin = perf_counter()
-        lines = [
-            DraftLine(ticket.session_id, ticket.salt, ticket.ask)
-            for ticket in asking
-            if ticket.ask is not None
-        ]
+        lines = [DraftLine(t.session_id, t.salt, t.ask) for t in asking if t.ask is not None]
         if self._own_draft is not None:
             self._own_draft.draft(lines, self._decode_seconds)
         spent = perf_counter() - begin
@@ -506,16 +495,22 @@ class EngineHost:
             self._deliver(ticket, chunk, its_rows, begin, spent)
 
     def _decode_apart(self, entries: list[tuple[Ticket, Chunk]], error: Exception) -> None:
+        whole = [each for each in entries if self._is_whole(*each)]
+        failed = [each for each in entries if each not in whole] if len(entries) > 1 else entries
         if len(entries) > 1:
-            half = len(entries) // 2
-            self._decode(entries[:half])
-            self._decode(entries[half:])
-            return
-        ticket = entries[0][0]
-        self._end(ticket)
+            half = len(whole) // 2
+            self._decode(whole[:half])
+            self._decode(whole[half:])
         if isinstance(error, NoRoom):
             error = EngineBusy("llama.cpp found no room", self._options.room_seconds)
-        self._fail(ticket, error)
+        for ticket, _ in failed:
+            self._end(ticket)
+            self._fail(ticket, error)
+
+    def _is_whole(self, ticket: Ticket, chunk: Chunk) -> bool:
+        """Return whether a session still holds, after a failed decode, what it held before."""
+        assert ticket.lease is not None
+        return ticket.lease.recall() == chunk.position
 
     def _deliver(
         self, ticket: Ticket, chunk: Chunk, rows: list[Row], begin: float, spent: float
@@ -561,6 +556,8 @@ class EngineHost:
         self._counted = now
 
     def _pin(self, session_id: bytes, pinned: bool) -> None:
+        if self._stopping:
+            return
         self._count_open(perf_counter())
         (self._open.add if pinned else self._open.discard)(session_id)
         if pinned:
@@ -572,6 +569,7 @@ class EngineHost:
             session.pinned = False
             if session_id not in self._scheduler.busy_sessions:
                 session.reserved = 0
+                self._keep_if_idle(session_id)
                 if session.sequence is None:
                     self._cache.forget(session_id)
 

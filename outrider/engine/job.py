@@ -27,6 +27,8 @@ class Step:
     The last `len(parents)` tokens are a tree (`outrider.trees`), where there are any. Nodes may
     be left out of it as well, from the end, for want of sequences. Then `Lease.follow` says what
     of it to hold on to, before the next step.
+
+    `certain` are the session's tokens that stay whatever follows; None: all up to the first row.
     """
 
     token_ids: Sequence[int]
@@ -34,6 +36,7 @@ class Step:
     gains: Sequence[float] = ()
     gives_way: bool = False
     parents: Sequence[int] = ()
+    certain: int | None = None
 
 
 @dataclass(slots=True)
@@ -91,6 +94,13 @@ class Lease:
         if token_count < len(held):
             assert self.session.sequence is not None
             del held[self._model.truncate(self.session.sequence, token_count) :]
+        return len(held)
+
+    def recall(self) -> int:
+        """Take note of what the session still holds after a decode that failed; return that."""
+        held = self.session.token_ids
+        assert self.session.sequence is not None
+        del held[self._model.truncate(self.session.sequence, len(held)) :]
         return len(held)
 
     def reconcile(self, wanted: list[int], row_count: int) -> list[int]:
@@ -191,17 +201,19 @@ class Ticket:
     gains: Sequence[float] = ()
     gives_way: bool = False
     parents: Sequence[int] = ()
+    certain: int | None = None
     ready_time: float = 0.0
 
     def take(self, step: Step | DraftAsk, now: float) -> None:
         """Begin with a step of the job."""
-        self.gives_way, self.ready_time, self.parents = step.gives_way, now, ()
+        self.gives_way, self.ready_time = step.gives_way, now
+        self.parents, self.certain = (), None
         if isinstance(step, DraftAsk):
             # It is about to have so many rows.
             self.ask, self.tokens, self.gains, self.row_count = step, (), (), step.count + 1
         else:
             self.ask, self.tokens, self.row_count = None, step.token_ids, step.row_count
-            self.gains, self.parents = step.gains, step.parents
+            self.gains, self.parents, self.certain = step.gains, step.parents, step.certain
 
     @property
     def tree(self) -> Tree:

@@ -178,6 +178,8 @@ def _decode_seconds(model: Model, clock: Clock, position: int, rows: Sequence[in
     ids = [[number + 3] * count for number, count in enumerate(rows)]
     chunks = [Chunk(number, position, each, len(each)) for number, each in enumerate(ids)]
     least = math.inf
+    for each in chunks:
+        model.checkpoint(each.sequence)
     for _ in range(_REPEATS):
         before = clock()
         model.decode(chunks)

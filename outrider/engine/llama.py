@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +30,7 @@ from outrider.engine.llama_loading import (
     load_model,
     sequences_of,
 )
+from outrider.engine.llama_memory import LlamaMemory, find_rollback
 from outrider.engine.llama_sampling import ChainSampler, Samplers
 from outrider.engine.llama_vocabulary import Vocabulary
 from outrider.engine.model import (
@@ -39,8 +41,10 @@ from outrider.engine.model import (
     Layout,
     ModelDescription,
     NoRoom,
+    Rollback,
     Row,
 )
+from outrider.engine.rollback import RollbackMemory
 from outrider.errors import DecodeFailed, InvalidConfig, InvalidRequest
 from outrider.sampling import SamplingParameters
 from outrider.trees import MAX_LEAVES
@@ -71,19 +75,26 @@ class LlamaModel:
                 self._identity = identity_of(files.digest(), settings)
                 # Tokens of a sliding window; 0 without.
                 self._window = ll.llama_model_n_swa(self._model)
-                # Among cells of others, holes in a window would not show; and llama.cpp would
-                # choose long factors by the size of the whole pool.
-                can_pool = not (self._window or checked.has_long_factors)
+                self._is_recurrent = bool(
+                    ll.llama_model_is_recurrent(self._model)
+                    or ll.llama_model_is_hybrid(self._model)
+                )
+                # Among cells of others, holes in a window would not show; llama.cpp would
+                # choose long factors by the size of the whole pool; and a state is a sequence's.
+                can_pool = not (self._window or checked.has_long_factors or self._is_recurrent)
                 self._layouts = layouts_of(config, can_pool)
                 self._ctx: Any = None
+                self._rollback = self._expected_rollback()
+                self._batch = _Batch(config.batch_rows)  # filled for each decode, never kept
+                self.pad_multiple = config.pad_multiple
                 self.open(self._layouts[0])
             except InvalidConfig:
                 ll.llama_model_free(self._model)
                 raise
-        self._batch = _Batch(config.batch_rows)  # filled for each decode, never kept
+        self._rollback = find_rollback(self, self._rollback)
+        self.open_memory(self._rollback)
         self._samplers = Samplers(self._vocabulary.pointer, self._size, self._capacity)
         self._embedder: _Embedder | None = None  # made for the first embedding
-        self.pad_multiple = config.pad_multiple
 
     def open(self, layout: Layout) -> None:
         assert layout in self._layouts, f"{layout}"
@@ -93,10 +104,43 @@ class LlamaModel:
         self._ctx = self._new_context(layout)
         self._layout = layout
         self._memory = ll.llama_get_memory(self._ctx)
-        # Positions in use, by sequence; those of sessions come first.
+        # Tokens that recurrent memory can be cut by; 0 where llama.cpp has no snapshots of it.
+        # Other threads ask for the description while a context is opened: so it is kept.
+        self.snapshot_count = int(ll.llama_n_rs_seq(self._ctx))
         self._session_count = sequences_of(self._config, layout)
-        self._held = [0] * (self._session_count + _branch_count(layout))
+        self.open_memory(self._rollback)
         self._copies_pending = False  # llama.cpp copies between streams when it next decodes
+
+    def _expected_rollback(self) -> Rollback:
+        """Return how sequences should come to hold less; whether they do is to be tried."""
+        if self._is_recurrent:
+            return Rollback.SNAPSHOTS
+        return Rollback.WINDOW if self._window and not self._config.full_window else Rollback.FULL
+
+    def open_memory(self, rollback: Rollback) -> None:
+        """Begin with empty sequences that come to hold less in this way."""
+        count = self._session_count + _branch_count(self._layout)
+        for sequence in range(count):
+            ll.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        self._states = LlamaMemory(self._ctx)
+        if rollback is Rollback.SNAPSHOTS:
+            for first in range(0, count, self._config.batch_rows):
+                last = min(count, first + self._config.batch_rows)
+                chunks = [Chunk(sequence, 0, [0], 0) for sequence in range(first, last)]
+                self._batch.fill(chunks, lambda _: 1, lambda _: 0)
+                if ll.llama_decode(self._ctx, self._batch.struct) != 0:
+                    raise DecodeFailed(f"sequences have no states of their own: {last_error()}")
+            self._states.keep_cells()
+        # Sequences of sessions come first.
+        self._sequences = RollbackMemory(
+            self._states,
+            rollback,
+            count,
+            window=0 if self._is_recurrent else self._window,
+            reach=self._config.batch_rows,
+            snapshot_count=self.snapshot_count,
+        )
+        self._held = self._sequences.held
 
     def _new_context(self, layout: Layout) -> Any:
         config = self._config
@@ -114,7 +158,8 @@ class LlamaModel:
         params.type_k = cache_type(self._model, "cache-type-k", config.cache_type_k)
         params.type_v = cache_type(self._model, "cache-type-v", config.cache_type_v)
         params.kv_unified = layout.is_pool
-        params.swa_full = True
+        params.swa_full = config.full_window
+        params.n_rs_seq = config.snapshots if self._is_recurrent else 0
         params.no_perf = True
         params.flash_attn_type = (
             ll.LLAMA_FLASH_ATTN_TYPE_ENABLED
@@ -132,9 +177,6 @@ class LlamaModel:
     def describe(self) -> ModelDescription:
         text = ctypes.create_string_buffer(256)
         ll.llama_model_desc(self._model, text, len(text))
-        cuttable = not (
-            ll.llama_model_is_recurrent(self._model) or ll.llama_model_is_hybrid(self._model)
-        )
         return ModelDescription(
             name=self._config.path.stem,
             identity=self._identity,
@@ -148,8 +190,10 @@ class LlamaModel:
             sequence_count=self._session_count,
             batch_rows=self._config.batch_rows,
             vocabulary=self._vocabulary.describe(),
-            can_truncate=cuttable,
-            can_exchange=not self._window and not self._layout.is_pool,
+            rollback=self._sequences.kind,
+            snapshot_count=self.snapshot_count,
+            window=self._window,
+            can_exchange=not (self._window or self._is_recurrent or self._layout.is_pool),
             thread_count=self._config.thread_count,
             system_info=ll.llama_print_system_info().decode("utf-8", "replace").strip(),
             chat_template=(ll.llama_model_chat_template(self._model, None) or b"").decode(
@@ -180,9 +224,13 @@ class LlamaModel:
 
     def _decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
         self._check(chunks)
+        chunks = self._decode_leads(chunks)
         for chunk in chunks:
             for branch in chunk.branches:
                 self.copy_prefix(chunk.sequence, branch, chunk.position)
+        for chunk in chunks:
+            if not chunk.position:
+                self._states.begin(chunk.sequence)
         self._batch.fill(chunks, self._width, self._rows_out)
         code = ll.llama_decode(self._ctx, self._batch.struct)
         if code != 0:
@@ -197,7 +245,7 @@ class LlamaModel:
                 end = chunk.position + stem_count(chunk) + len(each.token_ids)
                 if self._width(chunk) > len(chunk.token_ids):
                     self._cut(each.sequence, end)
-                self._held[each.sequence] = end
+                self._sequences.note(each.sequence, end, len(chunk.token_ids))
         logits = self._logits(sum(map(self._rows_out, chunks)))
         # A maximum is NaN where any value is.
         if len(logits) and not np.isfinite(logits.max()):
@@ -206,15 +254,43 @@ class LlamaModel:
             raise DecodeFailed(f"{name} computes no numbers: its weights may be damaged")
         return self._rows(chunks, logits)
 
+    def _decode_leads(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Make the checkpoints that a decode needs; return what is left to decode.
+
+        Where one is needed between the tokens of a chunk, those before it are decoded now.
+        """
+        if not self._sequences.keeps_checkpoints:
+            return list(chunks)
+        leads = [self._sequences.lead_count(chunk) for chunk in chunks]
+        first = [
+            replace(chunk, token_ids=chunk.token_ids[:lead], row_count=0, pad_to=0)
+            for chunk, lead in zip(chunks, leads, strict=True)
+            if lead
+        ]
+        if first:
+            try:
+                self._decode(first)
+            except (NoRoom, DecodeFailed):
+                self._take_back(chunks)
+                raise
+        rest = [
+            replace(chunk, position=chunk.position + lead, token_ids=chunk.token_ids[lead:])
+            for chunk, lead in zip(chunks, leads, strict=True)
+        ]
+        for chunk in rest:
+            self._sequences.prepare(chunk)
+        return rest
+
     def _take_back(self, chunks: Sequence[Chunk]) -> None:
-        """Cut the sequences of a decode that failed to what they held before it."""
+        """Cut the sequences of a decode that failed to what they held before it, or to less."""
         for chunk in chunks:
             for sequence, count in (
                 (chunk.sequence, chunk.position),
                 *((b, 0) for b in chunk.branches),
             ):
-                self._cut(sequence, count)
-                self._held[sequence] = count
+                # More may be in memory than was noted.
+                self._sequences.note(sequence, count + len(chunk.token_ids), 0)
+                self._sequences.truncate(sequence, count)
 
     def _check(self, chunks: Sequence[Chunk]) -> None:
         """Assert what would abort the process in C."""
@@ -269,33 +345,24 @@ class LlamaModel:
         There is always room for a full multiple; what is wider only helps where it fits.
         """
         count = len(chunk.token_ids)
+        if not self._sequences.cuts_freely:
+            return count
         wide = self.padded(max(count, chunk.pad_to))
         return wide if chunk.position + wide <= self._positions else self.padded(count)
 
     def padded(self, row_count: int) -> int:
+        if not self._sequences.cuts_freely:
+            return row_count  # pad rows could not be cut off
         return -(-row_count // self.pad_multiple) * self.pad_multiple
 
     def truncate(self, sequence: int, token_count: int) -> int:
         assert 0 <= sequence < len(self._held), f"sequence {sequence}"
         assert token_count >= 0, f"{token_count} tokens"
-        if token_count < self._held[sequence]:
-            self._cut(sequence, token_count)
-            self._held[sequence] = token_count
-            self._forget_what_is_incomplete(sequence)
-        return self._held[sequence]
+        return self._sequences.truncate(sequence, token_count)
 
-    def _forget_what_is_incomplete(self, sequence: int) -> None:
-        """Empty a sequence that no longer has every cell which its next token looks at.
-
-        llama.cpp cuts and copies sequences without a word where cells outside a sliding window are
-        gone, so it is asked where they begin.
-        """
-        held = self._held[sequence]
-        needed = max(0, held - self._window + 1) if self._window else 0
-        first = ll.llama_memory_seq_pos_min(self._memory, sequence)
-        if held and not 0 <= first <= needed:
-            self._cut(sequence, 0)
-            self._held[sequence] = 0
+    def checkpoint(self, sequence: int) -> None:
+        assert 0 <= sequence < len(self._held), f"sequence {sequence}"
+        self._sequences.checkpoint(sequence)
 
     def _cut(self, sequence: int, token_count: int) -> None:
         if not ll.llama_memory_seq_rm(self._memory, sequence, token_count, -1):
@@ -308,14 +375,26 @@ class LlamaModel:
         if self._layout.is_pool:
             ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
             ll.llama_memory_seq_cp(self._memory, source, destination, 0, token_count)
-            self._held[destination] = token_count
+            self._sequences.note(destination, token_count, 0)
             return token_count
+        if not self._sequences.cuts_freely:
+            return self._copy_state(source, destination, token_count)
         # Between separate streams llama.cpp copies whole sequences only.
         ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
         ll.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
         self._copies_pending = True
-        self._held[destination] = self._held[source]
-        self._forget_what_is_incomplete(destination)
+        self._sequences.note_copy(source, destination)
+        self._sequences.drop_incomplete(destination)
+        return self.truncate(destination, token_count)
+
+    def _copy_state(self, source: int, destination: int, token_count: int) -> int:
+        """Copy a recurrent sequence, which goes back to its checkpoints; return its count."""
+        self._sequences.clear(destination)
+        if token_count < self._held[source] and not self._sequences.checkpoint_counts(source):
+            return 0
+        if state := self._state(source):
+            self._set_state(destination, state)
+            self._sequences.note_copy(source, destination)
         return self.truncate(destination, token_count)
 
     def duplicate(self, source: int, destination: int) -> None:
@@ -327,19 +406,19 @@ class LlamaModel:
     def exchange(self, first: int, second: int) -> None:
         # llama.cpp's copy of a sequence's state leaves out what is outside a sliding window.
         assert not self._window, "sequences with a sliding window are not exchanged"
+        assert not self._is_recurrent, "recurrent states are copied, not exchanged"
         assert not self._layout.is_pool, "sequences of a pool are not exchanged"
         count = len(self._held)
         assert 0 <= first < count and 0 <= second < count and first != second
         assert not self._copies_pending, "a copy is carried out by the next decode"
         states = self._state(first), self._state(second)
-        held = self._held[first], self._held[second]
         for sequence, state in ((second, states[0]), (first, states[1])):
             ll.llama_memory_seq_rm(self._memory, sequence, -1, -1)
             if state:
                 self._set_state(sequence, state)
-        self._held[second], self._held[first] = held
-        self._forget_what_is_incomplete(first)
-        self._forget_what_is_incomplete(second)
+        self._sequences.note_exchange(first, second)
+        self._sequences.drop_incomplete(first)
+        self._sequences.drop_incomplete(second)
 
     def _set_state(self, sequence: int, state: Any) -> None:
         if not ll.llama_state_seq_set_data(self._ctx, state, len(state), sequence):

@@ -66,9 +66,11 @@ class LlamaConfig:
     cache_type_v: str = "f16"  # a quantised one turns flash attention on: llama.cpp wants it
     pool: bool | None = None  # one pool of cells for all sequences, or streams; None: either
     flash_attention: bool | None = None  # None: either
+    full_window: bool = True  # sliding windows keep every cell; else only what they look at
+    snapshots: int = 4  # of a recurrent state that each sequence keeps, where llama.cpp can
     embeddings: bool = False  # whether `embed` works; costs a context when it is first used
     progress: Callable[[float], None] | None = None
-    """Told the share that is loaded: 0.0 once the file was found sound, up to 1.0."""
+    """Called with the share that is loaded: 0.0 once the file was found sound, up to 1.0."""
 
 
 def load_model(config: LlamaConfig) -> Any:
@@ -233,10 +235,11 @@ def check_added_tokens(path: Path, vocabulary: VocabularyDescription) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FileVocabulary:
-    """The vocabulary of a file, the texts its tokens are stored under, and the trained context."""
+    """The vocabulary of a file and the trained context."""
 
     description: VocabularyDescription
-    names: list[bytes]
+    names: list[bytes]  # the texts its tokens are stored under
+    texts: list[bytes]  # what each of them adds to a text
     trained_context: int
 
 
@@ -252,10 +255,10 @@ class FileTokens:
 def read_vocabulary(path: Path) -> FileVocabulary:
     """Read a file without its weights. Raises InvalidConfig for what cannot be loaded."""
     with _vocabulary_only(path) as model:
-        if ll.llama_model_is_recurrent(model) or ll.llama_model_is_hybrid(model):
-            raise InvalidConfig("model", f"{path.stem} cannot be rolled back (recurrent)")
         vocabulary = Vocabulary(model)
-        return FileVocabulary(vocabulary.describe(), vocabulary.names(), _trained_context(model))
+        return FileVocabulary(
+            vocabulary.describe(), vocabulary.names(), vocabulary.texts(), _trained_context(model)
+        )
 
 
 def tokenize(path: Path, text: bytes) -> FileTokens:

@@ -38,6 +38,21 @@ class Numerics(Enum):
     NATIVE = "native"
 
 
+class Rollback(Enum):
+    """How a sequence comes to hold less, as found out at load by trying; see `rollback.py`."""
+
+    FULL = "full"
+    """It is cut to any length."""
+    WINDOW = "window"
+    """It is cut as far as its cells of a sliding window reach; beyond it has checkpoints."""
+    SNAPSHOTS = "snapshots"
+    """It is cut once after a decode, within that decode's rows; beyond it has checkpoints."""
+    CHECKPOINTS = "checkpoints"
+    """It is never cut, but goes back to a checkpoint; the tokens after that are decoded again."""
+    RESTART = "restart"
+    """It can only be emptied."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How a context keeps the cells of its sequences, and how it attends to them.
@@ -86,7 +101,7 @@ class ModelDescription:
     batch_rows: int
     """Rows of one decode at most."""
     vocabulary: VocabularyDescription
-    can_truncate: bool
+    rollback: Rollback
     can_exchange: bool
     """Whether `exchange` moves all that a sequence holds."""
     thread_count: int
@@ -98,6 +113,10 @@ class ModelDescription:
     """The one that it is opened with."""
     pool_cells: int | None = None
     """Tokens that all sequences of a pool can hold together; None for streams."""
+    snapshot_count: int = 0
+    """Tokens that SNAPSHOTS memory can be cut by at most."""
+    window: int = 0
+    """Tokens of a sliding window; 0 without."""
     branch_sequences: tuple[int, ...] = ()
     """Sequences beside those of sessions, for leaves of trees; none where no tree is decoded."""
 
@@ -120,6 +139,8 @@ class Chunk:
     branches: Sequence[int] = ()
     """Empty sequences, one for each leaf of the tree but the first. Afterwards they hold the text
     and the path to their leaf, and the chunk's own sequence the first leaf's."""
+    certain: int | None = None
+    """Tokens of the sequence that stay, whatever follows; None: all up to the first wanted row."""
 
 
 class NoRoom(Exception):
@@ -195,7 +216,8 @@ class Model(Protocol):
         Chunks are of distinct sequences and together at most `batch_rows`
         rows, padding included, MAX_ROWS_OUT of them wanted. One that ends in a tree
         is decoded only where the description has `branch_sequences`. Raises NoRoom or
-        DecodeFailed; after either the sequences hold what they held before.
+        DecodeFailed; after either the sequences hold what they held before, or less where the
+        memory cannot be cut: `truncate` says how much.
         """
         ...
 
@@ -206,13 +228,19 @@ class Model(Protocol):
     def truncate(self, sequence: int, token_count: int) -> int:
         """Keep the first `token_count` tokens of a sequence; return how many it holds.
 
-        Those are 0 where the memory no longer has all that the next token looks at.
+        Those are fewer where the memory cannot be cut there: the ones of its newest checkpoint
+        before, or 0.
         """
+        ...
+
+    def checkpoint(self, sequence: int) -> None:
+        """Let `truncate` come back to what a sequence holds now, where it could not otherwise."""
         ...
 
     def copy_prefix(self, source: int, destination: int, token_count: int) -> int:
         """Make `destination` the first tokens of `source`; return its count like `truncate`.
 
+        Memory that is not FULL may have none of them there, above all less than all of `source`.
         In a pool both share the cells, and nothing is copied.
         """
         ...

@@ -15,6 +15,8 @@ from outrider.engine.cache import Session, SessionCache, tokens_to_keep
 from outrider.engine.calibrate import history
 from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.model import MAX_ROWS_OUT, Chunk, Model, Row
+from outrider.engine.translating import needed_translation
+from outrider.translation import Reader, Translation
 
 _READ_ROWS = 64
 """Tokens of a text that are read in one decode; the time is looked at between two of them."""
@@ -24,6 +26,9 @@ _FEW_ROWS = 4
 
 _TIMED = 3
 """Decodes of each kind that are timed after the load."""
+
+_MOST_READERS = 64
+"""Texts that are kept in the draft's own ids, where those are others."""
 
 _MOST_FAILURES = 8
 """Decodes that fail one after the other, until the draft is not asked any more."""
@@ -55,11 +60,18 @@ class DraftLine:
     ask: DraftAsk
     guesses: list[Guess] = field(default_factory=list)
     tokens: list[int] = field(init=False)  # the text, and after it those of `guesses`
+    own_ids: list[int] = field(init=False)  # the same as the draft reads it
+    translation: Translation | None = None  # of its ids, where they are others
     is_over: bool = False  # nothing more is drafted
 
     def __post_init__(self) -> None:
         """Begin after the text."""
-        self.tokens = list(self.ask.text)
+        self.own_ids = self.tokens = list(self.ask.text)
+
+    def translate(self, translation: Translation, reader: Reader) -> None:
+        """Read the text in other ids."""
+        self.translation = translation
+        self.own_ids = reader.read(self.tokens, len(self.tokens))
 
     def take(self, row: Row) -> None:
         """Pick the next token from its row of logits."""
@@ -70,6 +82,8 @@ class DraftLine:
             return
         self.guesses.append(guess)
         self.tokens.append(guess.token_id)
+        if self.translation is not None:
+            self.own_ids.append(int(self.translation.to_draft[guess.token_id]))
         is_last = len(self.guesses) == ask.count or guess.token_id in ask.ends
         self.is_over = is_last or guess.confidence < ask.stop_below
 
@@ -90,9 +104,19 @@ class OwnDraft:
     Nothing that it does or that is in a text ends that thread.
     """
 
-    def __init__(self, model: Model, clock: Callable[[], float] = perf_counter) -> None:
-        """Take the model as it is loaded; its sequences are this draft's alone."""
+    def __init__(
+        self,
+        model: Model,
+        clock: Callable[[], float] = perf_counter,
+        target: Model | None = None,
+    ) -> None:
+        """Take the model as it is loaded; its sequences are this draft's alone.
+
+        Where a target is named that has other ids, what is asked and drafted is in those.
+        """
         self.model = model
+        self.translation = needed_translation(model, target) if target is not None else None
+        self._readers: dict[bytes, Reader] = {}  # by session; only of a draft with other ids
         description = model.describe()
         cells = math.inf if description.pool_cells is None else description.pool_cells
         # Every row of a pool looks over what idle sessions hold: one context of it at most.
@@ -134,6 +158,7 @@ class OwnDraft:
         deadline = self._clock() + read_seconds
         busy = {line.session_id for line in lines}
         try:
+            self._translate(lines)
             ready = [line for line in lines if self._follow(line, busy, deadline)]
             while open_lines := [line for line in ready if not line.is_over]:
                 for first in range(0, len(open_lines), self._lines_at_once):
@@ -145,6 +170,16 @@ class OwnDraft:
             for line in lines:
                 self.forget(line.session_id)
 
+    def _translate(self, lines: Sequence[DraftLine]) -> None:
+        if self.translation is None:
+            return
+        for line in lines:
+            reader = self._readers.pop(line.session_id, None) or self.translation.reader()
+            self._readers[line.session_id] = reader  # last, as the one that was used last
+            line.translate(self.translation, reader)
+        while len(self._readers) > _MOST_READERS + len(lines):
+            del self._readers[next(iter(self._readers))]
+
     @property
     def _lines_at_once(self) -> int:
         """The lines whose next tokens fit one decode, however many are missing."""
@@ -152,8 +187,8 @@ class OwnDraft:
 
     def _follow(self, line: DraftLine, busy: Collection[bytes], deadline: float) -> bool:
         """Hold the text but for its end; return whether the line may begin."""
-        text = line.ask.text
-        if len(text) + line.ask.count > self._capacity:
+        text = line.own_ids
+        if not text or len(text) + line.ask.count > self._capacity:
             return False
         now = self._clock()
         session = self._cache.enter(line.session_id, now)
@@ -174,7 +209,7 @@ class OwnDraft:
 
     def _place(self, session: Session, line: DraftLine, busy: Collection[bytes]) -> bool:
         """Give a session a sequence, with what another one of its salt has of the text."""
-        text = line.ask.text
+        text = line.own_ids
         placement = self._cache.place(session, text, busy, line.salt, room=self._capacity)
         if placement is None:
             return False
@@ -205,8 +240,9 @@ class OwnDraft:
         chunks = []
         for line, session in zip(lines, sessions, strict=True):
             assert session.sequence is not None
-            missing = line.tokens[len(session.token_ids) :]
-            chunks.append(Chunk(session.sequence, len(session.token_ids), missing, 1))
+            held, certain = len(session.token_ids), len(line.own_ids) - len(line.guesses)
+            missing = line.own_ids[held:]
+            chunks.append(Chunk(session.sequence, held, missing, 1, certain=certain))
         rows = self.model.decode(chunks)
         for line, session, chunk, [row] in zip(lines, sessions, chunks, rows, strict=True):
             session.token_ids.extend(chunk.token_ids)
@@ -214,6 +250,7 @@ class OwnDraft:
 
     def forget(self, session_id: bytes) -> None:
         """Drop what is held of a session."""
+        self._readers.pop(session_id, None)
         self._cache.forget(session_id)
         for sequence in self._cache.take_left():
             self.model.truncate(sequence, 0)

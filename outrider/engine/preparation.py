@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from time import perf_counter, process_time, sleep
 from typing import Any
 
-from outrider.costs import Point
+from outrider.costs import NO_REJECTION_COST, Point, RejectionCost
 from outrider.engine.calibrate import (
     decode_costs,
     exact_padding,
     history,
     quick_costs,
+    rejection_cost,
     warm_up,
     was_disturbed,
 )
@@ -30,7 +31,7 @@ from outrider.engine.layout import (
     usual_layout,
 )
 from outrider.engine.measurements import Measured, Measurements
-from outrider.engine.model import Chunk, Model, Numerics, Row
+from outrider.engine.model import Chunk, Model, Numerics, Rollback, Row
 from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, plain_costs
 from outrider.errors import InvalidConfig
 from outrider.trees import MAX_LEAVES
@@ -60,6 +61,8 @@ class Prepared:
     """The day on which costs and numerics were measured, `now` or `soon`."""
     tree_leaves: int = 0
     """Leaves that a tree of draft tokens may have; 0: chains alone are verified."""
+    rejection: RejectionCost = NO_REJECTION_COST
+    """What taking back draft tokens costs, beside decodes."""
 
 
 class _GaveWay(Exception):
@@ -82,6 +85,7 @@ class Preparation:
         self._core_lock = core_lock
         self._known: Measured | None = None  # costs of which may be rough, or too high
         self._has_padding = False  # whether `_known` has the padding too, as far as it is wanted
+        self._rejection = NO_REJECTION_COST
         self.is_due = False
         """Whether to call `measure` once nobody waits."""
 
@@ -89,6 +93,7 @@ class Preparation:
         """Warm up, find or measure what has to be known now, and return what that is."""
         self._model.pad_multiple = 1
         warm_up(self._model)
+        self._rejection = rejection_cost(self._model, perf_counter)
         kept = self._measurements.find(self._model.describe()) if self._measurements else None
         if kept is not None:
             self._know(kept)
@@ -171,8 +176,10 @@ class Preparation:
         if description.layout != description.layouts[0]:
             model.open(description.layouts[0])
             description = model.describe()
-        is_pool = description.layout.is_pool  # where bits depend on what others hold
-        if not self._has_padding and self._wanted is not Numerics.NATIVE and not is_pool:
+        # In a pool bits depend on what others hold; in a small window on where its cells were
+        # written before; and the rows that pad a decode are to be cut off again.
+        can_be_exact = not description.layout.is_pool and description.rollback is Rollback.FULL
+        if not self._has_padding and self._wanted is not Numerics.NATIVE and can_be_exact:
             padding = exact_padding(model)
             if self._known is not None:  # to be found once, should the costs give way
                 self._know(replace(self._known, padding=padding))
@@ -214,7 +221,8 @@ class Preparation:
         day = known.day or "now"
         branches = self._model.describe().branch_sequences if profile is Numerics.NATIVE else ()
         leaves = min(MAX_LEAVES, 1 + len(branches)) if branches else 0
-        return Prepared(profile, costs, plain, words, known.is_disturbed, day, leaves)
+        is_rough, price = known.is_disturbed, self._rejection
+        return Prepared(profile, costs, plain, words, is_rough, day, leaves, price)
 
 
 class _Others:

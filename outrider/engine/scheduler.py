@@ -33,6 +33,8 @@ _FIRST_TURNAROUND = 0.001
 _LONGEST_TURNAROUND = 1.0
 _IN_FLIGHT = 2.0  # seconds without a decode, from an answer: until then its session generates
 _FIRST_EXCHANGE = 0.1  # seconds that an exchange of sequences is taken to cost before there was one
+_GATHERING, _LONGEST_GATHERING = 0.015, 0.02
+"""Of the time of reading, and in seconds: how long the first prompts wait for others."""
 _ROUND_EVERY = 8  # decodes beside a prompt, one is without: by what that takes more is promised
 _CLEARLY_MORE = 1.1  # split batches, times one batch: less may be noise
 
@@ -149,9 +151,23 @@ class Scheduler:
         """Return when to decode what is active: now, or later where waiting for more pays."""
         idle = now - self._decoding
         awaited = list(self._awaited.values())
-        return self._decoding + wait_until(
+        ready = self._decoding + wait_until(
             idle, self._ready_rows(), awaited, self.cost, self._limits.is_pool
         )
+        return max(ready, self._gathering_ends())
+
+    def _gathering_ends(self) -> float:
+        """Return until when prompts that came at about the same time are gathered.
+
+        Read at once they take less than one after the other beside those who have begun to
+        generate. Nobody waits for it longer than is hardly noticed beside the reading itself.
+        """
+        pending = [Pending(len(t.tokens), t.row_count) for t in self._active.values()]
+        if not all(each.reads for each in pending):
+            return 0.0
+        prompts = Share(min(self._limits.rows, sum(each.token_count for each in pending)))
+        pause = min(_LONGEST_GATHERING, _GATHERING * self._reading.seconds((), prompts))
+        return min(t.submit_time for t in self._active.values()) + pause
 
     def first_submit_time(self) -> float | None:
         """Return when the oldest of the waiting jobs' lanes was first submitted to."""
@@ -304,4 +320,5 @@ def _chunk(ticket: Ticket, take: int, pad_to: int, unused: Iterator[int]) -> Chu
     rows, parents = (ticket.row_count, ticket.parents) if is_last else (0, ())
     branches = list(islice(unused, max(0, len(ticket.tree.leaves) - 1))) if parents else ()
     sequence, held = ticket.lease.session.sequence, len(ticket.lease.held)
-    return Chunk(sequence, held, ticket.tokens[:take], rows, pad_to, parents, branches)
+    tokens, certain = ticket.tokens[:take], ticket.certain
+    return Chunk(sequence, held, tokens, rows, pad_to, parents, branches, certain)

@@ -47,6 +47,8 @@ class ModelConfig:
     cache_type_v: str = "f16"  # a quantised one needs flash attention, which is then on
     kv_cache: str = ""  # auto, pool or streams; pool: all sessions take cells from one
     flash_attention: str = ""  # auto, on or off
+    swa_full: bool = False  # sliding windows keep every cell, as exact numerics always have them
+    snapshots: int = 4  # states for rollback, of each session; each is as large as the state
     nice: int = 0  # 19 takes what others leave
     numerics: str = ""  # auto, exact or native; a target chooses (auto), a draft is native
     embeddings: bool = False
@@ -60,6 +62,7 @@ class ModelConfig:
             ("batch", self.batch, LEAST_BATCH, 2**14),
             ("ctx", self.context, 0, 2**24),
             ("sessions", self.sessions, 1, 256),
+            ("snapshots", self.snapshots, 0, 64),
             ("nice", self.nice, 0, 19),
         ):
             if not low <= value <= high:

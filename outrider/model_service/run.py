@@ -23,15 +23,17 @@ from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions, Loaded
 from outrider.engine.layout import draft_layout
 from outrider.engine.measurements import Measurements
-from outrider.engine.model import Model, Numerics
+from outrider.engine.model import Model, Numerics, Rollback
 from outrider.engine.preparation import Prepared
 from outrider.engine.reading import Reading
+from outrider.engine.translating import needed_translation
 from outrider.errors import InvalidConfig, VocabularyMismatch
 from outrider.model_service.config import ModelConfig, read_tensor_split
 from outrider.model_service.servicer import ModelService, describe_vocabulary
 from outrider.rpc.server import Server, ServerConfig
 from outrider.tasks import first_of
 from outrider.threads import available_threads
+from outrider.vocabularies import compare
 
 _LOADING_SECONDS = 2.0
 _USER_COUNTS = (1, 2, 4, 8)  # for which the log says what they are promised
@@ -107,6 +109,8 @@ def load_llama(config: ModelConfig) -> Callable[[], Model]:
                 cache_type_v=config.cache_type_v,
                 pool={"pool": True, "streams": False}.get(config.kv_cache),
                 flash_attention={"on": True, "off": False}.get(config.flash_attention),
+                full_window=config.swa_full or config.numerics == "exact",
+                snapshots=config.snapshots,
                 embeddings=config.embeddings,
                 progress=LoadingLog(config),
             )
@@ -157,19 +161,22 @@ def make_host(
     options: HostOptions,
     load: Callable[[], Model] | None,
     draft: ModelConfig | None = None,
+    same_vocabulary: bool = False,
 ) -> EngineHost:
     """Return an engine for the configured model, or for what `load` makes instead of it.
 
-    `draft` is what drafts in its thread.
+    `draft` is what drafts in its thread; with `same_vocabulary` not if its ids are others.
     """
-    load_draft = own_draft_loader(draft) if draft is not None else None
+    load_draft = own_draft_loader(draft, same_vocabulary) if draft is not None else None
     if load is not None:
         return EngineHost(load, options, find_core_lock(config), load_draft=load_draft)
     kept = kept_measurements(config, options.numerics)
     return EngineHost(load_llama(config), options, find_core_lock(config), kept, load_draft)
 
 
-def own_draft_loader(config: ModelConfig) -> Callable[[Model], Model | None]:
+def own_draft_loader(
+    config: ModelConfig, same_vocabulary: bool = False
+) -> Callable[[Model], Model | None]:
     """Return what loads a target's own draft; one that does not fit is left out, with a warning.
 
     Raises InvalidConfig at once for a file that is no model.
@@ -178,14 +185,12 @@ def own_draft_loader(config: ModelConfig) -> Callable[[Model], Model | None]:
 
     def load_beside(target: Model) -> Model | None:
         draft = load()
-        vocabularies = [
-            describe_vocabulary(model.describe().vocabulary, b"") for model in (target, draft)
-        ]
         try:
-            if not draft.describe().can_truncate:
-                raise VocabularyMismatch("it cannot be rolled back (recurrent)", rule="memory")
-            handshake.check_vocabularies(*vocabularies)
-            handshake.check_names(target.token_names(), draft.token_names())
+            for role, model in (("target", target), ("draft", draft)):
+                if model.describe().rollback is Rollback.RESTART:
+                    said = f"the {role}'s memory cannot be rolled back"
+                    raise VocabularyMismatch(said, rule="memory")
+            _check_own_vocabulary(target, draft, same_vocabulary)
         except VocabularyMismatch as error:
             logs.warning("outrider.target", "own draft refused", detail=str(error))
             draft.close()
@@ -199,6 +204,22 @@ def own_draft_loader(config: ModelConfig) -> Callable[[Model], Model | None]:
         return draft
 
     return load_beside
+
+
+def _check_own_vocabulary(target: Model, draft: Model, same_vocabulary: bool) -> None:
+    """Raise VocabularyMismatch where a draft's ids are others and cannot be, or must not."""
+    vocabularies = [
+        describe_vocabulary(model.describe().vocabulary, b"") for model in (target, draft)
+    ]
+    try:
+        handshake.check_vocabularies(*vocabularies)
+        handshake.check_names(target.token_names(), draft.token_names())
+    except VocabularyMismatch:
+        translation = needed_translation(draft, target)
+        if same_vocabulary or translation is None or not translation.shared_count:
+            raise
+        differences = compare(translation).sentence()
+        logs.event("outrider.target", "own draft translates", differences=differences)
 
 
 def _milliseconds(seconds: dict[Any, float | None]) -> dict[Any, float]:

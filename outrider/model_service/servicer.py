@@ -18,7 +18,7 @@ from outrider import handshake, wire
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import Loaded
 from outrider.engine.job import EngineTime
-from outrider.engine.model import Numerics, VocabularyDescription
+from outrider.engine.model import Numerics, Rollback, VocabularyDescription
 from outrider.engine.own_draft import OwnDraft
 from outrider.engine.preparation import Prepared
 from outrider.errors import Draining, InvalidRequest, PeerUnavailable, SessionTaken
@@ -232,6 +232,15 @@ def write_spent(spent: EngineTime) -> common.ServiceTime:
     return wire.write_time(*seconds, spent.rows, spent.attended, spent.steps, spent.draft)
 
 
+_CAPABILITIES = {
+    Rollback.FULL: common.ROLLBACK_CAPABILITY_FULL,
+    Rollback.WINDOW: common.ROLLBACK_CAPABILITY_WINDOW,
+    Rollback.SNAPSHOTS: common.ROLLBACK_CAPABILITY_SNAPSHOTS,
+    Rollback.CHECKPOINTS: common.ROLLBACK_CAPABILITY_CHECKPOINTS,
+    Rollback.RESTART: common.ROLLBACK_CAPABILITY_NONE,
+}
+
+
 def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelResponse:
     """Return the description of a loaded model."""
     model = loaded.model.describe()
@@ -246,7 +255,8 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         context_token_count=model.context,
         session_count=model.sequence_count,
         vocabulary=describe_vocabulary(model.vocabulary, digest),
-        rollback_capability=common.ROLLBACK_CAPABILITY_FULL,
+        rollback_capability=_CAPABILITIES[model.rollback],
+        snapshot_token_count=model.snapshot_count,
         thread_count=model.thread_count,
         system_info=model.system_info,
         round_draft_token_limit=MAX_DRAFT,
@@ -291,6 +301,8 @@ def describe_preparation(response: common.GetModelResponse, prepared: Prepared) 
     response.rough_decode_costs = prepared.is_rough
     response.cache_layout = prepared.layout
     response.tree_leaf_limit = prepared.tree_leaves
+    response.checkpoint_milliseconds = 1e3 * prepared.rejection.checkpoint_seconds
+    response.restore_milliseconds = 1e3 * prepared.rejection.restore_seconds
     plain = prepared.plain
     response.plain_costs.alone_milliseconds = 1e3 * plain.alone
     response.plain_costs.native_milliseconds = 1e3 * plain.native

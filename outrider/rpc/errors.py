@@ -47,6 +47,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if handler.unary_stream:
             wrapped = _unary_stream(handler.unary_stream)
             return grpc.unary_stream_rpc_method_handler(wrapped, decode, encode)
+        if handler.stream_unary:
+            wrapped = _stream_unary(handler.stream_unary)
+            return grpc.stream_unary_rpc_method_handler(wrapped, decode, encode)
         return grpc.stream_stream_rpc_method_handler(_stream(handler.stream_stream), decode, encode)
 
 
@@ -86,6 +89,16 @@ def _unary_stream(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             async for response in method(_well_formed(request), context):
                 yield response
+        except Exception as error:
+            await _abort(context, error)
+
+    return call
+
+
+def _stream_unary(method: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(requests: AsyncIterator[Any], context: Any) -> Any:
+        try:
+            return await method(_well_formed_each(requests), context)
         except Exception as error:
             await _abort(context, error)
 

@@ -8,28 +8,32 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("model", "vocabulary", "process_id")
+    __slots__ = ("model", "vocabulary", "learned", "process_id")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    LEARNED_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
     model: _common_pb2.GetModelResponse
     vocabulary: _common_pb2.ListVocabularyResponse
+    learned: _draft_service_pb2.LearnVocabularyResponse
     process_id: bytes
-    def __init__(self, model: _Optional[_Union[_common_pb2.GetModelResponse, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.ListVocabularyResponse, _Mapping]] = ..., process_id: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[_common_pb2.GetModelResponse, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.ListVocabularyResponse, _Mapping]] = ..., learned: _Optional[_Union[_draft_service_pb2.LearnVocabularyResponse, _Mapping]] = ..., process_id: _Optional[bytes] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("get_model", "list_vocabulary", "joined", "invitation", "rollback")
+    __slots__ = ("get_model", "list_vocabulary", "joined", "invitation", "rollback", "learn_vocabulary")
     GET_MODEL_FIELD_NUMBER: _ClassVar[int]
     LIST_VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     INVITATION_FIELD_NUMBER: _ClassVar[int]
     ROLLBACK_FIELD_NUMBER: _ClassVar[int]
+    LEARN_VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     get_model: _common_pb2.GetModelRequest
     list_vocabulary: _common_pb2.ListVocabularyRequest
     joined: DraftJoined
     invitation: SessionInvitation
     rollback: _common_pb2.RollbackRequest
-    def __init__(self, get_model: _Optional[_Union[_common_pb2.GetModelRequest, _Mapping]] = ..., list_vocabulary: _Optional[_Union[_common_pb2.ListVocabularyRequest, _Mapping]] = ..., joined: _Optional[_Union[DraftJoined, _Mapping]] = ..., invitation: _Optional[_Union[SessionInvitation, _Mapping]] = ..., rollback: _Optional[_Union[_common_pb2.RollbackRequest, _Mapping]] = ...) -> None: ...
+    learn_vocabulary: _draft_service_pb2.LearnVocabularyRequest
+    def __init__(self, get_model: _Optional[_Union[_common_pb2.GetModelRequest, _Mapping]] = ..., list_vocabulary: _Optional[_Union[_common_pb2.ListVocabularyRequest, _Mapping]] = ..., joined: _Optional[_Union[DraftJoined, _Mapping]] = ..., invitation: _Optional[_Union[SessionInvitation, _Mapping]] = ..., rollback: _Optional[_Union[_common_pb2.RollbackRequest, _Mapping]] = ..., learn_vocabulary: _Optional[_Union[_draft_service_pb2.LearnVocabularyRequest, _Mapping]] = ...) -> None: ...
 
 class DraftJoined(_message.Message):
     __slots__ = ()

@@ -1,11 +1,49 @@
 from outrider.v1 import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class TranslationLevel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TRANSLATION_LEVEL_UNSPECIFIED: _ClassVar[TranslationLevel]
+    TRANSLATION_LEVEL_TOKENS: _ClassVar[TranslationLevel]
+    TRANSLATION_LEVEL_STRINGS: _ClassVar[TranslationLevel]
+TRANSLATION_LEVEL_UNSPECIFIED: TranslationLevel
+TRANSLATION_LEVEL_TOKENS: TranslationLevel
+TRANSLATION_LEVEL_STRINGS: TranslationLevel
+
+class LearnVocabularyRequest(_message.Message):
+    __slots__ = ("introduction", "tokens")
+    INTRODUCTION_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    introduction: VocabularyIntroduction
+    tokens: _common_pb2.ListVocabularyResponse
+    def __init__(self, introduction: _Optional[_Union[VocabularyIntroduction, _Mapping]] = ..., tokens: _Optional[_Union[_common_pb2.ListVocabularyResponse, _Mapping]] = ...) -> None: ...
+
+class VocabularyIntroduction(_message.Message):
+    __slots__ = ("key", "vocabulary")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    key: bytes
+    vocabulary: _common_pb2.Vocabulary
+    def __init__(self, key: _Optional[bytes] = ..., vocabulary: _Optional[_Union[_common_pb2.Vocabulary, _Mapping]] = ...) -> None: ...
+
+class LearnVocabularyResponse(_message.Message):
+    __slots__ = ("level", "shared_token_count", "shared_mass", "differences")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    SHARED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MASS_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    level: TranslationLevel
+    shared_token_count: int
+    shared_mass: float
+    differences: str
+    def __init__(self, level: _Optional[_Union[TranslationLevel, str]] = ..., shared_token_count: _Optional[int] = ..., shared_mass: _Optional[float] = ..., differences: _Optional[str] = ...) -> None: ...
 
 class DraftRequest(_message.Message):
     __slots__ = ("open", "order")

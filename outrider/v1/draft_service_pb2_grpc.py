@@ -46,6 +46,11 @@ class DraftServiceStub(object):
                 request_serializer=outrider_dot_v1_dot_common__pb2.ListVocabularyRequest.SerializeToString,
                 response_deserializer=outrider_dot_v1_dot_common__pb2.ListVocabularyResponse.FromString,
                 _registered_method=True)
+        self.LearnVocabulary = channel.stream_unary(
+                '/outrider.v1.DraftService/LearnVocabulary',
+                request_serializer=outrider_dot_v1_dot_draft__service__pb2.LearnVocabularyRequest.SerializeToString,
+                response_deserializer=outrider_dot_v1_dot_draft__service__pb2.LearnVocabularyResponse.FromString,
+                _registered_method=True)
         self.Draft = channel.stream_stream(
                 '/outrider.v1.DraftService/Draft',
                 request_serializer=outrider_dot_v1_dot_draft__service__pb2.DraftRequest.SerializeToString,
@@ -76,6 +81,16 @@ class DraftServiceServicer(object):
 
     def ListVocabulary(self, request, context):
         """Lists the text of every token. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LearnVocabulary(self, request_iterator, context):
+        """Tells the vocabulary of a target whose ids are other ones, once; the draft
+        then drafts in that target's ids. Idempotent. The first message names it,
+        then come its tokens in id order. INVALID_ARGUMENT for more than was
+        announced; FAILED_PRECONDITION where nothing can be translated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,6 +131,11 @@ def add_DraftServiceServicer_to_server(servicer, server):
                     servicer.ListVocabulary,
                     request_deserializer=outrider_dot_v1_dot_common__pb2.ListVocabularyRequest.FromString,
                     response_serializer=outrider_dot_v1_dot_common__pb2.ListVocabularyResponse.SerializeToString,
+            ),
+            'LearnVocabulary': grpc.stream_unary_rpc_method_handler(
+                    servicer.LearnVocabulary,
+                    request_deserializer=outrider_dot_v1_dot_draft__service__pb2.LearnVocabularyRequest.FromString,
+                    response_serializer=outrider_dot_v1_dot_draft__service__pb2.LearnVocabularyResponse.SerializeToString,
             ),
             'Draft': grpc.stream_stream_rpc_method_handler(
                     servicer.Draft,
@@ -188,6 +208,33 @@ class DraftService(object):
             '/outrider.v1.DraftService/ListVocabulary',
             outrider_dot_v1_dot_common__pb2.ListVocabularyRequest.SerializeToString,
             outrider_dot_v1_dot_common__pb2.ListVocabularyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LearnVocabulary(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/outrider.v1.DraftService/LearnVocabulary',
+            outrider_dot_v1_dot_draft__service__pb2.LearnVocabularyRequest.SerializeToString,
+            outrider_dot_v1_dot_draft__service__pb2.LearnVocabularyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -2,6 +2,7 @@ import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
 from outrider.v1 import common_pb2 as _common_pb2
+from outrider.v1 import draft_service_pb2 as _draft_service_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -316,7 +317,7 @@ class Alternative(_message.Message):
     def __init__(self, token: _Optional[_Union[Token, _Mapping]] = ..., log_probability: _Optional[float] = ...) -> None: ...
 
 class RoundReport(_message.Message):
-    __slots__ = ("round", "committed_token_count", "draft", "accepted_token_count", "target", "draft_end", "positions", "draft_sources")
+    __slots__ = ("round", "committed_token_count", "draft", "accepted_token_count", "target", "draft_end", "positions", "draft_sources", "draft_lines")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FIELD_NUMBER: _ClassVar[int]
@@ -325,6 +326,7 @@ class RoundReport(_message.Message):
     DRAFT_END_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_SOURCES_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_LINES_FIELD_NUMBER: _ClassVar[int]
     round: int
     committed_token_count: int
     draft: _containers.RepeatedCompositeFieldContainer[Token]
@@ -333,7 +335,8 @@ class RoundReport(_message.Message):
     draft_end: DraftEnd
     positions: _containers.RepeatedCompositeFieldContainer[PositionCandidates]
     draft_sources: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, round: _Optional[int] = ..., committed_token_count: _Optional[int] = ..., draft: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., accepted_token_count: _Optional[int] = ..., target: _Optional[_Union[Token, _Mapping]] = ..., draft_end: _Optional[_Union[DraftEnd, str]] = ..., positions: _Optional[_Iterable[_Union[PositionCandidates, _Mapping]]] = ..., draft_sources: _Optional[_Iterable[str]] = ...) -> None: ...
+    draft_lines: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, round: _Optional[int] = ..., committed_token_count: _Optional[int] = ..., draft: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., accepted_token_count: _Optional[int] = ..., target: _Optional[_Union[Token, _Mapping]] = ..., draft_end: _Optional[_Union[DraftEnd, str]] = ..., positions: _Optional[_Iterable[_Union[PositionCandidates, _Mapping]]] = ..., draft_sources: _Optional[_Iterable[str]] = ..., draft_lines: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Token(_message.Message):
     __slots__ = ("token_id", "text")
@@ -490,18 +493,20 @@ class ControllerView(_message.Message):
     def __init__(self, token_rate: _Optional[float] = ..., plain_token_rate: _Optional[float] = ..., acceptance: _Optional[float] = ..., draft_token_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., draft_latency_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_overhead_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., slowdown: _Optional[float] = ..., run_ahead: bool = ..., decode_costs: _Optional[_Iterable[_Union[_common_pb2.DecodeCost, _Mapping]]] = ..., takes_turns: bool = ..., target_alone_token_rate: _Optional[float] = ...) -> None: ...
 
 class EngineTime(_message.Message):
-    __slots__ = ("queue_duration", "decode_duration", "sample_duration", "prompt_duration", "step_count")
+    __slots__ = ("queue_duration", "decode_duration", "sample_duration", "prompt_duration", "step_count", "runner_up_duration")
     QUEUE_DURATION_FIELD_NUMBER: _ClassVar[int]
     DECODE_DURATION_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_DURATION_FIELD_NUMBER: _ClassVar[int]
     PROMPT_DURATION_FIELD_NUMBER: _ClassVar[int]
     STEP_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RUNNER_UP_DURATION_FIELD_NUMBER: _ClassVar[int]
     queue_duration: _duration_pb2.Duration
     decode_duration: _duration_pb2.Duration
     sample_duration: _duration_pb2.Duration
     prompt_duration: _duration_pb2.Duration
     step_count: int
-    def __init__(self, queue_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., sample_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., step_count: _Optional[int] = ...) -> None: ...
+    runner_up_duration: _duration_pb2.Duration
+    def __init__(self, queue_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., sample_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., step_count: _Optional[int] = ..., runner_up_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class SubmitGenerationRequest(_message.Message):
     __slots__ = ("request",)
@@ -687,7 +692,7 @@ class RefusedDraft(_message.Message):
     def __init__(self, address: _Optional[str] = ..., model_name: _Optional[str] = ..., reason: _Optional[str] = ..., attempt_count: _Optional[int] = ..., since_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
-    __slots__ = ("role", "address", "state", "detail", "model", "round_trip_duration", "joined", "generation_count", "tokens_per_second", "trusted")
+    __slots__ = ("role", "address", "state", "detail", "model", "round_trip_duration", "joined", "generation_count", "tokens_per_second", "trusted", "translation")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -698,6 +703,7 @@ class PeerStatus(_message.Message):
     GENERATION_COUNT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     TRUSTED_FIELD_NUMBER: _ClassVar[int]
+    TRANSLATION_FIELD_NUMBER: _ClassVar[int]
     role: str
     address: str
     state: PeerState
@@ -708,4 +714,5 @@ class PeerStatus(_message.Message):
     generation_count: int
     tokens_per_second: float
     trusted: bool
-    def __init__(self, role: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[_Union[PeerState, str]] = ..., detail: _Optional[str] = ..., model: _Optional[_Union[_common_pb2.GetModelResponse, _Mapping]] = ..., round_trip_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., joined: bool = ..., generation_count: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., trusted: bool = ...) -> None: ...
+    translation: _draft_service_pb2.LearnVocabularyResponse
+    def __init__(self, role: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[_Union[PeerState, str]] = ..., detail: _Optional[str] = ..., model: _Optional[_Union[_common_pb2.GetModelResponse, _Mapping]] = ..., round_trip_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., joined: bool = ..., generation_count: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., trusted: bool = ..., translation: _Optional[_Union[_draft_service_pb2.LearnVocabularyResponse, _Mapping]] = ...) -> None: ...

@@ -48,7 +48,8 @@ Variants = Annotated[
     str,
     typer.Option(
         metavar="NAME,NAME,...",
-        help="Of plain, serial, ahead, measured, classic, match, rejection, and only:DRAFTER+...",
+        help="Of plain, serial, ahead, measured, classic, match, rejection, "
+        "only:DRAFTER+... and lines:N.",
         show_default="all; greedy: no rules",
         rich_help_panel=_WORK,
     ),

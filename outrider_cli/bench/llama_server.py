@@ -9,12 +9,12 @@ does nothing; `--spec-type draft-simple` turns it on.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import http.client
 import json
 import os
-import signal
+import shutil
 import socket
+import sys
 import tempfile
 import time
 from asyncio.subprocess import DEVNULL, Process
@@ -22,7 +22,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,7 +37,17 @@ _HOST = "127.0.0.1"
 _LOAD_SECONDS = 600.0
 _POLL_SECONDS = 0.05
 _REQUEST_SECONDS = 3600.0
-_PR_SET_PDEATHSIG = 1
+_ENDS_WITH_PARENT = """
+import ctypes, os, signal, sys
+parent, words = int(sys.argv[1]), sys.argv[2:]
+prctl = getattr(ctypes.CDLL(None), "prctl", None)
+if prctl is not None:
+    prctl(1, int(signal.SIGTERM), 0, 0, 0)  # PR_SET_PDEATHSIG, which stays over the exec
+if os.getppid() == parent:
+    os.execvp(words[0], words)
+"""
+"""Lets the system end a process with the one that started it, on Linux, and becomes the server.
+In a process of its own: what runs between fork and exec may hang where there are other threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,14 +164,16 @@ class LlamaServer:
     async def start(self) -> None:
         """Start it and wait until it has loaded. Raises ServiceStopped if it ends."""
         words = command_line(self._plan, self.variant.peer_drafters, self._port)
+        if shutil.which(words[0]) is None:
+            raise InvalidConfig("peer", f"cannot run {words[0]}")
         try:
             self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", _ENDS_WITH_PARENT, str(os.getpid())),
                 *words,
                 stdin=DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
                 start_new_session=True,
-                preexec_fn=_end_with_parent(),
             )
         except OSError as error:
             raise InvalidConfig("peer", f"cannot run {words[0]}: {error.strerror}") from None
@@ -227,12 +238,6 @@ def _free_port() -> int:
     with socket.socket() as taken:
         taken.bind((_HOST, 0))
         return int(taken.getsockname()[1])
-
-
-def _end_with_parent() -> Callable[[], object] | None:
-    """Return what lets the system end a new process with the one that started it, on Linux."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    return prctl and partial(prctl, _PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 @asynccontextmanager

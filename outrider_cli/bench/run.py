@@ -24,7 +24,7 @@ from outrider_cli.bench.prompts import (
 from outrider_cli.bench.records import Block, Turn
 from outrider_cli.bench.remote_model import RemoteModel, remote_model
 from outrider_cli.bench.settings import Settings
-from outrider_cli.bench.variants import DISTANT, NAMED, Variant, numerics_variants
+from outrider_cli.bench.variants import Variant, distant_variants, numerics_variants
 from outrider_cli.generate.run import wait_for_pair
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import Hosted, LocalPlan, LocalServices, local_services
@@ -190,11 +190,12 @@ async def _run_away(
     async with AsyncExitStack() as stack:
         services, client = await _started(stack, plan, ClientSecurity(token_file=far.token_file))
         await services.watch(wait_for_pair(client, progress))
+        variants = distant_variants(settings.variants)
         wanted = len(round_trips_ms) * settings.repetitions * 2
         prompts = await services.watch(make_prompts(settings, target, client, result, wanted))
         bench = Bench(settings, prompts, progress.say, settings.seed)
         pids = {**services.pids, far.role: far.child.pid}
-        ours = [Outrider(NAMED[name], client, pids) for name in DISTANT]
+        ours = [Outrider(each, client, pids) for each in variants]
         await services.watch(_run_distances(bench, ours, far, round_trips_ms, result))
 
 

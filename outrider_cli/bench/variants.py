@@ -50,10 +50,9 @@ NAMED = {
         Variant("rejection", {"acceptance": Rule.REJECTION}),
     )
 }
-DISTANT = (PLAIN, SERIAL, "measured")
-"""What is measured at every round trip."""
+_DISTANT = (PLAIN, SERIAL, "measured")
 
-_ONLY = "only:"
+_ONLY, _LINES = "only:", "lines:"
 _RULES = ("match", "rejection")  # greedy text knows no other distribution
 
 
@@ -62,14 +61,17 @@ def named_variants(names: Sequence[str], greedy: bool) -> list[Variant]:
 
     Raises InvalidRequest for a name that is not known.
     """
-    only = [name for name in names if name.startswith(_ONLY)]
+    made = {_ONLY: only_variant, _LINES: lines_variant}
+    more = [
+        make(name) for name in names for prefix, make in made.items() if name.startswith(prefix)
+    ]
     for name in names:
-        if name not in NAMED and name not in only:
-            known = f"{', '.join(NAMED)} and {_ONLY}DRAFTER"
+        if name not in NAMED and name not in [each.name for each in more]:
+            known = f"{', '.join(NAMED)}, {_ONLY}DRAFTER and {_LINES}N"
             raise InvalidRequest("variants", f"has {name}, which is none of {known}")
     wanted = names or [name for name in NAMED if not (greedy and name in _RULES)]
     named = [variant for name, variant in NAMED.items() if name == PLAIN or name in wanted]
-    return [*named, *map(only_variant, only)]
+    return [*named, *more]
 
 
 def length_variants(lengths: Iterable[int]) -> list[Variant]:
@@ -96,6 +98,23 @@ def only_variant(name: str) -> Variant:
     """
     drafters = frozenset(name.removeprefix(_ONLY).split("+"))
     return Variant(name, {"drafters": Speculation(drafters=drafters).drafters})
+
+
+def lines_variant(name: str) -> Variant:
+    """Return what `lines:4` asks for: as many lines of the draft at once at most; 1 is one line.
+
+    Raises InvalidRequest for a number that no request may have.
+    """
+    count = name.removeprefix(_LINES)
+    if not count.isdecimal():
+        raise InvalidRequest("variants", f"has {name}, which needs a number")
+    return Variant(name, {"n_parallel": Speculation(n_parallel=int(count)).n_parallel})
+
+
+def distant_variants(variants: Iterable[Variant]) -> list[Variant]:
+    """Return what is measured at every round trip: beside the usual, numbers of lines."""
+    lines = [each for each in variants if each.name.startswith(_LINES)]
+    return [*(NAMED[name] for name in _DISTANT), *lines]
 
 
 def peer_variants(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from outrider_cli.memories import show_memory
 from outrider_cli.numerics import show_profile
 
 MEASURABLE_BYTES = 2 * 10**9
@@ -58,6 +59,7 @@ class Step(Enum):
     SEVERAL = "decoding several tokens at once"
     ONE = "decoding one token"
     NUMERICS = "comparing the bits of differently batched decodes"
+    EXPECTED = "comparing what the draft and the target take for the next token"
     DONE = "nothing more"
 
 
@@ -122,7 +124,7 @@ def _judge_trial(library: LlamaBuild, trial: DecodeTrial) -> Finding:
     of = f" ({trial.model})" if trial.model else ""
     if trial.end is End.SIGNAL:
         return _judge_death(library, trial, of)
-    if trial.end is End.TIMEOUT and trial.step is not Step.NUMERICS:
+    if trial.end is End.TIMEOUT and trial.step not in (Step.NUMERICS, Step.EXPECTED):
         message = f"llama.cpp was still {trial.step.value} after {trial.seconds:.0f} s{of}"
         return Finding("build", Level.PROBLEM, message, "try again when the machine is less busy")
     if trial.end is End.ERROR:
@@ -267,10 +269,35 @@ def judge_sizes(target: ModelFile, draft: ModelFile) -> list[Finding]:
     return findings
 
 
-def judge_pairing(mismatch: str = "", rule: str = "") -> Finding:
-    """Return whether two vocabularies fit, or which rule they break and how."""
+def judge_pairing(
+    mismatch: str = "",
+    rule: str = "",
+    differences: str = "",
+    mass: float | None = None,
+    level: str = "",
+    acceptance: float | None = None,
+) -> Finding:
+    """Return whether two vocabularies fit, or which rule they break and how.
+
+    With `differences`, the draft translates: what it has in common with the target, and the share
+    that those tokens have on a sample of text, where that was measured. `acceptance` is the share
+    of the sample's places where the draft's best token is the target's.
+    """
+    right = "" if acceptance is None else f"the draft is right in {acceptance:.0%} of a sample"
     if not mismatch:
-        return Finding("pair", Level.OK, "the draft and the target share a vocabulary")
+        message = "the draft and the target share a vocabulary"
+        return Finding("pair", Level.OK, f"{message}; {right}" if right else message)
+    if differences:
+        words = [
+            f"the vocabularies differ and the draft translates (rule: {rule}): {mismatch}",
+            differences,
+        ]
+        if mass is not None:
+            at = f", so it translates at {level} level" if level else ""
+            words.append(f"on a sample of text they are {mass:.0%}{at}")
+        words += [right] if right else []
+        remedy = "a draft of the target's own family is accepted more often (--same-vocabulary)"
+        return Finding("pair", Level.NOTE, "; ".join(words), remedy)
     message = f"the vocabularies do not match (rule: {rule}): {mismatch}"
     remedy = "take a draft of the target's own family, made with the same tokenizer"
     return Finding("pair", Level.PROBLEM, message, remedy)
@@ -298,6 +325,17 @@ def judge_numerics(profile: str, size: int, native_ms: float, exact_ms: float) -
     if size >= MEASURABLE_BYTES:
         why = f"a target of {show_size(size)} is not loaded just to look"
     return Finding("numerics", Level.NOTE, f"not known: {why}", "outrider status, once it runs")
+
+
+def judge_rollback(kind: str, snapshots: int, checkpoint_ms: float) -> Finding:
+    """Return how the target's sessions are cut, and what that limits.
+
+    `checkpoint_ms` is what a checkpoint takes; 0 where none is made.
+    """
+    shown = show_memory(kind, snapshots, checkpoint_ms)
+    if kind == "none":
+        return Finding("rollback", Level.NOTE, shown, "run it without a draft (--no-draft)")
+    return Finding("rollback", Level.OK, shown)
 
 
 # --- sharing a machine ---

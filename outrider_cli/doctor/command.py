@@ -172,6 +172,7 @@ def _look_here(hosted: Sequence[Hosted]) -> list[Finding]:
         *checks.judge_models(files, available_memory(), offloads),
         *_pair(files, tried),
         *_numerics(files, tried),
+        *_rollback(tried),
         *_sharing(hosted, tried),
     ]
 
@@ -367,7 +368,14 @@ def _pair(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
 
     if len(files) != 2 or "pair" not in tried.report:
         return []
-    return [judge_pairing(**tried.report["pair"]), *judge_sizes(*files)]
+    pair = {**tried.report["pair"], **tried.report.get("expected", {})}
+    return [judge_pairing(**pair), *judge_sizes(*files)]
+
+
+def _rollback(tried: Probed) -> list[Finding]:
+    from outrider_cli.doctor.checks import judge_rollback
+
+    return [judge_rollback(*tried.report["rollback"])] if "rollback" in tried.report else []
 
 
 def _numerics(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from outrider.descriptions import rollback_kind
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider_cli.doctor.checks import (
@@ -14,6 +15,7 @@ from outrider_cli.doctor.checks import (
     median_of,
     show_time,
 )
+from outrider_cli.memories import show_memory
 from outrider_cli.numerics import show_layout, show_profile
 
 
@@ -85,7 +87,11 @@ def _describe(model: common.GetModelResponse) -> str:
     profile = name.removeprefix("NUMERICS_PROFILE_").lower()
     costs = model.plain_costs
     shown = show_profile(profile, costs.native_milliseconds, costs.exact_milliseconds)
-    return f"{model.model_name}, numerics {shown}{show_layout(model.cache_layout)}"
+    memory = show_memory(
+        rollback_kind(model), model.snapshot_token_count, model.checkpoint_milliseconds
+    )
+    said = f"{model.model_name}, numerics {shown}{show_layout(model.cache_layout)}"
+    return f"{said}, memory {memory}" if memory else said
 
 
 def _judge_link(between: str, round_trip: float, target: common.GetModelResponse) -> list[Finding]:

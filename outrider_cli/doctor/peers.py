@@ -7,6 +7,7 @@ import contextlib
 import socket
 import ssl
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +15,17 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from outrider import handshake
+from outrider.descriptions import level_of
 from outrider.errors import InvalidConfig, Unauthenticated, VocabularyMismatch
 from outrider.rpc.channel import Address, explain_refusal, open_channel, read_address
 from outrider.rpc.security import ClientSecurity, call_metadata
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.v1.draft_service_pb2 import LearnVocabularyRequest, VocabularyIntroduction
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
+from outrider.vocabulary_pieces import vocabulary_key
 from outrider_cli.doctor.checks import Finding, judge_pairing
 from outrider_cli.doctor.peer_checks import Failure, ProbedPeer
 
@@ -88,6 +92,9 @@ async def compare(target: str, draft: str, security: ClientSecurity) -> list[Fin
         async with open_channel(target, security) as one, open_channel(draft, security) as other:
             stubs: list[Any] = [TargetServiceStub(one), DraftServiceStub(other)]
             told = [await _model(stub, metadata) for stub in stubs]
+            translated = await _translation(told, stubs, metadata)
+            if translated is not None:
+                return [translated]
             if handshake.check_vocabularies(told[0].vocabulary, told[1].vocabulary):
                 names = [await _list_names(stub, metadata) for stub in stubs]
                 handshake.check_names(names[0], names[1])
@@ -96,6 +103,33 @@ async def compare(target: str, draft: str, security: ClientSecurity) -> list[Fin
     except (InvalidConfig, grpc.aio.AioRpcError):
         return []
     return [judge_pairing()]
+
+
+async def _translation(told: Sequence[Any], stubs: Sequence[Any], metadata: Any) -> Finding | None:
+    """Return how the draft translates, which it then knows; None where its ids are the target's."""
+    target, draft = told
+    if not draft.translates:
+        return None
+    pieces = []
+    try:
+        if handshake.check_vocabularies(target.vocabulary, draft.vocabulary):
+            names = [await _list_names(stub, metadata) for stub in stubs]
+            handshake.check_names(names[0], names[1])
+        return None
+    except VocabularyMismatch as error:
+        key = vocabulary_key(target.vocabulary)
+        introduction = VocabularyIntroduction(key=key, vocabulary=target.vocabulary)
+        pieces.append(LearnVocabularyRequest(introduction=introduction))
+        listed = stubs[0].ListVocabulary(
+            common.ListVocabularyRequest(), timeout=_LIST_SECONDS, metadata=metadata
+        )
+        async for tokens in listed:
+            pieces.append(LearnVocabularyRequest(tokens=tokens))
+        learned = await stubs[1].LearnVocabulary(
+            iter(pieces), timeout=_LIST_SECONDS, metadata=metadata
+        )
+        its = learned.differences, learned.shared_mass, level_of(learned)
+        return judge_pairing(str(error), error.metadata["rule"], *its)
 
 
 # --- the steps of a visit ---

@@ -10,23 +10,31 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from outrider import handshake
-from outrider.engine.calibrate import decode_costs, exact_padding, history
-from outrider.engine.model import Chunk, Model
+from outrider.engine.calibrate import decode_costs, exact_padding, history, rejection_cost
+from outrider.engine.model import Chunk, Model, Rollback
 from outrider.engine.profile import choose, plain_costs
+from outrider.engine.translating import needed_translation
 from outrider.errors import DecodeFailed, OutriderError, VocabularyMismatch
 from outrider.model_service.config import ModelConfig
 from outrider.model_service.run import load_llama
 from outrider.model_service.servicer import describe_vocabulary
+from outrider.translation import TokenTable, Translation
 from outrider.v1 import common_pb2 as common
+from outrider.vocabularies import compare
+from outrider.vocabulary_pieces import Vocabulary, token_table
 from outrider_cli.doctor.checks import Step
+from outrider_cli.doctor.expected import expect
+
+if TYPE_CHECKING:
+    from outrider.engine.llama_loading import FileVocabulary
 
 SEVERAL = 32
 """Tokens at once: the kernels that break are those for several rows."""
@@ -46,6 +54,7 @@ def main() -> None:
         trials = [trial for trial in order["trials"] if pair.get(trial["role"], ()) is not None]
         if trials:
             _try(**trials[0])
+            _tell_expected({trial["role"]: trial["values"] for trial in trials})
         _begin(Step.DONE)
     except (OutriderError, ImportError, OSError, RuntimeError) as error:
         _tell(failure=str(error))
@@ -96,7 +105,7 @@ def _tell_library() -> None:
     _tell(system_info=system_info(), offloads=offloads())
 
 
-def _read(role: str, path: Path) -> tuple[common.Vocabulary, list[bytes]] | None:
+def _read(role: str, path: Path) -> tuple[common.Vocabulary, FileVocabulary] | None:
     """Return a file's vocabulary and the names of its tokens, or tell why there is none."""
     from outrider.engine.llama_loading import read_vocabulary
 
@@ -108,18 +117,25 @@ def _read(role: str, path: Path) -> tuple[common.Vocabulary, list[bytes]] | None
         return None
     _tell(**{role: {"trained_context": found.trained_context}})
     digest = handshake.digest(found.names)
-    return describe_vocabulary(found.description, digest), found.names
+    return describe_vocabulary(found.description, digest), found
 
 
 def _tell_pair(target: Any, draft: Any) -> None:
     """Compare two vocabularies exactly as the orchestrator does."""
     try:
         if handshake.check_vocabularies(target[0], draft[0]):
-            handshake.check_names(target[1], draft[1])
+            handshake.check_names(target[1].names, draft[1].names)
     except VocabularyMismatch as error:
-        _tell(pair={"mismatch": str(error), "rule": error.metadata["rule"]})
+        its = Translation(_table(*draft), _table(*target))
+        differences = compare(its).sentence() if its.shared_count else ""
+        rule = error.metadata["rule"]
+        _tell(pair={"mismatch": str(error), "rule": rule, "differences": differences})
     else:
         _tell(pair={})
+
+
+def _table(described: common.Vocabulary, found: FileVocabulary) -> TokenTable:
+    return token_table(described, Vocabulary(found.texts, found.names, {}, 0))
 
 
 def _try(role: str, values: dict[str, Any]) -> None:
@@ -137,7 +153,30 @@ def _try(role: str, values: dict[str, Any]) -> None:
         plain = plain_costs(decode_costs(model, perf_counter), padding)
         costs = [1e3 * plain.native, 1e3 * (plain.exact or 0.0)]
         _tell(profile=choose(None, plain).value, plain_ms=costs)
+        model.truncate(0, 0)
+        memory = model.describe()
+        price = 1e3 * rejection_cost(model, perf_counter).checkpoint_seconds
+        kind = "none" if memory.rollback is Rollback.RESTART else memory.rollback.value
+        _tell(rollback=[kind, memory.snapshot_count, price])
     model.close()
+
+
+def _tell_expected(values: dict[str, dict[str, Any]]) -> None:
+    """Report what the draft does for the target, where neither is too large to be loaded here."""
+    if not {"target", "draft"} <= values.keys():
+        return
+    _begin(Step.EXPECTED)
+    target, draft = (
+        _load(ModelConfig(**{**values[role], "model": Path(values[role]["model"])}))
+        for role in ("target", "draft")
+    )
+    draft.pad_multiple = 1
+    translation = needed_translation(draft, target)
+    if translation is None or translation.shared_count:
+        expected = expect(target, draft, translation)
+        _tell(expected=asdict(expected))
+    target.close()
+    draft.close()
 
 
 def _begin(step: Step) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -92,6 +93,14 @@ Acceptance = Annotated[
         rich_help_panel=_SPECULATION,
     ),
 ]
+SameVocabulary = Annotated[
+    bool,
+    typer.Option(
+        "--same-vocabulary",
+        help="Refuse a draft whose tokens are not the target's.",
+        rich_help_panel=_SPECULATION,
+    ),
+]
 Rows = Annotated[
     Literal["sampled", "distributions", "logits"] | None,
     typer.Option(
@@ -131,6 +140,7 @@ def generate(
     as_json: Json = False,
     drafting: Annotated[DraftingOptions, Prefix(panel=_SPECULATION)] = DraftingOptions(),
     acceptance: Acceptance = None,
+    same_vocabulary: SameVocabulary = False,
     rows: Rows = None,
     rollback: Rollback = None,
     engine: Annotated[ModelOptions, Prefix(panel="Target")] = ONE_SESSION,
@@ -149,8 +159,7 @@ def generate(
     from outrider import client, messages
     from outrider_cli.generate import run
 
-    if no_draft and (draft_model or compare):
-        raise typer.BadParameter("--no-draft excludes --draft-model and --compare")
+    _check_draft(no_draft, draft_model, compare)
     options = client.GenerateOptions(
         token_limit=n_predict,
         **sampling.request(),
@@ -171,8 +180,14 @@ def generate(
         asyncio.run(run.run_remotely(task, orchestrator, connection.security()))
     else:
         own = None if no_draft else choose_draft(model, draft_model)
-        plan = plan_pair(choose_target(model), own, engine, draft_engine)
+        plan = plan_pair(choose_target(model), own, engine, draft_engine, same_vocabulary)
         asyncio.run(run.run_locally(task, plan))
+
+
+def _check_draft(no_draft: bool, draft_model: Path | None, compare: bool) -> None:
+    """Raise BadParameter for what needs a draft where there is to be none."""
+    if no_draft and (draft_model or compare):
+        raise typer.BadParameter("--no-draft excludes --draft-model and --compare")
 
 
 def read_prompt(given: str | None) -> str:

@@ -10,14 +10,15 @@
     [ROLLBACK] 1 draft token dropped, 12 tokens kept
 
 `[SOURCE]` says who proposed which tokens, as in `suffix 0 to 5, model 6`; on a terminal each source
-has a colour. A fully accepted draft ends with `[BONUS] Target: ...`, a round without one is
-`[PLAIN] Target: ...`. Where the request asks for candidates, `[STOP]` says why
-drafting stopped and `[TOP]` lists them.
+has a colour. `[LINE] first 0, runner-up 2 1 to 3` follows where a draft's runner-up lines had a
+part in it: the text went on with that one after a wrong token. A fully accepted draft ends with
+`[BONUS] Target: ...`, a round without one is `[PLAIN] Target: ...`. Where the request asks for
+candidates, `[STOP]` says why drafting stopped and `[TOP]` lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from outrider.client import Candidate, Position, Report, Token
@@ -31,19 +32,28 @@ def round_lines(report: Report) -> Iterator[Line]:
         yield [Words(f"[DRAFT] Token {i}: {_shown(token)}", styles.get(i, ""))]
     if report.draft:
         yield _sources(report)
+    if report.draft_lines:
+        names = [f"runner-up {each}" if each else "first" for each in report.draft_lines]
+        yield [Words(f"[LINE] {', '.join(f'{name} {which}' for name, which in _runs(names))}")]
     for line in _plain_lines(report):
         yield [Words(line)]
 
 
 def _sources(report: Report) -> Line:
     """Return who proposed which tokens, each source in its own style."""
-    words, first = [Words("[SOURCE] ")], 0
-    for source, run in groupby(report.sources):
-        last = first + len(list(run)) - 1
-        which = str(first) if first == last else f"{first} to {last}"
+    words = [Words("[SOURCE] ")]
+    for source, which in _runs(report.sources):
         words += [Words(f"{source} {which}", source_style(source)), Words(", ")]
-        first = last + 1
     return words[:-1]
+
+
+def _runs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each run of equal names, as the name and the places: `3`, or `3 to 5`."""
+    first = 0
+    for name, run in groupby(names):
+        last = first + len(list(run)) - 1
+        yield name, str(first) if first == last else f"{first} to {last}"
+        first = last + 1
 
 
 def _plain_lines(report: Report) -> Iterator[str]:

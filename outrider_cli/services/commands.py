@@ -68,6 +68,10 @@ def target(
     engine: ModelOptions = ModelOptions(),
     draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Own draft")] = ModelOptions(),
     server: ServerOptions = ServerOptions(),
+    same_vocabulary: Annotated[
+        bool,
+        typer.Option("--same-vocabulary", help="Leave out its own draft if that has other tokens."),
+    ] = False,
 ) -> None:
     """Run a target service: the model whose text is wanted.
 
@@ -84,6 +88,7 @@ def target(
         threads=draft_engine.threads or engine.threads,
     )
     config = TargetConfig(
+        same_vocabulary=same_vocabulary,
         server=server.config(listen),
         model=engine.config(model),
         draft=own.config(draft_model) if draft_model is not None else None,

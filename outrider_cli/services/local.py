@@ -54,6 +54,7 @@ class LocalPlan:
         if not (self.own_draft and isinstance(draft, Hosted)) or self.is_its_own_draft:
             return ()
         words = [f"--draft{word[1:]}" for word in arguments(draft.options)]
+        words += [word for word in self.orchestrator if word == "--same-vocabulary"]
         return (f"--draft-model={draft.model}", *words)
 
 

@@ -67,22 +67,35 @@ def host_draft(model: Path, options: ModelOptions, of_target: ModelOptions) -> H
 
 
 def plan_pair(
-    target: Path, draft: Path | None, engine: ModelOptions, draft_engine: ModelOptions
+    target: Path,
+    draft: Path | None,
+    engine: ModelOptions,
+    draft_engine: ModelOptions,
+    same_vocabulary: bool = False,
 ) -> LocalPlan:
-    """Return what to start for one user of a pair; no draft for the target alone."""
+    """Return what to start for one user of a pair; no draft for the target alone.
+
+    With `same_vocabulary` a draft whose ids are not the target's is refused.
+    """
     from outrider_cli.services.local import Hosted, LocalPlan
 
     return LocalPlan(
         target=Hosted(target, engine),
         draft=host_draft(draft, draft_engine, engine) if draft else None,
         # One user at a terminal: Ctrl-C is the deadline.
-        orchestrator=("--request-timeout", "1000000"),
+        orchestrator=(
+            *("--request-timeout", "1000000"),
+            *(("--same-vocabulary",) if same_vocabulary else ()),
+        ),
     )
 
 
 def refuse_models(command_line: typer.Context) -> None:
     """Raise BadParameter for options of models beside --orchestrator, which has its own."""
-    ours = settings.typed(command_line) & {"model", "draft-model", *_ENGINE_FLAGS}
+    ours = settings.typed(command_line) & {
+        *("model", "draft-model", "same-vocabulary"),
+        *_ENGINE_FLAGS,
+    }
     if ours:
         raise typer.BadParameter(f"--orchestrator excludes --{min(ours)}")
 

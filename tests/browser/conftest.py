@@ -27,6 +27,7 @@ def page(chrome: Browser, gateway: Gateway) -> Iterator[Browser]:
     """The page, opened; at the end nothing was complained about and nobody else asked."""
     chrome.resize(1100, 800)
     chrome.prefer(prefers_color_scheme="light", prefers_reduced_motion="reduce")
+    chrome.open("about:blank")  # the page of the last test asks for its status until it is left
     chrome.complaints(), chrome.requested()
     chrome.open(gateway.url)
     yield chrome

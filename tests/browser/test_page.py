@@ -385,6 +385,12 @@ def test_peers_are_followed(page: Browser, gateway: Gateway):
     until(lambda: "draft lost" in page.text("#peers"))
     assert "connection refused" in page.text("#peers")
     assert page.text("#pair").endswith("not speculating: the draft is lost")
+    model = {**target["model"], "rollback_capability": "ROLLBACK_CAPABILITY_CHECKPOINTS"}
+    translation = {"level": "TRANSLATION_LEVEL_STRINGS"}
+    peers = [{**target, "model": model}, {**draft, "translation": translation}]
+    gateway.status = {**STATUS, "peers": peers}
+    until(lambda: "memory checkpoints" in page.text("#peers"))
+    assert "translates, string level" in page.text("#peers")
 
 
 def test_drafts_that_dialled_in_are_shown_one_by_one(page: Browser, gateway: Gateway):

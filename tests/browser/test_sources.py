@@ -20,10 +20,12 @@ ROUNDS = (
 LETTER = "return getComputedStyle(document.querySelector(arguments[0]), '::before').content"
 
 
-def generate(page: Browser, gateway: Gateway, script: Script, word: str = "Done") -> None:
+def generate(
+    page: Browser, gateway: Gateway, script: Script, word: str = "Done", seconds: float = 20.0
+) -> None:
     gateway.script = script
     page.click("#generate")
-    until(lambda: page.text("#state").startswith(word))
+    until(lambda: page.text("#state").startswith(word), seconds)
 
 
 def table(page: Browser) -> list[list[str]]:
@@ -50,6 +52,32 @@ def test_drafted_tokens_are_told_apart_by_colour_and_by_letter(page: Browser, ga
     page.hover(".token.from-suffix")
     told = dict(zip(page.texts("#tip dt"), page.texts("#tip dd"), strict=True))
     assert told["source"] == "suffix: what followed the same words before"
+
+
+BRANCHED = (
+    Round([], 0, " upon", "prompt"),
+    Round([" a", " time", ","], 3, " there", lines=[0, 2, 2]),
+    Round([" was", " one", " dog"], 2, " a", lines=[2, 3, 3]),
+    Round([" fox", "!"], 2, " and"),
+)
+
+
+def test_branches_of_the_draft_have_colours_of_their_own(page: Browser, gateway: Gateway):
+    generate(page, gateway, Script(BRANCHED))
+    assert page.texts(".token.branch-2") == [" time", ",", " was"]
+    assert page.texts(".token.branch-3") == [" one"]
+    names = (".token.from-model:not([class*=branch])", ".token.branch-2", ".token.branch-3")
+    assert len({page.style(each, "color") for each in names}) == 3
+    assert page.texts('.token[data-mark="R"]') == [" time", " was", " one"]
+    legend = [each.strip() for each in page.texts("#source-legend li")]
+    assert legend == ["7 model", "4 of runner-up lines"]
+    page.hover(".token.branch-3")
+    told = dict(zip(page.texts("#tip dt"), page.texts("#tip dd"), strict=True))
+    assert told["line"].startswith("3, a runner-up line")
+    for scheme in ("light", "dark"):
+        page.prefer(prefers_color_scheme=scheme)
+        for number in (2, 3):
+            assert page.run(CONTRAST, f".token.branch-{number}") >= 4.5
 
 
 def test_the_table_tells_what_each_source_did_and_cost(page: Browser, gateway: Gateway):
@@ -107,7 +135,8 @@ def test_every_source_can_be_read_and_fits(
     page.resize(width, 700)
     page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
     rounds = [Round([" word", "\n"] * 9, 18, " b", sources=[name] * 18) for name in DRAFTERS]
-    generate(page, gateway, Script(rounds * 60))
+    # Ten thousand tokens: one at a time on the page, beside other tests.
+    generate(page, gateway, Script(rounds * 60), seconds=120.0)
     for name in DRAFTERS:
         for place in (f".token.from-{name}", f"#sources .from-{name}"):
             assert 4.5 <= page.run(CONTRAST, place) <= 21, (name, place)

@@ -118,7 +118,7 @@ def test_this_machine_is_fine_with_the_bundled_pair():
     assert all(finding.keys() == {"check", "level", "message", "remedy"} for finding in found)
     assert list(dict.fromkeys(finding["check"] for finding in found)) == [
         *("versions", "build", "gpu", "models", "memory"),
-        *("pair", "numerics", "threads", "openmp", "ports"),
+        *("pair", "numerics", "rollback", "threads", "openmp", "ports"),
     ]
     assert TARGET.name in of(found, "build")[0]["message"]
 
@@ -182,9 +182,12 @@ def test_a_pair_that_does_not_match_is_told_with_the_token(tmp_path: Path):
     target, draft = write_pair(tmp_path, draft_vocabulary=other)
     found = findings("--model", str(target), "--draft-model", str(draft))
     problem = of(found, "pair")[0]
-    assert problem["level"] == "problem"
+    assert problem["level"] == "note"
     assert "(rule: token text): token 100 differs: target " in problem["message"]
-    assert problem["message"].endswith("draft 'other'")
+    assert (
+        "draft 'other'; of the draft's 320 tokens the target, which has 320, has 319"
+        in (problem["message"])
+    )
 
 
 def test_a_small_context_and_a_large_draft_are_notes(tmp_path: Path):

@@ -213,11 +213,21 @@ async def test_an_evicted_session_changes_nothing(
 @pytest.mark.asyncio
 async def test_a_junk_draft_changes_nothing(tmp_path: Path, sampled_texts: list[list[int]]) -> None:
     junk = write_junk(DRAFT, tmp_path / "junk.gguf")
+    drafted = accepted = 0
+
     async with running_services(draft=junk) as services:
-        for prompt, expected in zip(PROMPTS[::4], sampled_texts, strict=True):
-            completion = await services.generate(
-                prompt, length=4, limit=LIMIT, temperature=0.8, seed=SEED
-            )
-            assert completion.token_ids == expected
-            statistics = completion.statistics
-            assert statistics.accepted_token_count < statistics.drafted_token_count / 5
+
+        async def texts_are_right_and_some_are_drafted() -> bool:
+            nonlocal drafted, accepted
+            for prompt, expected in zip(PROMPTS[::4], sampled_texts, strict=True):
+                completion = await services.generate(
+                    prompt, length=4, limit=LIMIT, temperature=0.8, seed=SEED
+                )
+                assert completion.token_ids == expected
+                drafted += completion.statistics.drafted_token_count
+                accepted += completion.statistics.accepted_token_count
+            return drafted > 20
+
+        # A draft at low priority on a busy machine may come too late for a whole text.
+        await eventually(texts_are_right_and_some_are_drafted, 60.0)
+    assert accepted < drafted / 5

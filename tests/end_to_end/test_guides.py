@@ -33,6 +33,10 @@ PATIENCE = 300.0
 READY = ('"serving"', "try: outrider generate")
 """What a service, and `up`, say once they can be used."""
 
+TAKEN = "cannot listen on"
+"""What one says whose port is in use: the guides' ports are among those that the system lends
+to any connection, so another worker's may hold one for a moment."""
+
 _BLOCK = re.compile(
     r"^(?P<heading>#+ [^\n]*)$"
     r"|^(?:<!-- test: (?P<how>\w+).*?-->\n)?(?P<indent> *)```sh\n(?P<text>.*?)^ *```$",
@@ -104,14 +108,24 @@ class Shell:
 
     def _start(self, text: str) -> None:
         log = self._folder / f"background-{len(self._running)}"
+        deadline = time.monotonic() + PATIENCE
+        while not self._has_started(text, log, deadline):
+            assert time.monotonic() < deadline, f"{text}\n{log.read_text()}"
+            time.sleep(1)
+
+    def _has_started(self, text: str, log: Path, deadline: float) -> bool:
+        """Start a block and wait until it can be used. False where its port was in use."""
         with log.open("wb") as output:
             process = self._popen(text, output)
         self._running.append(process)
-        deadline = time.monotonic() + PATIENCE
         while not any(word in log.read_text() for word in READY):
+            if process.poll() is not None and TAKEN in log.read_text():
+                self._running.pop()
+                return False
             assert process.poll() is None, f"{text}\n{log.read_text()}"
             assert time.monotonic() < deadline, f"{text}\n{log.read_text()}"
             time.sleep(0.05)
+        return True
 
     def settle(self) -> None:
         """Stop what runs in the background, as Ctrl-C does."""

@@ -101,7 +101,14 @@ class Host:
 @contextmanager
 def hosting(*options: str) -> Iterator[Host]:
     """Run an orchestrator, and leave nothing behind."""
-    common = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--allow-init")
+    common = (
+        "--listen",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+        "--allow-init",
+        "--same-vocabulary",
+    )
     host = Host(Command("orchestrator", *common, *options))
     try:
         yield host

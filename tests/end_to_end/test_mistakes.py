@@ -79,8 +79,8 @@ outrider generate --model damaged.gguf --no-draft
 outrider generate --model tiny.gguf --draft-model text.gguf
 outrider up --model text.gguf --no-draft
 outrider up --model tiny.gguf --draft-model tiny.gguf --draft-ctx 16
-outrider generate --model tiny.gguf --draft-model other-token.gguf
-outrider generate --model tiny.gguf --draft-model other-size.gguf
+outrider up --model tiny.gguf --draft-model other-token.gguf --same-vocabulary
+outrider up --model tiny.gguf --draft-model other-size.gguf --same-vocabulary
 outrider generate --model tiny.gguf --no-draft --ctx 16
 """
 ADDRESSES = """

@@ -836,13 +836,6 @@ def test_measuring_leaves_no_tokens_behind() -> None:
         assert [model.held(sequence) for sequence in range(4)] == [()] * 4
 
 
-def test_a_model_that_cannot_be_cut_is_refused() -> None:
-    host = EngineHost(lambda: toy(can_truncate=False), HostOptions(numerics=Numerics.EXACT))
-    with pytest.raises(InvalidConfig, match="cannot be rolled back"):
-        host.start().result(PATIENCE)
-    host.stop()
-
-
 def test_what_the_loader_raises_is_told() -> None:
     def load() -> Model:
         raise InvalidConfig("model", "no such file")

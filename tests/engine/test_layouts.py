@@ -96,6 +96,21 @@ def test_a_model_that_is_opened_anew_holds_nothing_and_keeps_its_weights(path: P
     model.close()
 
 
+def test_other_threads_may_ask_what_a_model_is_while_its_context_is_opened(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = LlamaModel(config_of(path))
+    opened, expected = model._new_context, model.describe()
+
+    def ask_first(layout: Layout) -> object:
+        assert model.describe() == expected  # between two contexts there is none to ask
+        return opened(layout)
+
+    monkeypatch.setattr(model, "_new_context", ask_first)
+    model.open(expected.layout)
+    model.close()
+
+
 def test_a_pool_has_more_sequences_than_contexts_and_one_may_hold_a_whole_context(
     pool: LlamaModel,
 ) -> None:

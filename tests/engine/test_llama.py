@@ -17,7 +17,7 @@ from outrider.distribution import Distribution
 from outrider.engine.calibrate import HISTORY, PADDINGS, decode_costs, exact_padding
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
-from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Row
+from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Rollback, Row
 from outrider.errors import InvalidConfig
 from outrider.sampling import GREEDY, SamplingParameters
 from tests.support.tiny_architectures import POSITIONS, write_architecture
@@ -84,7 +84,7 @@ def test_a_model_describes_itself(load: Load) -> None:
     description = load().describe()
     assert description.name == "tiny"
     assert (description.context, description.sequence_count) == (128, 4)
-    assert description.can_truncate
+    assert description.rollback is Rollback.FULL
     assert description.parameter_count > 50_000
     vocabulary = description.vocabulary
     assert (vocabulary.token_count, vocabulary.type) == (SIZE, ll.LLAMA_VOCAB_TYPE_BPE)

@@ -25,8 +25,9 @@ CONTEXT = 160  # several windows
 STEPS = 3000 if THOROUGH else 60
 SEED = 13
 TOLERANCE = 0.02
-"""Of a logit. Kernels of other shapes change these models' logits by less than 0.005, a lost cell
-by more than 0.05: see `test_the_oracle_sees_the_cells_that_an_exchange_loses`."""
+"""Of a logit, where bits depend on batching. Kernels of other shapes change these models' logits by
+less than 0.005, a lost cell by more than 0.05:
+see `test_the_oracle_sees_the_cells_that_an_exchange_loses`."""
 
 
 ELSEWHERE = 0.1
@@ -75,10 +76,20 @@ def model(path: Path) -> Iterator[LlamaModel]:
 
 
 @pytest.fixture(scope="module")
-def fresh(path: Path) -> Iterator[LlamaModel]:
-    model = load(path, sequences=1)
-    yield model
-    model.close()
+def padding(model: LlamaModel) -> int | None:
+    """What a chunk is padded to, so that bits do not depend on batching; None: they always do."""
+    found = exact_padding(model)
+    if found is None:
+        model.pad_multiple = 4
+    return found
+
+
+@pytest.fixture(scope="module")
+def fresh(path: Path, model: LlamaModel, padding: int | None) -> Iterator[LlamaModel]:
+    fresh = load(path, sequences=1)
+    fresh.pad_multiple = model.pad_multiple
+    yield fresh
+    fresh.close()
 
 
 @pytest.fixture(autouse=True)
@@ -155,17 +166,18 @@ class RandomUse:
 
 
 def test_whatever_was_done_before_the_logits_are_those_of_a_fresh_context(
-    model: LlamaModel, fresh: LlamaModel
+    model: LlamaModel, fresh: LlamaModel, padding: int | None
 ) -> None:
     use = RandomUse(model, SEED)
     checked = 0
+    most = TOLERANCE if padding is None else 0.0
     for _ in range(STEPS):
         for sequence, row in use.step():
             text = use.held[sequence]
             if checked < STEPS and text:
                 checked += 1
                 expected = prefill(fresh, text)
-                assert np.abs(row - expected).max() < TOLERANCE, f"{len(text)} tokens"
+                assert np.abs(row - expected).max() <= most, f"{len(text)} tokens"
     assert checked > STEPS // 3
 
 
@@ -212,7 +224,7 @@ def test_the_oracle_sees_the_cells_that_an_exchange_loses(
     prefill(model, text)
     expected = prefill(fresh, text[: 3 * WINDOW + 1])
     monkeypatch.setattr(model, "_window", 0)
-    monkeypatch.setattr(model, "_forget_what_is_incomplete", lambda sequence: None)
+    monkeypatch.setattr(model._sequences, "_can_cut", lambda sequence, count: True)
     model.exchange(0, 1)
     model.truncate(1, 3 * WINDOW)
     [[row]] = model.decode([Chunk(1, 3 * WINDOW, [text[3 * WINDOW]], 1)])
@@ -228,7 +240,7 @@ def test_a_sequence_that_lost_what_it_needs_says_that_it_is_empty(
     prefill(model, [3 + 7 * i % 290 for i in range(4 * WINDOW)])
     with monkeypatch.context() as patched:
         patched.setattr(model, "_window", 0)
-        patched.setattr(model, "_forget_what_is_incomplete", lambda sequence: None)
+        patched.setattr(model._sequences, "_can_cut", lambda sequence, count: True)
         model.exchange(0, 1)
     assert model.truncate(1, 4 * WINDOW - 1) in (0, 4 * WINDOW - 1)
     assert model.truncate(1, 2 * WINDOW) == 0

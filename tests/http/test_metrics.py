@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.metrics import Metrics
 from outrider.errors import PeerUnavailable
 from outrider.v1 import common_pb2 as common
+from outrider.v1 import draft_service_pb2 as draft_messages
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.gateway import serving
@@ -80,6 +81,25 @@ async def finish(statistics: messages.GenerationStatistics, *, times: int = 1) -
         async for _ in metrics.watch(responses()):
             pass
     return samples(metrics.exposition().decode())
+
+
+async def test_misses_that_were_foreseen_are_counted_apart():
+    draft = messages.EngineTime(step_count=7)
+    draft.runner_up_duration.FromMilliseconds(250)
+    numbers = messages.GenerationStatistics(
+        forked_miss_count=5, foreseen_miss_count=3, draft_time=draft, drafted_token_count=20
+    )
+    found = await finish(numbers, times=2)
+    misses = {
+        dict(labels)["foreseen"]: value
+        for (name, labels), value in found.items()
+        if name == "outrider_draft_misses_total"
+    }
+    assert misses == {"true": 6, "false": 4}
+    assert found["outrider_runner_up_seconds_total", ()] == 0.5
+    # Steps of the draft and tokens drafted are not the same.
+    assert found["outrider_steps_total", (("role", "draft"),)] == 14
+    assert found["outrider_spec_decode_num_draft_tokens_total", ()] == 40
 
 
 async def test_each_source_of_draft_tokens_has_its_counters():
@@ -168,6 +188,7 @@ async def test_each_draft_that_is_ready_has_gauges_of_its_own():
             tokens_per_second=310.0,
         )
         near.round_trip_duration.FromMilliseconds(5)
+        near.translation.level = draft_messages.TRANSLATION_LEVEL_STRINGS
         gone = messages.PeerStatus(role="draft", address="10.0.0.8:1", state=lost, model=model)
         target = messages.PeerStatus(role="target", state=ready, model=model)
         refused = [messages.RefusedDraft(address="10.0.0.7:1", reason="token 17 differs")] * 3
@@ -182,6 +203,7 @@ async def test_each_draft_that_is_ready_has_gauges_of_its_own():
         ("outrider_draft_generations", labels): 2.0,
         ("outrider_draft_tokens_per_second", labels): 310.0,
         ("outrider_draft_round_trip_seconds", labels): 0.005,
+        ("outrider_draft_level", tuple(sorted((*labels, ("level", "string"))))): 1.0,
     }
     assert found["outrider_drafts_refused", ()] == 3.0
 

@@ -27,12 +27,49 @@ NOISE = "tests/unit/test_noise.py"
 CONTROL = "tests/unit/test_control.py"
 RECEIVED = "tests/unit/test_received_line.py"
 CACHE = "tests/unit/test_cache.py"
+RUNNER_UP_GAIN = "tests/unit/test_runner_up_gain.py"
 RUNNER_UPS = "tests/unit/test_runner_up_lines.py"
 OWN_ENGINE = "tests/engine/test_own_draft.py"
 OWN_POLICY = "tests/unit/test_own_draft_policy.py"
 READING = "tests/unit/test_reading.py"
 
 MISTAKES = (
+    # --- memories that are not simply cut ---
+    Mistake(
+        "what is emptied gives its cell away, and states with snapshots are moved",
+        "outrider/engine/llama_memory.py",
+        "            self.restore(sequence, self._placeholder)",
+        "            pass",
+        ("tests/engine/test_rollback.py",),
+    ),
+    Mistake(
+        "no checkpoint is made where a session goes idle",
+        "outrider/engine/host.py",
+        "            self._model.checkpoint(session.sequence)",
+        "            pass",
+        ("tests/services/test_rollback_kinds.py",),
+    ),
+    Mistake(
+        "the checkpoint that a sequence needs next is dropped for its size",
+        "outrider/engine/rollback.py",
+        "for kept in self._checkpoints for each in kept[:-1])",
+        "for kept in self._checkpoints for each in kept)",
+        ("tests/unit/test_rollback.py",),
+    ),
+    Mistake(
+        "rows that are decoded again are taken for those of others",
+        "orchestrator/core/controller.py",
+        "outcome.drafted + 1 + outcome.beside + again.count",
+        "outcome.drafted + 1 + outcome.beside",
+        ("tests/unit/test_rejection_prices.py",),
+    ),
+    Mistake(
+        "rounds are sized as if rejections cost nothing",
+        "orchestrator/core/policies.py",
+        "time = self.checked_seconds(k + 1) + estimates.overhead.value",
+        "time = self.decode_seconds(k + 1) + estimates.overhead.value",
+        ("tests/unit/test_rejection_prices.py",),
+    ),
     # --- the rule ---
     Mistake(
         "the coin compares with q/p instead of p/q",
@@ -402,9 +439,9 @@ MISTAKES = (
     ),
     Mistake(
         "a cut sequence is believed whole although cells of its window are gone",
-        "outrider/engine/llama.py",
-        "            self._forget_what_is_incomplete(sequence)\n",
-        "",
+        "outrider/engine/rollback.py",
+        "return 0 <= self._memory.first_position(sequence) <= needed",
+        "return needed >= 0",
         (
             "tests/engine/test_memories.py"
             "::test_a_sequence_that_lost_what_it_needs_says_that_it_is_empty",
@@ -566,7 +603,24 @@ MISTAKES = (
         "tree.is_chain or ",
         ("tests/unit/test_branching_rounds.py::test_a_branch_that_hardly_gains_is_not_asked_for",),
     ),
+    Mistake(
+        "a runner-up in a tree is as likely as a first choice that the draft is as sure of",
+        "orchestrator/core/tree_rounds.py",
+        "    chances[forked.fork] = forked.share\n",
+        "",
+        (
+            "tests/unit/test_branching_rounds.py"
+            "::test_a_runner_up_line_counts_with_what_the_token_beside_it_leaves",
+        ),
+    ),
     # --- runner-up lines ---
+    Mistake(
+        "a line that the text has overtaken is lost though runner-up lines are written",
+        "orchestrator/core/forecast.py",
+        "(1.0 - conditions.acceptance) * conditions.corrected",
+        "0.0",
+        (f"{RUNNER_UP_GAIN}::test_the_forecast_of_runner_up_lines_is_within_a_tenth",),
+    ),
     Mistake(
         "a late piece of a line that was contradicted is taken for a new line",
         "orchestrator/core/draft_line.py",

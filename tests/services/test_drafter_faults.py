@@ -374,7 +374,7 @@ async def test_a_draft_with_another_vocabulary_is_refused_and_named() -> None:
     def other() -> ToyModel:
         return toy(seed=2, changed_texts={17: b"other"}, eos_bias=NEVER)
 
-    async with three_services(target, other) as trio:
+    async with three_services(target, other, same_vocabulary=True) as trio:
         await eventually(lambda: trio.orchestrator.pair.mismatch is not None)
         status = await trio.orchestrator.status()
         assert not status.speculating

@@ -333,7 +333,7 @@ async def test_a_draft_with_another_vocabulary_is_refused_with_the_first_token_t
 ):
     async with (
         running(ModelProcess(DRAFT, stranger)) as other,
-        accepting() as orchestrator,
+        accepting(same_vocabulary=True) as orchestrator,
     ):
         call = await joining(orchestrator, other.servicer.description())
         assert (await call.read()).WhichOneof("message") == "list_vocabulary"
@@ -376,7 +376,9 @@ async def test_a_draft_that_breaks_the_protocol_is_shown_until_it_joins_well() -
 async def test_a_draft_is_dismissed_when_the_target_becomes_one_that_it_does_not_fit() -> None:
     async with (
         running(ModelProcess(TARGET, target)) as process,
-        running(OrchestratorProcess(process.address, accept_drafts=True)) as orchestrator,
+        running(
+            OrchestratorProcess(process.address, accept_drafts=True, same_vocabulary=True)
+        ) as orchestrator,
     ):
         await orchestrator.until_ready()
         async with scripted(orchestrator) as call:

@@ -15,6 +15,7 @@ from outrider.sampling import SamplingParameters
 from outrider.speculation import MODEL, Speculation
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
+from tests.support.renamed import Renamed
 from tests.support.services import (
     DRAFT,
     TARGET,
@@ -276,3 +277,25 @@ async def test_what_the_draft_does_not_have_does_not_end_a_text(draft: ToyModel)
         asked = request(temperature=0.0, token_limit=40, prompt_tokens=[0, 12, 63, 7])
         done = await generate(orchestrator, asked)
         assert done.token_ids == written_alone(target(), asked)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+async def test_a_draft_with_other_ids_drafts_in_the_targets(temperature: float) -> None:
+    """Its vocabulary is of single letters, so that a text has one encoding."""
+
+    def alone() -> ToyModel:
+        return toy(seed=1, vocabulary_size=32, step_seconds=PACE)
+
+    def renamed() -> Renamed:
+        return Renamed(toy(seed=2, like=1, agreement=0.98, vocabulary_size=32))
+
+    async with (
+        running(ModelProcess(TARGET, alone, own_draft=renamed)) as process,
+        running(OrchestratorProcess(process.address, speculation=Speculation())) as orchestrator,
+    ):
+        await orchestrator.until_ready()
+        await warm(orchestrator)
+        asked = request(temperature=temperature, token_limit=120)
+        completion = await generate(orchestrator, asked)
+        assert completion.token_ids == written_alone(toy(seed=1, vocabulary_size=32), asked)
+        assert completion.origin_count(messages.TOKEN_ORIGIN_DRAFTED) > 20

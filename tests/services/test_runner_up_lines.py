@@ -50,6 +50,7 @@ class Heard:
         self.lines: dict[int, list[int]] = {0: list(TEXT)}
         self.forks: dict[int, int] = {0: len(TEXT)}
         self.bases: set[int] = set()
+        self.alone_us = 0  # of decodes for runner-up lines alone
         self.reading: asyncio.Future[Any] | None = None  # a message that did not come yet
 
     def take(self, frame: Any) -> None:
@@ -74,7 +75,9 @@ class Heard:
         return [n for n in self.lines if n and len(self.lines[n]) > self.forks[n] + 1]
 
 
-async def order(stream: DraftStream, number: int, text: Sequence[int], until: int) -> None:
+async def order(
+    stream: DraftStream, number: int, text: Sequence[int], until: int, lines: int = LINES
+) -> None:
     span = common.TokenSpan(position=0, token_ids=text)
     await stream.send(
         messages.DraftRequest(
@@ -82,7 +85,7 @@ async def order(stream: DraftStream, number: int, text: Sequence[int], until: in
                 order=number,
                 committed=span,
                 draft_until=until,
-                parallel_line_count=LINES,
+                parallel_line_count=lines,
                 split_probability=0.02,
             )
         )
@@ -101,6 +104,7 @@ async def listen(stream: DraftStream, heard: Heard, number: int) -> None:
             return
         message = reading.result()
         heard.take(message.frame)
+        heard.alone_us += message.service_time.runner_up_us
         is_complete |= message.completed_order == number
 
 
@@ -120,6 +124,21 @@ async def test_every_runner_up_line_is_what_a_draft_of_its_own_would_write(
     assert len(heard.forked()) >= LINES
     for number in heard.forked():
         assert_drafted(heard.lines[number], heard.forks[number] + 1)
+
+
+async def test_what_runner_up_lines_take_after_the_line_itself_is_told(
+    service: ModelProcess,
+) -> None:
+    # A line that leaves another starts later, so that the last decodes are without that.
+    heard, chain = Heard(), Heard()
+    async with DraftStream(service) as stream:
+        await order(stream, 1, TEXT, 12)
+        await listen(stream, heard, 1)
+    async with DraftStream(service) as stream:
+        await order(stream, 1, TEXT, 12, lines=1)
+        await listen(stream, chain, 1)
+    assert heard.alone_us >= 1000, "a decode takes a millisecond"
+    assert chain.alone_us == 0
 
 
 async def test_a_correction_that_was_foreseen_starts_nothing_over(service: ModelProcess) -> None:

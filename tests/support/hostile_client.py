@@ -68,11 +68,11 @@ class HostileClient:
         try:
             for _ in range(self._random.choice((0, 1, 2, 5, 40))):
                 await call.write(self._message(kind))
-                if self._random.random() < 0.3:
+                if method.server_streaming and self._random.random() < 0.3:
                     await asyncio.wait_for(call.read(), 0.2)
             if self._random.random() < 0.5:
                 await call.done_writing()
-                await self._read(call)
+                await (self._read(call) if method.server_streaming else call)
         finally:
             call.cancel()
 

@@ -32,6 +32,7 @@ class Round:
     draft_end: str = "length"
     seconds: float = 0.05
     sources: Sequence[str] = ()  # of each draft token; none: all are the model's
+    lines: Sequence[int] = ()  # of the draft that each is of; none: all are of its first
 
     @property
     def origin(self) -> str:
@@ -45,9 +46,13 @@ class Round:
         """Text, origin and source of what it commits."""
         kept = list(zip(self.draft, self.who, strict=True))[: self.accepted]
         drafted: list[tuple[str, Json]] = [
-            (text, {"origin": "drafted", "source": source}) for text, source in kept
+            (text, {"origin": "drafted", "source": source} | self._line(i))
+            for i, (text, source) in enumerate(kept)
         ]
         return [*drafted, (self.target, {"origin": self.origin})]
+
+    def _line(self, i: int) -> Json:
+        return {"line": self.lines[i]} if self.lines and self.lines[i] else {}
 
     @property
     def who(self) -> list[str]:

@@ -216,7 +216,7 @@ class OrchestratorProcess:
         """Listen and watch the peers."""
         config = self._config
         draft = Peer("draft", config.draft) if config.draft else None
-        self.pair = Pair(Peer("target", config.target), draft)
+        self.pair = Pair(Peer("target", config.target), draft, config.same_vocabulary)
         self.orchestrator = Orchestrator(config, self.pair)
         self._server = await _listen(
             self.address,

@@ -25,7 +25,7 @@ from orchestrator.core.estimates import (
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
-from outrider.costs import CostTable
+from outrider.costs import NO_REJECTION_COST, CostTable, RejectionCost
 from outrider.drafters.source import Source
 from outrider.errors import PositionPastCache
 from outrider.messages import (
@@ -44,6 +44,7 @@ from outrider.messages import (
 from outrider.sampling import GREEDY
 from outrider.speculation import Speculation
 from outrider.trees import ROOT, Tree
+from tests.support.going_back import GoingBack
 from tests.support.shared_engine import Decode, SharedEngine
 
 VOCABULARY = 1 << 16
@@ -73,6 +74,7 @@ class Models:
     lines: int = 1  # that the draft can write at once
     line_cost: float = 0.03  # of each of them but one, over a draft token
     runner_ups: tuple[float, float] = (0.55, 0.2)  # how often the next choices are right at a miss
+    rejection: RejectionCost = NO_REJECTION_COST  # of the target
     spread: float = 2.0  # alpha + beta of the beta distribution that a token's chance is drawn from
 
 
@@ -319,6 +321,7 @@ def known_estimates(models: Models) -> PairEstimates:
     estimates.continues, estimates.tree_leaves = models.continues, models.tree_leaves
     ratio = 1.0 + models.line_cost * (models.lines - 1)
     estimates.runner_ups = RunnerUpEstimates(models.lines, ratio)
+    estimates.rejection = models.rejection
     estimates.takes_turns, estimates.read_time = models.takes_turns, Mean(models.read_time)
     if models.own_token:
         estimates.own_draft = OwnDraftEstimates.of_load(models.own_token, models.read_time)
@@ -396,6 +399,7 @@ class _Target(_Peer):
         self._plain = 0  # decodes left of the round before its own draft drafts
         own = world.models
         self._own = Language(world.seed, own.own_acceptance, own.spread)
+        self._going_back = GoingBack(own.rejection, own.costs)
 
     def open(self) -> None:
         self.stream += 1
@@ -405,6 +409,7 @@ class _Target(_Peer):
         if self.world.generation.target_ready:
             self.stream += 1
             self.held, self._text, self._round = [], [], None
+            self._going_back = GoingBack(self.world.models.rejection, self.world.models.costs)
             self._inbox.clear()
             self.world.target_busy = False
             self.world.generation.target_lost()
@@ -481,6 +486,8 @@ class _Target(_Peer):
         drafted, owns = (0, [own]) if own.token_ids else (len(draft), [])
         answer = Answer(round_.number, len(prefix), drafted, Rows(sampled=ids), owns)
         drafting = world.models.own_token * len(own.token_ids)
+        again, within, before = self._going_back.prepare(prefix, len(draft))
+        self._going_back.state = text
         world.target_busy = True
         stream = self.stream
 
@@ -488,6 +495,7 @@ class _Target(_Peer):
             if stream != self.stream:
                 return
             world.target_busy = False
+            spent = replace(spent, decode=spent.decode + within)
             self.decode_seconds += spent.decode
             walk = tree.walk(ids)
             added = [*tree.tokens(walk.nodes), walk.next_token_id]
@@ -507,11 +515,11 @@ class _Target(_Peer):
 
         def decode() -> None:
             slowdown = world.models.slowdown if world.draft_busy else 1.0
-            rows, length, begin = len(draft) + 1, len(prefix) - 1, world.now
+            rows, length, begin = again + len(draft) + 1, len(prefix) - 1 - again, world.now
             world.engine.decode(Decode(world, rows, length, slowdown, begin, world.take_turn, done))
 
-        if drafting:
-            world.engine.after(drafting, decode)
+        if drafting or within or before:
+            world.engine.after(drafting + within + before, decode)
         else:
             decode()
 
@@ -597,7 +605,7 @@ class _Draft(_Peer):
             self._line = _DraftLine(self._line.base, branch.token_ids, list(branch.unsent))
         else:
             self._line = _DraftLine(len(text), text)
-            self._tree.start_over(len(text))
+            self._tree.start_over(text)
         self.world.draft_busy = True
         self._next()
 

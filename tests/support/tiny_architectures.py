@@ -15,6 +15,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, quants
 from numpy.typing import NDArray
 
+from tests.support import tiny_recurrent as recurrent
 from tests.support.tiny_gguf import Vocabulary, _add_tokenizer
 
 Tensors = dict[str, NDArray[np.float32]]
@@ -27,20 +28,8 @@ CONTEXT = 512
 _BLOCK = 32  # values of a block of Q8_0
 
 
-class _Random:
+class _Random(recurrent.Draw):
     """Draws a model's tensors; the same seed gives the same ones."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = np.random.default_rng(seed)
-
-    def matrix(self, *shape: int, gain: float = 1.0) -> NDArray[np.float32]:
-        """Return a matrix, or one for every expert: float32[..., outputs, inputs]."""
-        drawn = self._random.standard_normal(shape, np.float32)
-        return drawn * np.float32(gain / np.sqrt(shape[-1]))
-
-    def vector(self, length: int) -> NDArray[np.float32]:
-        """Return a bias."""
-        return self._random.standard_normal(length, np.float32) * np.float32(0.1)
 
 
 def _ones(length: int) -> NDArray[np.float32]:
@@ -238,6 +227,47 @@ ARCHITECTURES: dict[str, tuple[str, int, Header, Layer]] = {
 }
 """By name: llama.cpp's architecture, layers, header and the tensors of a layer."""
 
+
+def _llama(draw: _Random) -> Tensors:
+    return _attention(draw) | _forward(draw)
+
+
+def _qwen2(draw: _Random) -> Tensors:
+    widths = {"q": HEADS * HEAD, "k": HEAD, "v": HEAD}
+    return _llama(draw) | {f"attn_{key}.bias": draw.vector(n) for key, n in widths.items()}
+
+
+def _qwen3(draw: _Random) -> Tensors:
+    return _llama(draw) | {f"attn_{key}_norm.weight": _ones(HEAD) for key in "qk"}
+
+
+def _qwen3moe(draw: _Random) -> Tensors:
+    return _mixtral(draw) | {f"attn_{key}_norm.weight": _ones(HEAD) for key in "qk"}
+
+
+PLAIN: dict[str, tuple[str, int, Header, Layer]] = {
+    "llama": ("llama", 3, _common, _llama),
+    "qwen2": ("qwen2", 3, _common, _qwen2),
+    "qwen3": ("qwen3", 3, _common, _qwen3),
+    "qwen3moe": ("qwen3moe", 3, _expert_counts, _qwen3moe),
+}
+"""The same of models that are much like llama."""
+
+RECURRENT: dict[str, tuple[str, int, Header, Callable[[recurrent.Draw, int], Tensors]]] = {
+    "mamba": ("mamba", 3, recurrent.mamba_header, recurrent.mamba),
+    "mamba2": ("mamba2", 3, recurrent.mamba2_header, recurrent.mamba2),
+    "rwkv7": ("rwkv7", 3, recurrent.rwkv7_header, recurrent.rwkv7),
+    "falcon-h1": ("falcon-h1", 3, recurrent.falcon_h1_header, recurrent.falcon_h1),
+    "granite-hybrid": (
+        "granitehybrid",
+        4,
+        recurrent.granite_hybrid_header,
+        recurrent.granite_hybrid,
+    ),
+    "qwen35": ("qwen35", 4, recurrent.qwen35_header, recurrent.qwen35),
+}
+"""The same of models with a state; a layer's tensors may depend on which one it is."""
+
 WINDOWED = frozenset({"gemma2", "gemma3", "gpt-oss"})
 
 
@@ -246,7 +276,7 @@ def write_architecture(path: Path, name: str, seed: int = 1, last_seed: int = 1)
 
     With another `last_seed` its last layer differs, so that it agrees with the first now and then.
     """
-    architecture, layers, header, layer = ARCHITECTURES[name]
+    architecture, layers, header, draw_layer = _parts(name)
     vocabulary, draw = Vocabulary(), _Random(seed)
     writer = GGUFWriter(path, architecture)
     writer.add_name("tiny")  # llama.cpp expects tokens of its own of a model that is called phi3
@@ -269,9 +299,13 @@ def write_architecture(path: Path, name: str, seed: int = 1, last_seed: int = 1)
     if name == "phi3":
         tensors["rope_factors_long.weight"] = np.linspace(1.0, 8.0, HEAD // 2, dtype=np.float32)
         tensors["rope_factors_short.weight"] = _ones(HEAD // 2)
+    if name == "rwkv7":
+        for key in ("output_norm.bias", "token_embd_norm.bias"):
+            tensors[key] = draw.vector(WIDTH)
+        tensors["token_embd_norm.weight"] = _ones(WIDTH)
     for i in range(layers - 1):
-        tensors |= {f"blk.{i}.{key}": value for key, value in layer(draw).items()}
-    last = layer(_Random(1000 + last_seed))
+        tensors |= {f"blk.{i}.{key}": value for key, value in draw_layer(draw, i).items()}
+    last = draw_layer(_Random(1000 + last_seed), layers - 1)
     tensors |= {f"blk.{layers - 1}.{key}": value for key, value in last.items()}
     for key, tensor in tensors.items():
         _add(writer, key, tensor)
@@ -282,7 +316,19 @@ def write_architecture(path: Path, name: str, seed: int = 1, last_seed: int = 1)
     return path
 
 
+def _parts(name: str) -> tuple[str, int, Header, Callable[[_Random, int], Tensors]]:
+    """Return an architecture, its layers and header, and what draws the tensors of a layer."""
+    if name in RECURRENT:
+        return RECURRENT[name]
+    architecture, layers, header, layer = (ARCHITECTURES | PLAIN)[name]
+    return architecture, layers, header, lambda draw, _: layer(draw)
+
+
+_PLAIN = ("gate_inp", "position", "conv1d", "ssm_a", "ssm_d", "ssm_norm", "lerp")
+"""Parts of the names of tensors that are never quantised."""
+
+
 def _add(writer: GGUFWriter, name: str, tensor: NDArray[Any]) -> None:
-    plain = tensor.ndim < 2 or name.endswith(".bias") or "gate_inp" in name or "position" in name
+    plain = tensor.ndim < 2 or name.endswith(".bias") or any(part in name for part in _PLAIN)
     kind = GGMLQuantizationType.F32 if plain else GGMLQuantizationType.Q8_0
     writer.add_tensor(name, quants.quantize(tensor, kind), raw_dtype=kind)

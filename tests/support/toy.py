@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b, sha256
 from threading import Lock
@@ -25,9 +25,11 @@ from outrider.engine.model import (
     Model,
     ModelDescription,
     NoRoom,
+    Rollback,
     Row,
     VocabularyDescription,
 )
+from outrider.engine.rollback import RollbackMemory
 from outrider.errors import InvalidRequest
 from outrider.sampling import SamplingParameters
 from outrider.trees import MAX_LEAVES, Tree
@@ -57,6 +59,29 @@ class Decode:
         return sum(len(chunk.token_ids) for chunk in self.chunks)
 
 
+@dataclass(frozen=True, slots=True)
+class _StateMemory:
+    """Like recurrent memory: it is emptied, saved and restored, and never cut."""
+
+    cells: list[list[int]]
+
+    def cut(self, sequence: int, token_count: int) -> bool:
+        if token_count and token_count < len(self.cells[sequence]):
+            return False
+        del self.cells[sequence][token_count:]
+        return True
+
+    def first_position(self, sequence: int) -> int:
+        return 0 if self.cells[sequence] else -1
+
+    def save(self, sequence: int) -> list[int]:
+        return list(self.cells[sequence])
+
+    def restore(self, sequence: int, saved: list[int]) -> bool:
+        self.cells[sequence][:] = saved
+        return True
+
+
 @dataclass(kw_only=True, eq=False)
 class ToyModel:
     """A `Model` over a hash: the logits after a token follow from the last `order` held tokens.
@@ -79,7 +104,7 @@ class ToyModel:
     agreement: float = 1.0  # the share, as variance; .5 / .9 / .98: .23 / .56 / .78 equal argmax
     adds_bos: bool = True
     changed_texts: Mapping[int, bytes] = field(default_factory=dict)
-    can_truncate: bool = True  # False: like recurrent memory, which empties but never cuts
+    rollback: Rollback = Rollback.FULL  # CHECKPOINTS: recurrent memory, which is never cut
     can_exchange: bool = True  # False: like a sliding window, whose state cannot be moved
     lets_go_below: int = 0  # a cut to fewer tokens leaves nothing, as a small sliding window may
     layouts: tuple[Layout, ...] = (Layout(),)
@@ -132,7 +157,7 @@ class ToyModel:
             sequence_count=self._session_count,
             batch_rows=self.batch_rows,
             vocabulary=self._describe_vocabulary(),
-            can_truncate=self.can_truncate,
+            rollback=self.rollback,
             can_exchange=self.can_exchange and not self.layout.is_pool,
             thread_count=1,
             system_info="toy | LLAMAFILE = 1 |",
@@ -149,6 +174,8 @@ class ToyModel:
         self._session_count = self.sequence_count * (4 if layout.is_pool else 1)
         branches = self.branch_count if layout.is_pool else 0
         self._cells = [[] for _ in range(self._session_count + branches)]
+        memory, count = _StateMemory(self._cells), len(self._cells)
+        self._memory = RollbackMemory(memory, self.rollback, count)
 
     def token_texts(self) -> list[bytes]:
         """Return the bytes each token adds to a text; control tokens add none."""
@@ -167,6 +194,8 @@ class ToyModel:
 
     def padded(self, row_count: int) -> int:
         """Return the rows that a chunk of `row_count` tokens takes in a decode."""
+        if self.rollback is not Rollback.FULL:
+            return row_count
         return -(-row_count // self.pad_multiple) * self.pad_multiple
 
     def decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
@@ -180,25 +209,54 @@ class ToyModel:
             self._copied = False
             if self.keeps_decodes:
                 self.decodes.append(Decode(kept, row_count))
-            return self._append(kept, row_count)
+            if self.rollback is not Rollback.FULL:
+                kept = tuple(_frozen(self._with_checkpoint(chunk)) for chunk in chunks)
+            rows = self._append(kept, row_count)
+            for chunk in kept:
+                held = len(self._cells[chunk.sequence])
+                self._memory.note(chunk.sequence, held, len(chunk.token_ids))
+            return rows
+
+    def _with_checkpoint(self, chunk: Chunk) -> Chunk:
+        """Make the checkpoint that a chunk may need; return what is left of it to append."""
+        if lead := self._memory.lead_count(chunk):
+            self._cells[chunk.sequence].extend(chunk.token_ids[:lead])
+            self._memory.note(chunk.sequence, chunk.position + lead, lead)
+            position, rest = chunk.position + lead, chunk.token_ids[lead:]
+            chunk = replace(chunk, position=position, token_ids=rest)
+        self._memory.prepare(chunk)
+        return chunk
 
     def truncate(self, sequence: int, token_count: int) -> int:
         """Keep the first `token_count` tokens of a sequence; return how many it holds."""
         with self._alone():
+            if self.rollback is not Rollback.FULL:
+                self._check_sequence(sequence)
+                return self._memory.truncate(sequence, token_count)
             self._check_prefix(sequence, token_count)
             if token_count < self.lets_go_below:
                 token_count = 0
             del self._cells[sequence][token_count:]
             return token_count
 
+    def checkpoint(self, sequence: int) -> None:
+        """Remember what a sequence holds, where it could not be cut back to that."""
+        with self._alone():
+            self._memory.checkpoint(sequence)
+
     def copy_prefix(self, source: int, destination: int, token_count: int) -> int:
         """Make `destination` the first `token_count` tokens of `source`; return how many."""
         with self._alone():
-            self._check_prefix(source, token_count)
+            if self.rollback is Rollback.FULL:
+                self._check_prefix(source, token_count)
             self._check_sequence(destination)
             _require(source != destination, f"sequence {source} is copied onto itself")
-            self._cells[destination] = self._cells[source][:token_count]
             self._copied = True
+            if self.rollback is not Rollback.FULL:
+                self._cells[destination][:] = self._cells[source]
+                self._memory.note_copy(source, destination)
+                return self._memory.truncate(destination, token_count)
+            self._cells[destination] = self._cells[source][:token_count]
             return token_count
 
     def duplicate(self, source: int, destination: int) -> None:
@@ -301,7 +359,6 @@ class ToyModel:
         self._check_sequence(sequence)
         held = len(self._cells[sequence])
         _require(0 <= token_count <= held, f"{token_count} tokens of {held} held")
-        _require(self.can_truncate or token_count in (0, held), "this memory cannot be cut")
 
     def _find_room(self, chunks: Sequence[Chunk], row_count: int) -> None:
         if self.before_decode is not None:

@@ -20,7 +20,12 @@ from outrider_cli.bench.prompts import (
     task_prompts,
     text_prompts,
 )
-from outrider_cli.bench.variants import length_variants, named_variants, peer_variants
+from outrider_cli.bench.variants import (
+    distant_variants,
+    length_variants,
+    named_variants,
+    peer_variants,
+)
 
 # --- variants ---
 
@@ -103,6 +108,19 @@ def test_only_who_names_the_prediction_is_sent_one():
 def test_a_drafter_that_is_not_known_is_refused():
     with pytest.raises(InvalidRequest, match="drafters: 'lookup' is none of model, prediction"):
         named_variants(("only:suffix+lookup",), greedy=True)
+
+
+def test_lines_of_a_draft_are_counted_and_measured_at_every_distance():
+    plain, one, eight = named_variants(("lines:1", "lines:8"), greedy=True)
+    assert [one.changes, eight.changes] == [{"n_parallel": 1}, {"n_parallel": 8}]
+    distant = [each.name for each in distant_variants([plain, one, eight])]
+    assert distant == ["plain", "serial", "measured", "lines:1", "lines:8"]
+
+
+@pytest.mark.parametrize("name", ["lines:", "lines:0", "lines:9", "lines:two"])
+def test_a_number_of_lines_that_no_request_may_have_is_refused(name):
+    with pytest.raises(InvalidRequest, match=r"lines:|n_parallel: must be in \[1, 8\]"):
+        named_variants((name,), greedy=True)
 
 
 # --- prompts ---

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from orchestrator.core.draft_line import Line
+from orchestrator.core.draft_line import ForkedLine, Line
 from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.local_drafters import LocalLine
 from orchestrator.core.policies import control
@@ -18,9 +18,9 @@ from orchestrator.core.tree_rounds import branch
 from outrider.costs import CostTable
 from outrider.drafters.source import Proposal, Source
 from outrider.messages import Answer, DraftEnd, Form, Round, Rows, Rule, Span
-from outrider.speculation import MODEL, Policy, Speculation
+from outrider.speculation import DEFAULT, MODEL, Policy, Speculation
 from outrider.trees import ROOT, Tree
-from tests.support.simulation import Models, Result, Script, Simulation
+from tests.support.simulation import Models, Result, Script, Simulation, alone
 from tests.unit.test_trees import FORK, TREES
 
 FREE = CostTable([(1, 0.0300), (64, 0.0300)])
@@ -102,16 +102,33 @@ def test_a_round_that_is_asked_again_is_a_chain() -> None:
 # --- asking ---
 
 
+class Proposed:
+    """What a draft, or the sources without a model, propose after any text."""
+
+    def __init__(self, proposed: Sequence[object]) -> None:
+        self._proposed = proposed
+
+    def line_at(self, _: int) -> Line:
+        return Line()
+
+    def forks_at(self, _: int) -> Sequence[object]:
+        return self._proposed
+
+    lines = forks_at
+
+
 def branched(
     costs: CostTable,
     lines: Sequence[Sequence[int]],
     chances: Sequence[float],
     leaves: int = 8,
+    forks: Sequence[ForkedLine] = (),
+    speculation: Speculation = DEFAULT,
     **changes: object,
 ) -> RoundInFlight:
     """Return a round with the first line, once others were there to branch to."""
     estimates = PairEstimates(costs=costs, tree_leaves=leaves)
-    its_control = control(Speculation(), Rule.MATCH, estimates, 1.0)
+    its_control = control(speculation, Rule.MATCH, estimates, 1.0)
     main, *others = [
         LocalLine(Line(ids, sources=["suffix"] * len(ids)), [chance] * len(ids), len(ids), 1.0)
         for ids, chance in zip(lines, chances, strict=True)
@@ -128,7 +145,7 @@ def branched(
         DraftEnd.ENOUGH,
         sources=main.line.sources,
     )
-    branch(asked, its_control, Line(), others)
+    branch(asked, its_control, Proposed(forks), Proposed(others))  # type: ignore[arg-type]
     return asked
 
 
@@ -163,6 +180,12 @@ def test_a_round_does_not_branch_where_it_may_not(changes: dict[str, object]) ->
     assert branched(FREE, LINES, [0.6, 0.5, 0.5], **changes).round.parents == ()  # type: ignore[arg-type]
 
 
+def test_a_tree_is_no_longer_than_a_draft_may_be() -> None:
+    three = Speculation(n_max=3)
+    assert len(branched(FREE, LINES, [0.6, 0.5, 0.5]).round.tree) == 7
+    assert len(branched(FREE, LINES, [0.6, 0.5, 0.5], speculation=three).round.tree) == 3
+
+
 def test_with_two_leaves_the_likelier_branch_is_taken() -> None:
     tree = branched(FREE, LINES, [0.6, 0.2, 0.9], leaves=2).round.tree
     assert sorted(tree.tokens(tree.path(leaf)) for leaf in tree.leaves) == [[5, 6, 7], [5, 10]]
@@ -176,6 +199,18 @@ def test_a_branch_that_hardly_gains_is_not_asked_for() -> None:
 def test_costs_that_were_only_looked_at_promise_no_tree() -> None:
     rough = CostTable([(1, 0.0300), (64, 0.0300)], is_rough=True)
     assert branched(rough, LINES, [0.6, 0.5, 0.5]).round.parents == ()
+
+
+def test_a_runner_up_line_counts_with_what_the_token_beside_it_leaves() -> None:
+    fork = ForkedLine(Line([5, 8, 9], [250, 40, 250]), 1, 0.8)
+    tree = branched(FREE, [[5, 6, 7]], [0.5], forks=[fork]).round
+    assert sorted(tree.tree.tokens(tree.tree.path(each)) for each in tree.tree.leaves) == [
+        [5, 6, 7],
+        [5, 8, 9],
+    ]
+    [node] = [i for i, token_id in enumerate(tree.draft) if token_id == 8]
+    assert tree.survivals[node] == int(255 * 0.5 * (1 - 0.5) * 0.8)
+    assert branched(CPU, [[5, 6, 7]], [0.5], forks=[fork]).round.parents == ()
 
 
 # --- on the virtual clock ---
@@ -252,3 +287,28 @@ def test_on_a_cpus_costs_the_controller_stays_with_the_chain() -> None:
 
 def test_a_pinned_length_stays_a_chain() -> None:
     assert written(FREE, 8, Policy.FIXED)[1] == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_runner_up_lines_are_verified_beside_the_line_where_rows_are_free(seed: int) -> None:
+    def written_with(leaves: int, costs: CostTable) -> tuple[Result, int]:
+        models = Models(
+            costs=costs,
+            draft_token=0.003,
+            acceptance=0.65,
+            draft_round_trip=0.02,
+            overhead=0.0015,
+            lines=8,
+            tree_leaves=leaves,
+        )
+        speculation = Speculation(n_parallel=8)
+        simulation = Simulation(models, speculation, tokens=200, seed=seed)
+        result = simulation.run()
+        assert result.text == alone(simulation.language, 200)
+        return result, simulation.target.trees
+
+    chain, none = written_with(0, FREE)
+    tree, some = written_with(8, FREE)
+    assert none == 0 and some > 10
+    assert tree.decodes < chain.decodes and tree.seconds < chain.seconds
+    assert written_with(8, CPU)[1] == 0

@@ -44,6 +44,8 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "mlock": True,
         "cache_type_k": "q8_0",
         "cache_type_v": "f32",
+        "swa_full": True,
+        "snapshots": 2,
         "nice": 5,
         "embeddings": True,
         "kv_cache": "pool",

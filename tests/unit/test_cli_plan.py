@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from outrider.client import ControllerView
+from outrider.client import ControllerView, Model
+from outrider.costs import RejectionCost
 from outrider.errors import InvalidRequest
-from outrider_cli.plan import WIDTH, place_lines, plan_lines, read_costs
+from outrider_cli.plan import WIDTH, memory_of, place_lines, plan_lines, price_of, read_costs
 
 FAR = ControllerView(
     decode_costs=((1, 0.030), (64, 0.055)),
@@ -41,6 +42,28 @@ def test_far_away_the_target_does_not_wait() -> None:
     row = next(line for line in lines if line.startswith("0.80"))
     assert row.endswith("never wait")
     assert lines[-1].startswith("at 0.80: 1.7")
+
+
+def test_what_a_rejection_costs_is_in_the_forecast_and_the_memory_is_named() -> None:
+    model = Model(
+        name="hybrid",
+        description="",
+        parameter_count=1,
+        weight_byte_count=1,
+        context_token_count=512,
+        session_count=1,
+        thread_count=1,
+        numerics_profile="native",
+        load_seconds=0.0,
+        rollback_capability="checkpoints",
+        checkpoint_milliseconds=20.0,
+        restore_milliseconds=20.0,
+    )
+    assert price_of(model) == RejectionCost(0.02, 0.02)
+    lines = list(plan_lines(FAR, (0.5,), 16, price_of(model), memory_of(model)))
+    assert lines[1].startswith("memory        checkpoints: a draft costs a checkpoint (20.0 ms)")
+    assert lines[-1].startswith("at 0.50: do not speculate")
+    assert not list(plan_lines(FAR, (0.5,), 16))[-1].startswith("at 0.50: do not speculate")
 
 
 def test_a_draft_that_is_never_right_is_not_worth_it() -> None:

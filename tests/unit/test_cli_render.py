@@ -368,9 +368,11 @@ def test_the_json_object_names_the_source_of_each_drafted_token():
     origins = (Origin.DRAFTED, Origin.DRAFTED, Origin.CORRECTED)
     transcript = transcript_of(replace(STATISTICS, sources=(MODEL_DRAFTS, SUFFIX)))
     transcript.add(Delta((8, 8, 11), origins, (), report))
-    transcript.add(Delta((8, 8, 11), origins, (), replace(report, draft_sources=())))
+    alone = replace(report, draft_sources=(), draft_lines=(0, 2, 2))
+    transcript.add(Delta((8, 8, 11), origins, (), alone))
     found = json_object(transcript, STATUS, NOTHING)
     assert found["sources"][5:] == ["suffix", "model", None, "model", "model", None]
+    assert found["lines"][5:] == [0, 0, None, 0, 2, None]
     told = found["statistics"]["sources"]
     assert told[0]["agreed_token_count"] is None
     assert told[1] == {
@@ -423,6 +425,32 @@ def test_a_draft_that_joined_and_is_not_trusted_is_shown_with_what_it_is_not_use
     draft = replace(READY, role="draft", joined=True, tokens_per_second=310.4)
     line = "".join(words.text for words in status_lines("", replace(STATUS, peers=(draft,)))[1])
     assert ", joined, not for rejection (--trust-drafts), 310 tokens/s" in line
+
+
+def test_a_draft_that_translates_is_shown_with_its_level():
+    draft = replace(READY, role="draft", level="string", shared_mass=0.583)
+    line = "".join(words.text for words in status_lines("", replace(STATUS, peers=(draft,)))[1])
+    assert ", translates at string level (58% shared), " in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        ("full", "memory full: rejected drafts cost nothing"),
+        ("snapshots", "memory snapshots: up to 4 rejected tokens cost nothing, more a checkpoint "),
+        ("checkpoints", "memory checkpoints: a draft costs a checkpoint (2.1 ms), a rejection "),
+        ("none", "memory none: a session can only be emptied, so that nothing is drafted"),
+        ("unspecified", ""),
+    ],
+)
+def test_the_kind_of_memory_is_shown_with_what_it_limits(kind: str, shown: str):
+    model = replace(
+        MODEL, rollback_capability=kind, snapshot_token_count=4, checkpoint_milliseconds=2.1
+    )
+    status = replace(STATUS, peers=(replace(READY, model=model),))
+    line = "".join(words.text for words in status_lines("", status)[1])
+    assert f"round trip 0.4 ms{f', {shown}' if shown else ''}"[:60] in line
+    assert ("memory" in line) == bool(shown)
 
 
 def test_drafts_that_were_sent_away_are_shown_with_the_reason():

@@ -21,6 +21,7 @@ def report(
     positions: tuple[Position, ...] = (),
     end: DraftEnd = DraftEnd.LENGTH,
     sources: tuple[str, ...] = (),
+    numbers: tuple[int, ...] = (),
 ) -> Report:
     return Report(
         round=3,
@@ -31,6 +32,7 @@ def report(
         draft_end=end,
         positions=positions,
         draft_sources=sources,
+        draft_lines=numbers,
     )
 
 
@@ -51,6 +53,14 @@ def test_a_rejected_token_is_replaced_and_what_follows_is_dropped():
         "[VERIFY] Draft: 1108 (' key'), Target: 2191 (' main')",
         "[REJECT] Token 1 rejected, using target token",
         "[ROLLBACK] 3 draft tokens dropped, 12 tokens kept",
+    ]
+
+
+def test_tokens_of_runner_up_lines_are_named():
+    shown = lines(THE, KEY, KEY, KEY, accepted=4, numbers=(0, 2, 2, 3))
+    assert shown[4:6] == [
+        "[SOURCE] model 0 to 3",
+        "[LINE] first 0, runner-up 2 1 to 2, runner-up 3 3",
     ]
 
 

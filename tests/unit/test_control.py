@@ -75,6 +75,15 @@ def outcome(**changes: object) -> Outcome:
 # acceptance
 
 
+def test_a_source_remembers_for_longer_than_a_copied_stretch_where_those_end() -> None:
+    known = Acceptance.trusting(goes_by_matches=True)
+    for _ in range(10):
+        known.note([254] * 51, 50)
+    known.note([254] * 50, 50)
+    assert 0.98 < known.chance(254) < 0.988  # one of 51 is wrong
+    assert Acceptance(known).chance(254) == pytest.approx(known.chance(254), abs=0.02)
+
+
 def test_acceptance_is_what_was_seen() -> None:
     assert made(acceptance=0.8).acceptance.mean == pytest.approx(0.8, abs=0.05)
     assert made(acceptance=0.0).acceptance.mean < 0.02

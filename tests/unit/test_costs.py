@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.costs import CostTable, Point
+from outrider.costs import MOST_REDONE, CostTable, Point, RejectionCost
 
 SETTINGS = settings(derandomize=True, deadline=None)
 POINTS = st.lists(
@@ -149,6 +150,21 @@ def test_a_row_beyond_full_kernels_drifts_with_the_rest() -> None:
     assert table.seconds(5) == pytest.approx(2 * SAW[5], rel=0.15)
 
 
+def test_a_decode_of_far_more_rows_than_were_measured_is_known_from_then_on() -> None:
+    # A 1.1B on a Zen 3: 8 rows take 148 ms, and a row of 17 little more than half of one of 4.
+    quick = [(1, 0.037), (2, 0.066), (3, 0.087), (4, 0.077), (8, 0.148)]
+    table = CostTable(quick, is_rough=True)
+    before = table.seconds(8)
+    assert table.seconds(17) > 0.30
+    table.note(17, 0.266, [(17, 400.0)])
+    table.note(60, 0.939, [(60, 400.0)])
+    assert table.seconds(17) == pytest.approx(0.266, rel=0.01)
+    assert table.seconds(32) == pytest.approx(0.5, rel=0.1)
+    assert table.seconds(60) == pytest.approx(0.939, rel=0.01)
+    assert table.seconds(8) == pytest.approx(before, rel=0.01)
+    assert [each.rows for each in table.points] == [1, 2, 3, 4, 8, 17, 60]
+
+
 def test_rough_costs_are_known_after_a_few_decodes_in_service() -> None:
     rough = CostTable([(1, 0.02), (4, 0.09), (8, 0.1)], is_rough=True)
     for _ in range(3):
@@ -260,3 +276,55 @@ def test_a_slope_that_was_not_measured_is_learned_from_a_few_long_texts() -> Non
     assert after(table, 1, LONG) == pytest.approx(true_seconds(1, LONG), rel=0.1)
     assert after(table, 1, SHORT) == pytest.approx(true_seconds(1, SHORT), rel=0.2)
     assert after(table, 4, LONG) > 1.2 * after(table, 1, LONG), "more rows attend to more"
+
+
+def a_second(rows: int) -> float:
+    """Return what a decode takes where each row takes a second."""
+    return float(rows)
+
+
+def test_a_round_costs_a_checkpoint_and_what_is_decoded_again_after_a_rejection() -> None:
+    price = RejectionCost(checkpoint_seconds=0.5, restore_seconds=0.25)
+    assert price.seconds(0, 0.5, a_second) == 0.0
+    assert price.seconds(2, 1.0, a_second) == 0.5
+    # Every round is rejected at once: the token before the draft is decoded again, then two, up to
+    # eight, from one checkpoint; the ninth time there are nine, in a decode of their own.
+    in_a_row = sum(range(MOST_REDONE + 1)) + MOST_REDONE + 1
+    expected = (in_a_row + 2 * 0.5) / (MOST_REDONE + 1) + 0.25
+    assert price.seconds(2, 0.0, a_second) == pytest.approx(expected)
+    assert RejectionCost().seconds(8, 0.5, a_second) == 0.0
+
+
+def test_what_is_taken_back_at_no_cost_costs_nothing() -> None:
+    price = RejectionCost(checkpoint_seconds=0.5, restore_seconds=0.25, free_count=2)
+    assert price.seconds(2, 0.0, a_second) == 0.0
+    # Of three tokens the last two can be taken back; a first one that stands is enough.
+    assert price.seconds(3, 0.5, a_second) > price.seconds(3, 0.9, a_second) > 0.5
+    assert price.redone_count(3, 0) == 1
+    assert price.redone_count(3, 1) == price.redone_count(2, 0) == 0
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("drafted", [1, 3, 8])
+def test_the_price_of_rejections_is_that_of_a_long_run_of_rounds(
+    acceptance: float, drafted: int
+) -> None:
+    price = RejectionCost(checkpoint_seconds=0.5, restore_seconds=0.25)
+    dice, spent, again, is_new = random.Random(1), 0.0, 0, True
+    rounds = 40_000
+    for _ in range(rounds):
+        if again > MOST_REDONE:
+            spent, again, is_new = spent + again, 0, True
+        spent += again + (price.checkpoint_seconds if is_new else 0.0)
+        accepted = next((k for k in range(drafted) if dice.random() >= acceptance), drafted)
+        is_new = accepted == drafted
+        again = 0 if is_new else again + accepted + 1
+        spent += 0.0 if is_new else price.restore_seconds
+    assert price.seconds(drafted, acceptance, a_second) == pytest.approx(spent / rounds, rel=0.1)
+
+
+def test_a_disturbed_first_decode_of_many_rows_forbids_no_others() -> None:
+    table = CostTable([(1, 0.037), (2, 0.066), (4, 0.077), (8, 0.148)])
+    usual = table.in_proportion(17)
+    table.note(17, 60.0)
+    assert table.seconds(17) < 3.1 * usual

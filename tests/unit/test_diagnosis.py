@@ -25,6 +25,7 @@ from outrider_cli.doctor.checks import (
     judge_openmp,
     judge_pairing,
     judge_port,
+    judge_rollback,
     judge_sizes,
     judge_threads,
     judge_token,
@@ -224,6 +225,29 @@ def test_a_mismatch_names_the_rule_and_the_token():
     finding = judge_pairing("token 9 differs: target 'a', draft 'b'", "token text")
     assert finding.level is PROBLEM and finding.remedy
     assert "(rule: token text): token 9 differs: target 'a', draft 'b'" in finding.message
+
+
+def test_a_draft_that_translates_is_a_note_with_what_is_shared():
+    finding = judge_pairing("token 9 differs", "token text", "has 3 of 5 tokens", 0.5)
+    assert finding.level is NOTE and "--same-vocabulary" in finding.remedy
+    assert finding.message.endswith("has 3 of 5 tokens; on a sample of text they are 50%")
+
+
+def test_what_a_draft_may_be_expected_to_do_is_shown_before_it_is_deployed():
+    finding = judge_pairing("token 9 differs", "token text", "has 3 of 5", 0.5, "string", 0.41)
+    assert finding.message.endswith(
+        "on a sample of text they are 50%, so it translates at string level; "
+        "the draft is right in 41% of a sample"
+    )
+    assert judge_pairing(acceptance=0.64, mass=1.0, level="native").message == (
+        "the draft and the target share a vocabulary; the draft is right in 64% of a sample"
+    )
+
+
+def test_a_target_that_cannot_be_rolled_back_is_a_note():
+    assert judge_rollback("none", 0, 0.0).remedy
+    finding = judge_rollback("checkpoints", 0, 2.0)
+    assert finding.level is OK and finding.message.startswith("checkpoints: a draft costs a check")
 
 
 def test_a_smaller_context_of_the_draft_is_a_note():

@@ -20,7 +20,7 @@ TEXT = [1, 2, 3]
 def drafted(*tokens: list[tuple[int, float]], split: float = 0.05) -> tuple[RunnerUps, list[int]]:
     """Return a line of tokens, each with its chance and those of its runner-ups."""
     lines, line = RunnerUps(split_chance=split), list(TEXT)
-    lines.start_over(len(TEXT))
+    lines.start_over(TEXT)
     for chances in tokens:
         line.append(chances[0][0])
         lines.note(line, chances)
@@ -102,9 +102,18 @@ def test_a_token_that_comes_too_late_for_its_line_changes_nothing() -> None:
     lines, _ = drafted(CLOSE)
     branch = lines.take(9)
     assert branch is not None
-    lines.start_over(5)
+    lines.start_over([*TEXT, 4, 5])
     lines.extend(branch, 30, 200, [(30, 0.6)])
     assert lines.take_unsent() == []
+
+
+def test_a_text_that_differs_before_the_base_continues_with_no_line() -> None:
+    lines, _ = drafted(CLOSE)
+    assert lines.take(9) is not None
+    assert lines.adopt([1, 9, 3, 21]) is None
+    assert lines.adopt([1, 9]) is None
+    found = lines.adopt([*TEXT, 21])
+    assert found is not None and found.token_ids == [*TEXT, 21]
 
 
 def test_what_is_sent_is_sent_once_and_in_bounds() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outrider.errors import VocabularyMismatch
-from outrider.handshake import check_names, check_vocabularies, digest
+from outrider.handshake import check_names, check_rollback, check_vocabularies, digest
 from outrider.v1 import common_pb2 as common
 
 NAMES = [b"<s>", b"</s>", b"<pad>", b"?", b"!", b"the", b" cat", b"\xff", b"sat"]
@@ -117,3 +117,10 @@ def test_a_digest_follows_every_name_and_where_it_ends() -> None:
     assert digest([b"ab", b"c"]) != digest([b"a", b"bc"])
     assert digest(NAMES) != digest(NAMES[:-1])
     assert digest([b"", b"a"]) != digest([b"a", b""])
+
+
+def test_a_model_that_cannot_be_rolled_back_is_refused_by_name() -> None:
+    model = common.GetModelResponse(rollback_capability=common.ROLLBACK_CAPABILITY_NONE)
+    with pytest.raises(VocabularyMismatch, match="the draft's memory cannot be rolled back"):
+        check_rollback("draft", model)
+    check_rollback("target", common.GetModelResponse())

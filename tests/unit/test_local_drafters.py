@@ -24,6 +24,7 @@ from tests.support.thorough import THOROUGH
 
 GPU = CostTable([(1, 0.0300), (64, 0.0552)])
 CPU = CostTable([(1, 0.022), (2, 0.034), (4, 0.056), (8, 0.080), (16, 0.130), (64, 0.450)])
+ROWS_FREE = CostTable([(1, 0.0300), (64, 0.0300)])
 VOCABULARY = 32_000
 
 
@@ -168,6 +169,13 @@ def test_prose_is_not_written_later(costs: CostTable, round_trip: float, predict
     plain = written(prompt, text, {}, costs, round_trip=round_trip)
     beside = written(prompt, text, sources(expected), costs, round_trip=round_trip)
     assert beside.seconds < plain.seconds / 0.97
+
+
+def test_no_round_is_long_enough_for_other_kernels_unless_that_is_asked_for() -> None:
+    prompt, text, _ = rewritten(random.Random(5))
+    known = written(prompt, text, sources(text), ROWS_FREE)
+    assert max(known.counts.drafted_by_round) == 59
+    assert Speculation(n_max=64).local_n_max == 64
 
 
 def test_a_source_that_lies_is_found_out() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.core.actions import Commit
 from orchestrator.core.estimates import Mean, OwnDraftEstimates, PairEstimates, ServiceTime
+from orchestrator.core.forecast import plain
 from orchestrator.core.generation import Generation
 from orchestrator.core.policies import control
 from outrider.costs import CostTable
@@ -160,6 +161,52 @@ def test_sessions_side_by_side_all_use_it():
     for world, result in zip(worlds, run_together(engine, worlds), strict=True):
         assert result.text == alone(world.language, 200)
         assert result.counts.accepted > 60
+
+
+FULL_KERNELS = CostTable([(1, 0.028), (2, 0.05), (4, 0.069), (8, 0.135), (16, 0.231)])
+
+
+def test_where_full_kernels_leave_no_room_sessions_that_begin_together_lose_little():
+    its = models(own_acceptance=0.6, costs=FULL_KERNELS)
+
+    def seconds(speculation: Speculation) -> float:
+        engine, known = SharedEngine(its.costs), known_estimates(its)
+        known.generation_count = 4
+        worlds = [
+            Simulation(
+                its, speculation, tokens=64, seed=i, estimates=known, engine=engine, has_draft=False
+            )
+            for i in range(4)
+        ]
+        return max(result.seconds for result in run_together(engine, worlds))
+
+    assert seconds(Speculation()) < 1.05 * seconds(Speculation(enabled=False))
+
+
+def test_the_forecast_follows_who_else_is_there():
+    known = known_estimates(models(costs=FULL_KERNELS))
+    known.continues = True
+    its = control(Speculation(), Rule.MATCH, known, 1.0)
+    assert its.forecast.own_length > 0
+    known.generation_count = 4
+    assert its.forecast.own_length == 0
+    known.generation_count = 1
+    assert its.forecast.own_length > 0
+
+
+def test_probes_of_many_sessions_are_short():
+    known = known_estimates(models())
+    known.continues = True
+    known.own_draft.unused_rounds = 1000
+    orders = []
+    for known.generation_count in (1, 2, 4):
+        its = control(Speculation(), Rule.MATCH, known, 1.0)
+        its._forecast = plain(its._conditions())
+        its._forecast_sessions = known.sessions_together
+        its.note_unread(0, 1000)
+        orders.append(its.own_draft)
+    assert [order.is_probe for order in orders] == [True] * 3
+    assert [order.count for order in orders] == [3, 1, 1]
 
 
 def test_whatever_goes_wrong_the_text_is_the_targets():

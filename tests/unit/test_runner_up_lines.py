@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from orchestrator.core.draft_line import ReceivedLine
 from outrider.messages import Frame, RunnerUp
 
@@ -183,3 +185,44 @@ def test_of_any_lines_in_any_pieces_the_text_goes_on_with_one_that_it_agrees_wit
             assert left == [], seed
         else:
             assert text + left in agreeing, seed
+
+
+# --- for a tree ---
+
+
+def forks(line: ReceivedLine, length: int) -> list[tuple[list[int], int]]:
+    return [(list(each.line.token_ids), each.fork) for each in line.forks_after(length)]
+
+
+def test_runner_up_lines_after_the_text_are_whole_paths_from_it() -> None:
+    pieces = [fork(1, 0, 5, 21, 22), fork(2, 1, 6, 31), fork(3, 0, 4, 41)]
+    line = received(frame(3, 10, 11, 12, 13, runner_ups=pieces))
+    assert forks(line, 3) == [([10, 11, 21, 22], 2), ([10, 11, 21, 31], 3), ([10, 41], 1)]
+    assert [list(each.line.confidences) for each in line.forks_after(3)][1] == [10, 11, 21, 31]
+    assert forks(line, 4) == [([11, 21, 22], 1), ([11, 21, 31], 2), ([41], 0)]
+
+
+def test_what_leaves_the_line_before_the_text_ends_is_no_branch() -> None:
+    line = received(frame(3, 10, 11, 12, runner_ups=[fork(1, 0, 3, 20, 21), fork(2, 1, 4, 30)]))
+    assert len(forks(line, 3)) == 2
+    text = [*TEXT, 10]
+    line.compare(text)
+    assert forks(line, 4) == []
+
+
+def test_no_path_leads_over_a_gap() -> None:
+    late = fork(1, 0, 4, 22, position=5)  # its first piece was lost: it is no line
+    assert forks(received(frame(3, 10, 11, runner_ups=[late])), 3) == []
+    pieces = [fork(1, 0, 4, 21), fork(1, 0, 4, 23, position=7), fork(2, 1, 8, 31)]
+    line = received(frame(3, 10, 11, runner_ups=pieces))
+    assert forks(line, 3) == []
+    assert forks(received(frame(3, 10), frame(6, 13, runner_ups=[fork(1, 0, 6, 20)])), 3) == []
+
+
+def test_a_runner_up_has_its_share_of_what_the_lines_before_leave() -> None:
+    # The line's token has 102 of 255, the second choice 76 and the third 38.
+    pieces = [fork(1, 0, 3, 76), fork(2, 0, 3, 38)]
+    shares = [each.share for each in received(frame(3, 102, runner_ups=pieces)).forks_after(3)]
+    assert shares == pytest.approx([76 / (255 - 102), 38 / (255 - 102 - 76)])
+    sure = received(frame(3, 255, runner_ups=[fork(1, 0, 3, 200)])).forks_after(3)
+    assert [each.share for each in sure] == [1.0]

@@ -69,6 +69,24 @@ def test_a_session_without_jobs_is_not_busy() -> None:
     assert (some.busy_sessions, some.has_active, some.first_submit_time()) == (set(), False, None)
 
 
+def test_prompts_that_begin_together_are_gathered_for_a_small_part_of_their_reading() -> None:
+    some = scheduler()
+    run(some, A, 0, 1.0, range(100))
+    reading = COST.in_proportion(100)
+    assert 1.0 < some.decode_time(1.0) < 1.0 + 0.03 * reading
+    run(some, B, 1, 1.001, range(100))
+    assert some.decode_time(1.001) <= 1.02, "the first one is not kept longer for each that comes"
+    run(some, C, 2, 1.002)
+    assert some.decode_time(1.002) <= 1.002, "who generates is not kept for prompts"
+
+
+def test_a_long_prompt_that_is_being_read_waits_for_nobody() -> None:
+    some = scheduler()
+    run(some, A, 0, 1.0, range(5000))
+    assert 1.0 < some.decode_time(1.0) < 1.05
+    assert some.decode_time(1.5) <= 1.5
+
+
 def test_what_was_just_answered_is_waited_for_as_long_as_it_usually_takes() -> None:
     some = scheduler()
     now = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from outrider.engine.model import Chunk, Model, NoRoom, Row
+from outrider.engine.model import Chunk, Model, NoRoom, Rollback, Row
 from outrider.sampling import GREEDY, SamplingParameters
 from tests.support.toy import BOS, EOS, NEVER, PAD, Misused, ToyModel, generate_alone
 
@@ -150,13 +150,15 @@ def test_a_prefix_that_is_not_held_cannot_be_kept_or_copied(
         model.copy_prefix(sequence, 1, token_count)
 
 
-def test_memory_that_cannot_be_cut_can_be_emptied() -> None:
-    model = ToyModel(can_truncate=False)
+def test_memory_that_cannot_be_cut_goes_back_to_a_checkpoint() -> None:
+    model = ToyModel(rollback=Rollback.CHECKPOINTS)
     model.decode([Chunk(0, 0, [5, 6], 0)])
-    with pytest.raises(Misused, match="cut"):
-        model.truncate(0, 1)
-    model.truncate(0, 0)
+    assert model.truncate(0, 1) == 0
     assert model.held(0) == ()
+    model.decode([Chunk(0, 0, [5, 6], 0)])
+    model.decode([Chunk(0, 2, [7, 8, 9], 3)])
+    assert model.truncate(0, 4) == 2
+    assert model.held(0) == (5, 6)
 
 
 def test_no_room_for_a_merged_batch_holds_nothing_of_it() -> None:

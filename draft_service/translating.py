@@ -1,0 +1,81 @@
+"""Drafts a session's line in the target's ids with a model that has other ones."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Protocol
+
+from outrider.engine.guesser import Guess, Guesser
+from outrider.engine.job import Step
+from outrider.engine.model import Row
+from outrider.engine.string_guesser import MOST_OPEN, StringGuesser
+from outrider.translation import Reader
+
+
+class Cache(Protocol):
+    """What it looks at of a `Lease`."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the session can hold."""
+
+    def reconcile(self, wanted: list[int], row_count: int) -> list[int]:
+        """Cut the session to what it shares with a text; return what is left to decode of it."""
+
+
+Asking = Generator[Step, list[Row], list[Guess]]
+
+
+class Translator(Protocol):
+    """Between a line of the target's ids and a model that reads its own."""
+
+    def own_text(self, line: Sequence[int], base: int) -> list[int]:
+        """Return a line that started over at `base` in the draft's ids."""
+
+    def ask(self, lease: Cache, line: Sequence[int], base: int, rivals: int) -> Asking:
+        """Return the model's guess of the next token; none where there is none, or no room."""
+
+
+class TokenTranslator:
+    """At token level: each token of the draft's is one of the target's."""
+
+    def __init__(self, guess: Guesser, reader: Reader) -> None:
+        self._guess = guess
+        self._reader = reader
+
+    def own_text(self, line: Sequence[int], base: int) -> list[int]:
+        """Return a line in the draft's ids."""
+        return self._reader.read(line, base)
+
+    def ask(self, lease: Cache, line: Sequence[int], base: int, rivals: int) -> Asking:
+        """Return the model's guess."""
+        own = self.own_text(line, base)
+        if not 0 < len(own) <= lease.capacity:
+            return []
+        rows = yield Step(lease.reconcile(own, 1), 1)
+        guess = self._guess(rows[0], base, line, rivals)
+        return [] if guess.doubtful else [guess]
+
+
+class StringTranslator:
+    """At string level: the draft writes on until a token of the target's is settled."""
+
+    def __init__(self, guesser: StringGuesser) -> None:
+        self._guesser = guesser
+
+    def own_text(self, line: Sequence[int], base: int) -> list[int]:
+        """Return a line in the draft's ids, and what it wrote beyond it."""
+        return self._guesser.text(line, base)
+
+    def ask(self, lease: Cache, line: Sequence[int], base: int, rivals: int) -> Asking:
+        """Return the next settled token; its rivals are not known."""
+        guesser = self._guesser
+        for _ in range(MOST_OPEN):
+            own = guesser.text(line, base)
+            if guess := guesser.settled():
+                return [guess]
+            if guesser.is_over or not 0 < len(own) <= lease.capacity:
+                break
+            rows = yield Step(lease.reconcile(own, 1), 1)
+            guesser.write(rows[0], line)
+        return []

@@ -1,0 +1,234 @@
+"""How a sequence of each kind of memory is cut back, and which checkpoints that takes. Pure.
+
+llama.cpp cuts some kinds of memory never, some only within the newest decode, and some without a
+word although what the next token looks at is gone. Nothing that is not right reaches it from here:
+what cannot be cut is restored from a checkpoint, and then holds fewer tokens than was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from outrider.costs import MOST_REDONE
+from outrider.engine.model import Chunk, Rollback
+
+MOST_CHECKPOINTS = 4
+"""Of one sequence."""
+
+MOST_BYTES = 1 << 30
+"""Of all checkpoints of a model, beside the newest of each sequence, which may be needed next."""
+
+_TOKENS_BETWEEN = 256
+"""Tokens that are read or written until a checkpoint is made although nothing can be rejected."""
+
+
+class Memory(Protocol):
+    """What llama.cpp offers for the sequences of a context."""
+
+    def cut(self, sequence: int, token_count: int) -> bool:
+        """Remove the tokens from `token_count` on; return whether llama.cpp did. 0 always works."""
+        ...
+
+    def first_position(self, sequence: int) -> int:
+        """Return the first position that every part of the memory has; -1 where it is empty."""
+        ...
+
+    def save(self, sequence: int) -> Any:
+        """Return a copy of what a cut cannot bring back: bytes that have a length."""
+        ...
+
+    def restore(self, sequence: int, saved: Any) -> bool:
+        """Put a copy in place of what is there; return whether llama.cpp took it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A copy of a sequence's state after its first `token_count` tokens."""
+
+    token_count: int
+    saved: Any
+
+
+def certain_count(chunk: Chunk) -> int:
+    """Return how many tokens of the sequence no answer to this chunk's rows takes back."""
+    if chunk.certain is not None:
+        return chunk.certain
+    return chunk.position + len(chunk.token_ids) - max(0, chunk.row_count - 1)
+
+
+class RollbackMemory:
+    """The sequences of one context: what they hold, and how they come to hold less.
+
+    `held` are the tokens of each sequence. `window` is that of sliding attention, 0 without;
+    `reach` are the tokens that WINDOW memory can always take back.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        kind: Rollback,
+        sequence_count: int,
+        window: int = 0,
+        reach: int = 0,
+        snapshot_count: int = 0,
+    ) -> None:
+        self.kind = kind
+        self.held = [0] * sequence_count
+        self._memory = memory
+        self._window = window
+        self._reach = reach
+        self._snapshots = snapshot_count
+        self._last_rows = [0] * sequence_count  # of the newest decode; 0 once that was cut
+        # Of each sequence, by rising tokens; none of more than it holds.
+        self._checkpoints: list[list[Checkpoint]] = [[] for _ in range(sequence_count)]
+        self._between = max(_TOKENS_BETWEEN, window)
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether checkpoints help: not where every cut works, nor where no state can be saved."""
+        return self.kind in (Rollback.WINDOW, Rollback.SNAPSHOTS, Rollback.CHECKPOINTS)
+
+    @property
+    def cuts_freely(self) -> bool:
+        """Whether rows that only pad a decode can be cut off after it."""
+        return self.kind in (Rollback.FULL, Rollback.WINDOW)
+
+    def checkpoint_counts(self, sequence: int) -> list[int]:
+        """Return the tokens of a sequence's checkpoints, rising."""
+        return [each.token_count for each in self._checkpoints[sequence]]
+
+    # --- before and after a decode ---
+
+    def lead_count(self, chunk: Chunk) -> int:
+        """Return how many tokens of a chunk to decode first, with a checkpoint after them.
+
+        0 where none is needed between its tokens.
+        """
+        if not self._needs_checkpoint(chunk):
+            return 0
+        lead = certain_count(chunk) - 1 - chunk.position
+        return lead if lead > MOST_REDONE else 0
+
+    def prepare(self, chunk: Chunk) -> None:
+        """Make the checkpoint that the tokens of a chunk may need, right before its decode."""
+        newest = max([0, *self.checkpoint_counts(chunk.sequence)])
+        is_old = chunk.row_count > 0 and chunk.position - newest >= self._between
+        if self.keeps_checkpoints and (is_old or self._needs_checkpoint(chunk)):
+            self.checkpoint(chunk.sequence)
+
+    def _needs_checkpoint(self, chunk: Chunk) -> bool:
+        if not self.keeps_checkpoints:
+            return False
+        certain = certain_count(chunk)
+        count = len(chunk.token_ids)
+        depth = chunk.position + count - certain  # of the deepest cut that may follow
+        if depth <= self._reach_of(count):
+            return False
+        if chunk.position < certain:
+            return True
+        return certain > max([0, *self.checkpoint_counts(chunk.sequence)])
+
+    def _reach_of(self, row_count: int) -> int:
+        """Return how deep a decode of so many rows can be cut."""
+        if self.kind is Rollback.WINDOW:
+            return self._reach
+        # Deeper snapshots than the decode has rows are of an older one, and llama.cpp does not say.
+        return min(self._snapshots, row_count - 1) if self.kind is Rollback.SNAPSHOTS else 0
+
+    def note(self, sequence: int, token_count: int, row_count: int) -> None:
+        """Take note of a decode of so many rows, after which a sequence holds so many tokens."""
+        self.held[sequence] = token_count
+        self._last_rows[sequence] = row_count
+
+    # --- cutting ---
+
+    def truncate(self, sequence: int, token_count: int) -> int:
+        """Keep the first `token_count` tokens at most; return how many are held."""
+        if token_count >= self.held[sequence]:
+            return self.held[sequence]
+        is_legal = token_count > 0 and self._can_cut(sequence, token_count)
+        if is_legal and self._memory.cut(sequence, token_count):
+            self._keep(sequence, token_count)
+            return token_count
+        return self._restore(sequence, token_count)
+
+    def _can_cut(self, sequence: int, token_count: int) -> bool:
+        depth = self.held[sequence] - token_count
+        if self.cuts_freely:
+            needed = max(0, token_count - self._window + 1) if self._window else 0
+            return 0 <= self._memory.first_position(sequence) <= needed
+        return depth <= self._reach_of(self._last_rows[sequence])
+
+    def _restore(self, sequence: int, token_count: int) -> int:
+        """Go back to the newest checkpoint of at most so many tokens, or to nothing."""
+        while fitting := [c for c in self._checkpoints[sequence] if c.token_count <= token_count]:
+            newest = fitting[-1]
+            is_back = self._memory.restore(sequence, newest.saved)
+            if is_back and self._memory.cut(sequence, newest.token_count):
+                self._keep(sequence, newest.token_count)
+                return newest.token_count
+            self._checkpoints[sequence].remove(newest)
+        self.clear(sequence)
+        return 0
+
+    def _keep(self, sequence: int, token_count: int) -> None:
+        self.held[sequence] = token_count
+        self._last_rows[sequence] = 0
+        kept = [c for c in self._checkpoints[sequence] if c.token_count <= token_count]
+        self._checkpoints[sequence] = kept
+
+    def clear(self, sequence: int) -> None:
+        """Empty a sequence."""
+        self._memory.cut(sequence, 0)
+        self._keep(sequence, 0)
+
+    # --- checkpoints ---
+
+    def checkpoint(self, sequence: int) -> None:
+        """Remember what a sequence holds, unless that is nothing or remembered already."""
+        held, kept = self.held[sequence], self._checkpoints[sequence]
+        if not self.keeps_checkpoints or not held or held in self.checkpoint_counts(sequence):
+            return
+        kept.append(Checkpoint(held, self._memory.save(sequence)))
+        if len(kept) > MOST_CHECKPOINTS:
+            del kept[_least_missed([each.token_count for each in kept])]
+        while self._byte_count() > MOST_BYTES:
+            del max(self._checkpoints, key=len)[0]
+
+    def _byte_count(self) -> int:
+        """Return the bytes of all checkpoints that may be dropped."""
+        return sum(len(each.saved) for kept in self._checkpoints for each in kept[:-1])
+
+    # --- moving ---
+
+    def note_copy(self, source: int, destination: int) -> None:
+        """Take note that a sequence was made to hold all that another one does."""
+        self.held[destination] = self.held[source]
+        self._last_rows[destination] = 0
+        self._checkpoints[destination] = list(self._checkpoints[source])
+
+    def note_exchange(self, first: int, second: int) -> None:
+        """Take note that two sequences were given what the other one held."""
+        held, kept = self.held, self._checkpoints
+        held[first], held[second] = held[second], held[first]
+        kept[first], kept[second] = kept[second], kept[first]
+        self._last_rows[first] = self._last_rows[second] = 0
+
+    def drop_incomplete(self, sequence: int) -> int:
+        """Empty a sequence that has not every cell which its next token looks at.
+
+        Called after what moves cells; returns the tokens that are held.
+        """
+        held = self.held[sequence]
+        if held and self.cuts_freely and not self._can_cut(sequence, held):
+            self.clear(sequence)
+        return self.held[sequence]
+
+
+def _least_missed(counts: Sequence[int]) -> int:
+    """Return which checkpoint to drop: the one between neighbours that are nearest together."""
+    gaps = [counts[i + 1] - counts[i - 1] for i in range(1, len(counts) - 1)]
+    return 1 + min(range(len(gaps)), key=lambda i: (gaps[i], i)) if gaps else 0

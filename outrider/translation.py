@@ -1,0 +1,262 @@
+"""Translates between the tokens of a draft and of a target that have other vocabularies. Pure.
+
+Source of the two methods: Timor et al. 2502.05202. Token-level intersection restricts the draft's
+distribution to the tokens whose texts the target has too; at string level the draft's text is
+encoded with the target's tokens. Either way what a draft sends is in ids of the target, and is a
+guess like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.distribution import Distribution
+from outrider.text_encoder import TextEncoder
+
+ABSENT = -1
+"""Stands in arrays of ids for a token that the other vocabulary does not have."""
+
+LEAST_SHARE = 0.9
+"""The share of the draft's probability mass, and of the tokens of a text in the target's encoding,
+that shared tokens must have for the token level. Where the target has longer tokens than the
+draft, the string level had 1.2 to 2 times as many accepted (benchmarks/other_vocabularies.py).
+"""
+
+_LONGEST_RUN = 256
+"""Bytes that are encoded together at most; in a longer run without a break one is made."""
+
+_BYTE_NAME = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
+_BYTE_PAIR_ENCODING = 2  # llama.cpp's number of the vocabulary type
+
+
+class Level(Enum):
+    """At which level a draft's tokens are translated."""
+
+    TOKENS = "token level"
+    STRINGS = "string level"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenTable:
+    """A vocabulary as the other side knows it. Special ids that it lacks are None."""
+
+    texts: Sequence[bytes]
+    """What each token adds to a text; special tokens add nothing."""
+    names: Sequence[bytes]
+    type: int  # llama.cpp's number
+    bos: int | None = None
+    eos: int | None = None
+    eot: int | None = None
+    adds_bos: bool = False
+    end_token_ids: tuple[int, ...] = ()
+
+    @property
+    def byte_token_ids(self) -> list[int]:
+        """The tokens that stand for a byte where no other does."""
+        return [i for i, name in enumerate(self.names) if _BYTE_NAME.fullmatch(name)]
+
+    def encoder(self) -> TextEncoder:
+        """Return what encodes text with these tokens."""
+        return TextEncoder(self.texts, self.byte_token_ids, self.type == _BYTE_PAIR_ENCODING)
+
+
+class Translation:
+    """Which tokens of a draft are which of a target.
+
+    Tokens are the same where they add the same bytes to a text. Special tokens are where they have
+    the same role (BOS, EOS, EOT) or, without a role, the same name.
+    """
+
+    def __init__(self, draft: TokenTable, target: TokenTable) -> None:
+        self.draft = draft
+        self.target = target
+        self.draft_encoder = draft.encoder()
+        self.to_target = _counterparts(draft, target)
+        """Of each of the draft's ids the target's, or ABSENT: int32[draft vocabulary]."""
+        self.to_draft = np.full(len(target.texts), ABSENT, np.int32)
+        """Of each of the target's ids the draft's, or ABSENT: int32[target vocabulary]."""
+        shared = np.flatnonzero(self.to_target != ABSENT)
+        # The last one that is written stays: that of the lowest id, and no byte token.
+        bytes_last = np.isin(shared, draft.byte_token_ids)
+        order = np.lexsort((-shared, ~bytes_last))
+        self.to_draft[self.to_target[shared[order]]] = shared[order]
+        self._is_absent = self.to_target == ABSENT
+        # Of a logit, for each token of the draft: a third of the time of a mask.
+        self._most = np.where(self._is_absent, np.float32(-np.inf), np.float32(np.inf))
+        self._merges = len(shared) != np.count_nonzero(self.to_draft != ABSENT)
+        self.shared_count = len(shared)
+        """Tokens of the draft that the target has too."""
+
+    @cached_property
+    def target_encoder(self) -> TextEncoder:
+        """What encodes text with the target's tokens."""
+        return self.target.encoder()
+
+    @cached_property
+    def end_token_ids(self) -> frozenset[int]:
+        """The target's ids that end a text for either of the two."""
+        its = [int(self.to_target[i]) for i in self.draft.end_token_ids]
+        return frozenset({*self.target.end_token_ids, *its} - {ABSENT})
+
+    @cached_property
+    def noise_ids(self) -> NDArray[np.int32]:
+        """What keys the noise of the draft's tokens at string level: int32[draft vocabulary].
+
+        The target's ids, where it has the token, and others beyond its vocabulary; all distinct.
+        """
+        ids = np.arange(len(self.draft.texts), dtype=np.int32)
+        back = self.to_draft[np.maximum(self.to_target, 0)]
+        is_shared = ~self._is_absent & (back == ids)
+        return np.where(is_shared, self.to_target, ids + np.int32(len(self.target.texts)))
+
+    def restricted(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the draft's row of logits with nothing left of tokens that the target lacks."""
+        return np.minimum(row, self._most[: len(row)])
+
+    def in_target(self, distribution: Distribution) -> Distribution:
+        """Return a distribution of the draft's ids as one of the target's.
+
+        Q'(t) = Q(all tokens that are t) / Q(all that the target has); what it lacks is left out.
+        Raises ValueError where nothing is left.
+        """
+        ids = self.to_target[distribution.token_ids]
+        is_shared = ids != ABSENT
+        ids, weights = ids[is_shared], distribution.weights[is_shared]
+        if not weights.any():
+            raise ValueError("the target has none of these tokens")
+        if self._merges:
+            sums = np.bincount(ids, weights)
+            ids = ids[np.sort(np.unique(ids, return_index=True)[1])]
+            weights = sums[ids]
+        return Distribution(ids, weights)
+
+    def shared_mass(self, probabilities: NDArray[np.float64]) -> float:
+        """Return the mass of shared tokens, of probabilities over the draft's ids."""
+        return float(probabilities[~self._is_absent[: len(probabilities)]].sum())
+
+    def covered_share(self, text: bytes) -> float:
+        """Return the share of a text's tokens, in the target's encoding, that the draft has."""
+        ids = self.target_encoder.encode(text)
+        return float(np.mean(self.to_draft[ids] != ABSENT)) if ids else 0.0
+
+    def reader(self, prompt_count: int = 0) -> Reader:
+        """Return what reads one session's texts, whose prompt has so many tokens."""
+        return Reader(self, prompt_count)
+
+
+def _counterparts(draft: TokenTable, target: TokenTable) -> NDArray[np.int32]:
+    encoder = target.encoder()
+    names = {name: i for i, name in enumerate(target.names) if name and not target.texts[i]}
+    roles = _roles(draft, target)
+    found = []
+    for token_id, text in enumerate(draft.texts):
+        if token_id in roles:
+            its = roles[token_id]
+        else:
+            its = encoder.id_of(text) if text else names.get(draft.names[token_id])
+        found.append(ABSENT if its is None else its)
+    return np.array(found, np.int32)
+
+
+def _roles(draft: TokenTable, target: TokenTable) -> dict[int, int | None]:
+    """Return what the draft's tokens with a role are; what ends a text ends it on either side."""
+    eos = target.eos if target.eos is not None else target.eot
+    eot = target.eot if target.eot is not None else target.eos
+    roles = ((draft.bos, target.bos), (draft.eot, eot), (draft.eos, eos))
+    return {its: other for its, other in roles if its is not None}
+
+
+class Reader:
+    """Reads one session's text in the draft's tokens.
+
+    The text up to the line's base is encoded anew, as the draft would meet it in a text of its own;
+    what the draft wrote after it stays in the tokens that it wrote. It is kept from one call to the
+    next, so that a text that grows costs what is new of it.
+    """
+
+    def __init__(self, translation: Translation, prompt_count: int) -> None:
+        self._translation = translation
+        self._prompt_count = prompt_count  # no token goes across the prompt's end
+        self._text: list[int] = []  # the last text, in the target's ids
+        self._ids: list[int] = []  # the same in the draft's
+        # Where encoding can begin again: tokens of the text and of the draft's before, rising.
+        self._breaks: list[tuple[int, int]] = [(0, 0)]
+
+    def read(self, line: Sequence[int], base: int) -> list[int]:
+        """Return a line of the target's ids, which started over at `base`, in the draft's."""
+        return self._read_text(list(line[:base])) + self.own_ids(line[base:])
+
+    def own_ids(self, token_ids: Sequence[int]) -> list[int]:
+        """Return tokens that the draft wrote; those that it does not have by their texts."""
+        translation, ids, run = self._translation, list[int](), b""
+        for token_id in token_ids:
+            own = int(translation.to_draft[token_id])
+            if own == ABSENT:
+                run += translation.target.texts[token_id]
+                continue
+            if run:
+                ids += translation.draft_encoder.encode(run)
+                run = b""
+            ids.append(own)
+        return ids + translation.draft_encoder.encode(run) if run else ids
+
+    def _read_text(self, text: list[int]) -> list[int]:
+        known = len(self._text)
+        if text[:known] != self._text:
+            pairs = zip(text, self._text, strict=False)
+            known = next((i for i, (new, old) in enumerate(pairs) if new != old), len(text))
+        if known == len(text) == len(self._text):
+            return self._ids
+        while self._breaks[-1][0] > known:
+            self._breaks.pop()
+        start, count = self._breaks[-1]
+        self._text, self._ids = text, self._ids[:count]
+        self._encode_from(start)
+        return self._ids
+
+    def _encode_from(self, start: int) -> None:
+        """Encode the text from a break on, and note where others are."""
+        its, texts = self._translation, self._translation.target.texts
+        encoder, ids, run = its.draft_encoder, self._ids, b""
+
+        def end_run(index: int) -> None:
+            nonlocal run
+            ids.extend(encoder.encode(run))
+            run = b""
+            if index > self._breaks[-1][0]:
+                self._breaks.append((index, len(ids)))
+
+        for index in range(start, len(self._text)):
+            token_id = self._text[index]
+            text = texts[token_id]
+            is_apart = run and not encoder.may_join(run, text)
+            if is_apart or not text or index == self._prompt_count or len(run) > _LONGEST_RUN:
+                end_run(index)
+            if not text:
+                ids.extend(self._special(index, token_id))
+                end_run(index + 1)
+            elif not index:
+                ids.extend(self._opening)
+            run += text
+        ids.extend(encoder.encode(run))
+
+    def _special(self, index: int, token_id: int) -> Sequence[int]:
+        """Return the draft's token for a special one of the target's; nothing without any."""
+        its = self._translation
+        if not index and token_id == its.target.bos:
+            return self._opening
+        own = int(its.to_draft[token_id])
+        return [*(() if index else self._opening), *([own] if own != ABSENT else ())]
+
+    @property
+    def _opening(self) -> Sequence[int]:
+        """What the draft's texts begin with."""
+        draft = self._translation.draft
+        return [draft.bos] if draft.adds_bos and draft.bos is not None else []

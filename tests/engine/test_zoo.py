@@ -1,0 +1,166 @@
+"""A tiny model of each kind of architecture: what runs, and with which limits: docs/models.md.
+
+With `REWRITE_MODELS=1` the page is written anew.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, GGUFWriter
+
+from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_library import init_backend, ll
+from outrider.engine.llama_loading import LlamaConfig
+from outrider.engine.model import Chunk, ModelDescription, Rollback
+from tests.support import tiny_gguf
+from tests.support.tiny_architectures import (
+    ARCHITECTURES,
+    PLAIN,
+    RECURRENT,
+    write_architecture,
+)
+from tests.support.tiny_gguf import Shape, write_model
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+TOLERANCE = 0.2
+"""Of a logit; their standard deviation is 3. What docs/models.md says of rejections, with room."""
+
+WEIGHTS = [
+    *("BF16", "Q5_0", "Q5_1", "Q4_0", "Q4_1", "Q2_K", "Q3_K_M", "Q4_K_S", "Q4_K_M", "Q5_K_M"),
+    *("Q6_K", "IQ4_NL", "IQ4_XS", "TQ2_0"),
+]
+"""Those that `llama_model_quantize` makes without a table of what matters."""
+
+START = """# Models
+
+What runs, by architecture: a tiny model of each, with random weights, is loaded and rolled back by `tests/engine/test_zoo.py`,
+which writes this page; `tests/services/test_rollback_kinds.py` compares texts with and without drafts for each kind of memory. How a session comes to hold less is found out
+at load by trying, said by `GetModel` (`rollback_capability`), and decides what a rejected draft costs:
+
+| rollback | what it is | a rejected draft costs |
+|---|---|---|
+| full | attention over everything: sessions are cut to any length | nothing |
+| window | a sliding window with a cache of its own, which is small (`--swa-full`: as large as the others, and then rollback is full) | nothing; far back, beyond the window's cells, a session starts from its newest checkpoint |
+| snapshots | a recurrent state of which llama.cpp keeps the last few (`--snapshots N`, 4 by default) | nothing up to N tokens; more go back to a checkpoint |
+| checkpoints | a recurrent state that cannot be cut | a copy of the state before each draft; afterwards the accepted tokens are decoded again, with the next round's |
+
+Checkpoints: at most 4 for each session and 1 GiB together; one is made where a session goes idle. `exact` numerics, trees of draft tokens, runner-up lines and one
+pool of cells need full rollback. A recurrent session's cache is given to another only whole or from a checkpoint.
+
+What a rejection changes of the logits (standard deviation 3), against a fresh context that reads the same text: nothing, bit for bit, for one session alone and wherever `exact` runs (`tests/engine/test_memories.py`). Where several
+sessions share decodes, 250 random rounds of three differed on one x86 CPU at most by 0 (deepseek2, gpt2, phi3, qwen3, qwen3moe, qwen35, mamba, mamba2, rwkv7), .05 (gemma2, gemma3, qwen2, qwen2moe), .14 (falcon-h1, granite-hybrid,
+mixtral); gpt-oss, by 0 there, differed by .23 in 60 rounds with evictions and restarts; without a rejection kernels of other shapes do the same. The tests allow .3.
+
+A window's small cache: 64 sessions of 448 tokens on the tiny models, whose window is 24, take 82.6 MB in place of 88.0 with `--swa-full` (gemma2), 84.8 in place of 96.3 (gemma3), 82.9 in place of 88.3 (gpt-oss), weights and everything else included.
+Over four windows of text, a rejection costs no decode more in either (counted by `tests/engine/test_rollback.py`).
+
+Weights of every common type run, from F32 to IQ4_XS and TQ2_0, and so does a model in several files.
+
+| architecture | example | rollback | pool, trees | `exact` may run |
+|---|---|---|---|---|
+"""  # noqa: E501
+
+
+def load(path: Path, full_window: bool = False) -> LlamaModel:
+    return LlamaModel(
+        LlamaConfig(
+            path=path,
+            context=128,
+            sequence_count=2,
+            thread_count=1,
+            pad_multiple=1,
+            batch_rows=64,
+            full_window=full_window,
+        )
+    )
+
+
+def row_of(name: str, architecture: str, small: ModelDescription, full: ModelDescription) -> str:
+    pool = "yes" if any(each.is_pool for each in small.layouts) else "no"
+    exact = "yes" if small.rollback is Rollback.FULL else "no"
+    if exact == "no" and full.rollback is Rollback.FULL:
+        exact = "with a full window, which it implies"
+    return f"| {architecture} | {name} | {small.rollback.value} | {pool} | {exact} |\n"
+
+
+def check_rejection(model: LlamaModel, name: str) -> None:
+    """Reject drafts in the middle of a text, and read it at once: the logits agree."""
+    text = [3 + 7 * i % 290 for i in range(40)]
+    model.decode([Chunk(0, 0, text[:20], 1)])
+    held = 20
+    for end in range(22, 41, 2):
+        model.decode([Chunk(0, held, [*text[held:end], 5, 6, 7], 4)])
+        held = model.truncate(0, end)
+        assert held >= 20, name
+    last = model.decode([Chunk(0, held, [*text[held:], 9], 1)])[0][0].copy()
+    model.truncate(0, 0)
+    [[expected]] = model.decode([Chunk(0, 0, [*text, 9], 1)])
+    assert np.abs(last - expected).max() < TOLERANCE, name
+
+
+def test_every_kind_of_model_runs_and_the_page_says_with_which_limits(tmp_path: Path) -> None:
+    known = PLAIN | ARCHITECTURES | RECURRENT
+    rows = []
+    for name, (architecture, *_) in sorted(known.items()):
+        path = write_architecture(tmp_path / f"{name}.gguf", name)
+        model = load(path)
+        check_rejection(model, name)
+        small = model.describe()
+        model.close()
+        full = load(path, full_window=True)
+        rows.append(row_of(name, architecture, small, full.describe()))
+        full.close()
+    page = START + "".join(rows)
+    if os.environ.get("REWRITE_MODELS"):
+        PAGE.write_text(page, encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == page, "REWRITE_MODELS=1 writes it anew"
+
+
+@pytest.mark.parametrize("weights", ["F32", "F16", "Q8_0"])
+def test_every_type_of_weights_that_the_writer_has_runs(tmp_path: Path, weights: str) -> None:
+    path = write_model(tmp_path / "m.gguf", weight_type=GGMLQuantizationType[weights])
+    model = load(path)
+    check_rejection(model, weights)
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def unquantised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model in F32 whose widths are whole blocks of every type."""
+    shape = Shape(embedding=256, layers=2, heads=4, feed_forward=256)
+    path = tmp_path_factory.mktemp("zoo") / "f32.gguf"
+    return write_model(path, shape=shape, weight_type=GGMLQuantizationType.F32)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_every_common_type_of_weights_runs(tmp_path: Path, unquantised: Path, weights: str) -> None:
+    path = tmp_path / f"{weights}.gguf"
+    options = ll.llama_model_quantize_default_params()
+    options.nthread = 1
+    options.ftype = getattr(ll, f"LLAMA_FTYPE_MOSTLY_{weights}")
+    init_backend()
+    code = ll.llama_model_quantize(bytes(unquantised), bytes(path), ctypes.byref(options))
+    assert code == 0, weights
+    model = load(path)
+    check_rejection(model, weights)
+    assert model.describe().file_type.startswith(weights.split("_", maxsplit=1)[0]), (
+        model.describe().file_type
+    )
+    model.close()
+
+
+def test_a_model_in_several_files_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_parts = partial(GGUFWriter, split_max_tensors=12)
+    monkeypatch.setattr(tiny_gguf, "GGUFWriter", in_parts)
+    write_model(tmp_path / "m.gguf")
+    parts = sorted(tmp_path.glob("m-*.gguf"))
+    assert len(parts) > 2
+    model = load(parts[0])
+    check_rejection(model, "shards")
+    model.close()

@@ -1,0 +1,94 @@
+"""The controller where a rejected draft is expensive: a target that goes back to checkpoints."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from outrider.costs import CostTable, RejectionCost
+from outrider.speculation import Policy, Speculation
+from tests.support.simulation import Models, Result, Simulation, alone, known_estimates
+
+GPU = CostTable([(1, 0.0300), (64, 0.0300 + 0.0004 * 63)])
+CPU = CostTable([(1, 0.017), (2, 0.028), (4, 0.031), (8, 0.055), (16, 0.110), (32, 0.220)])
+TOKENS, SEEDS = 128, 3
+DEAR, CHEAP = RejectionCost(0.02, 0.02), RejectionCost(0.0005, 0.0005)
+
+
+def run(models: Models, speculation: Speculation | None = None) -> tuple[float, Sequence[Result]]:
+    """Return how much faster than the target alone a pair is once it is known, and its texts."""
+    estimates, results = known_estimates(models), []
+    for seed in range(SEEDS):
+        simulation = Simulation(
+            models, speculation or Speculation(), tokens=TOKENS, seed=seed, estimates=estimates
+        )
+        results.append(simulation.run())
+        assert results[-1].text == alone(simulation.language, TOKENS)
+    off = Speculation(enabled=False, n_max=0)
+    plain = Simulation(models, off, tokens=TOKENS, seed=0).run().seconds
+    return plain / statistics.median(each.seconds for each in results[1:]), results
+
+
+def drafted(results: Sequence[Result]) -> list[int]:
+    """Return the draft tokens of each round, of generations that know the pair."""
+    return [count for each in results[1:] for count in each.counts.drafted_by_round]
+
+
+@pytest.mark.parametrize("price", [CHEAP, DEAR], ids=["cheap", "dear"])
+@pytest.mark.parametrize(("acceptance", "free"), [(0.05, 0), (0.5, 0), (0.5, 4), (0.9, 0)])
+@pytest.mark.parametrize("costs", [GPU, CPU], ids=["gpu", "cpu"])
+def test_drafts_are_never_slower_than_the_target_alone(
+    costs: CostTable, acceptance: float, free: int, price: RejectionCost
+) -> None:
+    models = Models(
+        costs=costs,
+        draft_token=0.002,
+        acceptance=acceptance,
+        draft_round_trip=0.001,
+        overhead=0.001,
+        rejection=price._replace(free_count=free),
+    )
+    assert run(models)[0] > 0.97
+
+
+def test_less_is_drafted_the_dearer_a_rejection_is_and_nothing_where_it_does_not_pay() -> None:
+    models = Models(costs=GPU, draft_token=0.002, acceptance=0.7, draft_round_trip=0.001)
+    prices = [RejectionCost(), CHEAP, DEAR, RejectionCost(0.2, 0.2)]
+    speeds, counts = [], []
+    for price in prices:
+        faster, results = run(replace(models, rejection=price))
+        speeds.append(faster)
+        counts.append(sum(drafted(results)))
+    assert speeds == sorted(speeds, reverse=True) and speeds[1] > 1.5
+    assert counts[0] >= counts[1] > counts[2] > 10 * counts[3]
+
+
+def test_drafts_end_where_a_rejection_is_free_if_a_checkpoint_is_dear() -> None:
+    price = RejectionCost(0.05, 0.05, free_count=4)
+    models = Models(costs=GPU, draft_token=0.002, acceptance=0.8, draft_round_trip=0.001)
+    assert max(drafted(run(models)[1])) > 4
+    faster, results = run(replace(models, rejection=price))
+    assert faster > 1.2 and max(drafted(results)) <= 4
+    pinned = Speculation(policy=Policy.FIXED, n_max=8, run_ahead=False)
+    assert run(replace(models, rejection=price), pinned)[0] < faster
+
+
+def test_what_is_decoded_again_is_not_taken_for_the_price_of_rows() -> None:
+    models = Models(
+        costs=CPU,
+        draft_token=0.001,
+        acceptance=0.6,
+        draft_round_trip=0.001,
+        rejection=RejectionCost(0.004, 0.003),
+    )
+    estimates = known_estimates(models)
+    pinned = Speculation(policy=Policy.FIXED, n_max=3, run_ahead=False)
+    for seed in range(SEEDS):
+        Simulation(models, pinned, tokens=TOKENS, seed=seed, estimates=estimates).run()
+    for rows in (1, 4, 8):
+        assert estimates.costs.seconds(rows) == pytest.approx(CPU.seconds(rows), rel=0.1)
+    assert estimates.sharing.value == pytest.approx(1.0, abs=0.05)
+    assert estimates.overhead.value < 0.001
