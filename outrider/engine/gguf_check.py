@@ -331,6 +331,11 @@ def _check_heads(keys: _Keys) -> None:
         )
 
 
+_WKV_STEP = 64
+"""Values that llama.cpp's WKV kernels take at once where a CPU has AVX-512, fewer elsewhere. They read
+and write beyond the state where a head is not so many."""
+
+
 def _check_states(keys: _Keys) -> None:
     """Check what llama.cpp divides by, or asserts, of a recurrent state."""
     width = keys.integer("embedding_length", 2**31 - 1)
@@ -338,7 +343,7 @@ def _check_states(keys: _Keys) -> None:
         size = keys.integer("wkv.head_size", _MOST_STATE)
         shifts = keys.integer("token_shift_count", 2, 2)
         wanted = 2 if keys.architecture in ("rwkv6", "rwkv7") else shifts
-        if not size or width % size or not shifts or shifts != wanted:
+        if not size or size % _WKV_STEP or width % size or not shifts or shifts != wanted:
             raise _Damaged(f"its states have heads of {size} of {width}, {shifts} token shifts")
     if keys.has_any("ssm"):
         names = ("conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count")

@@ -134,11 +134,13 @@ def test_a_recurrent_model_is_no_damaged_one(tmp_path: Path, name: str) -> None:
     check_gguf(write_architecture(tmp_path / "m.gguf", name))
 
 
-@pytest.mark.parametrize("key", ["ssm.conv_kernel", "wkv.head_size"])
+@pytest.mark.parametrize(
+    ("key", "size"), [("ssm.conv_kernel", 0), ("wkv.head_size", 0), ("wkv.head_size", 32)]
+)
 def test_sizes_of_states_that_llama_cpp_cannot_compute_with_are_damage(
-    tmp_path: Path, key: str
+    tmp_path: Path, key: str, size: int
 ) -> None:
-    assert "states" in refusal(write(tmp_path / "m.gguf", number(key, 0)))
+    assert "states" in refusal(write(tmp_path / "m.gguf", number(key, size)))
 
 
 def test_a_large_vocabulary_takes_a_fraction_of_a_second(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def rwkv7_header(writer: GGUFWriter, layers: int) -> None:
     _common(writer, layers)
     writer.add_head_count(0)
     writer.add_layer_norm_eps(1e-5)
-    writer.add_wkv_head_size(HEAD)
+    writer.add_wkv_head_size(WIDTH)  # 64: no other size is safe on every CPU
     for rank in ("decay", "iclr", "value_residual_mix", "gate"):
         getattr(writer, f"add_{rank}_lora_rank")(RANK)
     writer.add_token_shift_count(2)
