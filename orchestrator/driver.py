@@ -416,12 +416,11 @@ class Driver:
             timings.prompt = waited
             return
         timings.plain += max(0.0, waited - decoded - spent.own_draft)
-        counts = [len(rows) for _, rows in answer.decodes]
         if each:
-            shares = map(self._generation.plain_share, counts)
+            shares = map(self._generation.plain_share, answer.row_counts)
             timings.plain += sum(e.decode * s for e, s in zip(each, shares, strict=True))
         else:
-            timings.plain += decoded * self._generation.plain_share(counts[0])
+            timings.plain += decoded * self._generation.plain_share(answer.drafted + 1)
         timings.plain_rounds += answer.decode_count
 
     def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:

@@ -18,7 +18,7 @@ from orchestrator.core.text import Piece, TextAssembler
 from orchestrator.timings import EngineSeconds, Timings
 from outrider import wire
 from outrider.drafters.prediction import PredictionSource
-from outrider.messages import Candidates, Rule
+from outrider.messages import Candidates, Origin, Rule
 from outrider.speculation import DRAFTERS, MODEL
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -68,29 +68,52 @@ def delta_of(
     """Return what a commit adds; tokens after a stop sequence are not part of it."""
     texts = plan.token_texts
     delta = messages.GenerationDelta()
-    for i, token_id in enumerate(event.token_ids):
+    for member, token_ids in _runs(event, plan, text.may_stop):
         if text.stopped_by:
             break
-        origin = wire.ORIGINS.write(event.origins[i])
-        delta.token_ids.append(token_id)
-        delta.origins.append(origin)
-        delta.pieces.extend(pieces_of(_shown(token_id, plan, text, origin)))
-        if event.logprobs:
-            delta.logprobs.append(logprob_of(event.logprobs[i], texts))
+        origin = wire.ORIGINS.write(member)
+        delta.token_ids.extend(token_ids)
+        delta.origins.extend([origin] * len(token_ids))
+        delta.pieces.extend(pieces_of(_shown(token_ids, plan, text, origin)))
+    for logprob in event.logprobs[: len(delta.token_ids)]:
+        delta.logprobs.append(logprob_of(logprob, texts))
     return delta
 
 
+def _runs(event: Commit, plan: Plan, may_stop: bool) -> Iterator[tuple[Origin, list[int]]]:
+    """Yield the tokens of a commit that are shown at once: those of one origin in a row.
+
+    Control tokens and the end come by themselves, and so does each token where the text may stop
+    at any.
+    """
+    run: list[int] = []
+    last = Origin.PLAIN  # of the run
+    for token_id, origin in zip(event.token_ids, event.origins, strict=True):
+        is_single = may_stop or token_id in plan.end_token_ids or token_id in plan.control_names
+        if run and (is_single or origin is not last):
+            yield last, run
+            run = []
+        last = origin
+        if is_single:
+            yield origin, [token_id]
+        else:
+            run.append(token_id)
+    if run:
+        yield last, run
+
+
 def _shown(
-    token_id: int,
+    token_ids: Sequence[int],
     plan: Plan,
     text: TextAssembler[messages.TokenOrigin],
     origin: messages.TokenOrigin,
 ) -> list[Piece[messages.TokenOrigin]]:
-    if token_id in plan.end_token_ids:
+    """Return what can be shown of a run of tokens."""
+    if token_ids[0] in plan.end_token_ids:
         return text.add(b"", origin)
-    if token_id in plan.control_names:
-        return text.add_control(plan.control_names[token_id], origin)
-    return text.add(plan.token_texts[token_id], origin)
+    if token_ids[0] in plan.control_names:
+        return text.add_control(plan.control_names[token_ids[0]], origin)
+    return text.add(b"".join([plan.token_texts[each] for each in token_ids]), origin)
 
 
 def pieces_of(pieces: Iterable[Piece[messages.TokenOrigin]]) -> list[messages.TextPiece]:

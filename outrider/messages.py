@@ -383,7 +383,7 @@ class Answer:
     @property
     def decodes(self) -> Sequence[tuple[OwnTokens, Rows]]:
         """What the target's own draft drafted for each decode, and the decode's rows."""
-        rows, counts = self.rows, self._row_counts
+        rows, counts = self.rows, self.row_counts
         own = self.own_drafts or [NO_OWN_TOKENS] * len(counts)
         ends = list(accumulate(counts))
         return [
@@ -392,7 +392,8 @@ class Answer:
         ]
 
     @property
-    def _row_counts(self) -> list[int]:
+    def row_counts(self) -> list[int]:
+        """The rows of each decode."""
         if not self.own_drafts:
             return [self.drafted + 1] + [1] * (len(self.rows) - self.drafted - 1)
         counts = [len(own.token_ids) + 1 for own in self.own_drafts]

@@ -23,6 +23,7 @@ from outrider.messages import Rule
 from outrider.speculation import MODEL, Policy, Speculation
 
 _LOOKAHEAD = 48
+_FADING = 0.95  # of what earlier rounds made and took, with each round
 _HOPELESS = 0.02
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
 _WORTHWHILE_TOGETHER = 1.3  # where generations take turns: not all share every decode after all
@@ -200,14 +201,16 @@ class Control(ABC):
         self._draft_seconds = 0.0
 
     def note_round(self, outcome: Outcome) -> None:
-        """Learn from a verified round."""
+        """Learn from a verified round, or from several without a draft."""
         estimates, again = self.estimates, self._taken_back
         rows = outcome.drafted + 1 + outcome.beside + again.count
         self._text_length = outcome.length
         if not outcome.is_prompt:
             since = self.last_time if self.last_time is not None else outcome.sent or outcome.now
-            self._tokens = 0.95 * self._tokens + outcome.committed
-            self._seconds = 0.95 * self._seconds + max(0.0, outcome.now - since)
+            fading = _FADING**outcome.decodes
+            share = (1.0 - fading) / (1.0 - _FADING) / outcome.decodes
+            self._tokens = fading * self._tokens + share * outcome.committed
+            self._seconds = fading * self._seconds + share * max(0.0, outcome.now - since)
             spent, is_as_expected = outcome.spent, None
             if spent.decode > 0.0:
                 waited = outcome.now - (since if outcome.sent is None else outcome.sent)
@@ -226,12 +229,13 @@ class Control(ABC):
                     is_as_expected = self._note_decode(rows, spent, outcome.draft_busy)
             one = estimates.costs.seconds(1, ((estimates.costs.padded(1), outcome.length),))
             drafted = outcome.drafted > 0
-            estimates.plain_looks.note(outcome.length, drafted, is_as_expected, one)
+            looks = estimates.plain_looks
+            looks.note(outcome.length, drafted, is_as_expected, one, outcome.decodes)
         again.note(estimates.rejection, outcome)
         self.last_time = outcome.now
         self.note_length(outcome.length + outcome.committed)
         self._written += outcome.committed
-        self._rounds += 1
+        self._rounds += outcome.decodes
         self._draft_seconds = 0.0
         if self.rule is Rule.REJECTION and not outcome.is_local:
             self._note_decided(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
@@ -584,7 +588,7 @@ class Control(ABC):
 
         Its answer may have been lost, and an order costs a message, not time.
         """
-        return late_rounds > 0 and late_rounds % 16 == 0
+        return late_rounds >= 16
 
     def pause(self) -> int:
         """Return the rounds to go plainly after a late draft, even if it comes back."""

@@ -47,13 +47,14 @@ class Counts:
         self.misses += 1
         self.foreseen += foreseen
 
-    def note_draft(self, drafted: int, accepted: int) -> None:
-        """Count one verified draft."""
-        self.rounds += 1
-        if drafted:
-            self.drafted_rounds += 1
-            self.drafted_by_round.append(drafted)
-            self.accepted_by_round.append(accepted)
+    def note_draft(self, drafted: int, accepted: int, rounds: int = 1) -> None:
+        """Count one verified draft, or several rounds without any."""
+        self.rounds += rounds
+        if not drafted:
+            return
+        self.drafted_rounds += 1
+        self.drafted_by_round.append(drafted)
+        self.accepted_by_round.append(accepted)
         self.drafted += drafted
         self.accepted += accepted
         for counts, count in (

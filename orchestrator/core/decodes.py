@@ -10,19 +10,20 @@ from orchestrator.core import acceptance
 from orchestrator.core.estimates import UNREPORTED, ServiceTime
 from orchestrator.core.target_progress import RoundInFlight
 from outrider.errors import InvalidRequest
-from outrider.messages import Answer, OwnTokens, Rows
+from outrider.messages import NO_OWN_TOKENS, Answer, OwnTokens, Rows
 from outrider.speculation import MODEL
 
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One decode of an answer, after the one before it."""
+    """One decode of an answer, after the one before it; or several in a row without a draft."""
 
     draft: Sequence[int]  # tokens that it verified
     own: OwnTokens  # of the target's own draft; empty where they are the round's
     rows: Rows
     time: float  # when it was over, about
     spent: ServiceTime
+    count: int = 1  # decodes; where there are more, each has one row
 
     @property
     def is_own(self) -> bool:
@@ -46,8 +47,11 @@ def decodes_of(
     """Return the decodes of an answer, which came between two times.
 
     `each` is what every decode took, where the target reports that. Else their mean counts once:
-    for the first.
+    for the first. Those after it are taken together where none has a draft: a text without drafts
+    then costs next to nothing for each of its tokens.
     """
+    if not answer.own_drafts:
+        return _without_own(asked, answer, begin, now, spent)
     parts, draft = answer.decodes, asked.draft_of(answer)
     if len(each) != len(parts):
         each = [spent.shared(len(parts)), *[UNREPORTED] * (len(parts) - 1)]
@@ -59,6 +63,20 @@ def decodes_of(
     return [
         Decode(own.token_ids or its_draft, own, rows, time, its_own)
         for (own, rows), its_draft, time, its_own in zip(parts, drafts, times, each, strict=True)
+    ]
+
+
+def _without_own(
+    asked: RoundInFlight, answer: Answer, begin: float, now: float, spent: ServiceTime
+) -> list[Decode]:
+    """Return the first decode of an answer, and all those after it, which have no draft."""
+    draft, count, rows = asked.draft_of(answer), answer.decode_count, answer.rows
+    if count == 1:
+        return [Decode(draft, NO_OWN_TOKENS, rows, now, spent)]
+    end, first_time = answer.drafted + 1, begin + (now - begin) / count
+    return [
+        Decode(draft, NO_OWN_TOKENS, rows[:end], first_time, spent.shared(count)),
+        Decode((), NO_OWN_TOKENS, rows[end:], now, UNREPORTED, count - 1),
     ]
 
 

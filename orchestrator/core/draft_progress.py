@@ -59,7 +59,7 @@ class DraftProgress:
     ordered_length: int = -1  # the text's length when it was ordered last; -1 before
     ordered_until: int = -1  # the furthest position of that order; -1 before
     missed_length: int = -1  # the text's length when it last held too little; -1 on a new stream
-    late_rounds: int = 0  # rounds since it became late; counted on, and meaningless, when it is not
+    late_rounds: int = 0  # rounds since the newest order, or since that became late
     needs_order: bool = False  # is to be sent the text whether or not more of its line is wanted
 
     @property
@@ -110,10 +110,10 @@ class DraftProgress:
         self._happen(DraftEvent.OVERDUE)
         self.late_rounds = 0
 
-    def note_round(self) -> None:
-        """A round was verified."""
-        self.pause = max(0, self.pause - 1)
-        self.late_rounds += 1
+    def note_rounds(self, count: int) -> None:
+        """So many rounds were verified."""
+        self.pause = max(0, self.pause - count)
+        self.late_rounds += count
 
     def pause_for(self, rounds: int) -> None:
         """Make so many rounds without it."""
@@ -133,6 +133,7 @@ class DraftProgress:
         self.known_length = self.ordered_length = len(committed)
         self.ordered_until = until
         self.needs_order = False
+        self.late_rounds = 0
         self.line.may_fork = self.line.may_fork or line_count > 1
         self._happen(DraftEvent.ORDERED)
         return Span(position, committed[position:])

@@ -61,13 +61,14 @@ class Mean:
         """Fall back towards this value from now on, where nothing is seen."""
         self._prior = value
 
-    def fade(self) -> None:
+    def fade(self, rounds: int = 1) -> None:
         """Fall back towards the prior, since nothing was seen; the next values count for more.
 
         So a high value does not keep away for good what would show that it is lower now.
         """
-        self._known *= 1.0 - self._FADING
-        self.value -= max(0.0, self.value - self._prior) * self._FADING
+        kept = (1.0 - self._FADING) ** rounds
+        self._known *= kept
+        self.value -= max(0.0, self.value - self._prior) * (1.0 - kept)
 
 
 class Acceptance:
@@ -201,10 +202,18 @@ class PlainLooks:
         self._due: dict[int, int] = {}  # plain rounds, at most, by the same
         self._seconds: dict[int, float] = {}  # expected at the last plain round, by the same
 
-    def note(self, length: int, drafted: bool, is_as_expected: bool | None, seconds: float) -> None:
+    def note(
+        self,
+        length: int,
+        drafted: bool,
+        is_as_expected: bool | None,
+        seconds: float,
+        count: int = 1,
+    ) -> None:
         """A round came after a text of this length, and a plain one is expected to take `seconds`.
 
-        Whether it took what was expected is None where that cannot be said.
+        Whether it took what was expected is None where that cannot be said. `count` plain ones may
+        be noted at once.
         """
         bits = length.bit_length()
         before = self._drafted.get(bits, self._STALE - self._FIRST)
@@ -218,7 +227,7 @@ class PlainLooks:
         if is_as_expected:
             due = 0
         elif due:
-            due -= 1
+            due = max(0, due - count)
         elif is_as_expected is False and before and bits in self._due:
             due = self._MOST
         self._drafted[bits], self._due[bits], self._seconds[bits] = 0, due, seconds
@@ -250,10 +259,11 @@ class RunnerUpEstimates:
                 mean.note(mean.value)  # the hope counts as one miss
             mean.note(value)
 
-    def note_round(self) -> None:
-        """A round was verified without runner-up lines: what spoke against them is forgotten."""
+    def note_rounds(self, count: int) -> None:
+        """Rounds were verified without runner-up lines: what spoke against them is forgotten."""
         for mean in (self.foreseen, self.corrected):
-            mean.value += max(0.0, self._HOPED - mean.value) * self._FADING
+            forgotten = 1.0 - (1.0 - self._FADING) ** count
+            mean.value += max(0.0, self._HOPED - mean.value) * forgotten
 
 
 @dataclass(slots=True)
@@ -287,10 +297,10 @@ class OwnDraftEstimates:
         again = min(_LAST_OWN_PROBE, _OWN_PROBE_STEP * self.probe_after)
         self.unused_rounds, self.probe_after = 0, FIRST_PROBE if pays else again
 
-    def note_unused(self) -> None:
-        """A round had no draft of its own: what was once slow may be quicker now."""
-        self.unused_rounds += 1
-        self.token_time.fade()
+    def note_unused(self, rounds: int) -> None:
+        """Rounds had no draft of its own: what was once slow may be quicker now."""
+        self.unused_rounds += rounds
+        self.token_time.fade(rounds)
 
 
 OWN = "own"

@@ -87,10 +87,7 @@ class Generation:
         self._remote = RemoteDraft(plan, self.counts)
         self._draft = self._remote.progress
         self._target = TargetProgress(mirostat_mu=plan.mirostat_mu)
-        self._block = (
-            -1,
-            0,
-        )  # under `rejection`: a length of the text, the draft length chosen there
+        self._block = (-1, 0)  # under `rejection`: a length of the text, the draft length there
         # Of the decodes of the last commit that verified drafts: the text's length before it, and
         # who proposed the tokens accepted in it.
         self._last_drafts: list[tuple[int, Sequence[str]]] = []
@@ -247,11 +244,12 @@ class Generation:
         for decode in decodes:
             if self.finished is None:
                 before = len(self.committed)
-                verdict = verdicts.judge(self.plan, asked, decode.draft, decode.rows, before)
+                verdict = verdicts.judge(self.plan, asked, decode, before)
                 origins += self._take(asked, decode, verdict)
                 logprobs += verdicts.logprobs(self.plan, self.committed[before:], decode.rows)
-                report = verdicts.report(asked, before, decode, verdict, self.counts.rounds)
+                last = before, decode, verdict
                 asked.is_answered = True
+        report = verdicts.report(asked, self.committed, *last, self.counts.rounds)
         self._actions.append(Commit(self.committed[begin:], origins, report, logprobs))
         if self.finished is None:
             self._control.note_credit(self._target.note_length(asked, len(self.committed)))
@@ -260,48 +258,48 @@ class Generation:
                 self._draft.roll_back(self._target.held)
 
     def _take(self, asked: RoundInFlight, decode: Decode, verdict: Verdict) -> list[Origin]:
-        """Commit what comes of one decode; return where each of its tokens is from."""
+        """Commit what comes of a decode, or of several; return where each of its tokens is from."""
         before, draft, rows = len(self.committed), decode.draft, decode.rows
-        accepted, origins = self._commit(draft, verdict)
-        self.counts.note_draft(len(draft), accepted)
-        sources = decode.sources(asked, before)
-        self.counts.note_sources(sources, accepted)
+        tokens = verdicts.tokens_of(decode, verdict)
+        count = self._commit(tokens)
+        accepted = min(count, verdict.accepted_count)
+        decodes = count if decode.count > 1 else 1
         if draft:
+            sources = decode.sources(asked, before)
+            self.counts.note_sources(sources, accepted)
             self._last_drafts.append((before, sources[:accepted]))
+        self.counts.note_draft(len(draft), accepted, decodes)
         is_prompt = self.counts.rounds == 1
-        outcome = verdicts.outcome(asked, before, decode, verdict, len(origins), is_prompt)
+        outcome = verdicts.outcome(asked, before, decode, verdict, count, is_prompt)
         self._control.note_round(outcome)
         if decode.is_own:
             decided = min(accepted + 1, len(draft))
             self.counts.note_compared(MODEL, decided, accepted)
-        self._target.held = before + verdict.accepted_count
+        last = verdict.accepted_count if decode.count == 1 else count - 1
+        self._target.held = before + last
         if rows.mirostat_mus:
-            self._target.mirostat_mu = rows.mirostat_mus[verdict.accepted_count]
+            self._target.mirostat_mu = rows.mirostat_mus[last]
         is_whole = verdict.accepted_count == len(asked.round.draft)
         self._target.keep_what_follows(is_whole, verdict.next_token_id)
-        self._remote.note_round(self.committed)
-        return origins
+        self._remote.note_rounds(self.committed, decodes)
+        return verdicts.origins_of(draft, verdict, count)
 
     # --- deciding ---
 
-    def _commit(self, draft: Sequence[int], verdict: Verdict) -> tuple[int, list[Origin]]:
-        """Add a verdict's tokens up to the end of the text or the limit.
-
-        Returns how many draft tokens were added, and all origins.
-        """
-        tokens = [*draft[: verdict.accepted_count], verdict.next_token_id]
-        origins = verdicts.origins_of(draft, verdict)
-        count = 0
-        for token_id in tokens:
-            self.committed.append(token_id)
-            count += 1
-            if token_id in self.plan.end_token_ids:
+    def _commit(self, tokens: Sequence[int]) -> int:
+        """Add tokens up to the end of the text or the limit; return how many were added."""
+        count, ends = 0, self.plan.end_token_ids
+        while count < len(tokens) and self.finished is None:
+            # Beyond the limit a character may still be finished, one token after the other.
+            part = tokens[count : count + max(1, self._remaining())]
+            end = next((i for i, token_id in enumerate(part, 1) if token_id in ends), 0)
+            self.committed += part[: end or len(part)]
+            count += end or len(part)
+            if end:
                 self._finish(FinishReason.END_OF_TEXT)
             elif self.plan.is_long_enough(self.committed):
                 self._finish(self.plan.limit_reason)
-            if self.finished:
-                break
-        return min(count, verdict.accepted_count), origins[:count]
+        return count
 
     def _remaining(self, length: int | None = None) -> int:
         """Return the tokens that may still follow the text, or its first `length` tokens."""

@@ -32,6 +32,7 @@ class Outcome:
     drafted: int  # and of them, those that were verified
     accepted: int
     committed: int
+    decodes: int = 1  # that it is of: more where none of them has a draft, and each adds one token
     spent: ServiceTime
     draft_busy: bool
     is_prompt: bool

@@ -112,13 +112,13 @@ class Measured(Control):
         self._note_own(outcome)
         # By the forecast that the round went by: asking for it here would renew it too early.
         if self._forecast is None or self._forecast.lines == 1:
-            self.estimates.runner_ups.note_round()
-        self._unknown_rounds += 1
+            self.estimates.runner_ups.note_rounds(outcome.decodes)
+        self._unknown_rounds += outcome.decodes
         self.estimates.unprobed_rounds = self._unknown_rounds
         if outcome.drafted < outcome.offered:
             self._granted = float(outcome.drafted)
         else:
-            self._granted += self._GRANT_STEP
+            self._granted += self._GRANT_STEP * outcome.decodes
 
     def note_line(self, confidences: Sequence[int], agrees: bool) -> None:
         super().note_line(confidences, agrees)
@@ -143,7 +143,7 @@ class Measured(Control):
         if self._own is None or own is None:
             return
         if not outcome.is_own:
-            own.note_unused()
+            own.note_unused(outcome.decodes)
             return
         self._own.note_drafted(outcome.spent.draft, outcome.drafted, self.forecast.own_length > 0)
         for acceptance in (self._own_acceptance, self._all_own_acceptance):

@@ -57,10 +57,10 @@ class RemoteDraft:
             self._note_line(compared)
         draft.note_completed(frame.completed)
 
-    def note_round(self, committed: Sequence[int]) -> None:
-        """A round was verified, and this is the text now."""
+    def note_rounds(self, committed: Sequence[int], count: int) -> None:
+        """So many rounds were verified, and this is the text now."""
         self._note_line(self.progress.line.compare(committed))
-        self.progress.note_round()
+        self.progress.note_rounds(count)
 
     def _note_line(self, compared: Compared) -> None:
         """Report to the controller how good the line was, and which orders it still answers."""

@@ -40,8 +40,13 @@ class TextAssembler(Generic[Tag]):
         self.stopped_by = ""
         """The stop sequence that was found; empty before."""
 
+    @property
+    def may_stop(self) -> bool:
+        """Whether there are stop sequences: then tokens are added one by one."""
+        return bool(self._stops)
+
     def add(self, token: bytes, tag: Tag) -> list[Piece[Tag]]:
-        """Return what can be shown after one more token."""
+        """Return what can be shown after one more token, or after several of the same tag."""
         return self._show(self._decoder.decode(token), tag)
 
     def add_control(self, name: str, tag: Tag) -> list[Piece[Tag]]:

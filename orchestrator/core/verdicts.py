@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,10 +25,14 @@ _VERIFY = {
 }
 
 
-def judge(
-    plan: Plan, asked: RoundInFlight, draft: Sequence[int], rows: Rows, length: int
-) -> Verdict:
-    """Apply the acceptance rule to a draft after a text of `length` tokens."""
+def judge(plan: Plan, asked: RoundInFlight, decode: Decode, length: int) -> Verdict:
+    """Apply the acceptance rule to the draft of a decode after a text of `length` tokens.
+
+    Of several decodes without a draft, it is the last one's.
+    """
+    draft, rows = decode.draft, decode.rows
+    if decode.count > 1:
+        return Verdict(0, rows.sampled[-1])
     if plan.form is Form.SAMPLED:
         return acceptance.match(draft, rows.sampled)
     opening, distributions = plan.opening, rows.distributions
@@ -45,13 +50,19 @@ def judge(
     return verify(tokens, distributions, coin)
 
 
-def origins_of(draft: Sequence[int], verdict: Verdict) -> list[Origin]:
-    """Return where the tokens of a verdict come from."""
-    if verdict.accepted_count < len(draft):
-        last = Origin.CORRECTED
-    else:
-        last = Origin.BONUS if draft else Origin.PLAIN
-    return [Origin.DRAFTED] * verdict.accepted_count + [last]
+def tokens_of(decode: Decode, verdict: Verdict) -> Sequence[int]:
+    """Return what a decode, or several without a draft, add to the text."""
+    if decode.count > 1:
+        return decode.rows.sampled
+    return [*decode.draft[: verdict.accepted_count], verdict.next_token_id]
+
+
+def origins_of(draft: Sequence[int], verdict: Verdict, count: int) -> list[Origin]:
+    """Return where the first `count` tokens that a verdict adds come from."""
+    if not draft:
+        return [Origin.PLAIN] * count
+    last = Origin.CORRECTED if verdict.accepted_count < len(draft) else Origin.BONUS
+    return ([Origin.DRAFTED] * verdict.accepted_count + [last])[:count]
 
 
 def outcome(
@@ -62,7 +73,10 @@ def outcome(
     committed: int,
     is_prompt: bool,
 ) -> Outcome:
-    """Return what the controller learns of a decode that added `committed` tokens to `before`."""
+    """Return what the controller learns of a decode that added `committed` tokens to `before`.
+
+    Or of several without a draft, which added one each.
+    """
     waited, draft = asked.is_waited_for and not asked.is_answered, decode.draft
     confidences = asked.confidences[before - asked.length :] if draft else ()
     return Outcome(
@@ -76,6 +90,7 @@ def outcome(
         drafted=len(draft),
         accepted=verdict.accepted_count,
         committed=committed,
+        decodes=committed if decode.count > 1 else 1,
         spent=decode.spent,
         draft_busy=asked.draft_busy,
         is_prompt=is_prompt,
@@ -84,9 +99,21 @@ def outcome(
 
 
 def report(
-    asked: RoundInFlight, length: int, decode: Decode, verdict: Verdict, number: int
+    asked: RoundInFlight,
+    committed: Sequence[int],
+    length: int,
+    decode: Decode,
+    verdict: Verdict,
+    number: int,
 ) -> Report:
-    """Return what a caller may see of the `number`th decode, after a text of `length` tokens."""
+    """Return what a caller may see of the `number`th decode, after a text of `length` tokens.
+
+    Of several without a draft, of the last one that the committed text has.
+    """
+    if decode.count > 1:
+        first, length = length, len(committed) - 1
+        rows = decode.rows[length - first : length - first + 1]
+        decode, verdict = replace(decode, rows=rows, count=1), Verdict(0, committed[-1])
     count, draft = verdict.accepted_count + 1, decode.draft
     first, end = length - asked.length, asked.draft_end
     if decode.is_own:

@@ -332,8 +332,8 @@ def _check_heads(keys: _Keys) -> None:
 
 
 _WKV_STEP = 64
-"""Values that llama.cpp's WKV kernels take at once where a CPU has AVX-512, fewer elsewhere. They read
-and write beyond the state where a head is not so many."""
+"""Values that llama.cpp's WKV kernels take at once where a CPU has AVX-512, fewer elsewhere. They
+read and write beyond the state where a head is not so many."""
 
 
 def _check_states(keys: _Keys) -> None:

@@ -131,8 +131,8 @@ MISTAKES = (
     Mistake(
         "the target is taken to hold the token that it corrected",
         "orchestrator/core/generation.py",
-        "self._target.held = before + verdict.accepted_count\n",
-        "self._target.held = before + verdict.accepted_count + 1\n",
+        "self._target.held = before + last\n",
+        "self._target.held = before + last + 1\n",
         (f"{GENERATION}::test_the_span_of_a_round_starts_at_what_the_target_holds",),
     ),
     Mistake(
@@ -350,7 +350,7 @@ MISTAKES = (
     Mistake(
         "a draft that was given up is never tried again",
         "orchestrator/core/policies.py",
-        "        self._unknown_rounds += 1\n",
+        "        self._unknown_rounds += outcome.decodes\n",
         "",
         (f"{CONTROL}::test_a_draft_left_alone_is_tried_again_ever_more_rarely",),
     ),

@@ -108,6 +108,49 @@ def test_several_plain_tokens_are_one_commit() -> None:
     assert begun.counts.rounds == 3
 
 
+def test_what_was_gathered_counts_as_if_it_had_come_token_by_token() -> None:
+    """Even in time, as an answer reports no times of its own."""
+
+    def written(*parts: int) -> Generation:
+        begun = generation()
+        [first] = rounds(begun)
+        now, position = 0.0, 4
+        for count in (1, 1, 1, 1, *parts):  # the first ones are slower
+            now += 0.025 if position < 8 else 0.01 * count
+            answer = Answer(first.number, position, 0, Rows(sampled=[5] * count))
+            begun.target_wrote(answer, now)
+            begun.next_actions(now)
+            position += count
+        return begun
+
+    gathered, single = written(12), written(*[1] * 12)
+    assert gathered.committed == single.committed
+    assert gathered.counts == single.counts and gathered.counts.rounds == 16
+    rates = [each.plan.control.rate for each in (gathered, single)]
+    assert 40.0 < rates[1] < 100.0  # of the plan's costs 33 would come, of the last tokens 100
+    assert rates[0] == pytest.approx(rates[1], rel=1e-9)
+
+
+def test_the_report_of_gathered_tokens_is_that_of_the_last_one() -> None:
+    begun = generation()
+    [first] = rounds(begun)
+    answer = Answer(first.number, 4, 0, Rows(sampled=[5, 6, 7], candidates=[(), (), [(7, 0.5)]]))
+    begun.target_wrote(answer, now=0.1)
+    [commit] = [a for a in begun.next_actions(0.1) if isinstance(a, Commit)]
+    report = commit.report
+    assert report is not None
+    assert (report.round, report.committed_count, report.next_token_id) == (3, 6, 7)
+    assert report.target_candidates == [[(7, 0.5)]]
+
+
+def test_the_limit_may_come_in_the_middle_of_what_was_gathered() -> None:
+    begun = generation(limit=2)
+    [first] = rounds(begun)
+    wrote(begun, first, 4, 5, 6, 7)
+    assert committed(begun) == [([5, 6], [Origin.PLAIN] * 2)]
+    assert begun.finished is FinishReason.TOKEN_LIMIT and begun.counts.rounds == 2
+
+
 def test_credit_is_renewed_before_it_ends_and_not_for_every_token() -> None:
     begun = generation(limit=1000, context=2000)
     [asked] = rounds(begun)

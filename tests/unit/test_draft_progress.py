@@ -88,5 +88,5 @@ def test_a_pause_drops_the_line_and_counts_down() -> None:
     draft.pause_for(2)
     assert not draft.line.token_ids
     for left in (1, 0, 0):
-        draft.note_round()
+        draft.note_rounds(1)
         assert draft.pause == left

@@ -12,12 +12,22 @@ from orchestrator.core.acceptance import (
     block_verification,
     token_verification,
 )
-from orchestrator.core.estimates import PairEstimates
+from orchestrator.core.decodes import Decode
+from orchestrator.core.estimates import UNREPORTED, PairEstimates
 from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
 from orchestrator.core.target_progress import RoundInFlight
 from outrider.distribution import Distribution
-from outrider.messages import DraftEnd, Form, Round, Rows, Rule, SessionParameters, Span
+from outrider.messages import (
+    NO_OWN_TOKENS,
+    DraftEnd,
+    Form,
+    Round,
+    Rows,
+    Rule,
+    SessionParameters,
+    Span,
+)
 from outrider.noise import Purpose, uniform
 from outrider.sampling import GREEDY
 from outrider.speculation import Speculation, Verification
@@ -60,13 +70,19 @@ def asked(draft: list[int], rows: list[Distribution]) -> RoundInFlight:
     return RoundInFlight(round_, LENGTH, (), rows, (), DraftEnd.LENGTH)
 
 
+def decode_of(draft: list[int], rows: Rows) -> Decode:
+    """Return the decode that verified a draft of the round's."""
+    return Decode(draft, NO_OWN_TOKENS, rows, 0.0, UNREPORTED)
+
+
 def judged(seed: int, speculation: Speculation) -> tuple[Verdict, Verdict, Verdict]:
     """Return the verdict on a random draft, that on it as a block, and that token by token."""
     rng = np.random.default_rng(seed)
     rows, targets = random_rows(rng, 4), random_rows(rng, 5)
     draft = [row.draw(rng.random()) for row in rows]
     answer = Rows(distributions=targets)
-    verdict = verdicts.judge(plan(seed, speculation), asked(draft, rows), draft, answer, LENGTH)
+    decode = decode_of(draft, answer)
+    verdict = verdicts.judge(plan(seed, speculation), asked(draft, rows), decode, LENGTH)
     first = LENGTH + len(DROPPED.token_ids)
 
     def u(purpose: Purpose, i: int) -> float:
@@ -94,6 +110,6 @@ def test_a_draft_with_fewer_rows_than_tokens_is_judged_by_nobody(
     [p, q] = random_rows(np.random.default_rng(0), 2)
     its = plan(1, Speculation(verification=verification))
     with pytest.raises(ValueError):
-        verdicts.judge(its, asked([1, 2], [q]), [1, 2], Rows(distributions=[p] * 3), LENGTH)
+        verdicts.judge(its, asked([1, 2], [q]), decode_of([1, 2], Rows(distributions=[p] * 3)), 9)
     with pytest.raises(ValueError):
-        verdicts.judge(its, asked([1], [q]), [1], Rows(distributions=[p]), LENGTH)
+        verdicts.judge(its, asked([1], [q]), decode_of([1], Rows(distributions=[p])), 9)
