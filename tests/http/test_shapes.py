@@ -179,6 +179,17 @@ def test_what_is_not_said_is_left_to_the_orchestrator():
     )
 
 
+def test_without_a_cached_prompt_nobodys_prefix_is_reused() -> None:
+    def salt(**options: object) -> str:
+        fields = GenerationFields.model_validate(options)
+        return generate_request(fields, token_limit=1).cache_salt
+
+    assert salt() == salt(cache_prompt=True) == ""
+    assert salt(cache_prompt=True, cache_salt="alice") == "alice"
+    alone = {salt(cache_prompt=False), salt(cache_prompt=False, cache_salt="alice")}
+    assert len(alone | {"", "alice"}) == 4
+
+
 @pytest.mark.parametrize(
     ("biases", "expected"),
     [
