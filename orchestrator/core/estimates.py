@@ -287,6 +287,11 @@ class OwnDraftEstimates:
         again = min(_LAST_OWN_PROBE, _OWN_PROBE_STEP * self.probe_after)
         self.unused_rounds, self.probe_after = 0, FIRST_PROBE if pays else again
 
+    def note_silence(self) -> None:
+        """It was asked again and again and drafted nothing: it is tried again, but later."""
+        again = min(_LAST_OWN_PROBE, _OWN_PROBE_STEP * self.probe_after)
+        self.unused_rounds, self.probe_after = 0, again
+
     def note_unused(self) -> None:
         """A round had no draft of its own: what was once slow may be quicker now."""
         self.unused_rounds += 1

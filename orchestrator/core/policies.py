@@ -144,7 +144,12 @@ class Measured(Control):
             return
         if not outcome.is_own:
             own.note_unused()
+            is_in_vain = outcome.asks_own and not (outcome.drafted or outcome.is_prompt)
+            if is_in_vain and self._own.note_nothing(outcome.length):
+                self._forecast = None  # without it
             return
+        if self._own.is_silent:
+            self._forecast = None  # with it again
         self._own.note_drafted(outcome.spent.draft, outcome.drafted, self.forecast.own_length > 0)
         for acceptance in (self._own_acceptance, self._all_own_acceptance):
             acceptance.note(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
@@ -177,7 +182,7 @@ class Measured(Control):
     def _best_mode(self, conditions: Conditions) -> Forecast:
         alone, own = plain(conditions.continuing), self.estimates.own_draft
         best = alone if self._leaves_to_own else super()._best_mode(conditions)
-        if self._own is None or own is None:
+        if self._own is None or own is None or self._own.is_silent:
             return best
         there = forecast(conditions, own, self._own_acceptance, self.speculation.n_max)
         is_alone = self.estimates.sessions_together < self._TOGETHER
@@ -197,7 +202,7 @@ class Measured(Control):
         There may be none; and on the same cores it would do the same work with messages in between.
         """
         is_useless = self.estimates.takes_turns or not self._has_draft
-        return self._own is not None and is_useless
+        return self._own is not None and not self._own.is_silent and is_useless
 
     @property
     def _may_have_own(self) -> bool:
