@@ -95,6 +95,7 @@ class Control(ABC):
     def note_presence(self, is_there: bool) -> None:
         """A stream to a draft is open, or is gone."""
         self._has_draft = is_there
+        self._forecast = None  # it is weighed against another, or against none
 
     def note_order(self, now: float, length: int, frame_tokens: int, reading: int = 0) -> None:
         """An order went out that may start the line over at the committed length `length`.
@@ -459,7 +460,8 @@ class Control(ABC):
         in_vain = estimates.takes_turns or unmeasured
         if self.rule is Rule.REJECTION or (run_ahead is None and in_vain):
             run_ahead = False
-        most = self.speculation.n_max if self.speculation.drafts else 0
+        speculation = self.speculation
+        most = speculation.n_max if speculation.drafts and self._has_draft else 0
         alone, *others = forecasts(conditions, most, run_ahead)
         best = max(others, key=lambda each: each.rate, default=alone)
         if run_ahead is not False and self.rule is not Rule.REJECTION:
@@ -491,6 +493,8 @@ class Control(ABC):
         """
         speculation, usual = self.speculation, self.forecast.rate
         rate = max(usual, self.rate)
+        if self.forecast.mode is Mode.PLAIN:
+            usual *= _WORTHWHILE  # as for any draft: what sources say of themselves is not exact
         best, most, worth = 0, -math.inf, 0.0
         tokens, survival = 1.0, 1.0
         for k, chance in enumerate(chances[: speculation.local_n_max], 1):

@@ -190,10 +190,8 @@ class Measured(Control):
         return there if there.rate > max(pays * alone.rate, best.rate) else best
 
     def note_presence(self, is_there: bool) -> None:
-        is_news = is_there != self._has_draft
         super().note_presence(is_there)
-        if is_news and self._own is not None:
-            self._forecast = None  # it is weighed against another, or against none
+        self._slow_round = -1
 
     @property
     def _leaves_to_own(self) -> bool:

@@ -46,6 +46,7 @@ def made(
     estimates.latency, estimates.token_time = Mean(latency), Mean(token_time)
     estimates.overhead = Mean(0.001)
     its_control = control(Speculation(**speculation), rule, estimates, patience=1.0)  # type: ignore[arg-type]
+    its_control.note_presence(True)
     stood = 0.0
     for _ in range(400):
         stood += acceptance
@@ -801,3 +802,13 @@ def test_a_round_is_plain_where_its_cost_is_to_be_seen() -> None:
     seconds = drafting.decode_seconds(1)
     drafting.note_round(outcome(length=5000, spent=ServiceTime(seconds)))
     assert drafting.draft_count(16) > 0
+
+
+def test_a_draft_that_is_not_there_is_not_counted_on() -> None:
+    its = made()
+    assert its.forecast.rate > 1.2 / its.plain_seconds
+    its.note_presence(False)
+    assert its.forecast.mode is Mode.PLAIN
+    assert its.forecast.rate == pytest.approx(1.0 / its.plain_seconds)
+    its.note_presence(True)
+    assert its.forecast.length > 0
