@@ -255,7 +255,9 @@ class Control(ABC):
                 length = self._others_length(spent, own)
                 estimates.others_length.note(length)
                 attended.append((rows - own, length))
-        overlap = min(seconds, self._draft_seconds) if draft_busy else 0.0
+        # One on other cores takes nothing from the target.
+        shares = draft_busy and estimates.same_host
+        overlap = min(seconds, self._draft_seconds) if shares else 0.0
         expected = estimates.costs.seconds(rows, attended)
         if overlap < 0.1 * seconds:
             estimates.costs.note(rows, seconds, attended)

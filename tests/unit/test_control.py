@@ -638,6 +638,16 @@ def test_a_decode_beside_a_busy_draft_says_how_much_it_slows_the_target() -> Non
     assert shared.estimates.costs.seconds(4) > before
 
 
+def test_a_busy_draft_on_another_machine_does_not_keep_costs_from_being_learned() -> None:
+    apart = made(costs=CPU)
+    for _ in range(40):
+        apart.note_sent()
+        apart.note_frame(0.5, 10, 4, 0.080, is_first=True)
+        apart.note_round(outcome(spent=ServiceTime(0.088), drafted=3, draft_busy=True))
+    assert apart.estimates.costs.seconds(4) == pytest.approx(0.088, rel=0.02)
+    assert apart.estimates.slowdown.value == 1.0
+
+
 def test_a_decode_that_others_share_is_weighed_with_their_rows() -> None:
     crowded = made(costs=CPU)
     alone = crowded.estimates.decode_seconds(4)
