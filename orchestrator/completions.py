@@ -33,6 +33,9 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 
 Responses = AsyncGenerator[messages.GenerateResponse]
 
+_MOST_WAITING = 16
+"""Messages of several completions that wait for a client that does not read."""
+
 Turn = AbstractAsyncContextManager[None]
 """Entered when a generation that has to wait may continue, and left when it is over."""
 
@@ -271,18 +274,23 @@ async def merged(
 ) -> AsyncGenerator[messages.GenerateResponse]:
     """Yield what several streams bring, as it comes; the others start after the first's first.
 
-    By then the prompt is in the target's cache. Raises what any of them raises.
+    By then the prompt is in the target's cache. Raises what any of them raises. Where nobody takes
+    what comes they wait, as a single one does.
     """
-    arrived: asyncio.Queue[messages.GenerateResponse | BaseException | None] = asyncio.Queue()
+    arrived: asyncio.Queue[messages.GenerateResponse | BaseException | None]
+    arrived = asyncio.Queue(_MOST_WAITING)
 
     async def pump(stream: AsyncGenerator[messages.GenerateResponse]) -> None:
         try:
             async with aclosing(stream):
                 async for response in stream:
-                    arrived.put_nowait(response)
-            arrived.put_nowait(None)
-        except Exception as error:
-            arrived.put_nowait(error)
+                    await arrived.put(response)
+            await arrived.put(None)
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # nobody listens any more
+            await arrived.put(error)
 
     tasks = [asyncio.create_task(pump(first))]
     left = 1 + len(others)
