@@ -20,7 +20,7 @@ from orchestrator.core.outcomes import Choice, Outcome, View
 from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraftOrder
 from orchestrator.core.rejections import TakenBack
 from outrider.messages import Rule
-from outrider.speculation import MODEL, Policy, Speculation
+from outrider.speculation import Policy, Speculation
 
 _LOOKAHEAD = 48
 _HOPELESS = 0.02
@@ -73,7 +73,7 @@ class Control(ABC):
 
         That belongs to the target: it does not change with the draft.
         """
-        known = self.estimates.acceptance
+        known = self.estimates.of_sources
         unknown = Acceptance.trusting(goes_by_matches=source not in ("prediction", "forced"))
         over_all = known.setdefault((self.rule, source), unknown)
         return Acceptance(over_all), over_all
@@ -87,7 +87,7 @@ class Control(ABC):
     def note_draft(self, estimates: PairEstimates) -> None:
         """Another draft drafts from now on, of which this is known."""
         self.estimates = estimates
-        known = estimates.acceptance.setdefault((self.rule, MODEL), Acceptance())
+        known = estimates.acceptance.setdefault(self.rule, Acceptance())
         # This session's own, from what all had.
         self.acceptance, self._all_acceptance = Acceptance(known), known
         self._forecast: Forecast | None = None  # made again every few rounds

@@ -13,7 +13,6 @@ from itertools import pairwise
 
 from outrider.costs import NO_REJECTION_COST, CostTable, RejectionCost
 from outrider.messages import Rule
-from outrider.speculation import MODEL
 
 _UNKNOWN_COSTS = ((1, 0.03), (64, 0.06))
 _UNKNOWN_ACCEPTANCE = (1.6, 2.0)  # accepted of tried: high, so that a new draft is tried at once
@@ -347,8 +346,10 @@ class PairEstimates:
     """A decode of the target while the draft is busy, over one while it is not."""
     runner_ups: RunnerUpEstimates = field(default_factory=RunnerUpEstimates)
     """What is known of the draft's runner-up lines."""
-    acceptance: dict[tuple[Rule, str], Acceptance] = field(default_factory=dict)
-    """By rule and source."""
+    acceptance: dict[Rule, Acceptance] = field(default_factory=dict)
+    """Of the draft's own tokens, by rule."""
+    of_sources: dict[tuple[Rule, str], Acceptance] = field(default_factory=dict)
+    """By rule and source, of what drafts without this draft: shared by all drafts of a target."""
     plain_looks: PlainLooks = field(default_factory=PlainLooks)
     """When to see again what a plain token costs."""
     generation_count: int = 1
@@ -357,6 +358,11 @@ class PairEstimates:
     """Rounds since the draft was last seen to draft, in the latest generation to have any."""
     probe_after: int = FIRST_PROBE
     """After so many of them it is tried again."""
+
+    def take_measured(self, of_target: PairEstimates) -> None:
+        """Take over what was measured anew of the target; the costs are shared anyway."""
+        self.alone_seconds, self.rejection = of_target.alone_seconds, of_target.rejection
+        self.tree_leaves = of_target.tree_leaves
 
     def beside_another_draft(self) -> PairEstimates:
         """Return what is known of a pair of this target and a draft that was never tried.
@@ -376,11 +382,7 @@ class PairEstimates:
             read_time=new.read_time,
             slowdown=new.slowdown,
             runner_ups=new.runner_ups,
-            acceptance={
-                (rule, source): acceptance
-                for (rule, source), acceptance in self.acceptance.items()
-                if source != MODEL
-            },
+            acceptance={},
             unprobed_rounds=0,
             probe_after=FIRST_PROBE,
         )

@@ -100,7 +100,7 @@ class Measured(Control):
 
     def note_draft(self, estimates: PairEstimates) -> None:
         super().note_draft(estimates)
-        known = estimates.acceptance.setdefault((self.rule, OWN), Acceptance())
+        known = estimates.of_sources.setdefault((self.rule, OWN), Acceptance())
         self._own_acceptance, self._all_own_acceptance = Acceptance(known), known
         own = estimates.own_draft if self._may_have_own else None
         self._own = OwnDraft(own) if own is not None else None
