@@ -133,7 +133,7 @@ class CostTable:
     def _refresh(self) -> None:
         """Follow what changed of bases and slopes."""
         self._base_line = _never_falling(self._bases)
-        self._whole_line = _never_falling(self._saw(self._base_line, self._left_over))
+        self._whole_line: list[float] = []  # of every row count, once it is asked for
         self._slope_line = _never_falling(self._slopes)
 
     def _saw(self, values: Sequence[float], left_over: float | None) -> list[float]:
@@ -192,6 +192,8 @@ class CostTable:
         elif row_count >= self._counts[-1]:
             base = _between(self._counts, self._base_line, row_count)
         else:
+            if not self._whole_line:
+                self._whole_line = _never_falling(self._saw(self._base_line, self._left_over))
             base = self._whole_line[int(row_count)]
         return base + self.attending(attended)
 
