@@ -18,7 +18,7 @@ from typing import NamedTuple
 _DRIFT = 0.1  # weight of one new decode, at least, for the row count nearest to its rows
 _ROUGHLY = 4.0  # decodes in service: what a rough measurement is worth
 _SEEN = 3  # decodes in service: what their row count costs is known then
-_BEYOND = 2.0  # times the rows of the last point: a decode of so many says what no point does
+_BEYOND = 1.5  # times the rows of the last point: a decode of so many says what no point does
 _NO_MORE = 2.0  # times what so many rows take in proportion: a first decode may be disturbed
 _FADING = 0.005  # of what is known of a row count, with every decode of another one
 _LARGEST_DRIFT = 1.5  # of one decode: what disturbs a machine for a moment is soon unlearned
@@ -267,7 +267,7 @@ class CostTable:
         """Take a decode of far more rows than the last point's as the next point.
 
         A line through two points near each other says little of it, and the last one would be
-        moved by what it is wrong there. There are only so many doublings.
+        moved by what it is wrong there. Each has half as many rows more: there are only so many.
         """
         base = max(self._base_line[-1], min(base, _NO_MORE * self.in_proportion(rows)))
         slope = max(self._slopes[-1], self._slope(rows))
