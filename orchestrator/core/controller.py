@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 
-from orchestrator.core.estimates import ABOUT, MOST_CREDIT, Acceptance, PairEstimates, ServiceTime
+from orchestrator.core.estimates import MOST_CREDIT, Acceptance, PairEstimates, ServiceTime
 from orchestrator.core.forecast import Conditions, Forecast, Mode, expected_tokens, forecasts
 from orchestrator.core.outcomes import Choice, Outcome, View
 from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraftOrder
@@ -209,7 +209,7 @@ class Control(ABC):
             since = self.last_time if self.last_time is not None else outcome.sent or outcome.now
             self._tokens = 0.95 * self._tokens + outcome.committed
             self._seconds = 0.95 * self._seconds + max(0.0, outcome.now - since)
-            spent, is_as_expected = outcome.spent, None
+            spent, ratio = outcome.spent, None
             if spent.decode > 0.0:
                 waited = outcome.now - (since if outcome.sent is None else outcome.sent)
                 beside = estimates.gap if outcome.sent is None else estimates.overhead
@@ -224,10 +224,10 @@ class Control(ABC):
                     estimates.queue.note(min(spent.queue, spent.decode))
                 spent = again.beside_decode(estimates.rejection, spent, outcome.drafted)
                 if not again.is_apart:
-                    is_as_expected = self._note_decode(rows, spent, outcome.draft_busy)
+                    ratio = self._note_decode(rows, spent, outcome.draft_busy)
             one = estimates.costs.seconds(1, ((estimates.costs.padded(1), outcome.length),))
             drafted = outcome.drafted > 0
-            estimates.plain_looks.note(outcome.length, drafted, is_as_expected, one)
+            estimates.plain_looks.note(outcome.length, drafted, ratio, one)
         again.note(estimates.rejection, outcome)
         self.last_time = outcome.now
         self.note_length(outcome.length + outcome.committed)
@@ -237,10 +237,10 @@ class Control(ABC):
         if self.rule is Rule.REJECTION and not outcome.is_local:
             self._note_decided(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
 
-    def _note_decode(self, rows: int, spent: ServiceTime, draft_busy: bool) -> bool | None:
+    def _note_decode(self, rows: int, spent: ServiceTime, draft_busy: bool) -> float | None:
         """Learn what a decode costs, and what it costs more beside a busy draft.
 
-        Returns whether it took about what was expected; None where that cannot be said.
+        Returns how many times what was expected it took; None where that cannot be said.
         """
         estimates, seconds = self.estimates, spent.decode
         own = estimates.costs.padded(rows)
@@ -261,7 +261,7 @@ class Control(ABC):
         expected = estimates.costs.seconds(rows, attended)
         if overlap < 0.1 * seconds:
             estimates.costs.note(rows, seconds, attended)
-            return abs(seconds - expected) < ABOUT * expected
+            return seconds / expected if expected > 0.0 else None
         if overlap > 0.5 * seconds:
             estimates.slowdown.note(max(0.5, 1.0 + (seconds - expected) / overlap))
         return None
