@@ -335,7 +335,7 @@ class Pair:
         return self._configured.estimates if self._configured is not None else self._alone
 
     def count_generations(self, count: int) -> None:
-        """Take note of how many generations are in flight."""
+        """Take note of how many generations are being written."""
         for estimates in (self._alone, *(draft.estimates for draft in self.drafts)):
             estimates.generation_count = max(1, count)
 

@@ -369,7 +369,7 @@ class PairEstimates:
     plain_looks: PlainLooks = field(default_factory=PlainLooks)
     """When to see again what a plain token costs."""
     generation_count: int = 1
-    """Generations in flight."""
+    """Generations that are being written."""
     unprobed_rounds: int = 0
     """Rounds since the draft was last seen to draft, in the latest generation to have any."""
     probe_after: int = FIRST_PROBE
