@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from orchestrator.core.estimates import MOST_CREDIT, Acceptance, PairEstimates, ServiceTime
-from orchestrator.core.forecast import Conditions, Forecast, Mode, expected_tokens, forecasts
+from orchestrator.core.forecast import Age, Conditions, Forecast, Mode, expected_tokens, forecasts
 from orchestrator.core.outcomes import Choice, Outcome, View
 from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraftOrder
 from orchestrator.core.rejections import TakenBack
@@ -26,7 +26,6 @@ _LOOKAHEAD = 48
 _HOPELESS = 0.02
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
 _WORTHWHILE_TOGETHER = 1.3  # where generations take turns: not all share every decode after all
-_FORECAST_ROUNDS = 8
 _OTHER_LOAD = 1.25  # times as many sessions in a decode as forecast: it is made anew
 _MOST_SHARING = 16.0
 _SLOWDOWN_SAMPLES = 4
@@ -62,7 +61,7 @@ class Control(ABC):
         self._line_end: int | None = None  # of the line, while it agrees with the text
         # Rounds so far; how many when the forecast was made, and for how many sessions together.
         self._rounds = self._forecast_round = 0
-        self._forecast_sessions = 1.0
+        self._forecast_sessions, self._age = 1.0, Age()
         self._text_length = 0  # of the text, in tokens
         self._round_times: list[float] = []  # by draft tokens, as of the forecast of that round
         self._seconds_round = -1
@@ -429,10 +428,12 @@ class Control(ABC):
         """The mode that is best by what is known, and what it yields."""
         sessions = self.estimates.sessions_together
         is_other_load = not 1 / _OTHER_LOAD < sessions / self._forecast_sessions < _OTHER_LOAD
-        is_old = self._rounds >= self._forecast_round + _FORECAST_ROUNDS
+        is_old = self._age.is_past(self._rounds, self.last_time, self._conditions)
         if self._forecast is None or is_old or is_other_load:
             self._forecast_round, self._forecast_sessions = self._rounds, sessions
-            self._forecast = self._best_mode(self._conditions())
+            conditions = self._conditions()
+            self._age.note(self._rounds, self.last_time, conditions)
+            self._forecast = self._best_mode(conditions)
         return self._forecast
 
     def checked_seconds(self, row_count: int) -> float:
