@@ -177,7 +177,7 @@ class Metrics:
             self._count_rounds(response.finished.statistics)
             if response.choice_index == 0:  # the others find in the cache what it has read
                 cached = response.finished.statistics.cached_token_count
-                self._cached_tokens.inc(cached)
+                self._cached_tokens.inc(max(0, cached))
 
     def _count_tokens(
         self,
@@ -212,7 +212,7 @@ class Metrics:
             self._phase_seconds.labels(phase).inc(seconds)
         for role, engine in (("target", numbers.target_time), ("draft", numbers.draft_time)):
             if engine.HasField("step_count"):
-                self._steps.labels(role).inc(engine.step_count)
+                self._steps.labels(role).inc(max(0, engine.step_count))
         foreseen, misses = numbers.foreseen_miss_count, numbers.forked_miss_count
         self._misses.labels("true").inc(foreseen)
         self._misses.labels("false").inc(max(0, misses - foreseen))

@@ -77,9 +77,9 @@ class BeamDriver:
 
     def _read(self, part: messages.SearchBeamsResponse) -> list[Rows]:
         size = self._generation.plan.opening.vocabulary
-        self.timings.target.add(part.service_time)
         self._generation.target_cached(part.cached_token_count)
         try:
+            self.timings.target.add(part.service_time)
             token_ids = wire.read_ids("token_ids", part.token_ids, size)
             logprobs = wire.read_logprobs(part.logprobs, size, len(token_ids))
         except InvalidRequest as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orchestrator import reporting
-from orchestrator.admission import Pace
+from orchestrator.admission import Pace, Writers
 from orchestrator.beam_driver import BeamDriver
 from orchestrator.config import OrchestratorConfig
 from orchestrator.core.actions import End
@@ -32,6 +32,9 @@ from outrider.messages import FinishReason
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 Responses = AsyncGenerator[messages.GenerateResponse]
+
+_MOST_WAITING = 16
+"""Messages of several completions that wait for a client that does not read."""
 
 Turn = AbstractAsyncContextManager[None]
 """Entered when a generation that has to wait may continue, and left when it is over."""
@@ -73,6 +76,7 @@ class Completions:
         self.planner = Planner(config, pair, shared)
         self.active_count = 0  # completions in flight; jobs that wait for their turn are none
         self.in_flight: list[InFlight] = []  # requests, oldest first
+        self._writers = Writers()
         self.pace = Pace()  # how long they take, for those who are sent away
         self.idle = asyncio.Event()
         """Set while `active_count` is 0."""
@@ -157,7 +161,26 @@ class Completions:
             self.idle.clear()
         else:
             self.idle.set()
-        self._pair.count_generations(self.active_count)
+
+    async def _counted(
+        self, deltas: AsyncGenerator[messages.GenerationDelta]
+    ) -> AsyncGenerator[messages.GenerationDelta]:
+        """Pass on what a generation adds to its text, and count it while it is being written."""
+        text = object()
+        try:
+            self._count_writer(text)
+            async with aclosing(deltas):
+                async for delta in deltas:
+                    self._count_writer(text)
+                    yield delta
+        finally:
+            self._writers.remove(text)
+            self._pair.count_generations(self._writers.count(time.monotonic()))
+
+    def _count_writer(self, text: object) -> None:
+        now = time.monotonic()
+        self._writers.note(text, now)
+        self._pair.count_generations(self._writers.count(now))
 
     async def _completion(
         self, plan: Plan, asked: GenerationRequest, clock: _Clock
@@ -171,7 +194,7 @@ class Completions:
             drive = BeamDriver if plan.beam_count > 1 else Driver
             driver = drive(generation, self._pair, clock.deadline)
             driver.timings.begin = clock.begin
-            deltas = _deltas(generation, driver, text, asked.wants_report)
+            deltas = self._counted(_deltas(generation, driver, text, asked.wants_report))
             async with aclosing(deltas):
                 async for delta in deltas:
                     last = delta.origins[-1]
@@ -271,18 +294,23 @@ async def merged(
 ) -> AsyncGenerator[messages.GenerateResponse]:
     """Yield what several streams bring, as it comes; the others start after the first's first.
 
-    By then the prompt is in the target's cache. Raises what any of them raises.
+    By then the prompt is in the target's cache. Raises what any of them raises. Where nobody takes
+    what comes they wait, as a single one does.
     """
-    arrived: asyncio.Queue[messages.GenerateResponse | BaseException | None] = asyncio.Queue()
+    arrived: asyncio.Queue[messages.GenerateResponse | BaseException | None]
+    arrived = asyncio.Queue(_MOST_WAITING)
 
     async def pump(stream: AsyncGenerator[messages.GenerateResponse]) -> None:
         try:
             async with aclosing(stream):
                 async for response in stream:
-                    arrived.put_nowait(response)
-            arrived.put_nowait(None)
-        except Exception as error:
-            arrived.put_nowait(error)
+                    await arrived.put(response)
+            await arrived.put(None)
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # nobody listens any more
+            await arrived.put(error)
 
     tasks = [asyncio.create_task(pump(first))]
     left = 1 + len(others)

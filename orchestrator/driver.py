@@ -316,7 +316,11 @@ class Driver:
 
     def _read_target(self, message: target_service_pb2.VerifyResponse) -> None:
         generation, number = self._generation, message.round
-        self.timings.target.add(message.service_time)
+        try:
+            self.timings.target.add(message.service_time)
+        except InvalidRequest as error:
+            self._failure = DecodeFailed(f"the target says what cannot be of its time: {error}")
+            return
         outcome = message.WhichOneof("outcome")
         if outcome == "rows" and message.HasField("position"):
             self._read_answer(message)

@@ -27,7 +27,6 @@ from outrider.costs import CostTable, Point, RejectionCost
 from outrider.errors import VocabularyMismatch
 from outrider.handshake import check_rollback
 from outrider.messages import MAX_LINES, PeerState, Rule, SessionParameters
-from outrider.speculation import MODEL
 from outrider.trees import MAX_LEAVES
 from outrider.v1 import common_pb2 as common
 from outrider.v1.draft_service_pb2 import LearnVocabularyResponse
@@ -92,6 +91,7 @@ class Experience:
     estimates: PairEstimates = field(default_factory=PairEstimates)
     """Of these two models; started again when either is another."""
     models: tuple[bytes, ...] = ()  # whose estimates these are, by process
+    measured: bytes = b""  # what the draft had measured of itself
     fault: str = ""  # why the draft is left alone until `paused_until`
     paused_until: float = 0.0  # of the monotonic clock
     fault_count: int = 0  # in a row, each soon after the pause of the one before
@@ -162,12 +162,21 @@ class PairedDraft:
             self._on_mismatch(error)
 
     def begin_experience(self, target: Peer, of_target: PairEstimates) -> None:
-        """Forget what was learned when another model, or another process, came in its place."""
+        """Forget what was learned when another model, or another process, came in its place.
+
+        One that only measured again is the same: what it measured is taken over.
+        """
         both = (target.model, self.peer.model)
         models = tuple(_process(model) for model in both if model is not None)
-        if models != self.experience.models:
-            self.experience.models = models
-            self.experience.estimates = _with_draft(of_target, target, self.peer)
+        known = self.experience
+        if models != known.models or known.estimates.costs is not of_target.costs:
+            known.estimates = _with_draft(of_target, target, self.peer)
+        else:
+            known.estimates.take_measured(of_target)
+            if self.peer.model is not None and _measured(self.peer.model) != known.measured:
+                _take_draft_costs(known.estimates, self.peer.model)
+        known.models = models
+        known.measured = _measured(self.peer.model) if self.peer.model is not None else b""
 
     def pause(self, fault: str) -> None:
         """Leave a draft that breaks the protocol alone, twice as long as the last time."""
@@ -201,7 +210,7 @@ class PairedDraft:
         return Offer(
             token_seconds=estimates.token_time.value,
             latency_seconds=estimates.latency.value,
-            acceptance=estimates.acceptance.get((rule, MODEL), Acceptance()).mean,
+            acceptance=estimates.acceptance.get(rule, Acceptance()).mean,
             session_count=model.session_count if model is not None else 1,
             generation_count=self.generation_count,
             passed_over=self.passed_over,
@@ -229,7 +238,7 @@ class Pair:
         self.joined: list[PairedDraft] = []
         """Those that joined, oldest first."""
         self._alone = PairEstimates()  # of the target, whatever drafts for it
-        self._model = b""  # whose estimates these are, by identity
+        self._model = self._measured = b""  # whose estimates these are, and what it had measured
         self._tasks: list[asyncio.Task[None]] = []  # one for each peer, from `start` to `stop`
 
     @property
@@ -270,9 +279,12 @@ class Pair:
 
     def _check(self) -> None:
         """Compare the vocabularies; called whenever a peer has described itself."""
-        if self.target.model is not None and _process(self.target.model) != self._model:
-            self._model = _process(self.target.model)
-            self._alone = _of_target(self.target, self._alone.generation_count)
+        if (model := self.target.model) is not None:
+            if _process(model) != self._model:
+                self._alone = _of_target(self.target, self._alone.generation_count)
+            elif _measured(model) != self._measured:
+                _take_target_costs(self._alone, model)
+            self._model, self._measured = _process(model), _measured(model)
         for draft in list(self.drafts):
             self._check_draft(draft)
 
@@ -323,7 +335,7 @@ class Pair:
         return self._configured.estimates if self._configured is not None else self._alone
 
     def count_generations(self, count: int) -> None:
-        """Take note of how many generations are in flight."""
+        """Take note of how many generations are being written."""
         for estimates in (self._alone, *(draft.estimates for draft in self.drafts)):
             estimates.generation_count = max(1, count)
 
@@ -359,21 +371,40 @@ def _process(model: common.GetModelResponse) -> bytes:
     """Return what stays the same while the same process hosts the same model."""
     described = common.GetModelResponse()
     described.CopyFrom(model)
-    described.ClearField("activity")
+    for name in ("activity", "known_vocabulary_keys", *_MEASURED):
+        described.ClearField(name)
     return described.SerializeToString(deterministic=True)
+
+
+_MEASURED = (
+    "decode_costs",
+    "rough_decode_costs",
+    "plain_costs",
+    "cache_layout",
+    "tree_leaf_limit",
+    "checkpoint_milliseconds",
+    "restore_milliseconds",
+)
+"""What a process measures again when nobody waits."""
+
+
+def _measured(model: common.GetModelResponse) -> bytes:
+    """Return what a process has measured of its model."""
+    measured = common.GetModelResponse()
+    measured.CopyFrom(model)
+    for field_ in model.DESCRIPTOR.fields:
+        if field_.name not in _MEASURED:
+            measured.ClearField(field_.name)
+    return measured.SerializeToString(deterministic=True)
 
 
 def _of_target(target: Peer, generation_count: int) -> PairEstimates:
     """Return what is known before the first round: what the target measured at load."""
     estimates = PairEstimates(generation_count=generation_count)
     if target.model is not None:
-        if costs := _costs(target.model):
-            estimates.costs = CostTable(costs, target.model.rough_decode_costs)
-        estimates.alone_seconds = target.model.plain_costs.alone_milliseconds / 1e3
+        _take_target_costs(estimates, target.model)
         estimates.overhead = Mean(target.round_trip)
         estimates.continues = target.model.continues
-        estimates.rejection = _rejection_cost(target.model)
-        estimates.tree_leaves = min(MAX_LEAVES, target.model.tree_leaf_limit)
         if target.model.HasField("own_draft"):
             own = target.model.own_draft
             seconds = own.token_milliseconds / 1e3, own.read_milliseconds / 1e3
@@ -381,6 +412,15 @@ def _of_target(target: Peer, generation_count: int) -> PairEstimates:
         trips = 2.0 * target.round_trip / estimates.decode_seconds(1)
         estimates.credit = min(MOST_CREDIT, FIRST_CREDIT + math.ceil(trips))
     return estimates
+
+
+def _take_target_costs(estimates: PairEstimates, model: common.GetModelResponse) -> None:
+    """Go by what a target measured, in place of what it said before; all else stays learned."""
+    if costs := _costs(model):
+        estimates.costs.replace(costs, model.rough_decode_costs)
+    estimates.alone_seconds = model.plain_costs.alone_milliseconds / 1e3
+    estimates.rejection = _rejection_cost(model)
+    estimates.tree_leaves = min(MAX_LEAVES, model.tree_leaf_limit)
 
 
 def _rejection_cost(model: common.GetModelResponse) -> RejectionCost:
@@ -396,21 +436,31 @@ def _with_draft(of_target: PairEstimates, target: Peer, draft: DraftPeer) -> Pai
     if draft.model is None:
         return estimates
     estimates.latency = Mean(draft.round_trip)
-    if costs := _costs(draft.model):
-        estimates.token_time = Mean(costs[0].seconds)
-        estimates.loaded_token_time = costs[0].seconds
-        estimates.is_roughly_loaded = draft.model.rough_decode_costs
-        estimates.read_time = Mean(costs[-1].seconds / costs[-1].rows)
-        estimates.runner_ups = _runner_ups(draft.model, CostTable(costs))
+    if _costs(draft.model):
+        estimates.runner_ups = _runner_ups(draft.model)
+        _take_draft_costs(estimates, draft.model)
     if target.model is not None:
         estimates.same_host = shares_cores(target.model, draft.model)
         estimates.takes_turns = _take_turns(target.model, draft.model)
     return estimates
 
 
-def _runner_ups(model: common.GetModelResponse, costs: CostTable) -> RunnerUpEstimates:
+def _take_draft_costs(estimates: PairEstimates, model: common.GetModelResponse) -> None:
+    """Go by what a draft measured, but for what was seen of it since."""
+    if not (costs := _costs(model)):
+        return
+    estimates.loaded_token_time = costs[0].seconds
+    estimates.is_roughly_loaded = model.rough_decode_costs
+    if not estimates.token_time.count:
+        estimates.token_time = Mean(costs[0].seconds)
+    if not estimates.read_time.count:
+        estimates.read_time = Mean(costs[-1].seconds / costs[-1].rows)
+    estimates.runner_ups.step_ratio = _runner_ups(model).step_ratio
+
+
+def _runner_ups(model: common.GetModelResponse) -> RunnerUpEstimates:
     """Return what is known of a draft's runner-up lines: how many, and what rows beside cost."""
-    lines = max(1, min(MAX_LINES, model.parallel_line_count))
+    lines, costs = max(1, min(MAX_LINES, model.parallel_line_count)), CostTable(_costs(model))
     return RunnerUpEstimates(lines, max(1.0, costs.seconds(lines) / costs.seconds(1)))
 
 

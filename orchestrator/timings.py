@@ -6,6 +6,12 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.round_times import RoundTimes
 from outrider.v1 import common_pb2 as common
+from outrider.wire_checks import at_least, within
+
+_MOST_STEPS = 2**31 - 1
+"""That a statistic can hold."""
+_MOST_STEPS_AT_ONCE = 1 << 16
+"""Decodes with rows for one session that a message may report: far more than it has tokens."""
 
 
 @dataclass(slots=True)
@@ -23,7 +29,8 @@ class EngineSeconds:
     steps: int | None = None  # decodes that gave rows for this one; None: no service has told
 
     def add(self, spent: common.ServiceTime) -> None:
-        """Add the time that came with one answer."""
+        """Add the time that came with one answer. Raises InvalidRequest for none there can be."""
+        _check(spent)
         self.queue += spent.queue_us / 1e6
         self.decode += spent.decode_us / 1e6
         self.sample += spent.sample_us / 1e6
@@ -48,7 +55,7 @@ class EngineSeconds:
 
     def _add_steps(self, more: int | None) -> None:
         if more is not None:
-            self.steps = (self.steps or 0) + more
+            self.steps = min(_MOST_STEPS, (self.steps or 0) + more)
 
     @property
     def work(self) -> float:
@@ -90,3 +97,18 @@ class Timings:
         self.prompt = self.prompt or more.prompt
         self.target.merge(more.target)
         self.draft.merge(more.draft)
+
+
+def _check(spent: common.ServiceTime) -> None:
+    """Raise InvalidRequest for a service's own time that no service can have taken."""
+    least = min(
+        spent.queue_us,
+        spent.decode_us,
+        spent.sample_us,
+        spent.decoded_row_count,
+        spent.attended_token_count,
+        spent.own_draft_us,
+        spent.runner_up_us,
+    )
+    at_least("service_time", least, 0)
+    within("step_count", spent.step_count, 0, _MOST_STEPS_AT_ONCE)

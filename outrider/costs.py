@@ -18,7 +18,7 @@ from typing import NamedTuple
 _DRIFT = 0.1  # weight of one new decode, at least, for the row count nearest to its rows
 _ROUGHLY = 4.0  # decodes in service: what a rough measurement is worth
 _SEEN = 3  # decodes in service: what their row count costs is known then
-_BEYOND = 2.0  # times the rows of the last point: a decode of so many says what no point does
+_BEYOND = 1.5  # times the rows of the last point: a decode of so many says what no point does
 _NO_MORE = 2.0  # times what so many rows take in proportion: a first decode may be disturbed
 _FADING = 0.005  # of what is known of a row count, with every decode of another one
 _LARGEST_DRIFT = 1.5  # of one decode: what disturbs a machine for a moment is soon unlearned
@@ -126,10 +126,14 @@ class CostTable:
         self._slopes_known = 1.0  # the same for all slopes: what was measured at load is a guess
         self._refresh()
 
+    def replace(self, points: Sequence[tuple[int, float] | Point], is_rough: bool) -> None:
+        """Start again from another measurement, for all who go by this table."""
+        self.__init__(points, is_rough)  # type: ignore[misc]
+
     def _refresh(self) -> None:
         """Follow what changed of bases and slopes."""
         self._base_line = _never_falling(self._bases)
-        self._whole_line = _never_falling(self._saw(self._base_line, self._left_over))
+        self._whole_line: list[float] = []  # of every row count, once it is asked for
         self._slope_line = _never_falling(self._slopes)
 
     def _saw(self, values: Sequence[float], left_over: float | None) -> list[float]:
@@ -188,6 +192,8 @@ class CostTable:
         elif row_count >= self._counts[-1]:
             base = _between(self._counts, self._base_line, row_count)
         else:
+            if not self._whole_line:
+                self._whole_line = _never_falling(self._saw(self._base_line, self._left_over))
             base = self._whole_line[int(row_count)]
         return base + self.attending(attended)
 
@@ -261,7 +267,7 @@ class CostTable:
         """Take a decode of far more rows than the last point's as the next point.
 
         A line through two points near each other says little of it, and the last one would be
-        moved by what it is wrong there. There are only so many doublings.
+        moved by what it is wrong there. Each has half as many rows more: there are only so many.
         """
         base = max(self._base_line[-1], min(base, _NO_MORE * self.in_proportion(rows)))
         slope = max(self._slopes[-1], self._slope(rows))

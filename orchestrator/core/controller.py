@@ -14,20 +14,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 
-from orchestrator.core.estimates import ABOUT, MOST_CREDIT, Acceptance, PairEstimates, ServiceTime
-from orchestrator.core.forecast import Conditions, Forecast, Mode, expected_tokens, forecasts
+from orchestrator.core.estimates import MOST_CREDIT, Acceptance, PairEstimates, ServiceTime
+from orchestrator.core.forecast import Age, Conditions, Forecast, Mode, expected_tokens, forecasts
 from orchestrator.core.outcomes import Choice, Outcome, View
 from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraftOrder
 from orchestrator.core.rejections import TakenBack
 from outrider.messages import Rule
-from outrider.speculation import MODEL, Policy, Speculation
+from outrider.speculation import Policy, Speculation
 
 _LOOKAHEAD = 48
 _FADING = 0.95  # of what earlier rounds made and took, with each round
 _HOPELESS = 0.02
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
 _WORTHWHILE_TOGETHER = 1.3  # where generations take turns: not all share every decode after all
-_FORECAST_ROUNDS = 8
 _OTHER_LOAD = 1.25  # times as many sessions in a decode as forecast: it is made anew
 _MOST_SHARING = 16.0
 _SLOWDOWN_SAMPLES = 4
@@ -63,7 +62,7 @@ class Control(ABC):
         self._line_end: int | None = None  # of the line, while it agrees with the text
         # Rounds so far; how many when the forecast was made, and for how many sessions together.
         self._rounds = self._forecast_round = 0
-        self._forecast_sessions = 1.0
+        self._forecast_sessions, self._age = 1.0, Age()
         self._text_length = 0  # of the text, in tokens
         self._round_times: list[float] = []  # by draft tokens, as of the forecast of that round
         self._seconds_round = -1
@@ -74,7 +73,7 @@ class Control(ABC):
 
         That belongs to the target: it does not change with the draft.
         """
-        known = self.estimates.acceptance
+        known = self.estimates.of_sources
         unknown = Acceptance.trusting(goes_by_matches=source not in ("prediction", "forced"))
         over_all = known.setdefault((self.rule, source), unknown)
         return Acceptance(over_all), over_all
@@ -88,7 +87,7 @@ class Control(ABC):
     def note_draft(self, estimates: PairEstimates) -> None:
         """Another draft drafts from now on, of which this is known."""
         self.estimates = estimates
-        known = estimates.acceptance.setdefault((self.rule, MODEL), Acceptance())
+        known = estimates.acceptance.setdefault(self.rule, Acceptance())
         # This session's own, from what all had.
         self.acceptance, self._all_acceptance = Acceptance(known), known
         self._forecast: Forecast | None = None  # made again every few rounds
@@ -96,6 +95,7 @@ class Control(ABC):
     def note_presence(self, is_there: bool) -> None:
         """A stream to a draft is open, or is gone."""
         self._has_draft = is_there
+        self._forecast = None  # it is weighed against another, or against none
 
     def note_order(self, now: float, length: int, frame_tokens: int, reading: int = 0) -> None:
         """An order went out that may start the line over at the committed length `length`.
@@ -211,7 +211,7 @@ class Control(ABC):
             share = (1.0 - fading) / (1.0 - _FADING) / outcome.decodes
             self._tokens = fading * self._tokens + share * outcome.committed
             self._seconds = fading * self._seconds + share * max(0.0, outcome.now - since)
-            spent, is_as_expected = outcome.spent, None
+            spent, ratio = outcome.spent, None
             if spent.decode > 0.0:
                 waited = outcome.now - (since if outcome.sent is None else outcome.sent)
                 beside = estimates.gap if outcome.sent is None else estimates.overhead
@@ -226,11 +226,10 @@ class Control(ABC):
                     estimates.queue.note(min(spent.queue, spent.decode))
                 spent = again.beside_decode(estimates.rejection, spent, outcome.drafted)
                 if not again.is_apart:
-                    is_as_expected = self._note_decode(rows, spent, outcome.draft_busy)
+                    ratio = self._note_decode(rows, spent, outcome.draft_busy)
             one = estimates.costs.seconds(1, ((estimates.costs.padded(1), outcome.length),))
             drafted = outcome.drafted > 0
-            looks = estimates.plain_looks
-            looks.note(outcome.length, drafted, is_as_expected, one, outcome.decodes)
+            estimates.plain_looks.note(outcome.length, drafted, ratio, one, outcome.decodes)
         again.note(estimates.rejection, outcome)
         self.last_time = outcome.now
         self.note_length(outcome.length + outcome.committed)
@@ -240,10 +239,10 @@ class Control(ABC):
         if self.rule is Rule.REJECTION and not outcome.is_local:
             self._note_decided(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
 
-    def _note_decode(self, rows: int, spent: ServiceTime, draft_busy: bool) -> bool | None:
+    def _note_decode(self, rows: int, spent: ServiceTime, draft_busy: bool) -> float | None:
         """Learn what a decode costs, and what it costs more beside a busy draft.
 
-        Returns whether it took about what was expected; None where that cannot be said.
+        Returns how many times what was expected it took; None where that cannot be said.
         """
         estimates, seconds = self.estimates, spent.decode
         own = estimates.costs.padded(rows)
@@ -258,11 +257,13 @@ class Control(ABC):
                 length = self._others_length(spent, own)
                 estimates.others_length.note(length)
                 attended.append((rows - own, length))
-        overlap = min(seconds, self._draft_seconds) if draft_busy else 0.0
+        # One on other cores takes nothing from the target.
+        shares = draft_busy and estimates.same_host
+        overlap = min(seconds, self._draft_seconds) if shares else 0.0
         expected = estimates.costs.seconds(rows, attended)
         if overlap < 0.1 * seconds:
             estimates.costs.note(rows, seconds, attended)
-            return abs(seconds - expected) < ABOUT * expected
+            return seconds / expected if expected > 0.0 else None
         if overlap > 0.5 * seconds:
             estimates.slowdown.note(max(0.5, 1.0 + (seconds - expected) / overlap))
         return None
@@ -430,10 +431,12 @@ class Control(ABC):
         """The mode that is best by what is known, and what it yields."""
         sessions = self.estimates.sessions_together
         is_other_load = not 1 / _OTHER_LOAD < sessions / self._forecast_sessions < _OTHER_LOAD
-        is_old = self._rounds >= self._forecast_round + _FORECAST_ROUNDS
+        is_old = self._age.is_past(self._rounds, self.last_time, self._conditions)
         if self._forecast is None or is_old or is_other_load:
             self._forecast_round, self._forecast_sessions = self._rounds, sessions
-            self._forecast = self._best_mode(self._conditions())
+            conditions = self._conditions()
+            self._age.note(self._rounds, self.last_time, conditions)
+            self._forecast = self._best_mode(conditions)
         return self._forecast
 
     def checked_seconds(self, row_count: int) -> float:
@@ -463,7 +466,8 @@ class Control(ABC):
         in_vain = estimates.takes_turns or unmeasured
         if self.rule is Rule.REJECTION or (run_ahead is None and in_vain):
             run_ahead = False
-        most = self.speculation.n_max if self.speculation.drafts else 0
+        speculation = self.speculation
+        most = speculation.n_max if speculation.drafts and self._has_draft else 0
         alone, *others = forecasts(conditions, most, run_ahead)
         best = max(others, key=lambda each: each.rate, default=alone)
         if run_ahead is not False and self.rule is not Rule.REJECTION:
@@ -495,6 +499,8 @@ class Control(ABC):
         """
         speculation, usual = self.speculation, self.forecast.rate
         rate = max(usual, self.rate)
+        if self.forecast.mode is Mode.PLAIN:
+            usual *= _WORTHWHILE  # as for any draft: what sources say of themselves is not exact
         best, most, worth = 0, -math.inf, 0.0
         tokens, survival = 1.0, 1.0
         for k, chance in enumerate(chances[: speculation.local_n_max], 1):

@@ -13,7 +13,6 @@ from itertools import pairwise
 
 from outrider.costs import NO_REJECTION_COST, CostTable, RejectionCost
 from outrider.messages import Rule
-from outrider.speculation import MODEL
 
 _UNKNOWN_COSTS = ((1, 0.03), (64, 0.06))
 _UNKNOWN_ACCEPTANCE = (1.6, 2.0)  # accepted of tried: high, so that a new draft is tried at once
@@ -190,30 +189,28 @@ class PlainLooks:
 
     A plain token is what every draft is weighed against, and drafted rounds do not show its cost:
     one that is too high would keep them going. So after texts of every magnitude, now and then and
-    where that cost is estimated anew, some rounds are plain until one takes what was expected.
+    where that cost is estimated anew, some rounds are plain until one takes what was expected, or
+    what they took differs by no more than it does among them.
     """
 
     _FIRST, _STALE = 16, 256  # drafted rounds in a row: for the first time, and later
     _MOST = 8  # plain rounds then
+    _FEW = 3  # plain rounds that say how much such rounds differ
     _MEASURED_BITS = 10  # of the length of texts like those that a target measures with at load
 
     def __init__(self) -> None:
         self._drafted: dict[int, int] = {}  # rounds since a plain one, by the length's bits
         self._due: dict[int, int] = {}  # plain rounds, at most, by the same
         self._seconds: dict[int, float] = {}  # expected at the last plain round, by the same
+        self._ratios: dict[int, list[float]] = {}  # of plain rounds that were due, by the same
 
     def note(
-        self,
-        length: int,
-        drafted: bool,
-        is_as_expected: bool | None,
-        seconds: float,
-        count: int = 1,
+        self, length: int, drafted: bool, ratio: float | None, seconds: float, count: int = 1
     ) -> None:
         """A round came after a text of this length, and a plain one is expected to take `seconds`.
 
-        Whether it took what was expected is None where that cannot be said. `count` plain ones may
-        be noted at once.
+        It took `ratio` times what was expected; None where that cannot be said. `count` plain ones
+        may be noted at once.
         """
         bits = length.bit_length()
         before = self._drafted.get(bits, self._STALE - self._FIRST)
@@ -223,14 +220,27 @@ class PlainLooks:
             if moved or before + 1 >= self._STALE:
                 self._due[bits] = self._MOST
             return
-        due = self._plain_rounds(bits)
-        if is_as_expected:
+        due, ratios = self._plain_rounds(bits), self._ratios.setdefault(bits, [])
+        if ratio is not None:
+            ratios.append(ratio)
+        is_other = ratio is not None and abs(ratio - 1.0) >= ABOUT
+        if (ratio is not None and not is_other) or self._is_noise(ratios):
             due = 0
         elif due:
             due = max(0, due - count)
-        elif is_as_expected is False and before and bits in self._due:
+        elif is_other and before and bits in self._due:
             due = self._MOST
+        if not due:
+            ratios.clear()
         self._drafted[bits], self._due[bits], self._seconds[bits] = 0, due, seconds
+
+    def _is_noise(self, ratios: Sequence[float]) -> bool:
+        """Return whether plain rounds differ too much to say that something else is expected."""
+        if len(ratios) < self._FEW:
+            return False
+        mean = sum(ratios) / len(ratios)
+        variance = sum((ratio - mean) ** 2 for ratio in ratios) / (len(ratios) - 1)
+        return abs(mean - 1.0) <= 2.0 * math.sqrt(variance / len(ratios))
 
     def is_due(self, length: int) -> bool:
         """Whether the next round after such a text is better plain."""
@@ -297,6 +307,11 @@ class OwnDraftEstimates:
         again = min(_LAST_OWN_PROBE, _OWN_PROBE_STEP * self.probe_after)
         self.unused_rounds, self.probe_after = 0, FIRST_PROBE if pays else again
 
+    def note_silence(self) -> None:
+        """It was asked again and again and drafted nothing: it is tried again, but later."""
+        again = min(_LAST_OWN_PROBE, _OWN_PROBE_STEP * self.probe_after)
+        self.unused_rounds, self.probe_after = 0, again
+
     def note_unused(self, rounds: int) -> None:
         """Rounds had no draft of its own: what was once slow may be quicker now."""
         self.unused_rounds += rounds
@@ -352,16 +367,23 @@ class PairEstimates:
     """A decode of the target while the draft is busy, over one while it is not."""
     runner_ups: RunnerUpEstimates = field(default_factory=RunnerUpEstimates)
     """What is known of the draft's runner-up lines."""
-    acceptance: dict[tuple[Rule, str], Acceptance] = field(default_factory=dict)
-    """By rule and source."""
+    acceptance: dict[Rule, Acceptance] = field(default_factory=dict)
+    """Of the draft's own tokens, by rule."""
+    of_sources: dict[tuple[Rule, str], Acceptance] = field(default_factory=dict)
+    """By rule and source, of what drafts without this draft: shared by all drafts of a target."""
     plain_looks: PlainLooks = field(default_factory=PlainLooks)
     """When to see again what a plain token costs."""
     generation_count: int = 1
-    """Generations in flight."""
+    """Generations that are being written."""
     unprobed_rounds: int = 0
     """Rounds since the draft was last seen to draft, in the latest generation to have any."""
     probe_after: int = FIRST_PROBE
     """After so many of them it is tried again."""
+
+    def take_measured(self, of_target: PairEstimates) -> None:
+        """Take over what was measured anew of the target; the costs are shared anyway."""
+        self.alone_seconds, self.rejection = of_target.alone_seconds, of_target.rejection
+        self.tree_leaves = of_target.tree_leaves
 
     def beside_another_draft(self) -> PairEstimates:
         """Return what is known of a pair of this target and a draft that was never tried.
@@ -381,11 +403,7 @@ class PairEstimates:
             read_time=new.read_time,
             slowdown=new.slowdown,
             runner_ups=new.runner_ups,
-            acceptance={
-                (rule, source): acceptance
-                for (rule, source), acceptance in self.acceptance.items()
-                if source != MODEL
-            },
+            acceptance={},
             unprobed_rounds=0,
             probe_after=FIRST_PROBE,
         )

@@ -18,6 +18,9 @@ from enum import Enum
 from itertools import pairwise
 
 _FEW = 0.01  # of the tokens: not worth a split
+_ROUNDS, _SECONDS, _MOVED = 8, 0.05, 0.03
+"""Rounds after which a forecast may be made anew, if so many seconds passed since it was made or
+one of its conditions is another by such a share: it takes as long as a token of a fast target."""
 
 
 class Mode(Enum):
@@ -81,6 +84,42 @@ class Forecast:
     own_length: int = 0  # of the drafts of the target's own draft; then nothing is ordered
     lines: int = 1  # that the draft writes at once
     foreseen: float = 0.0  # share of the misses after which one of them is there
+
+
+class Age:
+    """How old a forecast is, and whether it is made anew."""
+
+    def __init__(self) -> None:
+        self._round = 0  # when it was made, or last looked at
+        self._time: float | None = None
+        self._numbers: Sequence[float] = ()  # that it rested on
+
+    def note(self, round_: int, now: float | None, conditions: Conditions) -> None:
+        """A forecast is made; None is before the first rows."""
+        self._round, self._time, self._numbers = round_, now, _numbers(conditions)
+
+    def is_past(self, round_: int, now: float | None, conditions: Callable[[], Conditions]) -> bool:
+        """Return whether the forecast is too old."""
+        if round_ < self._round + _ROUNDS:
+            return False
+        self._round = round_
+        if now is None or self._time is None or now - self._time >= _SECONDS:
+            return True
+        decode, numbers = self._numbers[0], zip(_numbers(conditions()), self._numbers, strict=True)
+        # A time that is little beside a decode may be another by much.
+        return any(abs(new - old) > _MOVED * max(old, decode) for new, old in numbers)
+
+
+def _numbers(conditions: Conditions) -> Sequence[float]:
+    return (
+        conditions.decode_seconds(1),
+        conditions.acceptance,
+        conditions.overhead,
+        conditions.latency,
+        conditions.token_time,
+        conditions.slowdown,
+        conditions.gap or 0.0,
+    )
 
 
 def expected_tokens(acceptance: float, drafted: int) -> float:

@@ -38,6 +38,7 @@ class Outcome:
     is_prompt: bool
     is_local: bool = False  # its draft is of sources without a model
     is_own: bool = False  # its draft is of the target's own draft
+    asks_own: bool = False  # the target's own draft was to draft for it, where it had no other
     beside: int = 0  # rows of the decode that were of other branches than the draft's
 
 

@@ -35,6 +35,9 @@ _PROBE_LENGTH, _PROBE_TIME = 3, 1.5
 """Tokens of a probe, if the draft takes no more for them than so many tokens of the target do."""
 _PROBE_GAIN = 0.1
 """Of a token's time a draft that is only tried is taken to save: what it may read for a probe."""
+_SILENT_ROUNDS, _READ_AT_ONCE = 16, 64
+"""Rounds in a row that it was asked for and drafted nothing, after which it is not counted on; and
+tokens of a text that it reads in one of them, at least, before it can draft."""
 
 
 def forecast(
@@ -65,11 +68,31 @@ class OwnDraft:
     def __init__(self, estimates: OwnDraftEstimates) -> None:
         self._estimates = estimates
         self._has_read = False  # it drafted, so it holds the text up to a few tokens
+        self._rounds_in_vain = 0  # that it was asked for and drafted nothing, in a row
+        self.is_silent = False
+        """Whether it drafts nothing for this text, and nobody knows why.
+
+        The text may be longer than its context, or have tokens that it does not know; it may have
+        no room for one more, or have failed.
+        """
 
     def note_drafted(self, seconds: float, count: int, pays: bool) -> None:
         """It drafted for a decode; `pays` says whether the forecast wants it."""
-        self._has_read = True
+        self._has_read, self.is_silent, self._rounds_in_vain = True, False, 0
         self._estimates.note(seconds, count, pays)
+
+    def note_nothing(self, length: int, rounds: int = 1) -> bool:
+        """It was asked in some rounds and drafted nothing after a text of `length` tokens.
+
+        Returns whether it is found to be silent now.
+        """
+        self._rounds_in_vain += rounds
+        reading = 0 if self._has_read else length // _READ_AT_ONCE
+        if self._rounds_in_vain < _SILENT_ROUNDS + reading:
+            return False
+        was_silent, self.is_silent, self._rounds_in_vain = self.is_silent, True, 0
+        self._estimates.note_silence()
+        return not was_silent
 
     def order(
         self,

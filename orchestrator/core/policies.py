@@ -100,7 +100,7 @@ class Measured(Control):
 
     def note_draft(self, estimates: PairEstimates) -> None:
         super().note_draft(estimates)
-        known = estimates.acceptance.setdefault((self.rule, OWN), Acceptance())
+        known = estimates.of_sources.setdefault((self.rule, OWN), Acceptance())
         self._own_acceptance, self._all_own_acceptance = Acceptance(known), known
         own = estimates.own_draft if self._may_have_own else None
         self._own = OwnDraft(own) if own is not None else None
@@ -144,7 +144,12 @@ class Measured(Control):
             return
         if not outcome.is_own:
             own.note_unused(outcome.decodes)
+            is_in_vain = outcome.asks_own and not (outcome.drafted or outcome.is_prompt)
+            if is_in_vain and self._own.note_nothing(outcome.length, outcome.decodes):
+                self._forecast = None  # without it
             return
+        if self._own.is_silent:
+            self._forecast = None  # with it again
         self._own.note_drafted(outcome.spent.draft, outcome.drafted, self.forecast.own_length > 0)
         for acceptance in (self._own_acceptance, self._all_own_acceptance):
             acceptance.note(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
@@ -177,7 +182,7 @@ class Measured(Control):
     def _best_mode(self, conditions: Conditions) -> Forecast:
         alone, own = plain(conditions.continuing), self.estimates.own_draft
         best = alone if self._leaves_to_own else super()._best_mode(conditions)
-        if self._own is None or own is None:
+        if self._own is None or own is None or self._own.is_silent:
             return best
         there = forecast(conditions, own, self._own_acceptance, self.speculation.n_max)
         is_alone = self.estimates.sessions_together < self._TOGETHER
@@ -185,10 +190,8 @@ class Measured(Control):
         return there if there.rate > max(pays * alone.rate, best.rate) else best
 
     def note_presence(self, is_there: bool) -> None:
-        is_news = is_there != self._has_draft
         super().note_presence(is_there)
-        if is_news and self._own is not None:
-            self._forecast = None  # it is weighed against another, or against none
+        self._slow_round = -1
 
     @property
     def _leaves_to_own(self) -> bool:
@@ -197,7 +200,7 @@ class Measured(Control):
         There may be none; and on the same cores it would do the same work with messages in between.
         """
         is_useless = self.estimates.takes_turns or not self._has_draft
-        return self._own is not None and is_useless
+        return self._own is not None and not self._own.is_silent and is_useless
 
     @property
     def _may_have_own(self) -> bool:

@@ -102,6 +102,15 @@ async def test_misses_that_were_foreseen_are_counted_apart():
     assert found["outrider_spec_decode_num_draft_tokens_total", ()] == 40
 
 
+async def test_numbers_below_zero_are_not_counted():
+    numbers = messages.GenerationStatistics(
+        draft_time=messages.EngineTime(step_count=-1000), cached_token_count=-3
+    )
+    found = await finish(numbers)
+    assert found["outrider_steps_total", (("role", "draft"),)] == 0
+    assert found["outrider_requests_total", (("outcome", "unknown"),)] == 1
+
+
 async def test_each_source_of_draft_tokens_has_its_counters():
     suffix = messages.SourceStatistics(
         name="suffix",

@@ -159,6 +159,45 @@ async def test_a_flood_of_frames_is_no_more_than_a_lost_draft(servicer: Any) -> 
     assert vitals.longest_block < 0.2
 
 
+class CountsSteps(DraftServicer):
+    """Drafts honestly, and says that each frame took so many steps."""
+
+    steps = 0
+
+    async def Draft(self, request_iterator: Any, context: Any) -> None:
+        await super().Draft(request_iterator, Counting(context, self.steps))
+
+
+class Counting:
+    """The context of a stream on which each message says that it took so many steps."""
+
+    def __init__(self, context: Any, steps: int) -> None:
+        self._context, self._steps = context, steps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def write(self, response: draft.DraftResponse) -> None:
+        response.service_time.step_count = self._steps
+        await self._context.write(response)
+
+
+@pytest.mark.fault(
+    "crash",
+    "A draft says that its tokens took two thousand million steps, or less than none",
+    before="the statistics could not hold their sum, nor `/metrics` count it: the text ended",
+    now="a service time that cannot be ends the stream, and the draft is left alone a while",
+)
+@pytest.mark.parametrize("steps", [2**31 - 1, -1000])
+async def test_what_a_draft_says_of_its_time_ends_no_text(steps: int) -> None:
+    servicer = type("Servicer", (CountsSteps,), {"steps": steps})
+    asked = request(token_limit=LENGTH)
+    async with beside(servicer) as orchestrator:
+        completion = await generate(orchestrator, asked)
+        assert "left alone" in orchestrator.pair.obstacle()
+    assert completion.token_ids == written_alone(target(), asked)
+
+
 class NeverHolds(DraftServicer):
     """Answers every order that it holds nothing, and counts what it is sent."""
 

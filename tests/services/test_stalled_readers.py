@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
+from contextlib import aclosing
 from functools import partial
 
 import pytest
@@ -27,6 +29,33 @@ from tests.support.toy import NEVER, ToyModel
 
 def large() -> ToyModel:
     return ToyModel(vocabulary_size=20_000, context=9000, order=2, batch_rows=512, eos_bias=NEVER)
+
+
+@pytest.mark.fault(
+    "others",
+    "A client reads nothing of its text, or its prompt is read for long",
+    before="it counted among those who share decodes, and others' drafts were shorter for it",
+    now="those count whose rows came within a second, or four times the time between two of them",
+)
+async def test_a_text_that_stands_still_does_not_count_among_those_who_share_decodes() -> None:
+    asked = request(token_limit=8000, temperature=0.0)
+    async with (
+        running(ModelProcess(TARGET, large, pace=0.002)) as target,
+        running(OrchestratorProcess(target.address, request_seconds=600.0)) as orchestrator,
+    ):
+        await orchestrator.until_ready()
+        estimates = orchestrator.pair.estimates
+        stalled, read = (orchestrator.orchestrator.generate(asked) for _ in range(2))
+        async with aclosing(stalled), aclosing(read):
+            for stream in (stalled, read):
+                for _ in range(3):
+                    await anext(stream)
+            assert estimates.generation_count == 2
+            begin = time.monotonic()
+            while time.monotonic() - begin < 1.5:
+                await anext(read)
+            assert estimates.generation_count == 1
+            assert (await orchestrator.status()).active_generation_count == 2
 
 
 @pytest.mark.fault(

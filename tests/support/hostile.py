@@ -91,6 +91,22 @@ class RandomMessages:
         return value
 
 
+class LyingOfItsTime:
+    """The context of a stream whose frames are honest, and what they say of their time random."""
+
+    def __init__(self, context: Any, messages: RandomMessages) -> None:
+        self._context, self._messages = context, messages
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def write(self, response: draft.DraftResponse) -> None:
+        """Send a frame, at times with another time."""
+        if self._messages.random.random() < 0.5:
+            response.service_time.CopyFrom(self._messages.message(type(response.service_time)))
+        await self._context.write(response)
+
+
 class HostileDraft(DraftServicer):
     """Answers orders with random messages, floods, silence, or the work of an honest draft.
 
@@ -129,8 +145,11 @@ class HostileDraft(DraftServicer):
         way = messages.random.choice(
             (self._answer, self._answer, self._answer, self._flood, self._sleep, self._miss)
         )
-        if messages.random.random() < 0.15:
+        dice = messages.random.random()
+        if dice < 0.15:
             await super().Draft(request_iterator, context)
+        elif dice < 0.3:
+            await super().Draft(request_iterator, LyingOfItsTime(context, messages))
         else:
             await way(messages, request_iterator, context)
 

@@ -91,6 +91,7 @@ class Faults:
     stalls: float = 0.0  # per second, of the draft
     stall: float = 2.0  # seconds
     away: float = 0.3
+    own_silence: int = 1 << 30  # length of a text from which the target's own draft says nothing
 
 
 @dataclass(slots=True)
@@ -528,7 +529,8 @@ class _Target(_Peer):
         is_held = len(self.held) >= len(self._text) - 1
         self._plain -= 1
         left = len(self.world.prompt) + self.world.tokens - len(self._text) - 1
-        count = min(round_.own_draft_count, left)
+        is_silent = len(self._text) >= self.world.faults.own_silence
+        count = 0 if is_silent else min(round_.own_draft_count, left)
         if not self.world.models.own_token or not is_held or self._plain >= 0 or count <= 0:
             return NO_OWN_TOKENS
         text, confidences = list(self._text), bytearray()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.admission import Pace, job_share, next_turn
+from orchestrator.admission import Pace, Writers, job_share, next_turn
 
 
 @pytest.mark.parametrize(("sessions", "share"), [(1, 1), (2, 1), (3, 2), (4, 3), (8, 6), (64, 48)])
@@ -35,3 +35,25 @@ def test_the_wait_follows_how_long_generations_take() -> None:
     assert pace.wait_seconds(64) == 1.0
     pace.note(1e9)
     assert pace.wait_seconds(1) == 600.0
+
+
+def test_only_texts_that_are_being_written_count() -> None:
+    writers = Writers()
+    for text in "abcd":
+        writers.note(text, 0.0)
+    assert writers.count(0.5) == 4, "they have just begun"
+    for now in (1.0, 2.0, 3.0):
+        writers.note("a", now)
+    assert writers.count(3.5) == 1, "the others are read, or wait"
+    writers.note("b", 3.5)
+    assert writers.count(3.6) == 2
+    writers.remove("a")
+    assert writers.count(3.6) == 1
+
+
+def test_a_text_that_is_written_slowly_counts_between_its_rows() -> None:
+    writers = Writers()
+    for now in (0.0, 5.0, 10.0):
+        writers.note("slow", now)
+    assert writers.count(14.0) == 1
+    assert writers.count(40.0) == 0

@@ -129,6 +129,7 @@ def branched(
     """Return a round with the first line, once others were there to branch to."""
     estimates = PairEstimates(costs=costs, tree_leaves=leaves)
     its_control = control(speculation, Rule.MATCH, estimates, 1.0)
+    its_control.note_presence(True)
     main, *others = [
         LocalLine(Line(ids, sources=["suffix"] * len(ids)), [chance] * len(ids), len(ids), 1.0)
         for ids, chance in zip(lines, chances, strict=True)

@@ -346,7 +346,7 @@ def test_a_look_at_a_plain_token_is_one_round_and_no_more(is_due: bool) -> None:
     begun.draft_opened(1000)
     [first] = rounds(begun)
     for _ in range(256 if is_due else 1):
-        known.plain_looks.note(5, drafted=True, is_as_expected=True, seconds=1.0)
+        known.plain_looks.note(5, drafted=True, ratio=1.0, seconds=1.0)
     for position, ids in ((4, [5]), (5, [6, 7, 8])):
         begun.draft_frame(Frame(4, position, ids, bytes([250] * len(ids))), 0.09, 0.01)
     wrote(begun, first, 4, 5)

@@ -46,6 +46,7 @@ def made(
     estimates.latency, estimates.token_time = Mean(latency), Mean(token_time)
     estimates.overhead = Mean(0.001)
     its_control = control(Speculation(**speculation), rule, estimates, patience=1.0)  # type: ignore[arg-type]
+    its_control.note_presence(True)
     stood = 0.0
     for _ in range(400):
         stood += acceptance
@@ -637,6 +638,16 @@ def test_a_decode_beside_a_busy_draft_says_how_much_it_slows_the_target() -> Non
     assert shared.estimates.costs.seconds(4) > before
 
 
+def test_a_busy_draft_on_another_machine_does_not_keep_costs_from_being_learned() -> None:
+    apart = made(costs=CPU)
+    for _ in range(40):
+        apart.note_sent()
+        apart.note_frame(0.5, 10, 4, 0.080, is_first=True)
+        apart.note_round(outcome(spent=ServiceTime(0.088), drafted=3, draft_busy=True))
+    assert apart.estimates.costs.seconds(4) == pytest.approx(0.088, rel=0.02)
+    assert apart.estimates.slowdown.value == 1.0
+
+
 def test_a_decode_that_others_share_is_weighed_with_their_rows() -> None:
     crowded = made(costs=CPU)
     alone = crowded.estimates.decode_seconds(4)
@@ -746,50 +757,58 @@ def test_plain_rounds_are_due_after_many_drafted_ones(length: int, first: int) -
     for after in (first, 256, 256):
         for _ in range(after):
             assert not looks.is_due(length)
-            looks.note(length, drafted=True, is_as_expected=True, seconds=1.0)
+            looks.note(length, drafted=True, ratio=1.0, seconds=1.0)
         assert looks.is_due(length)
-        looks.note(length, drafted=False, is_as_expected=True, seconds=1.0)
+        looks.note(length, drafted=False, ratio=1.0, seconds=1.0)
     assert not looks.is_due(length)
 
 
 def test_plain_rounds_continue_until_one_takes_what_was_expected() -> None:
     looks, length = PlainLooks(), 5000
     for _ in range(3):
-        looks.note(length, drafted=False, is_as_expected=False, seconds=1.0)
+        looks.note(length, drafted=False, ratio=2.0, seconds=1.0)
         assert looks.is_due(length)
-    looks.note(length, drafted=False, is_as_expected=True, seconds=1.0)
+    looks.note(length, drafted=False, ratio=1.0, seconds=1.0)
     assert not looks.is_due(length)
     # One that shows by chance that the estimate is wrong is followed by more.
-    looks.note(length, drafted=True, is_as_expected=True, seconds=1.0)
-    looks.note(length, drafted=False, is_as_expected=False, seconds=1.0)
+    looks.note(length, drafted=True, ratio=1.0, seconds=1.0)
+    looks.note(length, drafted=False, ratio=2.0, seconds=1.0)
     assert looks.is_due(length)
 
 
-@pytest.mark.parametrize("is_as_expected", [False, None])
-def test_plain_rounds_that_never_agree_end_nevertheless(is_as_expected: bool | None) -> None:
+@pytest.mark.parametrize("ratio", [2.0, None])
+def test_plain_rounds_that_never_agree_end_nevertheless(ratio: float | None) -> None:
     looks, length = PlainLooks(), 5000
     count = 0
     while looks.is_due(length):
-        looks.note(length, drafted=False, is_as_expected=is_as_expected, seconds=1.0)
+        looks.note(length, drafted=False, ratio=ratio, seconds=1.0)
         count += 1
     assert count == 8
 
 
+def test_plain_rounds_that_differ_among_themselves_say_nothing() -> None:
+    looks, length = PlainLooks(), 5000
+    for ratio in (0.6, 1.7, 0.7):
+        assert looks.is_due(length)
+        looks.note(length, drafted=False, ratio=ratio, seconds=1.0)
+    assert not looks.is_due(length)
+
+
 def test_after_texts_of_another_magnitude_a_plain_token_is_looked_at_again() -> None:
     looks = PlainLooks()
-    looks.note(20_000, drafted=False, is_as_expected=True, seconds=1.0)
+    looks.note(20_000, drafted=False, ratio=1.0, seconds=1.0)
     assert not looks.is_due(20_000) and not looks.is_due(30_000)
     assert looks.is_due(5000) and looks.is_due(40_000)
 
 
 def test_a_plain_token_is_looked_at_again_when_drafted_rounds_moved_its_estimate() -> None:
     looks, length = PlainLooks(), 5000
-    looks.note(length, drafted=False, is_as_expected=True, seconds=0.1)
-    looks.note(length, drafted=True, is_as_expected=True, seconds=0.11)
+    looks.note(length, drafted=False, ratio=1.0, seconds=0.1)
+    looks.note(length, drafted=True, ratio=1.0, seconds=0.11)
     assert not looks.is_due(length)
-    looks.note(length, drafted=True, is_as_expected=True, seconds=0.13)
+    looks.note(length, drafted=True, ratio=1.0, seconds=0.13)
     assert looks.is_due(length)
-    looks.note(length, drafted=False, is_as_expected=True, seconds=0.13)
+    looks.note(length, drafted=False, ratio=1.0, seconds=0.13)
     assert not looks.is_due(length)
 
 
@@ -801,3 +820,13 @@ def test_a_round_is_plain_where_its_cost_is_to_be_seen() -> None:
     seconds = drafting.decode_seconds(1)
     drafting.note_round(outcome(length=5000, spent=ServiceTime(seconds)))
     assert drafting.draft_count(16) > 0
+
+
+def test_a_draft_that_is_not_there_is_not_counted_on() -> None:
+    its = made()
+    assert its.forecast.rate > 1.2 / its.plain_seconds
+    its.note_presence(False)
+    assert its.forecast.mode is Mode.PLAIN
+    assert its.forecast.rate == pytest.approx(1.0 / its.plain_seconds)
+    its.note_presence(True)
+    assert its.forecast.length > 0

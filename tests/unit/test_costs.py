@@ -328,3 +328,20 @@ def test_a_disturbed_first_decode_of_many_rows_forbids_no_others() -> None:
     usual = table.in_proportion(17)
     table.note(17, 60.0)
     assert table.seconds(17) < 3.1 * usual
+
+
+def test_a_decode_of_half_as_many_rows_more_does_not_move_the_last_point() -> None:
+    table = CostTable([(1, 0.037), (2, 0.066), (4, 0.077), (8, 0.148)])
+    for _ in range(20):
+        table.note(12, 0.170)
+    assert table.seconds(8) == pytest.approx(0.148, rel=0.01)
+    assert table.seconds(12) == pytest.approx(0.170, rel=0.01)
+
+
+def test_plain_decodes_are_noted_without_a_look_at_every_row_count() -> None:
+    table = CostTable([(1, 0.037), (2, 0.066), (4, 0.077), (8, 0.148), (32, 0.5)])
+    table.note(1, 0.04)
+    seconds = [table.seconds(rows) for rows in range(33)]
+    table.note(1, 0.04)
+    assert not table._whole_line
+    assert seconds != [table.seconds(rows) for rows in range(33)]

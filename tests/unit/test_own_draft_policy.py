@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -138,6 +139,46 @@ def test_a_better_draft_on_other_cores_is_preferred():
     made, _ = rate(its, 400, known)
     without, _ = rate(its, 400, known_estimates(its), has_draft=False)
     assert made > 1.5 * without
+
+
+@pytest.mark.fault(
+    "hang",
+    "A target's own draft was the best one and drafts no more: its context is too short",
+    before="it was waited for to the end of the text, at a rate near that without drafts",
+    now="after 16 rounds in vain another draft is used, if there is one, and it is tried later",
+)
+def test_one_that_falls_silent_leaves_the_text_to_another_draft():
+    its = models(
+        same_host=False,
+        takes_turns=False,
+        acceptance=0.85,
+        own_acceptance=0.9,
+        draft_round_trip=0.001,
+    )
+    silent = Faults(own_silence=150)
+    both, result = rate(its, 800, faults=silent)
+    remote, _ = rate(replace(its, own_token=0.0), 800)
+    assert both > 0.93 * remote
+    simulation = Simulation(its, Speculation(), tokens=800, seed=3, faults=silent)
+    assert result.text == alone(simulation.language, 800)
+
+
+def test_one_that_falls_silent_costs_nothing_where_there_is_no_other():
+    its = models(own_acceptance=0.85)
+    made, _ = rate(its, 600, faults=Faults(own_silence=1), has_draft=False)
+    assert made > 0.99 * plain_rate(its)
+
+
+def test_one_that_reads_a_long_text_is_not_taken_for_silent():
+    known = known_estimates(models())
+    known.continues = True
+    its = control(Speculation(), Rule.MATCH, known, 1.0)
+    own = its._own
+    assert not any(own.note_nothing(6400) for _ in range(115))
+    assert own.note_nothing(6400) and own.is_silent
+    assert its._best_mode(its._conditions()).own_length == 0
+    own.note_drafted(0.003, 3, pays=True)
+    assert its._best_mode(its._conditions()).own_length > 0
 
 
 def test_far_from_the_orchestrator_it_loses_nothing():

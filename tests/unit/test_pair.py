@@ -1,10 +1,15 @@
-"""What is known of a pair before its first round."""
+"""What is known of a pair: before its first round, and once its models measured again."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from orchestrator.pair import shares_cores
+from orchestrator.core.policies import control
+from orchestrator.pair import Pair, PairedDraft, shares_cores
+from outrider.messages import Rule
+from outrider.speculation import Speculation
 from outrider.v1 import common_pb2 as common
 
 HERE, THERE = b"this machine", b"that machine"
@@ -29,3 +34,89 @@ def test_a_busy_draft_may_slow_a_target_down_only_on_cores_that_both_use(
         for machine, cores in (target, draft)
     ]
     assert shares_cores(*models) is shared
+
+
+class Described:
+    """A peer that described itself, and does nothing else."""
+
+    role, address, ready, round_trip, hosted = "draft", "", True, 0.001, None
+
+    def __init__(self, milliseconds: float, seconds: int = 3) -> None:
+        self.model = common.GetModelResponse(
+            rough_decode_costs=True, continues=True, translates=True, identity=bytes(32)
+        )
+        self.model.load_duration.FromSeconds(seconds)
+        self.measure(milliseconds)
+
+    def measure(self, milliseconds: float, is_rough: bool = True) -> None:
+        """Describe other costs."""
+        del self.model.decode_costs[:]
+        for rows in (1, 8):
+            self.model.decode_costs.add(row_count=rows, milliseconds=rows * milliseconds)
+        self.model.rough_decode_costs = is_rough
+        self.model.plain_costs.alone_milliseconds = milliseconds
+
+
+def pair_of(target: Described, *drafts: Described) -> Pair:
+    made: Any = Pair
+    pair: Pair = made(target, None)
+    for each in drafts:
+        paired: Any = PairedDraft
+        pair.add(paired(each, is_trusted=False))
+    pair._check()
+    return pair
+
+
+@pytest.mark.parametrize("drafts", [0, 1])
+def test_measured_costs_replace_rough_ones_and_nothing_else_that_was_learned(drafts: int) -> None:
+    target = Described(20.0)
+    pair = pair_of(target, *[Described(2.0)] * drafts)
+    estimates = pair.joined[0].estimates if drafts else pair._alone
+    running = control(Speculation(), Rule.MATCH, estimates, 1.0)
+    estimates.gap.note(0.004)
+    known = estimates.acceptance[Rule.MATCH]
+    known.note([128] * 20, 3)
+    target.measure(15.0, is_rough=False)
+    pair._check()
+    again = pair.joined[0].estimates if drafts else pair._alone
+    assert again is running.estimates
+    assert again.costs.seconds(1) == pytest.approx(0.015) and again.costs.is_known(8)
+    assert again.alone_seconds == pytest.approx(0.015)
+    assert again.gap.value == 0.004 and again.acceptance[Rule.MATCH] is known
+
+
+def test_a_draft_that_measured_again_keeps_what_was_seen_of_it() -> None:
+    its = Described(9.0)
+    pair = pair_of(Described(20.0), its)
+    estimates = pair.joined[0].estimates
+    its.measure(2.0, is_rough=False)
+    pair._check()
+    assert estimates.token_time.value == estimates.loaded_token_time == pytest.approx(0.002)
+    assert not estimates.is_roughly_loaded
+    estimates.token_time.note(0.003)
+    its.model.known_vocabulary_keys.append(b"key")
+    its.measure(2.5, is_rough=False)
+    pair._check()
+    assert pair.joined[0].estimates is estimates
+    assert estimates.token_time.value == 0.003 and estimates.loaded_token_time == 0.0025
+
+
+def test_another_process_is_learned_anew() -> None:
+    target, its = Described(20.0), Described(2.0)
+    pair = pair_of(target, its)
+    alone, beside = pair._alone, pair.joined[0].estimates
+    target.model = Described(20.0, seconds=4).model
+    pair._check()
+    assert pair._alone is not alone and pair.joined[0].estimates is not beside
+    assert pair.joined[0].estimates.costs is pair._alone.costs
+
+
+def test_how_good_sources_without_a_model_are_is_known_beside_every_draft() -> None:
+    pair = pair_of(Described(20.0), Described(2.0), Described(3.0))
+    overall = []
+    for estimates in (pair._alone, *(draft.estimates for draft in pair.joined)):
+        _, known = control(Speculation(), Rule.MATCH, estimates, 1.0).acceptance_of("suffix")
+        overall.append(known)
+    assert overall[0] is overall[1] is overall[2]
+    models = [draft.estimates.acceptance[Rule.MATCH] for draft in pair.joined]
+    assert models[0] is not models[1]

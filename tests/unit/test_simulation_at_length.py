@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Sequence
 
 import pytest
 
-from outrider.costs import CostTable, Point
+from outrider.costs import Attended, CostTable, Point
 from outrider.speculation import Speculation
 from tests.support.shared_engine import SharedEngine
 from tests.support.simulation import Models, Result, Simulation, known_estimates, run_together
@@ -172,3 +173,29 @@ def test_a_draft_that_runs_ahead_is_expected_when_its_first_frame_comes(draft_to
         overhead=0.001,
     )
     assert statistics.median(times_plain(models, [4000])) >= 1.0
+
+
+class Noisy(CostTable):
+    """A target on a machine that does other things: decodes take half to twice as long."""
+
+    dice = random.Random(4)
+
+    def seconds(self, row_count: float, attended: Attended = ()) -> float:
+        return self.dice.choice((0.7, 1.5)) * super().seconds(row_count, attended)
+
+
+def test_on_a_noisy_machine_a_long_text_has_few_rounds_only_to_see_what_they_cost() -> None:
+    models = Models(costs=CostTable(TARGETS["gpu"]), draft_token=DRAFT_TOKEN, acceptance=0.9)
+    plain_rounds = []
+    for seed in range(20):
+        world = Simulation(
+            models,
+            Speculation(run_ahead=False),
+            tokens=TOKENS,
+            seed=seed,
+            prompt_tokens=4000,
+            engine=SharedEngine(Noisy(TARGETS["gpu"])),
+        )
+        counts = world.run().counts
+        plain_rounds.append(counts.rounds - counts.drafted_rounds)
+    assert statistics.mean(plain_rounds) < 9.0
