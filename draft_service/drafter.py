@@ -264,7 +264,10 @@ class Drafter:
         The sources read along, a piece after each decode: a long text at once would hold up the
         other sessions.
         """
-        missing = lease.reconcile(self._own(self._line.token_ids), 1)[:-1]
+        own = self._own(self._line.token_ids)
+        if not own:  # none of the text is anything to the model
+            return
+        missing = lease.reconcile(own, 1)[:-1]
         if self._translator is not None:
             missing = missing[: max(0, lease.capacity - len(lease.held))]
         size = PIECE if self._local.is_behind else max(1, len(missing))

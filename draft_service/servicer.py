@@ -13,7 +13,12 @@ import grpc
 from draft_service.drafter import Drafter
 from draft_service.helpers import Helpers
 from draft_service.local_sources import INSTEAD, LocalSources, calibrations
-from draft_service.translating import StringTranslator, TokenTranslator, Translator
+from draft_service.translating import (
+    NoTranslator,
+    StringTranslator,
+    TokenTranslator,
+    Translator,
+)
 from draft_service.translations import Learned, Lesson, Translations
 from outrider import wire
 from outrider.engine.guesser import Guesser, guesser
@@ -148,7 +153,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
             # It is asked through the translator alone.
             return None, StringTranslator(StringGuesser(model, opening, translation))
         if not translation.shared_count:
-            return None, None
+            return None, NoTranslator()
         guess = guesser(model, opening, support, tail, translation)
         return guess, TokenTranslator(guess, translation.reader(opening.prompt_count))
 

@@ -57,6 +57,19 @@ class TokenTranslator:
         return [] if guess.doubtful else [guess]
 
 
+class NoTranslator:
+    """Where nothing is shared and no text may be sent: the model reads and drafts nothing."""
+
+    def own_text(self, line: Sequence[int], base: int) -> list[int]:
+        """Return nothing: the target's ids mean nothing to the model."""
+        return []
+
+    def ask(self, lease: Cache, line: Sequence[int], base: int, rivals: int) -> Asking:
+        """Return no guess."""
+        yield from ()
+        return []
+
+
 class StringTranslator:
     """At string level: the draft writes on until a token of the target's is settled."""
 
