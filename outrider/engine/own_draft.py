@@ -71,7 +71,7 @@ class DraftLine:
     def translate(self, translation: Translation, reader: Reader) -> None:
         """Read the text in other ids."""
         self.translation = translation
-        self.own_ids = reader.read(self.tokens, len(self.tokens))
+        self.own_ids = list(reader.read(self.tokens, len(self.tokens)))
 
     def take(self, row: Row) -> None:
         """Pick the next token from its row of logits."""

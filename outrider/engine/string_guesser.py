@@ -47,10 +47,12 @@ class StringGuesser:
         self._session = session
         self._translation = translation
         self._reader: Reader = translation.reader(session.prompt_count)
-        self._base = -1  # of the line that it follows; -1: of none
+        self._line: Sequence[int] = ()  # that it follows
+        self._base = -1  # of that; -1: of none
         self._given: list[int] = []  # of the line after its base, in the target's ids
         self._ready: deque[Guess] = deque()  # settled, and not given yet
-        self._own: list[int] = []  # what the draft wrote after the base
+        self._own: list[int] = []  # the text, and what the draft wrote after its base
+        self._settled = 0  # tokens of it up to the base
         self._stream = TokenStream(translation.target_encoder)
         self._confidence = 255  # the least of what was written since the last settled token
         self._probability = 1.0
@@ -58,14 +60,16 @@ class StringGuesser:
 
     def text(self, line: Sequence[int], base: int) -> list[int]:
         """Return what the draft is to read before its next token, in its own ids."""
-        if base != self._base or list(line[base:]) != self._given:
+        follows = line is self._line and base == self._base
+        if not follows or list(line[base:]) != self._given:
             self._start(line, base)
-        return self._reader.read(line[:base], base) + self._own
+        return self._own
 
     def _start(self, line: Sequence[int], base: int) -> None:
         """Follow a line that this has not written."""
-        self._base, self._given = base, list(line[base:])
-        self._own = self._reader.own_ids(self._given)
+        self._line, self._base, self._given = line, base, list(line[base:])
+        text = self._reader.read(line[:base], base)
+        self._own, self._settled = text + self._reader.own_ids(self._given), len(text)
         self._stream = TokenStream(self._translation.target_encoder)
         self._ready.clear()
         self._confidence, self._probability, self._is_over = 255, 1.0, False
@@ -145,8 +149,7 @@ class StringGuesser:
         try:
             if not self._sampler.has_state:
                 return self._sampler.distribution(row)
-            settled = self._reader.read(line[: self._base], self._base)
-            sampler = self._tracker.at(settled + self._own, len(settled))
+            sampler = self._tracker.at(self._own, self._settled)
             return sampler.distribution(row)
         except InvalidRequest:
             return softmax(row)  # it leads nowhere, and is only a guess
