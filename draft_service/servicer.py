@@ -14,6 +14,7 @@ from draft_service.drafter import Drafter
 from draft_service.helpers import Helpers
 from draft_service.local_sources import INSTEAD, LocalSources, calibrations
 from draft_service.translating import (
+    MOST_FOR_EACH,
     NoTranslator,
     StringTranslator,
     TokenTranslator,
@@ -133,7 +134,8 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         drafter = Drafter(opening, guess, ends, time.perf_counter, local, translator)
         owner = self.take(opening.session_id, opening.attempt)
         size = self.vocabulary_size
-        stream = _DraftStream(self.host, opening, owner, drafter, size, learned)
+        read = self._text_reader(opening, learned, translator)
+        stream = _DraftStream(self.host, opening, owner, drafter, size, learned, read)
         try:
             await run_stream(owner, stream.read(requests), stream.answer(write))
         finally:
@@ -157,6 +159,25 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         guess = guesser(model, opening, support, tail, translation)
         return guess, TokenTranslator(guess, translation.reader(opening.prompt_count))
 
+    def _text_reader(
+        self, opening: SessionParameters, learned: Learned | None, translator: Translator | None
+    ) -> Callable[[Span], Sequence[int]]:
+        """Return what reads a text that is sent as a whole in the draft's ids."""
+        assert self._model is not None
+        capacity = self._model.describe().context
+
+        def read(span: Span) -> Sequence[int]:
+            if span.position or span.end > MOST_FOR_EACH * capacity:
+                return ()
+            if learned is None or translator is None or not learned.translation.shared_count:
+                return ()
+            reader = learned.translation.reader(opening.prompt_count, capacity)
+            own = reader.read(span.token_ids, span.end)
+            translator.take(reader)
+            return own
+
+        return read
+
 
 class _DraftStream:
     """One open stream: each order replaces the one before; frames go out as they come."""
@@ -168,9 +189,11 @@ class _DraftStream:
         owner: Ownership,
         drafter: Drafter,
         vocabulary_size: int,
-        learned: Learned | None = None,
+        learned: Learned | None,
+        read_text: Callable[[Span], Sequence[int]],
     ) -> None:
         self._learned = learned  # how it translates; None where the ids are the draft's own
+        self._read_text = read_text
         self._host = host
         self._opening = opening
         self._owner = owner
@@ -195,9 +218,9 @@ class _DraftStream:
             order = read_order(request, self._opening, size)
             await self._has_room.wait()
             if order.number > self._owner.last:
-                self._start(order)
+                await self._start(order)
 
-    def _start(self, order: Order) -> None:
+    async def _start(self, order: Order) -> None:
         self._owner.last = order.number
         self.close()
         order = _with_known_ids(order, self._size)
@@ -205,7 +228,9 @@ class _DraftStream:
         wanted = order.committed.token_ids if order.committed.position == 0 else ()
         room: int | None = self._opening.prompt_count + self._opening.token_limit + MAX_DRAFT
         if self._learned is not None:
-            wanted, room = (), None  # how many of its own tokens that will be is not known
+            # Beside the engine, which would do nothing else for a long text's sake.
+            wanted = await asyncio.to_thread(self._read_text, order.committed)
+            room = None  # how many of its own tokens the whole will be is not known
         try:
             self._ticket = self._host.submit(
                 self._opening.session_id,

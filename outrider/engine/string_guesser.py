@@ -46,7 +46,8 @@ class StringGuesser:
         self._tracker = SamplerTracker(self._sampler, session.prompt_count)
         self._session = session
         self._translation = translation
-        self._reader: Reader = translation.reader(session.prompt_count)
+        self.reader: Reader = translation.reader(session.prompt_count)
+        """What reads the line's text in the draft's ids."""
         self._line: Sequence[int] = ()  # that it follows
         self._base = -1  # of that; -1: of none
         self._given: list[int] = []  # of the line after its base, in the target's ids
@@ -68,8 +69,8 @@ class StringGuesser:
     def _start(self, line: Sequence[int], base: int) -> None:
         """Follow a line that this has not written."""
         self._line, self._base, self._given = line, base, list(line[base:])
-        text = self._reader.read(line[:base], base)
-        self._own, self._settled = text + self._reader.own_ids(self._given), len(text)
+        text = self.reader.read(line[:base], base)
+        self._own, self._settled = text + self.reader.own_ids(self._given), len(text)
         self._stream = TokenStream(self._translation.target_encoder)
         self._ready.clear()
         self._confidence, self._probability, self._is_over = 255, 1.0, False

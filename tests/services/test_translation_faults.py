@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from outrider.handshake import digest
+from outrider.text_encoder import TextEncoder
 from outrider.v1 import common_pb2 as common
 from outrider.vocabulary_pieces import Vocabulary, lesson, vocabulary_key
-from tests.support.services import DRAFT, ModelProcess, running, toy
-from tests.support.streams import DraftStream
+from tests.support.services import CONTEXT, DRAFT, ModelProcess, running, toy
+from tests.support.streams import DraftStream, session
 from tests.support.toy import NEVER, ToyModel
 
 LETTERS = 32
@@ -85,3 +86,48 @@ async def test_a_prompt_that_is_nothing_to_the_draft_is_no_fault() -> None:
             for number, until in ((1, 5), (2, 1)):
                 assert not (await stream.draft(number, 0, [0], until)).token_ids
         assert not process.host.died.done()
+
+
+LETTER_TOKENS = [b"", *(b"%c" % c for c in b"abcdefghijklmnopqrst")]
+
+
+@pytest.mark.fault(
+    "hang",
+    "an order of a million tokens to a draft that translates",
+    before="all of it was encoded in the engine's thread, and each further one was kept as well",
+    now="what the context cannot hold is refused; a whole text is encoded beside that thread",
+)
+async def test_a_text_that_cannot_be_held_is_not_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[int] = []
+    encode = TextEncoder.encode
+
+    def counted(self: TextEncoder, text: bytes) -> list[int]:
+        encoded.append(len(text))
+        return encode(self, text)
+
+    async with running(ModelProcess(DRAFT, draft)) as process:
+        key = await teach(process, LETTER_TOKENS, bos=0)
+        monkeypatch.setattr(TextEncoder, "encode", counted)
+        size = len(LETTER_TOKENS)
+        async with opened(process, key, vocabulary_token_count=size) as stream:
+            for number, count in ((1, 200_000), (2, 8 * CONTEXT)):
+                answer = await stream.draft(number, 0, [1] * count, count + 4)
+                assert answer.WhichOneof("outcome") == "context_full"
+            assert sum(encoded) < 4 * CONTEXT
+            assert (await stream.draft(3, 0, [1, 2, 3], 6)).base == 3
+            answer = await stream.draft(4, 3, [1] * 1025, 1030)
+            assert answer.missing.held_token_count == 0
+            assert (await stream.draft(5, 0, [1, 2, 3, 4], 6)).base == 4
+
+
+async def test_a_second_session_takes_over_what_another_read_of_the_text() -> None:
+    async with running(ModelProcess(DRAFT, draft)) as process:
+        key = await teach(process, LETTER_TOKENS, bos=0)
+        text, size = [0, *(1 + i % 20 for i in range(100))], len(LETTER_TOKENS)
+        for number in (1, 2):
+            its = {"session_id": session(number), "vocabulary_token_count": size}
+            async with opened(process, key, **its) as stream:
+                before = process.host.counters.tokens
+                await stream.draft(1, 0, text, len(text) + 2)
+                read = process.host.counters.tokens - before
+        assert read < 20
