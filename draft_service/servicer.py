@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -108,6 +109,8 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         lesson = self.lesson()
         async for request in request_iterator:
             lesson.add(request)
+            if lesson.is_complete:
+                break
         return await lesson.finish()
 
     async def Draft(
@@ -122,7 +125,20 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         asked = await first_opening(requests)
         self.require_model(asked.model)
         opening = wire.read_opening(asked)
-        learned = self._translations.get(asked.vocabulary_key) if asked.vocabulary_key else None
+        with ExitStack() as used:
+            learned = None
+            if opening.vocabulary_key:
+                learned = used.enter_context(self._translations.use(opening.vocabulary_key))
+                check_dropped(opening, len(learned.translation.target.texts))
+            await self._serve_session(opening, learned, requests, write)
+
+    async def _serve_session(
+        self,
+        opening: SessionParameters,
+        learned: Learned | None,
+        requests: AsyncIterator[messages.DraftRequest],
+        write: Write,
+    ) -> None:
         guess, translator = await asyncio.to_thread(self._guessers, opening, learned)
         # Under rejection the model drafts alone. Where sources went on behind a token that it drew,
         # that would be sent sooner than another, so that it would decide if it comes in time.
@@ -326,6 +342,12 @@ def read_order(request: messages.DraftRequest, opening: SessionParameters, size:
     if order.stop_below and opening.rule is Rule.REJECTION:
         raise InvalidRequest("stop_below_confidence", "does not go with rejection")
     return order
+
+
+def check_dropped(opening: SessionParameters, size: int) -> None:
+    """Raise InvalidRequest for what was dropped of a text, unless its ids are in [0, size)."""
+    if any(token_id >= size for token_id in opening.dropped.token_ids):
+        raise InvalidRequest("dropped", f"holds an id outside [0, {size})")
 
 
 def _outcome(

@@ -161,6 +161,10 @@ class PairedDraft:
                 logs.warning("outrider.orchestrator", "pair refused", detail=str(error))
             self._on_mismatch(error)
 
+    def close(self) -> None:
+        """Teach it nothing more."""
+        self._lesson.close()
+
     def begin_experience(self, target: Peer, of_target: PairEstimates) -> None:
         """Forget what was learned when another model, or another process, came in its place."""
         both = (target.model, self.peer.model)
@@ -265,6 +269,8 @@ class Pair:
         """Stop watching and close the channels; what is in flight ends with PeerUnavailable."""
         for task in self._tasks:
             task.cancel()
+        for draft in self.drafts:
+            draft.close()
         for peer in self.peers:
             await peer.close()
 
@@ -274,9 +280,10 @@ class Pair:
             self._model = _process(self.target.model)
             self._alone = _of_target(self.target, self._alone.generation_count)
         for draft in list(self.drafts):
-            self._check_draft(draft)
+            self.check_draft(draft)
 
-    def _check_draft(self, draft: PairedDraft) -> None:
+    def check_draft(self, draft: PairedDraft) -> None:
+        """Compare a draft's vocabulary with the target's, once both have described themselves."""
         draft.begin_experience(self.target, self._alone)
         if self.target.hosted is not None:
             draft.check(self.target.hosted)
@@ -284,10 +291,11 @@ class Pair:
     def add(self, draft: PairedDraft) -> None:
         """Take in a draft that joined; one that does not fit is not used."""
         self.joined.append(draft)
-        self._check_draft(draft)
+        self.check_draft(draft)
 
     def remove(self, draft: PairedDraft) -> None:
         """Forget a draft that left."""
+        draft.close()
         if draft in self.joined:
             self.joined.remove(draft)
 
@@ -360,6 +368,7 @@ def _process(model: common.GetModelResponse) -> bytes:
     described = common.GetModelResponse()
     described.CopyFrom(model)
     described.ClearField("activity")
+    described.ClearField("known_vocabulary_keys")
     return described.SerializeToString(deterministic=True)
 
 

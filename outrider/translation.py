@@ -79,7 +79,9 @@ class Translation:
         self.draft = draft
         self.target = target
         self.draft_encoder = draft.encoder()
-        self.to_target = _counterparts(draft, target)
+        self.target_encoder = target.encoder()
+        """What encodes text with the target's tokens."""
+        self.to_target = _counterparts(draft, target, self.target_encoder)
         """Of each of the draft's ids the target's, or ABSENT: int32[draft vocabulary]."""
         self.to_draft = np.full(len(target.texts), ABSENT, np.int32)
         """Of each of the target's ids the draft's, or ABSENT: int32[target vocabulary]."""
@@ -94,11 +96,6 @@ class Translation:
         self._merges = len(shared) != np.count_nonzero(self.to_draft != ABSENT)
         self.shared_count = len(shared)
         """Tokens of the draft that the target has too."""
-
-    @cached_property
-    def target_encoder(self) -> TextEncoder:
-        """What encodes text with the target's tokens."""
-        return self.target.encoder()
 
     @cached_property
     def end_token_ids(self) -> frozenset[int]:
@@ -155,8 +152,7 @@ class Translation:
         return Reader(self, prompt_count, most)
 
 
-def _counterparts(draft: TokenTable, target: TokenTable) -> NDArray[np.int32]:
-    encoder = target.encoder()
+def _counterparts(draft: TokenTable, target: TokenTable, encoder: TextEncoder) -> NDArray[np.int32]:
     names = {name: i for i, name in enumerate(target.names) if name and not target.texts[i]}
     roles = _roles(draft, target)
     found = []

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+import grpc
 import pytest
 
+from orchestrator import joined_drafts, peers
 from outrider.handshake import digest
 from outrider.text_encoder import TextEncoder
 from outrider.v1 import common_pb2 as common
+from outrider.v1 import draft_registry_service_pb2 as registry
+from outrider.v1 import draft_service_pb2 as messages
+from outrider.v1.draft_registry_service_pb2_grpc import DraftRegistryServiceStub
 from outrider.vocabulary_pieces import Vocabulary, lesson, vocabulary_key
-from tests.support.services import CONTEXT, DRAFT, ModelProcess, running, toy
+from tests.support.renamed import Renamed
+from tests.support.services import (
+    CONTEXT,
+    DRAFT,
+    PATIENCE,
+    TARGET,
+    JoiningDraft,
+    ModelProcess,
+    OrchestratorProcess,
+    eventually,
+    running,
+    toy,
+)
 from tests.support.streams import DraftStream, session
 from tests.support.toy import NEVER, ToyModel
 
@@ -37,7 +56,7 @@ def vocabulary(texts: Sequence[bytes], bos: int = -1) -> tuple[common.Vocabulary
 async def teach(process: ModelProcess, texts: Sequence[bytes], bos: int = -1) -> bytes:
     """Send a draft a vocabulary; return its key."""
     described, its = vocabulary(texts, bos)
-    key = vocabulary_key(described)
+    key = vocabulary_key(described, its)
     await process.stub.LearnVocabulary(lesson(key, described, its))
     return key
 
@@ -131,3 +150,193 @@ async def test_a_second_session_takes_over_what_another_read_of_the_text() -> No
                 await stream.draft(1, 0, text, len(text) + 2)
                 read = process.host.counters.tokens - before
         assert read < 20
+
+
+# Learning
+
+
+def introduced(texts: Sequence[bytes], key: bytes = b"") -> list[messages.LearnVocabularyRequest]:
+    """Return the messages of a lesson, under its own key or another one."""
+    described, its = vocabulary(texts)
+    return list(lesson(key or vocabulary_key(described, its), described, its))
+
+
+@pytest.mark.fault(
+    "others",
+    "a vocabulary that a caller sends a draft under the key of another one",
+    before="the draft took it for that one, and drafted junk for every session that named the key",
+    now="it is refused: a key is made of all that it stands for",
+)
+async def test_no_one_can_teach_a_vocabulary_under_the_key_of_another() -> None:
+    described, its = vocabulary([b"a", b"b"])
+    for texts in ([b"b", b"a"], [b"a", b"c"]):
+        async with running(ModelProcess(DRAFT, draft)) as process:
+            wrong = introduced(texts, vocabulary_key(described, its))
+            call = process.stub.LearnVocabulary(iter(wrong))
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert not process.servicer.description().known_vocabulary_keys
+
+
+def test_vocabularies_of_the_same_names_and_other_texts_have_other_keys() -> None:
+    described, its = vocabulary([b"a", b"b"])
+    other = Vocabulary([b"a", b"c"], its.names, {}, 8)
+    assert vocabulary_key(described, its) != vocabulary_key(described, other)
+
+
+async def test_a_vocabulary_that_is_known_is_answered_when_it_is_introduced() -> None:
+    async with running(ModelProcess(DRAFT, draft)) as process:
+        await teach(process, LETTER_TOKENS)
+        first, *_ = introduced(LETTER_TOKENS)
+        again = await process.stub.LearnVocabulary(iter([first]), timeout=5)
+        assert again.shared_token_count
+        whole = await process.stub.LearnVocabulary(iter(introduced(LETTER_TOKENS)), timeout=5)
+        assert whole == again
+
+
+@pytest.mark.fault(
+    "hang",
+    "a vocabulary for a draft whose sequences idle sessions hold",
+    before="nothing was measured until these expired: the draft stayed unused for minutes",
+    now="they give way; where open ones leave no room, the level is chosen without measuring",
+)
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_draft_learns_whatever_other_sessions_hold(is_open: bool) -> None:
+    def small() -> ToyModel:
+        return toy(vocabulary_size=LETTERS, eos_bias=NEVER, sequence_count=1)
+
+    async with running(ModelProcess(DRAFT, small)) as process:
+        async with DraftStream(process) as stream:
+            await stream.draft(1, 0, [0, 3, 4, 5], 6)
+            if is_open:
+                await teach(process, LETTER_TOKENS)
+        if not is_open:
+            await teach(process, LETTER_TOKENS)
+        assert len(process.servicer.description().known_vocabulary_keys) == 1
+
+
+async def test_vocabularies_of_open_sessions_are_not_forgotten() -> None:
+    async with running(ModelProcess(DRAFT, draft)) as process:
+        key = await teach(process, LETTER_TOKENS)
+        async with opened(process, key, vocabulary_token_count=len(LETTER_TOKENS)) as stream:
+            await stream.draft(1, 0, [1, 2], 4)
+            for count in range(2, 8):
+                await teach(process, LETTER_TOKENS[:count])
+            known = process.servicer.description().known_vocabulary_keys
+            assert key in known and len(known) == 4
+    async with running(ModelProcess(DRAFT, draft)) as process, contextlib.AsyncExitStack() as open_:
+        for count in range(2, 6):
+            key = await teach(process, LETTER_TOKENS[:count])
+            its = {"session_id": session(count), "vocabulary_token_count": count}
+            stream = await open_.enter_async_context(opened(process, key, **its))
+            await stream.draft(1, 0, [1], 2)
+        call = process.stub.LearnVocabulary(iter(introduced(LETTER_TOKENS)))
+        assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_ids_that_were_dropped_are_of_the_targets_vocabulary() -> None:
+    async with running(ModelProcess(DRAFT, draft)) as process:
+        key = await teach(process, LETTER_TOKENS)
+        dropped = common.TokenSpan(position=1, token_ids=[500])
+        its = {"vocabulary_token_count": 1000, "dropped": dropped}
+        async with opened(process, key, **its) as stream:
+            await stream.send_order(1, 0, [1, 2], 4)
+            assert await stream.end() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+# The orchestrator's side
+
+
+def target() -> ToyModel:
+    return toy(vocabulary_size=LETTERS, eos_bias=NEVER)
+
+
+def renamed() -> Renamed:
+    return Renamed(toy(seed=2, like=1, agreement=0.98, vocabulary_size=LETTERS, eos_bias=NEVER))
+
+
+@pytest.mark.fault(
+    "restart",
+    "a vocabulary that a draft forgot because others sent it theirs",
+    before="it was never sent again: the draft was shown as ready and refused every session",
+    now="the draft's next description shows it, and it is sent again",
+)
+@pytest.mark.parametrize("joins", [False, True])
+async def test_a_vocabulary_that_was_forgotten_is_sent_again(
+    joins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_ACTIVITY_SECONDS", 0.05)
+    monkeypatch.setattr(joined_drafts, "_DESCRIBE_SECONDS", 0.05)
+    async with contextlib.AsyncExitStack() as stack:
+        process = await stack.enter_async_context(running(ModelProcess(TARGET, target)))
+        if joins:
+            orchestrator = await stack.enter_async_context(
+                running(OrchestratorProcess(process.address, accept_drafts=True))
+            )
+            its: Any = await stack.enter_async_context(
+                running(JoiningDraft(orchestrator.address, renamed))
+            )
+        else:
+            its = await stack.enter_async_context(running(ModelProcess(DRAFT, renamed)))
+            orchestrator = await stack.enter_async_context(
+                running(OrchestratorProcess(process.address, its.address))
+            )
+        await orchestrator.until_ready()
+        await eventually(lambda: orchestrator.pair.drafts and is_taught(orchestrator))
+        [paired] = orchestrator.pair.drafts
+        estimates = paired.estimates
+        servicer = its.servicer
+        servicer._translations._known.clear()
+        await eventually(lambda: paired.vocabulary_key in servicer._translations.keys)
+        await eventually(lambda: is_taught(orchestrator))
+        assert paired.estimates is estimates  # what is known of its speed stays
+
+
+def is_taught(orchestrator: OrchestratorProcess) -> bool:
+    return all(d.translation is not None and not d.obstacle() for d in orchestrator.pair.drafts)
+
+
+@pytest.mark.fault(
+    "hang",
+    "a draft that joined and left while it was sent a vocabulary",
+    before="the lesson went on for ever: with each such draft the orchestrator grew",
+    now="it ends with the draft",
+)
+async def test_a_lesson_ends_with_the_draft() -> None:
+    async with (
+        running(ModelProcess(TARGET, target)) as process,
+        running(OrchestratorProcess(process.address, accept_drafts=True)) as orchestrator,
+    ):
+        await orchestrator.until_ready()
+        async with running(ModelProcess(DRAFT, renamed)) as other:
+            described = other.servicer.description()
+        call = DraftRegistryServiceStub(orchestrator.channel).Join(timeout=PATIENCE)
+        await call.read()
+        await call.write(registry.JoinRequest(model=described, process_id=bytes(16)))
+        await eventually(lambda: len(orchestrator.pair.joined) == 1)
+        [paired] = orchestrator.pair.joined
+        task = paired._lesson._task
+        assert task is not None and not task.done()
+        call.cancel()
+        await eventually(lambda: not orchestrator.pair.joined)
+        await asyncio.wait([task], timeout=5)
+        assert task.cancelled()
+
+
+async def test_an_answer_to_a_lesson_that_comes_too_late_is_no_fault() -> None:
+    async with (
+        running(ModelProcess(TARGET, target)) as process,
+        running(OrchestratorProcess(process.address, accept_drafts=True)) as orchestrator,
+    ):
+        await orchestrator.until_ready()
+        async with running(ModelProcess(DRAFT, renamed)) as other:
+            described = other.servicer.description()
+        call = DraftRegistryServiceStub(orchestrator.channel).Join(timeout=PATIENCE)
+        await call.read()
+        await call.write(registry.JoinRequest(model=described, process_id=bytes(16)))
+        await eventually(lambda: len(orchestrator.pair.joined) == 1)
+        learned = messages.LearnVocabularyResponse(level=messages.TRANSLATION_LEVEL_TOKENS)
+        for _ in range(2):
+            await call.write(registry.JoinRequest(learned=learned))
+        await eventually(lambda: is_taught(orchestrator))
+        await asyncio.sleep(0.1)
+        assert len(orchestrator.pair.joined) == 1
