@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from outrider.distribution import Distribution, lead, softmax
-from outrider.engine.guesser import Guess, own_sampling
+from outrider.engine.guesser import Guess, doubts, own_sampling
 from outrider.engine.model import Model, Row
 from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import InvalidRequest
@@ -43,7 +43,9 @@ class StringGuesser:
         if session.rule is Rule.MATCH and not self._takes_argmax:
             sampling = sampling.unsure()
         self._sampler = model.sampler(sampling, session.seed, session.choice)
-        self._tracker = SamplerTracker(self._sampler, session.prompt_count)
+        self._tracker: SamplerTracker | None = None  # once the prompt's own tokens are counted
+        self._chain: list[int] = []  # the text up to the base, as a chain with state follows it
+        self._chain_reader = translation.reader(session.prompt_count)
         self._session = session
         self._translation = translation
         self.reader: Reader = translation.reader(session.prompt_count)
@@ -71,9 +73,19 @@ class StringGuesser:
         self._line, self._base, self._given = line, base, list(line[base:])
         text = self.reader.read(line[:base], base)
         self._own, self._settled = text + self.reader.own_ids(self._given), len(text)
+        if self._sampler.has_state:
+            self._begin_chain(self._session.whole(line[:base]))
         self._stream = TokenStream(self._translation.target_encoder)
         self._ready.clear()
         self._confidence, self._probability, self._is_over = 255, 1.0, False
+
+    def _begin_chain(self, text: Sequence[int]) -> None:
+        """Follow a text with a sampler, which knows what was dropped, and the prompt's own end."""
+        if self._tracker is None:
+            prompt = text[: self._session.prompt_count]
+            count = len(self._translation.reader().read(prompt, len(prompt)))
+            self._tracker = SamplerTracker(self._sampler, count)
+        self._chain = list(self._chain_reader.read(text, len(text)))
 
     def settled(self) -> Guess | None:
         """Take the next token of the target's that is settled; the line has to go on with it."""
@@ -91,7 +103,7 @@ class StringGuesser:
     def write(self, row: Row, line: Sequence[int]) -> None:
         """Let the draft write a token after `line` and what it wrote already, from its row."""
         own_id, confidence, probability = self._pick(row, line)
-        if probability < self._session.min_probability:
+        if doubts(self._session, row, probability):
             self._is_over = True
             return
         self._confidence = min(self._confidence, confidence)
@@ -150,7 +162,9 @@ class StringGuesser:
         try:
             if not self._sampler.has_state:
                 return self._sampler.distribution(row)
-            sampler = self._tracker.at(self._own, self._settled)
+            assert self._tracker is not None
+            text = self._chain + self._own[self._settled :]
+            sampler = self._tracker.at(text, len(self._chain))
             return sampler.distribution(row)
         except InvalidRequest:
             return softmax(row)  # it leads nowhere, and is only a guess
