@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -58,6 +59,8 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
 from outrider.v1 import draft_service_pb2_grpc as stubs
 
+_MOST_TRANSLATED = 4096
+
 _MOST_UNREAD = 256
 """Frames of one stream that may wait to be read; no more orders are read until they went."""
 
@@ -82,6 +85,8 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         self._support = support
         self._tail = tail
         self._ends: tuple[int, ...] = ()
+        # The newest sessions of other vocabularies; the cache holds fewer, open or not.
+        self._translated: OrderedDict[bytes, None] = OrderedDict()
 
     def set_loaded(self, loaded: Loaded) -> None:
         super().set_loaded(loaded)
@@ -97,6 +102,17 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         response.translates = True
         response.known_vocabulary_keys[:] = self._translations.keys
         return response
+
+    def counts_own_tokens(self, session_id: bytes) -> bool:
+        """Return whether a session's text has as many tokens here as at the target."""
+        return session_id not in self._translated
+
+    def _note_translated(self, session_id: bytes, is_translated: bool) -> None:
+        self._translated.pop(session_id, None)
+        if is_translated:
+            self._translated[session_id] = None
+        if len(self._translated) > _MOST_TRANSLATED:
+            self._translated.popitem(last=False)
 
     def lesson(self) -> Lesson:
         """Return what takes in the messages of a vocabulary."""
@@ -149,6 +165,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
             ends = (*opening.end_token_ids, *learned.translation.end_token_ids)
         drafter = Drafter(opening, guess, ends, time.perf_counter, local, translator)
         owner = self.take(opening.session_id, opening.attempt)
+        self._note_translated(opening.session_id, learned is not None)
         size = self.vocabulary_size
         read = self._text_reader(opening, learned, translator)
         stream = _DraftStream(self.host, opening, owner, drafter, size, learned, read)

@@ -152,6 +152,19 @@ async def test_a_second_session_takes_over_what_another_read_of_the_text() -> No
         assert read < 20
 
 
+async def test_a_rollback_by_the_targets_count_leaves_the_drafts_own_tokens() -> None:
+    async with running(ModelProcess(DRAFT, draft)) as process:
+        key = await teach(process, [b"", b"ab", b"cd"])
+        async with opened(process, key, vocabulary_token_count=3) as stream:
+            await stream.draft(1, 0, [1, 2, 1, 2], 4)  # twice as many to the draft
+            for text in ([1, 2, 1, 2], [1, 2, 1, 2, 1]):
+                await stream.draft(len(text), 0, text, len(text) + 1)
+            cut = common.RollbackRequest(
+                session_id=session(), token_count=4, attempt=1, round=2**31 - 1
+            )
+            assert (await process.stub.Rollback(cut)).held_token_count > 8
+
+
 # Learning
 
 
