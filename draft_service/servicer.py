@@ -202,7 +202,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         def read(span: Span) -> Sequence[int]:
             if span.position or span.end > MOST_FOR_EACH * capacity:
                 return ()
-            if learned is None or translator is None or not learned.translation.shared_count:
+            if learned is None or translator is None or isinstance(translator, NoTranslator):
                 return ()
             reader = learned.translation.reader(opening.prompt_count, capacity)
             own = reader.read(span.token_ids, span.end)

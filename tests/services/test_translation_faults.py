@@ -139,10 +139,15 @@ async def test_a_text_that_cannot_be_held_is_not_encoded(monkeypatch: pytest.Mon
             assert (await stream.draft(5, 0, [1, 2, 3, 4], 6)).base == 4
 
 
-async def test_a_second_session_takes_over_what_another_read_of_the_text() -> None:
-    async with running(ModelProcess(DRAFT, draft)) as process:
-        key = await teach(process, LETTER_TOKENS, bos=0)
-        text, size = [0, *(1 + i % 20 for i in range(100))], len(LETTER_TOKENS)
+@pytest.mark.parametrize(
+    "texts", [LETTER_TOKENS, [b"", *(b"x%c" % c for c in b"abcdefghijklmnopqrst")]]
+)
+async def test_a_second_session_takes_over_what_another_read_of_the_text(
+    texts: list[bytes],
+) -> None:
+    async with running(ModelProcess(DRAFT, without_bos)) as process:
+        key = await teach(process, texts)
+        text, size = [1 + i % 20 for i in range(60)], len(texts)
         for number in (1, 2):
             its = {"session_id": session(number), "vocabulary_token_count": size}
             async with opened(process, key, **its) as stream:
