@@ -17,6 +17,9 @@ from outrider.text_encoder import TokenStream
 from outrider.translation import TokenTable, Translation
 
 _ROUNDS = 200
+_LONG = 32_768
+"""Tokens of a long text."""
+
 _SHARED = 0.7  # of the draft's tokens
 
 
@@ -60,9 +63,21 @@ def main() -> None:
     stream = TokenStream(its.target_encoder)
     grown = [0]
 
+    long_reader = its.reader()
+    line = (text * (_LONG // len(text) + 1))[:_LONG]
+    long_reader.read(line, _LONG)
+
     def read_on() -> None:
         grown[0] = grown[0] % (len(text) - 1) + 1
         reader.read(text[: grown[0]], grown[0])
+
+    def write_on() -> None:
+        line.append(line[len(line) % 100])
+        long_reader.read(line, _LONG)
+
+    def start_over() -> None:
+        line.append(line[len(line) % 100])
+        long_reader.read(line, len(line))
 
     print(f"{len(its.draft.texts)} and {len(its.target.texts)} tokens, {its.shared_count} shared")
     print(f"learned in {built:.2f} s")
@@ -71,6 +86,8 @@ def main() -> None:
         ("distribution of 40 tokens", lambda: its.in_target(few)),
         ("distribution of all tokens", lambda: its.in_target(whole)),
         ("text read on by a token", read_on),
+        (f"a token after {_LONG}, drafted", write_on),
+        (f"a token after {_LONG}, committed", start_over),
         ("text encoded on by a token", lambda: stream.feed(b" word")),
     ):
         print(f"{what:34} {milliseconds(action):7.3f} ms")

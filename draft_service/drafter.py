@@ -8,10 +8,11 @@ from typing import Any, Protocol
 
 from draft_service.local_sources import INSTEAD, PIECE, LocalSources
 from draft_service.runner_ups import Branch, RunnerUps
-from draft_service.translating import Translator
+from draft_service.translating import MOST_AT_ONCE, MOST_FOR_EACH, Translator
 from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.job import EngineTime, Step
 from outrider.engine.model import Row
+from outrider.errors import PositionPastCache
 from outrider.messages import (
     MAX_DRAFT,
     MAX_LINES,
@@ -178,8 +179,9 @@ class Drafter:
         self, lease: Held, order: Order, emit: Callable[[Frame], None]
     ) -> Generator[Step, list[Row], None]:
         line = self._line
-        if self._translator is None:
-            check_room(order.committed.end, lease.capacity)
+        check_room(order.committed.end, self._most(lease))
+        if not self._is_short(order.committed):
+            raise PositionPastCache(order.committed.position, 0)
         restarted = self._follow(order.committed, lease)
         assert line.base is not None
         if self._translator is None:
@@ -264,7 +266,10 @@ class Drafter:
         The sources read along, a piece after each decode: a long text at once would hold up the
         other sessions.
         """
-        missing = lease.reconcile(self._own(self._line.token_ids), 1)[:-1]
+        own = self._own(self._line.token_ids)
+        if not own:  # none of the text is anything to the model
+            return
+        missing = lease.reconcile(own, 1)[:-1]
         if self._translator is not None:
             missing = missing[: max(0, lease.capacity - len(lease.held))]
         size = PIECE if self._local.is_behind else max(1, len(missing))
@@ -276,9 +281,9 @@ class Drafter:
         """Follow the orders since the last one that started; say if the line restarted."""
         unread = [self._unread.popleft() for _ in range(len(self._unread))]
         held: Sequence[int] = lease.held
-        if self._translator is None:
-            unread = [span for span in unread if span.end <= lease.capacity]
-        else:
+        most = self._most(lease)
+        unread = [span for span in unread if span.end <= most and self._is_short(span)]
+        if self._translator is not None:
             held = ()  # they are other ids
         before = self._runner_ups.number
         restarts = [
@@ -288,6 +293,15 @@ class Drafter:
             self._go_over(lease)
         self._local.follow(self._line.token_ids, committed.end)
         return any(restarts)
+
+    def _most(self, lease: Held) -> int:
+        """Return how long a text may be, before anything is known of it."""
+        return lease.capacity * (1 if self._translator is None else MOST_FOR_EACH)
+
+    def _is_short(self, span: Span) -> bool:
+        """Return whether what a span adds holds up nobody while it is encoded."""
+        is_read = self._translator is None or span.position == 0
+        return is_read or len(span.token_ids) <= MOST_AT_ONCE
 
     @property
     def _has_model(self) -> bool:

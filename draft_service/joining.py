@@ -108,6 +108,8 @@ class _Membership:
         self._stub: Any = DraftRegistryServiceStub(channel)
         self._tasks: set[asyncio.Task[None]] = set()  # of sessions and rollbacks
         self._lesson: Lesson | None = None  # of a vocabulary that comes in pieces
+        self._is_answered = False  # or about to be: the rest of its pieces are for nobody
+        self._writing = asyncio.Lock()  # one message at a time, whoever writes it
 
     async def run(self) -> None:
         """Answer the orchestrator until it ends the call. Raises AioRpcError."""
@@ -125,12 +127,12 @@ class _Membership:
         kind = message.WhichOneof("message")
         if kind == "get_model":
             model = self._servicer.description()
-            await call.write(messages.JoinRequest(model=model, process_id=self._process_id))
+            await self._write(call, messages.JoinRequest(model=model, process_id=self._process_id))
         elif kind == "list_vocabulary":
             for piece in self._servicer.vocabulary_pieces():
-                await call.write(messages.JoinRequest(vocabulary=piece))
+                await self._write(call, messages.JoinRequest(vocabulary=piece))
         elif kind == "learn_vocabulary":
-            await self._learn(call, message.learn_vocabulary)
+            self._learn(call, message.learn_vocabulary)
         elif kind == "joined":
             self.joined = True
             logs.event("outrider.draft", "joined")
@@ -139,19 +141,32 @@ class _Membership:
         elif kind == "rollback":
             self._start(self._roll_back(message.rollback))
 
-    async def _learn(self, call: Any, message: draft.LearnVocabularyRequest) -> None:
+    async def _write(self, call: Any, message: messages.JoinRequest) -> None:
+        async with self._writing:
+            await call.write(message)
+
+    def _learn(self, call: Any, message: draft.LearnVocabularyRequest) -> None:
         """Take in a piece of a vocabulary; one that is wrong is left alone, and never answered."""
         try:
             if self._lesson is None or message.WhichOneof("message") == "introduction":
-                self._lesson = self._servicer.lesson()
+                self._lesson, self._is_answered = self._servicer.lesson(), False
             self._lesson.add(message)
-            if self._lesson.is_complete:
-                learned = await self._lesson.finish()
-                self._lesson = None
-                await call.write(messages.JoinRequest(learned=learned))
+            if self._lesson.is_complete and not self._is_answered:
+                self._is_answered = True
+                self._start(self._finish(call, self._lesson))
         except OutriderError as error:
             self._lesson = None
             logs.warning("outrider.draft", "vocabulary not learned", detail=str(error))
+
+    async def _finish(self, call: Any, lesson: Lesson) -> None:
+        """Learn a vocabulary while other messages are answered, and say so."""
+        try:
+            learned = await lesson.finish()
+            await self._write(call, messages.JoinRequest(learned=learned))
+        except OutriderError as error:
+            logs.warning("outrider.draft", "vocabulary not learned", detail=str(error))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the orchestrator ended the call
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         if len(self._tasks) >= _MOST_TASKS:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +15,13 @@ import grpc
 from draft_service.drafter import Drafter
 from draft_service.helpers import Helpers
 from draft_service.local_sources import INSTEAD, LocalSources, calibrations
-from draft_service.translating import StringTranslator, TokenTranslator, Translator
+from draft_service.translating import (
+    MOST_FOR_EACH,
+    NoTranslator,
+    StringTranslator,
+    TokenTranslator,
+    Translator,
+)
 from draft_service.translations import Learned, Lesson, Translations
 from outrider import wire
 from outrider.engine.guesser import Guesser, guesser
@@ -51,6 +59,8 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
 from outrider.v1 import draft_service_pb2_grpc as stubs
 
+_MOST_TRANSLATED = 4096
+
 _MOST_UNREAD = 256
 """Frames of one stream that may wait to be read; no more orders are read until they went."""
 
@@ -75,6 +85,8 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         self._support = support
         self._tail = tail
         self._ends: tuple[int, ...] = ()
+        # The newest sessions of other vocabularies; the cache holds fewer, open or not.
+        self._translated: OrderedDict[bytes, None] = OrderedDict()
 
     def set_loaded(self, loaded: Loaded) -> None:
         super().set_loaded(loaded)
@@ -91,6 +103,17 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         response.known_vocabulary_keys[:] = self._translations.keys
         return response
 
+    def counts_own_tokens(self, session_id: bytes) -> bool:
+        """Return whether a session's text has as many tokens here as at the target."""
+        return session_id not in self._translated
+
+    def _note_translated(self, session_id: bytes, is_translated: bool) -> None:
+        self._translated.pop(session_id, None)
+        if is_translated:
+            self._translated[session_id] = None
+        if len(self._translated) > _MOST_TRANSLATED:
+            self._translated.popitem(last=False)
+
     def lesson(self) -> Lesson:
         """Return what takes in the messages of a vocabulary."""
         self.require_loaded()
@@ -102,6 +125,8 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         lesson = self.lesson()
         async for request in request_iterator:
             lesson.add(request)
+            if lesson.is_complete:
+                break
         return await lesson.finish()
 
     async def Draft(
@@ -116,7 +141,20 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         asked = await first_opening(requests)
         self.require_model(asked.model)
         opening = wire.read_opening(asked)
-        learned = self._translations.get(asked.vocabulary_key) if asked.vocabulary_key else None
+        with ExitStack() as used:
+            learned = None
+            if opening.vocabulary_key:
+                learned = used.enter_context(self._translations.use(opening.vocabulary_key))
+                check_dropped(opening, len(learned.translation.target.texts))
+            await self._serve_session(opening, learned, requests, write)
+
+    async def _serve_session(
+        self,
+        opening: SessionParameters,
+        learned: Learned | None,
+        requests: AsyncIterator[messages.DraftRequest],
+        write: Write,
+    ) -> None:
         guess, translator = await asyncio.to_thread(self._guessers, opening, learned)
         # Under rejection the model drafts alone. Where sources went on behind a token that it drew,
         # that would be sent sooner than another, so that it would decide if it comes in time.
@@ -127,8 +165,10 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
             ends = (*opening.end_token_ids, *learned.translation.end_token_ids)
         drafter = Drafter(opening, guess, ends, time.perf_counter, local, translator)
         owner = self.take(opening.session_id, opening.attempt)
+        self._note_translated(opening.session_id, learned is not None)
         size = self.vocabulary_size
-        stream = _DraftStream(self.host, opening, owner, drafter, size, learned)
+        read = self._text_reader(opening, learned, translator)
+        stream = _DraftStream(self.host, opening, owner, drafter, size, learned, read)
         try:
             await run_stream(owner, stream.read(requests), stream.answer(write))
         finally:
@@ -148,9 +188,28 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
             # It is asked through the translator alone.
             return None, StringTranslator(StringGuesser(model, opening, translation))
         if not translation.shared_count:
-            return None, None
+            return None, NoTranslator()
         guess = guesser(model, opening, support, tail, translation)
         return guess, TokenTranslator(guess, translation.reader(opening.prompt_count))
+
+    def _text_reader(
+        self, opening: SessionParameters, learned: Learned | None, translator: Translator | None
+    ) -> Callable[[Span], Sequence[int]]:
+        """Return what reads a text that is sent as a whole in the draft's ids."""
+        assert self._model is not None
+        capacity = self._model.describe().context
+
+        def read(span: Span) -> Sequence[int]:
+            if span.position or span.end > MOST_FOR_EACH * capacity:
+                return ()
+            if learned is None or translator is None or isinstance(translator, NoTranslator):
+                return ()
+            reader = learned.translation.reader(opening.prompt_count, capacity)
+            own = reader.read(span.token_ids, span.end)
+            translator.take(reader)
+            return own
+
+        return read
 
 
 class _DraftStream:
@@ -163,9 +222,11 @@ class _DraftStream:
         owner: Ownership,
         drafter: Drafter,
         vocabulary_size: int,
-        learned: Learned | None = None,
+        learned: Learned | None,
+        read_text: Callable[[Span], Sequence[int]],
     ) -> None:
         self._learned = learned  # how it translates; None where the ids are the draft's own
+        self._read_text = read_text
         self._host = host
         self._opening = opening
         self._owner = owner
@@ -190,9 +251,9 @@ class _DraftStream:
             order = read_order(request, self._opening, size)
             await self._has_room.wait()
             if order.number > self._owner.last:
-                self._start(order)
+                await self._start(order)
 
-    def _start(self, order: Order) -> None:
+    async def _start(self, order: Order) -> None:
         self._owner.last = order.number
         self.close()
         order = _with_known_ids(order, self._size)
@@ -200,7 +261,9 @@ class _DraftStream:
         wanted = order.committed.token_ids if order.committed.position == 0 else ()
         room: int | None = self._opening.prompt_count + self._opening.token_limit + MAX_DRAFT
         if self._learned is not None:
-            wanted, room = (), None  # how many of its own tokens that will be is not known
+            # Beside the engine, which would do nothing else for a long text's sake.
+            wanted = await asyncio.to_thread(self._read_text, order.committed)
+            room = None  # how many of its own tokens the whole will be is not known
         try:
             self._ticket = self._host.submit(
                 self._opening.session_id,
@@ -296,6 +359,12 @@ def read_order(request: messages.DraftRequest, opening: SessionParameters, size:
     if order.stop_below and opening.rule is Rule.REJECTION:
         raise InvalidRequest("stop_below_confidence", "does not go with rejection")
     return order
+
+
+def check_dropped(opening: SessionParameters, size: int) -> None:
+    """Raise InvalidRequest for what was dropped of a text, unless its ids are in [0, size)."""
+    if any(token_id >= size for token_id in opening.dropped.token_ids):
+        raise InvalidRequest("dropped", f"holds an id outside [0, {size})")
 
 
 def _outcome(

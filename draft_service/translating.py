@@ -23,11 +23,21 @@ class Cache(Protocol):
         """Cut the session to what it shares with a text; return what is left to decode of it."""
 
 
+MOST_FOR_EACH = 8
+"""Tokens of the target's that a text may have for each of the draft's that its context holds."""
+
+MOST_AT_ONCE = 1024
+"""Tokens of the target's that one order may add to a text; it is encoded in the engine's thread. A
+text that is sent as a whole is encoded before, and may be longer."""
+
 Asking = Generator[Step, list[Row], list[Guess]]
 
 
 class Translator(Protocol):
     """Between a line of the target's ids and a model that reads its own."""
+
+    def take(self, reader: Reader) -> None:
+        """Use a reader that has read the text already; from any thread."""
 
     def own_text(self, line: Sequence[int], base: int) -> list[int]:
         """Return a line that started over at `base` in the draft's ids."""
@@ -41,6 +51,10 @@ class TokenTranslator:
 
     def __init__(self, guess: Guesser, reader: Reader) -> None:
         self._guess = guess
+        self._reader = reader
+
+    def take(self, reader: Reader) -> None:
+        """Use another reader."""
         self._reader = reader
 
     def own_text(self, line: Sequence[int], base: int) -> list[int]:
@@ -57,11 +71,31 @@ class TokenTranslator:
         return [] if guess.doubtful else [guess]
 
 
+class NoTranslator:
+    """Where nothing is shared and no text may be sent: the model reads and drafts nothing."""
+
+    def take(self, reader: Reader) -> None:
+        """Leave it."""
+
+    def own_text(self, line: Sequence[int], base: int) -> list[int]:
+        """Return nothing: the target's ids mean nothing to the model."""
+        return []
+
+    def ask(self, lease: Cache, line: Sequence[int], base: int, rivals: int) -> Asking:
+        """Return no guess."""
+        yield from ()
+        return []
+
+
 class StringTranslator:
     """At string level: the draft writes on until a token of the target's is settled."""
 
     def __init__(self, guesser: StringGuesser) -> None:
         self._guesser = guesser
+
+    def take(self, reader: Reader) -> None:
+        """Use another reader."""
+        self._guesser.reader = reader
 
     def own_text(self, line: Sequence[int], base: int) -> list[int]:
         """Return a line in the draft's ids, and what it wrote beyond it."""

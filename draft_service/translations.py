@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Generator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from outrider import logs
-from outrider.descriptions import check_vocabulary
+from outrider.descriptions import MOST_DIFFERENCES, check_vocabulary
 from outrider.engine.host import EngineHost
 from outrider.engine.job import Lease, Step
 from outrider.engine.model import Model, Row
 from outrider.engine.translating import SAMPLE, mean_shared_mass, sample_ids, translation_to
-from outrider.errors import EngineBusy, InvalidRequest, RoundSuperseded, VocabularyMismatch
+from outrider.errors import (
+    ContextExhausted,
+    EngineBusy,
+    InvalidRequest,
+    RoundSuperseded,
+    VocabularyMismatch,
+)
 from outrider.translation import LEAST_SHARE, Level, Translation
 from outrider.v1 import draft_service_pb2 as messages
 from outrider.vocabularies import compare
 from outrider.vocabulary_pieces import (
     KEY_BYTES,
     LESSON_BYTES,
+    LESSON_TOKENS,
     VocabularyReader,
     token_table,
+    vocabulary_key,
 )
 
 MOST_KNOWN = 4
-"""Vocabularies that are kept, those that were used last."""
+"""Vocabularies that are kept: those of open sessions, and those that were used last."""
 
-_MOST_DIFFERENCES = 1024
 _MEASURING = b"what is translated"  # no session id: those have 16 bytes
+_TRIES = 3  # to measure on an engine that has no room
+_RETRY_SECONDS = 10.0  # until a vocabulary may be sent that there was no place for
 
 _LEVELS = {
     Level.TOKENS: messages.TRANSLATION_LEVEL_TOKENS,
@@ -45,6 +55,8 @@ class Learned:
     shared_mass: float
     """Of shared tokens, the smaller of two shares on a sample of text: of the draft's probability
     mass, and of the tokens in the target's encoding."""
+    differences: str
+    """What differs, in one line."""
 
 
 class Translations:
@@ -54,11 +66,24 @@ class Translations:
         self._host = host
         self._model = model
         self._known: OrderedDict[bytes, Learned] = OrderedDict()
+        self._open: Counter[bytes] = Counter()  # sessions, by key
+        self._learning = asyncio.Lock()  # one at a time takes the processor long enough
 
     @property
     def keys(self) -> Sequence[bytes]:
         """Of the vocabularies that are known."""
         return list(self._known)
+
+    @contextmanager
+    def use(self, key: bytes) -> Iterator[Learned]:
+        """Keep what was learned for as long as a session is open. Raises VocabularyMismatch."""
+        learned = self.get(key)
+        self._open[key] += 1
+        try:
+            yield learned
+        finally:
+            self._open[key] -= 1
+            self._open += Counter()  # without those that are 0
 
     def get(self, key: bytes) -> Learned:
         """Return what was learned of a vocabulary. Raises VocabularyMismatch for an unknown one."""
@@ -70,17 +95,39 @@ class Translations:
 
     async def learn(self, key: bytes, reader: VocabularyReader, introduction: object) -> Learned:
         """Take in a vocabulary. Raises InvalidRequest, EngineBusy."""
-        if key in self._known:
-            return self.get(key)
-        assert isinstance(introduction, messages.VocabularyIntroduction)
-        table = token_table(introduction.vocabulary, reader.finish())
-        translation = await asyncio.to_thread(translation_to, self._model, table)
-        covered = await asyncio.to_thread(translation.covered_share, SAMPLE)
-        mass = min(covered, await self._shared_mass(translation))
+        async with self._learning:
+            if key in self._known:
+                return self.get(key)
+            self._forget_one()
+            assert isinstance(introduction, messages.VocabularyIntroduction)
+            self._known[key] = learned = await self._learned(key, reader, introduction)
+        return learned
+
+    def _forget_one(self) -> None:
+        """Make a place. Raises EngineBusy where open sessions use all that are known."""
+        if len(self._known) < MOST_KNOWN:
+            return
+        unused = next((key for key in self._known if not self._open[key]), None)
+        if unused is None:
+            raise EngineBusy("open sessions use all vocabularies that are known", _RETRY_SECONDS)
+        del self._known[unused]
+
+    async def _learned(
+        self, key: bytes, reader: VocabularyReader, introduction: messages.VocabularyIntroduction
+    ) -> Learned:
+        described = introduction.vocabulary
+
+        def translate() -> tuple[Translation, float, str]:
+            vocabulary = reader.finish()
+            if key != vocabulary_key(described, vocabulary):
+                raise InvalidRequest("key", "is not that of these tokens")
+            translation = translation_to(self._model, token_table(described, vocabulary))
+            differences = compare(translation).sentence()[:MOST_DIFFERENCES]
+            return translation, translation.covered_share(SAMPLE), differences
+
+        translation, covered, differences = await asyncio.to_thread(translate)
+        mass = min(covered, await self._shared_mass(translation, covered))
         level = Level.TOKENS if mass >= LEAST_SHARE else Level.STRINGS
-        self._known[key] = learned = Learned(translation, level, mass)
-        while len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
         logs.event(
             "outrider.draft",
             "vocabulary learned",
@@ -88,10 +135,13 @@ class Translations:
             shared_tokens=translation.shared_count,
             shared_mass=round(mass, 3),
         )
-        return learned
+        return Learned(translation, level, mass, differences)
 
-    async def _shared_mass(self, translation: Translation) -> float:
-        """Return the share of the draft's probability mass that shared tokens have on a sample."""
+    async def _shared_mass(self, translation: Translation, covered: float) -> float:
+        """Return the share of the draft's probability mass that shared tokens have on a sample.
+
+        Where the engine has no room for that, it is taken to be their share of the text's tokens.
+        """
         if not translation.shared_count:
             return 0.0
         ids = await asyncio.to_thread(sample_ids, self._model)
@@ -100,15 +150,17 @@ class Translations:
             rows = yield Step(lease.reconcile(ids, len(ids)), len(ids))
             return mean_shared_mass(translation, rows)
 
-        while True:
-            ticket = self._host.submit(_MEASURING, measure, room=len(ids), is_modest=True)
+        for _ in range(_TRIES):
             try:
+                # Idle sessions give way to it: their caches stay full while nobody else comes.
+                ticket = self._host.submit(_MEASURING, measure, room=len(ids))
                 mass: float = await asyncio.wrap_future(ticket.future)
-                break
-            except (EngineBusy, RoundSuperseded):
+            except (EngineBusy, RoundSuperseded, ContextExhausted):
                 await asyncio.sleep(0.1)
-        self._host.forget(_MEASURING)
-        return mass
+                continue
+            self._host.forget(_MEASURING)
+            return mass
+        return covered
 
 
 class Lesson:
@@ -118,11 +170,12 @@ class Lesson:
         self._translations = translations
         self._introduction: messages.VocabularyIntroduction | None = None
         self._reader = VocabularyReader(0, 0)
+        self._is_known = False  # already when it was introduced
 
     @property
     def is_complete(self) -> bool:
-        """Whether all tokens came."""
-        return self._introduction is not None and self._reader.is_complete
+        """Whether all tokens came, or none are needed since the vocabulary is known."""
+        return self._introduction is not None and (self._is_known or self._reader.is_complete)
 
     def add(self, message: messages.LearnVocabularyRequest) -> None:
         """Take in a message. Raises InvalidRequest for one that does not belong there."""
@@ -130,7 +183,8 @@ class Lesson:
         if (kind == "introduction") != (self._introduction is None):
             raise InvalidRequest("message", "the first one introduces, all others list tokens")
         if kind == "tokens":
-            self._reader.add(message.tokens)
+            if not self._is_known:
+                self._reader.add(message.tokens)
             return
         introduction = message.introduction
         if len(introduction.key) != KEY_BYTES:
@@ -138,7 +192,10 @@ class Lesson:
         check_vocabulary(introduction.vocabulary)
         if introduction.vocabulary.fits_any:
             raise InvalidRequest("vocabulary.fits_any", "is no vocabulary to translate to")
+        if introduction.vocabulary.token_count > LESSON_TOKENS:
+            raise InvalidRequest("vocabulary.token_count", f"at most {LESSON_TOKENS}")
         self._introduction = introduction
+        self._is_known = introduction.key in self._translations.keys
         self._reader = VocabularyReader(introduction.vocabulary.token_count, LESSON_BYTES)
 
     async def finish(self) -> messages.LearnVocabularyResponse:
@@ -151,5 +208,5 @@ class Lesson:
             level=_LEVELS[learned.level],
             shared_token_count=learned.translation.shared_count,
             shared_mass=learned.shared_mass,
-            differences=compare(learned.translation).sentence()[:_MOST_DIFFERENCES],
+            differences=learned.differences,
         )

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from orchestrator.pair import Experience, Pair, PairedDraft
@@ -175,6 +176,8 @@ class JoinedDraft:
         self._learned: asyncio.Future[draft_messages.LearnVocabularyResponse] | None = None
         self._dismissed = asyncio.Event()
         self._reason: OutriderError | None = None  # why it was dismissed
+        self.on_described: Callable[[], None] = lambda: None
+        """Called when it knows other vocabularies than before."""
 
     @property
     def model(self) -> common.GetModelResponse:
@@ -218,12 +221,15 @@ class JoinedDraft:
             self._outbox.put_nowait(messages.JoinResponse(rollback=request))
 
     async def teach(self, key: bytes, target: Hosted) -> draft_messages.LearnVocabularyResponse:
-        """Send it a target's vocabulary. Raises DeadlinePassed."""
-        self._learned = asyncio.get_running_loop().create_future()
-        for each in lesson(key, target.model.vocabulary, target.vocabulary):
-            await self._outbox.put(messages.JoinResponse(learn_vocabulary=each))
+        """Send it a target's vocabulary. Raises DeadlinePassed, PeerUnavailable."""
+        if not self.ready:
+            raise PeerUnavailable(self.detail)
+        learned: asyncio.Future[draft_messages.LearnVocabularyResponse]
+        self._learned = learned = asyncio.get_running_loop().create_future()
         async with _limit(_ANNOUNCE_SECONDS, "the draft did not learn the vocabulary in time"):
-            return await self._learned
+            for each in lesson(key, target.model.vocabulary, target.vocabulary):
+                await self._outbox.put(messages.JoinResponse(learn_vocabulary=each))
+            return await learned
 
     def dismiss(self, reason: OutriderError) -> None:
         """End its Join call with this reason."""
@@ -252,8 +258,9 @@ class JoinedDraft:
     async def _receive(self, requests: Requests) -> None:
         async for request in requests:
             kind = request.WhichOneof("answer")
-            if kind == "learned" and self._learned is not None and not self._learned.done():
-                self._learned.set_result(request.learned)
+            if kind == "learned" and self._learned is not None:
+                if not self._learned.done():  # else it comes too late
+                    self._learned.set_result(request.learned)
                 continue
             if kind != "model" or not self._asked:
                 raise InvalidRequest("answer", "nobody asked for it")
@@ -263,6 +270,8 @@ class JoinedDraft:
             self.round_trip = time.perf_counter() - self._asked
             self._asked = 0.0
             self.hosted = Hosted(model, self.hosted.vocabulary)
+            if before.known_vocabulary_keys != model.known_vocabulary_keys:
+                self.on_described()
 
     async def _send(self, write: Write) -> None:
         while True:
@@ -281,6 +290,9 @@ class JoinedDraft:
         for stream in self._sessions:
             stream.lose(StreamLost.gone(self.detail))
         self._sessions.clear()
+        if self._learned is not None and not self._learned.done():
+            self._learned.set_exception(PeerUnavailable(self.detail))
+            self._learned.exception()  # whoever waited may have been cancelled
 
 
 _GET_MODEL = messages.JoinResponse(get_model=common.GetModelRequest())
@@ -408,6 +420,7 @@ class DraftRegistry:
         insists = self._pair.same_vocabulary
         paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss, experience, insists)
         self._drafts[draft] = paired
+        draft.on_described = partial(self._pair.check_draft, paired)
         self._pair.add(paired)
 
     async def _announced(self, requests: Requests, write: Write, attempt: Attempt) -> Announcement:

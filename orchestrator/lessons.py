@@ -7,11 +7,12 @@ from typing import Protocol
 
 from orchestrator.peers import Hosted
 from outrider import handshake, logs
-from outrider.errors import VocabularyMismatch
+from outrider.descriptions import check_learned
+from outrider.errors import InvalidRequest, VocabularyMismatch
 from outrider.v1.draft_service_pb2 import LearnVocabularyResponse
 from outrider.vocabulary_pieces import vocabulary_key
 
-_RETRY_SECONDS = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 
 
 class Pupil(Protocol):
@@ -36,6 +37,7 @@ class Lesson:
         self.is_under_way = False
         """The draft is being sent the vocabulary, and no call has failed."""
         self._task: asyncio.Task[None] | None = None
+        self._refused_by = b""  # the draft, as it was, that answered what it would again
 
     def begin(self, its: Hosted, target: Hosted) -> None:
         """Compare two vocabularies; where they differ, send the draft the target's.
@@ -53,17 +55,22 @@ class Lesson:
         else:
             self._stop()
 
+    def close(self) -> None:
+        """Send nothing more: the draft or the target is no longer there."""
+        self._stop()
+
     def _stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
         self._task, self.key, self.learned, self.obstacle = None, b"", None, ""
-        self.is_under_way = False
+        self.is_under_way, self._refused_by = False, b""
 
     def _send(self, its: Hosted, target: Hosted, why: VocabularyMismatch) -> None:
-        key = vocabulary_key(target.model.vocabulary)
+        key = vocabulary_key(target.model.vocabulary, target.vocabulary)
         is_known = self.learned is not None and key in its.model.known_vocabulary_keys
         is_busy = self._task is not None and not self._task.done()
-        if key == self.key and (is_known or is_busy):
+        is_refused = self._refused_by == _process(its)
+        if key == self.key and (is_known or is_busy or is_refused):
             return
         self._stop()
         self.key = key
@@ -72,14 +79,20 @@ class Lesson:
         self._task = asyncio.create_task(self._teach(its, target))
 
     async def _teach(self, its: Hosted, target: Hosted) -> None:
+        pause = _FIRST_PAUSE
         while True:
             try:
                 learned = await self._draft.teach(self.key, target)
+                check_learned(learned)
             except Exception as error:  # whatever a peer answers, the pair is watched on
                 self.obstacle = f"the draft does not learn the target's vocabulary: {error}"
                 self.is_under_way = False
                 logs.warning("outrider.orchestrator", "draft cannot translate", detail=str(error))
-                await asyncio.sleep(_RETRY_SECONDS)
+                if isinstance(error, InvalidRequest):  # so it would end again
+                    self._refused_by = _process(its)
+                    return
+                await asyncio.sleep(pause)
+                pause = min(_LONGEST_PAUSE, 2.0 * pause)
             else:
                 break
         # The description is of before; what the draft says of itself next has it too.
@@ -94,3 +107,7 @@ class Lesson:
             shared_mass=round(learned.shared_mass, 3),
             differences=learned.differences,
         )
+
+
+def _process(its: Hosted) -> bytes:
+    return its.model.identity + its.model.service_version.encode()

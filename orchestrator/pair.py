@@ -161,6 +161,10 @@ class PairedDraft:
                 logs.warning("outrider.orchestrator", "pair refused", detail=str(error))
             self._on_mismatch(error)
 
+    def close(self) -> None:
+        """Teach it nothing more."""
+        self._lesson.close()
+
     def begin_experience(self, target: Peer, of_target: PairEstimates) -> None:
         """Forget what was learned when another model, or another process, came in its place.
 
@@ -274,6 +278,8 @@ class Pair:
         """Stop watching and close the channels; what is in flight ends with PeerUnavailable."""
         for task in self._tasks:
             task.cancel()
+        for draft in self.drafts:
+            draft.close()
         for peer in self.peers:
             await peer.close()
 
@@ -286,9 +292,10 @@ class Pair:
                 _take_target_costs(self._alone, model)
             self._model, self._measured = _process(model), _measured(model)
         for draft in list(self.drafts):
-            self._check_draft(draft)
+            self.check_draft(draft)
 
-    def _check_draft(self, draft: PairedDraft) -> None:
+    def check_draft(self, draft: PairedDraft) -> None:
+        """Compare a draft's vocabulary with the target's, once both have described themselves."""
         draft.begin_experience(self.target, self._alone)
         if self.target.hosted is not None:
             draft.check(self.target.hosted)
@@ -296,10 +303,11 @@ class Pair:
     def add(self, draft: PairedDraft) -> None:
         """Take in a draft that joined; one that does not fit is not used."""
         self.joined.append(draft)
-        self._check_draft(draft)
+        self.check_draft(draft)
 
     def remove(self, draft: PairedDraft) -> None:
         """Forget a draft that left."""
+        draft.close()
         if draft in self.joined:
             self.joined.remove(draft)
 

@@ -245,9 +245,14 @@ class Peer:
                 note_described()
 
     def _refresh(self, known: common.GetModelResponse, new: common.GetModelResponse) -> bool:
-        """Take in what changes while a process hosts a model; return whether costs are others."""
+        """Take in what changes while a process hosts a model; return if more than the activity did.
+
+        Those are its costs, and of a draft the vocabularies that it knows.
+        """
         known.activity.CopyFrom(new.activity)
-        if known.identity != new.identity or known.decode_costs == new.decode_costs:
+        same_keys = set(known.known_vocabulary_keys) == set(new.known_vocabulary_keys)
+        same_costs = known.decode_costs == new.decode_costs
+        if known.identity != new.identity or (same_costs and same_keys):
             return False
         try:
             check_description(self.role, new)
@@ -275,11 +280,19 @@ class Peer:
                 raise
 
     async def teach(self, key: bytes, target: Hosted) -> draft_service_pb2.LearnVocabularyResponse:
-        """Send a draft a target's vocabulary. Raises what an RPC raises."""
+        """Send a draft a target's vocabulary.
+
+        Raises InvalidRequest where it refuses that, or has no such call, else PeerUnavailable.
+        """
         its = target.model.vocabulary, target.vocabulary
-        answer: draft_service_pb2.LearnVocabularyResponse = await self.stub.LearnVocabulary(
-            lesson(key, *its), timeout=_LESSON_SECONDS, metadata=self.metadata
-        )
+        try:
+            answer: draft_service_pb2.LearnVocabularyResponse = await self.stub.LearnVocabulary(
+                lesson(key, *its), timeout=_LESSON_SECONDS, metadata=self.metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _REFUSALS:
+                raise InvalidRequest("vocabulary", describe(error)) from None
+            raise PeerUnavailable(describe(error)) from None
         return answer
 
     async def call(self, method: str, request: Any, deadline: float) -> Any:
@@ -369,6 +382,9 @@ def _ignore() -> None:
 def _left(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
+
+_REFUSALS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
+"""What a call that is made again ends with again."""
 
 _PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 """What a call ends with when its service restarts."""

@@ -13,6 +13,9 @@ from outrider.wire import IDENTITY_BYTES, at_least, read_ids
 
 MAX_VOCABULARY = 1 << 22
 
+MOST_DIFFERENCES = 1024
+"""Characters of what differs between two vocabularies."""
+
 
 def check_model(message: common.GetModelResponse) -> None:
     """Raise InvalidRequest for a description with which a peer could not be used."""
@@ -72,6 +75,18 @@ def check_vocabulary(message: common.Vocabulary) -> None:
     read_ids("vocabulary.end_token_ids", message.end_token_ids, count)
     if len(message.digest) > 64:
         raise InvalidRequest("vocabulary.digest", "is longer than 64 bytes")
+
+
+def check_learned(message: draft.LearnVocabularyResponse) -> None:
+    """Raise InvalidRequest for what no draft that learned a vocabulary can answer."""
+    if message.level not in (draft.TRANSLATION_LEVEL_TOKENS, draft.TRANSLATION_LEVEL_STRINGS):
+        raise InvalidRequest("level", f"{message.level} is none that is known")
+    if not 0 <= message.shared_token_count <= MAX_VOCABULARY:
+        raise InvalidRequest("shared_token_count", f"is not in [0, {MAX_VOCABULARY}]")
+    if not 0.0 <= message.shared_mass <= 1.0:
+        raise InvalidRequest("shared_mass", f"{message.shared_mass} is not in [0, 1]")
+    if len(message.differences) > MOST_DIFFERENCES:
+        raise InvalidRequest("differences", f"is longer than {MOST_DIFFERENCES}")
 
 
 def _check_costs(costs: Sequence[common.DecodeCost]) -> None:

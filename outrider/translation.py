@@ -8,6 +8,7 @@ guess like any other.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,7 +79,9 @@ class Translation:
         self.draft = draft
         self.target = target
         self.draft_encoder = draft.encoder()
-        self.to_target = _counterparts(draft, target)
+        self.target_encoder = target.encoder()
+        """What encodes text with the target's tokens."""
+        self.to_target = _counterparts(draft, target, self.target_encoder)
         """Of each of the draft's ids the target's, or ABSENT: int32[draft vocabulary]."""
         self.to_draft = np.full(len(target.texts), ABSENT, np.int32)
         """Of each of the target's ids the draft's, or ABSENT: int32[target vocabulary]."""
@@ -93,11 +96,6 @@ class Translation:
         self._merges = len(shared) != np.count_nonzero(self.to_draft != ABSENT)
         self.shared_count = len(shared)
         """Tokens of the draft that the target has too."""
-
-    @cached_property
-    def target_encoder(self) -> TextEncoder:
-        """What encodes text with the target's tokens."""
-        return self.target.encoder()
 
     @cached_property
     def end_token_ids(self) -> frozenset[int]:
@@ -146,13 +144,15 @@ class Translation:
         ids = self.target_encoder.encode(text)
         return float(np.mean(self.to_draft[ids] != ABSENT)) if ids else 0.0
 
-    def reader(self, prompt_count: int = 0) -> Reader:
-        """Return what reads one session's texts, whose prompt has so many tokens."""
-        return Reader(self, prompt_count)
+    def reader(self, prompt_count: int = 0, most: float = math.inf) -> Reader:
+        """Return what reads one session's texts, whose prompt has so many tokens.
+
+        It stops after more than `most` of the draft's tokens: nobody can use a longer text.
+        """
+        return Reader(self, prompt_count, most)
 
 
-def _counterparts(draft: TokenTable, target: TokenTable) -> NDArray[np.int32]:
-    encoder = target.encoder()
+def _counterparts(draft: TokenTable, target: TokenTable, encoder: TextEncoder) -> NDArray[np.int32]:
     names = {name: i for i, name in enumerate(target.names) if name and not target.texts[i]}
     roles = _roles(draft, target)
     found = []
@@ -181,17 +181,37 @@ class Reader:
     next, so that a text that grows costs what is new of it.
     """
 
-    def __init__(self, translation: Translation, prompt_count: int) -> None:
+    def __init__(self, translation: Translation, prompt_count: int, most: float) -> None:
         self._translation = translation
         self._prompt_count = prompt_count  # no token goes across the prompt's end
-        self._text: list[int] = []  # the last text, in the target's ids
+        self._most = most
+        self._text: list[int] = []  # the last text, in the target's ids, as far as it was read
         self._ids: list[int] = []  # the same in the draft's
         # Where encoding can begin again: tokens of the text and of the draft's before, rising.
         self._breaks: list[tuple[int, int]] = [(0, 0)]
+        # The line of the last call, and what its first tokens are whatever comes after them.
+        self._line: Sequence[int] = ()
+        self._base = -1
+        self._count = 0  # of these tokens
+        self._own: list[int] = []
 
     def read(self, line: Sequence[int], base: int) -> list[int]:
-        """Return a line of the target's ids, which started over at `base`, in the draft's."""
-        return self._read_text(list(line[:base])) + self.own_ids(line[base:])
+        """Return a line of the target's ids, which started over at `base`, in the draft's.
+
+        The same list with the same base has to be the same line, or one that goes on: what was
+        read of it is not looked at again. What is returned is valid until the next call.
+        """
+        if line is not self._line or base != self._base or len(line) < self._count:
+            self._own = list(self._read_text(list(line[:base])))
+            self._line, self._base, self._count = line, base, min(base, len(line))
+        rest = line[self._count :]
+        absent = self._translation.to_draft
+        settled = len(rest)
+        while settled and absent[rest[settled - 1]] == ABSENT:
+            settled -= 1  # what follows may be encoded together with it
+        self._own += self.own_ids(rest[:settled])
+        self._count += settled
+        return self._own + self.own_ids(rest[settled:]) if rest[settled:] else self._own
 
     def own_ids(self, token_ids: Sequence[int]) -> list[int]:
         """Return tokens that the draft wrote; those that it does not have by their texts."""
@@ -214,7 +234,8 @@ class Reader:
             known = next((i for i, (new, old) in enumerate(pairs) if new != old), len(text))
         if known == len(text) == len(self._text):
             return self._ids
-        while self._breaks[-1][0] > known:
+        # A break is there by what comes after it, too.
+        while len(self._breaks) > 1 and self._breaks[-1][0] >= known:
             self._breaks.pop()
         start, count = self._breaks[-1]
         self._text, self._ids = text, self._ids[:count]
@@ -234,6 +255,9 @@ class Reader:
                 self._breaks.append((index, len(ids)))
 
         for index in range(start, len(self._text)):
+            if len(ids) > self._most:
+                del self._text[index:]
+                return
             token_id = self._text[index]
             text = texts[token_id]
             is_apart = run and not encoder.may_join(run, text)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from outrider.errors import InvalidRequest
 from outrider.texts import longest_token
@@ -15,12 +18,15 @@ from outrider.v1 import draft_service_pb2 as draft
 LESSON_BYTES = 64 << 20
 """Of all that a draft is sent of a vocabulary, at most."""
 
+LESSON_TOKENS = 1 << 20
+"""Of a vocabulary that a draft is sent, at most."""
+
 KEY_BYTES = 32
 
 _TOKENS_PER_MESSAGE = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Vocabulary:
     """A peer's token table: what each id adds to a text, and what it is named."""
 
@@ -30,6 +36,11 @@ class Vocabulary:
     """Of the tokens that add nothing, by name."""
     longest: int
     """The most bytes of a text that one token can stand for."""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """The SHA-256 of all texts and names."""
+        return hashlib.sha256(_digest(self.texts) + _digest(self.names)).digest()
 
 
 class VocabularyReader:
@@ -66,10 +77,18 @@ class VocabularyReader:
         return Vocabulary(texts, names, control_ids, longest_token(texts, names))
 
 
-def vocabulary_key(vocabulary: common.Vocabulary) -> bytes:
-    """Return what names a vocabulary to drafts; another one has another."""
-    written = vocabulary.SerializeToString(deterministic=True)
-    return hashlib.sha256(b"outrider vocabulary" + written).digest()
+def vocabulary_key(described: common.Vocabulary, vocabulary: Vocabulary) -> bytes:
+    """Return what names a vocabulary to drafts; another one has another.
+
+    All of it is in there: a draft that was taught by one caller is asked by others.
+    """
+    written = described.SerializeToString(deterministic=True)
+    return hashlib.sha256(b"outrider vocabulary" + vocabulary.digest + written).digest()
+
+
+def _digest(parts: Sequence[bytes]) -> bytes:
+    lengths = np.array([len(part) for part in parts], "<u4").tobytes()
+    return hashlib.sha256(lengths + b"".join(parts)).digest()
 
 
 def lesson(

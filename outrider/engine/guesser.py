@@ -22,7 +22,7 @@ from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import InvalidRequest
 from outrider.messages import Candidates, Rule, SessionParameters
 from outrider.noise import Purpose, uniform
-from outrider.sampling import SamplingParameters
+from outrider.sampling import MAX_BIASES, SamplingParameters
 from outrider.translation import Translation
 
 
@@ -50,6 +50,16 @@ class Guesser(Protocol):
     """
 
     def __call__(self, row: Row, base: int, line: Sequence[int], rivals: int = 0) -> Guess: ...
+
+
+def doubts(session: SessionParameters, row: Row, probability: float) -> bool:
+    """Return whether a session does not want a token of this probability, picked by this row."""
+    if probability < session.min_probability:
+        return True
+    if not session.min_ratio:
+        return False
+    second, best = np.partition(row, -2)[-2:]
+    return bool(best - second < math.log(session.min_ratio))
 
 
 class _Picker:
@@ -103,12 +113,7 @@ class _Picker:
 
     def doubts(self, row: Row, probability: float) -> bool:
         """Return whether the session does not want a token of this probability."""
-        if probability < self._session.min_probability:
-            return True
-        if not self._session.min_ratio:
-            return False
-        second, best = np.partition(row, -2)[-2:]
-        return bool(best - second < math.log(self._session.min_ratio))
+        return doubts(self._session, row, probability)
 
     @property
     def weighs_probability(self) -> bool:
@@ -176,12 +181,14 @@ def own_sampling(sampling: SamplingParameters, translation: Translation) -> Samp
     """Return a session's parameters for a chain over the draft's own ids."""
     if not sampling.logit_bias:
         return sampling
-    biases = [
-        (int(own), bias)
-        for token_id, bias in sampling.logit_bias
-        for own in np.flatnonzero(translation.to_target == token_id)
-    ]
-    return replace(sampling, logit_bias=tuple(biases))
+    known = {token_id for token_id, _ in sampling.logit_bias}
+    biased = np.flatnonzero(np.isin(translation.to_target, list(known)))
+    own: dict[int, list[int]] = {}
+    for own_id in biased.tolist():
+        own.setdefault(int(translation.to_target[own_id]), []).append(own_id)
+    biases = [(i, bias) for its, bias in sampling.logit_bias for i in own.get(its, ())]
+    # Several tokens may be one of the target's. Without the last biases it only guesses worse.
+    return replace(sampling, logit_bias=tuple(biases[:MAX_BIASES]))
 
 
 def guesser(

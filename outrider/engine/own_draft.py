@@ -16,7 +16,7 @@ from outrider.engine.calibrate import history
 from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.model import MAX_ROWS_OUT, Chunk, Model, Row
 from outrider.engine.translating import needed_translation
-from outrider.translation import Reader, Translation
+from outrider.translation import ABSENT, Reader, Translation
 
 _READ_ROWS = 64
 """Tokens of a text that are read in one decode; the time is looked at between two of them."""
@@ -71,7 +71,7 @@ class DraftLine:
     def translate(self, translation: Translation, reader: Reader) -> None:
         """Read the text in other ids."""
         self.translation = translation
-        self.own_ids = reader.read(self.tokens, len(self.tokens))
+        self.own_ids = list(reader.read(self.tokens, len(self.tokens)))
 
     def take(self, row: Row) -> None:
         """Pick the next token from its row of logits."""
@@ -83,7 +83,11 @@ class DraftLine:
         self.guesses.append(guess)
         self.tokens.append(guess.token_id)
         if self.translation is not None:
-            self.own_ids.append(int(self.translation.to_draft[guess.token_id]))
+            own_id = int(self.translation.to_draft[guess.token_id])
+            if own_id == ABSENT:  # a guess where all that is shared is forbidden
+                self.is_over = True
+                return
+            self.own_ids.append(own_id)
         is_last = len(self.guesses) == ask.count or guess.token_id in ask.ends
         self.is_over = is_last or guess.confidence < ask.stop_below
 

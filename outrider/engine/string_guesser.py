@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from outrider.distribution import Distribution, lead, softmax
-from outrider.engine.guesser import Guess, own_sampling
+from outrider.engine.guesser import Guess, doubts, own_sampling
 from outrider.engine.model import Model, Row
 from outrider.engine.sampler_state import SamplerTracker
 from outrider.errors import InvalidRequest
@@ -43,14 +43,19 @@ class StringGuesser:
         if session.rule is Rule.MATCH and not self._takes_argmax:
             sampling = sampling.unsure()
         self._sampler = model.sampler(sampling, session.seed, session.choice)
-        self._tracker = SamplerTracker(self._sampler, session.prompt_count)
+        self._tracker: SamplerTracker | None = None  # once the prompt's own tokens are counted
+        self._chain: list[int] = []  # the text up to the base, as a chain with state follows it
+        self._chain_reader = translation.reader(session.prompt_count)
         self._session = session
         self._translation = translation
-        self._reader: Reader = translation.reader(session.prompt_count)
-        self._base = -1  # of the line that it follows; -1: of none
+        self.reader: Reader = translation.reader(session.prompt_count)
+        """What reads the line's text in the draft's ids."""
+        self._line: Sequence[int] = ()  # that it follows
+        self._base = -1  # of that; -1: of none
         self._given: list[int] = []  # of the line after its base, in the target's ids
         self._ready: deque[Guess] = deque()  # settled, and not given yet
-        self._own: list[int] = []  # what the draft wrote after the base
+        self._own: list[int] = []  # the text, and what the draft wrote after its base
+        self._settled = 0  # tokens of it up to the base
         self._stream = TokenStream(translation.target_encoder)
         self._confidence = 255  # the least of what was written since the last settled token
         self._probability = 1.0
@@ -58,17 +63,29 @@ class StringGuesser:
 
     def text(self, line: Sequence[int], base: int) -> list[int]:
         """Return what the draft is to read before its next token, in its own ids."""
-        if base != self._base or list(line[base:]) != self._given:
+        follows = line is self._line and base == self._base
+        if not follows or list(line[base:]) != self._given:
             self._start(line, base)
-        return self._reader.read(line[:base], base) + self._own
+        return self._own
 
     def _start(self, line: Sequence[int], base: int) -> None:
         """Follow a line that this has not written."""
-        self._base, self._given = base, list(line[base:])
-        self._own = self._reader.own_ids(self._given)
+        self._line, self._base, self._given = line, base, list(line[base:])
+        text = self.reader.read(line[:base], base)
+        self._own, self._settled = text + self.reader.own_ids(self._given), len(text)
+        if self._sampler.has_state:
+            self._begin_chain(self._session.whole(line[:base]))
         self._stream = TokenStream(self._translation.target_encoder)
         self._ready.clear()
         self._confidence, self._probability, self._is_over = 255, 1.0, False
+
+    def _begin_chain(self, text: Sequence[int]) -> None:
+        """Follow a text with a sampler, which knows what was dropped, and the prompt's own end."""
+        if self._tracker is None:
+            prompt = text[: self._session.prompt_count]
+            count = len(self._translation.reader().read(prompt, len(prompt)))
+            self._tracker = SamplerTracker(self._sampler, count)
+        self._chain = list(self._chain_reader.read(text, len(text)))
 
     def settled(self) -> Guess | None:
         """Take the next token of the target's that is settled; the line has to go on with it."""
@@ -86,7 +103,7 @@ class StringGuesser:
     def write(self, row: Row, line: Sequence[int]) -> None:
         """Let the draft write a token after `line` and what it wrote already, from its row."""
         own_id, confidence, probability = self._pick(row, line)
-        if probability < self._session.min_probability:
+        if doubts(self._session, row, probability):
             self._is_over = True
             return
         self._confidence = min(self._confidence, confidence)
@@ -145,8 +162,9 @@ class StringGuesser:
         try:
             if not self._sampler.has_state:
                 return self._sampler.distribution(row)
-            settled = self._reader.read(line[: self._base], self._base)
-            sampler = self._tracker.at(settled + self._own, len(settled))
+            assert self._tracker is not None
+            text = self._chain + self._own[self._settled :]
+            sampler = self._tracker.at(text, len(self._chain))
             return sampler.distribution(row)
         except InvalidRequest:
             return softmax(row)  # it leads nowhere, and is only a guess

@@ -163,7 +163,7 @@ class ModelService:
         self.require_loaded()
         session_id = wire.read_session_id(request.session_id)
         wire.at_least("token_count", request.token_count, 0)
-        if self._owners.knows_later(request):
+        if self._owners.knows_later(request) or not self.counts_own_tokens(session_id):
             held = await asyncio.wrap_future(self.host.held_count(session_id))
         else:
             self.forget_reply(session_id)
@@ -181,6 +181,10 @@ class ModelService:
             self.host.pin(session_id, True)  # its stream may continue, from nothing
         await asyncio.wrap_future(forgotten)
         return common.CloseSessionResponse()
+
+    def counts_own_tokens(self, session_id: bytes) -> bool:
+        """Return whether a session's text is counted in the tokens that the engine holds of it."""
+        return True
 
     def forget_reply(self, session_id: bytes) -> None:
         """Drop what is kept to answer a repeated round."""

@@ -90,7 +90,9 @@ class DraftServiceServicer(object):
         """Tells the vocabulary of a target whose ids are other ones, once; the draft
         then drafts in that target's ids. Idempotent. The first message names it,
         then come its tokens in id order. INVALID_ARGUMENT for more than was
-        announced; FAILED_PRECONDITION where nothing can be translated.
+        announced, and for more than 2^20; RESOURCE_EXHAUSTED where open sessions
+        use all that are known; FAILED_PRECONDITION where nothing can be
+        translated. A known one is answered when it is introduced.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

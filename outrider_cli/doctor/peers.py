@@ -21,11 +21,10 @@ from outrider.rpc.channel import Address, explain_refusal, open_channel, read_ad
 from outrider.rpc.security import ClientSecurity, call_metadata
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
-from outrider.v1.draft_service_pb2 import LearnVocabularyRequest, VocabularyIntroduction
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from outrider.v1.target_service_pb2_grpc import TargetServiceStub
-from outrider.vocabulary_pieces import vocabulary_key
+from outrider.vocabulary_pieces import LESSON_BYTES, VocabularyReader, lesson, vocabulary_key
 from outrider_cli.doctor.checks import Finding, judge_pairing
 from outrider_cli.doctor.peer_checks import Failure, ProbedPeer
 
@@ -110,24 +109,23 @@ async def _translation(told: Sequence[Any], stubs: Sequence[Any], metadata: Any)
     target, draft = told
     if not draft.translates:
         return None
-    pieces = []
     try:
         if handshake.check_vocabularies(target.vocabulary, draft.vocabulary):
             names = [await _list_names(stub, metadata) for stub in stubs]
             handshake.check_names(names[0], names[1])
         return None
     except VocabularyMismatch as error:
-        key = vocabulary_key(target.vocabulary)
-        introduction = VocabularyIntroduction(key=key, vocabulary=target.vocabulary)
-        pieces.append(LearnVocabularyRequest(introduction=introduction))
+        reader = VocabularyReader(target.vocabulary.token_count, LESSON_BYTES)
         listed = stubs[0].ListVocabulary(
             common.ListVocabularyRequest(), timeout=_LIST_SECONDS, metadata=metadata
         )
         async for tokens in listed:
-            pieces.append(LearnVocabularyRequest(tokens=tokens))
-        learned = await stubs[1].LearnVocabulary(
-            iter(pieces), timeout=_LIST_SECONDS, metadata=metadata
+            reader.add(tokens)
+        vocabulary = reader.finish()
+        pieces = lesson(
+            vocabulary_key(target.vocabulary, vocabulary), target.vocabulary, vocabulary
         )
+        learned = await stubs[1].LearnVocabulary(pieces, timeout=_LIST_SECONDS, metadata=metadata)
         its = learned.differences, learned.shared_mass, level_of(learned)
         return judge_pairing(str(error), error.metadata["rule"], *its)
 

@@ -176,6 +176,7 @@ def test_any_draft_that_guessers_make_changes_nothing_under_match(level: str, sh
     size = len(pair[1].texts)
     for rule in (Rule.MATCH, Rule.SHARED_NOISE):
         draft = LEVELS[level](pair, rule, 3, (0,), 2)
+        assert draft
         emit = match_round(random_model(1, size, 0.2), always(*draft), size)
         assert error_of(emit, random_model(1, size, 0.2), len(draft) + 1) < EXACT
 
@@ -186,6 +187,7 @@ def test_a_text_under_shared_noise_is_the_same_with_a_foreign_draft(
 ) -> None:
     pair = EVERY[sharing]
     target = random_model(5, len(pair[1].texts))
+    accepted = []
 
     def generate(seed: int, is_drafted: bool) -> Context:
         text: Context = (0,)
@@ -195,11 +197,13 @@ def test_a_text_under_shared_noise_is_the_same_with_a_foreign_draft(
                 target(text + its[:i]).race(seed, 0, len(text) + i)[0] for i in range(len(its) + 1)
             ]
             verdict = match(its, samples)
+            accepted.append(verdict.accepted_count)
             text = (*text, *its[: verdict.accepted_count], verdict.next_token_id)
         return text[:24]
 
     for seed in (1, 42, 2**63):
         assert generate(seed, True) == generate(seed, False)
+    assert sum(accepted) > 3  # drafts were in the text, or nothing would be shown
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -222,6 +226,43 @@ def test_a_draft_with_the_targets_own_distribution_under_other_ids_is_always_rig
             q = translation.in_target(its.distribution(own))  # type: ignore[attr-defined]
             assert token_id == q.race(seed, 0, len(text))[0]
             text = (*text, token_id)
+
+
+@pytest.mark.parametrize("pair", SHARING.values(), ids=SHARING)
+def test_the_rejection_rule_draws_as_often_as_its_row_says(pair: Pair) -> None:
+    """The drawn token and the row of the real guesser: the proof takes them to belong together."""
+    translation, size = Translation(*pair), len(pair[0].texts)
+    row = Rows(random_model(51, size), size).row([0])
+    count, drawn = 4000, np.zeros(len(pair[1].texts))
+    for seed in range(count):
+        asked = session(Rule.REJECTION, seed, len(pair[1].texts))
+        guess = guesser(Rows(random_model(51, size), size), asked, 8, 0.0, translation)  # type: ignore[arg-type]
+        its = guess(row, 1, [0])
+        drawn[its.token_id] += 1
+    assert its.row is not None
+    said = np.array([its.row.probability(i) for i in range(len(drawn))])
+    assert abs(drawn / count - said).max() < 5 * np.sqrt(0.25 / count)
+    assert (drawn[said == 0] == 0).all()
+
+
+def test_tokens_of_several_letters_are_drawn_with_the_targets_noise_too() -> None:
+    """At token level they are the target's own; only the order of the ids is another."""
+    draft, target = table(b"a", b"b", b"ab", b"ba"), table(b"ba", b"ab", b"b", b"a")
+    translation = Translation(draft, target)
+    rows, reader = random_model(51, len(draft.texts)), translation.reader(1)
+    long = 0
+    for seed in range(12):
+        guessed = token_level((draft, target), Rule.SHARED_NOISE, seed, (2,), 4)
+        text: Context = (2,)
+        for token_id in guessed:
+            model = Rows(rows, len(draft.texts))
+            row = model.row(reader.read(text, 1))
+            its = model.sampler(SAMPLING, 0, 0)
+            q = translation.in_target(its.distribution(row))  # type: ignore[attr-defined]
+            assert token_id == q.race(seed, 0, len(text))[0]
+            text = (*text, token_id)
+            long += len(target.texts[token_id]) > 1
+    assert long > 5
 
 
 def test_the_rejection_rule_draws_from_the_very_row_that_it_sends() -> None:

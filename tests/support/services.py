@@ -263,7 +263,7 @@ class JoiningDraft:
         """Load the model and begin to join."""
         self.model = self._make_model()
         self._host = EngineHost(lambda: self.model, OPTIONS)
-        servicer = DraftServicer(self._host, alias="", support=64, tail=0.0)
+        self.servicer = servicer = DraftServicer(self._host, alias="", support=64, tail=0.0)
         servicer.set_loaded(await asyncio.wrap_future(self._host.start()))
         joining = Joining(self._address, ANONYMOUS)
         self._task = asyncio.create_task(joining.stay(servicer))
