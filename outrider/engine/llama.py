@@ -109,7 +109,6 @@ class LlamaModel:
         self.snapshot_count = int(ll.llama_n_rs_seq(self._ctx))
         self._session_count = sequences_of(self._config, layout)
         self.open_memory(self._rollback)
-        self._copies_pending = False  # llama.cpp copies between streams when it next decodes
 
     def _expected_rollback(self) -> Rollback:
         """Return how sequences should come to hold less; whether they do is to be tried."""
@@ -239,7 +238,7 @@ class LlamaModel:
             if code == 1:
                 raise NoRoom
             raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
-        self._copies_pending = False
+        self._sequences.note_copied()
         for chunk in chunks:
             for each in branches_of(chunk):
                 end = chunk.position + stem_count(chunk) + len(each.token_ids)
@@ -377,19 +376,21 @@ class LlamaModel:
             ll.llama_memory_seq_cp(self._memory, source, destination, 0, token_count)
             self._sequences.note(destination, token_count, 0)
             return token_count
-        if not self._sequences.cuts_freely:
+        if not self._sequences.can_copy(source, token_count):
             return self._copy_state(source, destination, token_count)
-        # Between separate streams llama.cpp copies whole sequences only.
+        # Between separate streams llama.cpp copies whole sequences only, and when it next decodes.
         ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
         ll.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
-        self._copies_pending = True
-        self._sequences.note_copy(source, destination)
+        self._sequences.note_pending_copy(source, destination)
         self._sequences.drop_incomplete(destination)
         return self.truncate(destination, token_count)
 
     def _copy_state(self, source: int, destination: int, token_count: int) -> int:
-        """Copy a recurrent sequence, which goes back to its checkpoints; return its count."""
+        """Copy a sequence at once, which goes back to its checkpoints; return its count."""
+        is_pending = self._sequences.waits_for_copy(source, destination)
         self._sequences.clear(destination)
+        if is_pending:
+            return 0  # what is there is not what was noted
         if token_count < self._held[source] and not self._sequences.checkpoint_counts(source):
             return 0
         if state := self._state(source):
@@ -410,7 +411,7 @@ class LlamaModel:
         assert not self._layout.is_pool, "sequences of a pool are not exchanged"
         count = len(self._held)
         assert 0 <= first < count and 0 <= second < count and first != second
-        assert not self._copies_pending, "a copy is carried out by the next decode"
+        assert not self._sequences.is_copying, "a copy is carried out by the next decode"
         states = self._state(first), self._state(second)
         for sequence, state in ((second, states[0]), (first, states[1])):
             ll.llama_memory_seq_rm(self._memory, sequence, -1, -1)

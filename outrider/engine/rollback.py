@@ -85,6 +85,9 @@ class RollbackMemory:
         # Of each sequence, by rising tokens; none of more than it holds.
         self._checkpoints: list[list[Checkpoint]] = [[] for _ in range(sequence_count)]
         self._between = max(_TOKENS_BETWEEN, window)
+        # Sequences that the next decode copies from or to. Their numbers are those after it, and
+        # their tensors those before it: none of them is saved or restored until then.
+        self._copying: set[int] = set()
 
     @property
     def keeps_checkpoints(self) -> bool:
@@ -164,6 +167,9 @@ class RollbackMemory:
 
     def _restore(self, sequence: int, token_count: int) -> int:
         """Go back to the newest checkpoint of at most so many tokens, or to nothing."""
+        if sequence in self._copying:
+            self.clear(sequence)
+            return 0
         while fitting := [c for c in self._checkpoints[sequence] if c.token_count <= token_count]:
             newest = fitting[-1]
             is_back = self._memory.restore(sequence, newest.saved)
@@ -192,6 +198,8 @@ class RollbackMemory:
         held, kept = self.held[sequence], self._checkpoints[sequence]
         if not self.keeps_checkpoints or not held or held in self.checkpoint_counts(sequence):
             return
+        if sequence in self._copying:
+            return
         kept.append(Checkpoint(held, self._memory.save(sequence)))
         if len(kept) > MOST_CHECKPOINTS:
             del kept[_least_missed([each.token_count for each in kept])]
@@ -203,6 +211,30 @@ class RollbackMemory:
         return sum(len(each.saved) for kept in self._checkpoints for each in kept[:-1])
 
     # --- moving ---
+
+    def can_copy(self, source: int, token_count: int) -> bool:
+        """Return whether a copy of all cells can be cut to so many tokens without a checkpoint."""
+        return self.cuts_freely and (
+            self.kind is not Rollback.WINDOW or self._can_cut(source, token_count)
+        )
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether the next decode copies a sequence."""
+        return bool(self._copying)
+
+    def waits_for_copy(self, *sequences: int) -> bool:
+        """Return whether the next decode copies from or to one of these sequences."""
+        return not self._copying.isdisjoint(sequences)
+
+    def note_pending_copy(self, source: int, destination: int) -> None:
+        """Take note of a copy of all that a sequence holds which the next decode carries out."""
+        self._copying |= {source, destination}
+        self.note_copy(source, destination)
+
+    def note_copied(self) -> None:
+        """Take note that a decode has carried out what was pending."""
+        self._copying.clear()
 
     def note_copy(self, source: int, destination: int) -> None:
         """Take note that a sequence was made to hold all that another one does."""
