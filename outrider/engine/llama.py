@@ -267,11 +267,7 @@ class LlamaModel:
             if lead
         ]
         if first:
-            try:
-                self._decode(first)
-            except (NoRoom, DecodeFailed):
-                self._take_back(chunks)
-                raise
+            self._decode(first)
         rest = [
             replace(chunk, position=chunk.position + lead, token_ids=chunk.token_ids[lead:])
             for chunk, lead in zip(chunks, leads, strict=True)
