@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import count, takewhile
 from operator import eq
 
+from outrider.costs import MOST_REDONE
 from outrider.distribution import Distribution, logprobs, most_probable, softmax
 from outrider.engine.guesser import Guess, Guesser, guesser
 from outrider.engine.job import EngineTime, JobSteps, Lease, Step
@@ -159,7 +160,9 @@ class Verifier:
         gives_way = is_tree
         for decode in count():
             own = NO_OWN_TOKENS
-            if len(missing) == 1 and decode >= round_.plain_count:
+            # After a rejection some kinds of memory have a few accepted tokens to decode again.
+            is_at_end = len(missing) <= (1 + MOST_REDONE if decode else 1)
+            if is_at_end and not draft and decode >= round_.plain_count:
                 own = yield from self._ask_draft(round_, text, lease.capacity, gives_way)
                 draft, missing = own.token_ids or draft, [*missing, *own.token_ids]
             logits = yield Step(missing, len(draft) + 1, gains, gives_way)
