@@ -7,7 +7,8 @@ vocabulary, a sequence outside its range or a batch over its limits.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -15,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.engine.branches import branches_of, check_tree, places_of, stem_count
+from outrider.engine.branches import check_tree, ends_of
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.identity import FilesDigest, identity_of
+from outrider.engine.llama_batch import Batch
 from outrider.engine.llama_library import init_backend, last_error, ll, recent_errors
 from outrider.engine.llama_loading import (
     MOST_CELLS,
@@ -85,7 +87,7 @@ class LlamaModel:
                 self._layouts = layouts_of(config, can_pool)
                 self._ctx: Any = None
                 self._rollback = self._expected_rollback()
-                self._batch = _Batch(config.batch_rows)  # filled for each decode, never kept
+                self._batch = Batch(config.batch_rows)  # filled for each decode, never kept
                 self.pad_multiple = config.pad_multiple
                 self.open(self._layouts[0])
             except InvalidConfig:
@@ -126,7 +128,7 @@ class LlamaModel:
             for first in range(0, count, self._config.batch_rows):
                 last = min(count, first + self._config.batch_rows)
                 chunks = [Chunk(sequence, 0, [0], 0) for sequence in range(first, last)]
-                self._batch.fill(chunks, lambda _: 1, lambda _: 0)
+                self._batch.fill(chunks, [1] * len(chunks), [0] * len(chunks))
                 if ll.llama_decode(self._ctx, self._batch.struct) != 0:
                     raise DecodeFailed(f"sequences have no states of their own: {last_error()}")
             self._states.keep_cells()
@@ -216,21 +218,26 @@ class LlamaModel:
     # --- the cache ---
 
     def decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+        if len(chunks) == 1:
+            return self._decode(chunks)
         # llama.cpp computes streams together only where their numbers rise one by one.
         order = sorted(range(len(chunks)), key=lambda i: chunks[i].sequence)
         rows = self._decode([chunks[i] for i in order])
         return [rows[order.index(i)] for i in range(len(chunks))]
 
     def _decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
-        self._check(chunks)
-        chunks = self._decode_leads(chunks)
+        widths, outs = self._shapes(chunks)
+        self._check(chunks, widths, outs)
+        if self._sequences.keeps_checkpoints:
+            chunks = self._decode_leads(chunks)
+            widths, outs = self._shapes(chunks)
         for chunk in chunks:
             for branch in chunk.branches:
                 self.copy_prefix(chunk.sequence, branch, chunk.position)
         for chunk in chunks:
             if not chunk.position:
                 self._states.begin(chunk.sequence)
-        self._batch.fill(chunks, self._width, self._rows_out)
+        self._batch.fill(chunks, widths, outs)
         code = ll.llama_decode(self._ctx, self._batch.struct)
         if code != 0:
             # After some errors a part of the batch stays in memory.
@@ -239,27 +246,30 @@ class LlamaModel:
                 raise NoRoom
             raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
         self._sequences.note_copied()
-        for chunk in chunks:
-            for each in branches_of(chunk):
-                end = chunk.position + stem_count(chunk) + len(each.token_ids)
-                if self._width(chunk) > len(chunk.token_ids):
-                    self._cut(each.sequence, end)
-                self._sequences.note(each.sequence, end, len(chunk.token_ids))
-        logits = self._logits(sum(map(self._rows_out, chunks)))
+        for chunk, width in zip(chunks, widths, strict=True):
+            count = len(chunk.token_ids)
+            for sequence, end in ends_of(chunk):
+                if width > count:
+                    self._cut(sequence, end)
+                self._sequences.note(sequence, end, count)
+        logits = self._logits(sum(outs))
         # A maximum is NaN where any value is.
-        if len(logits) and not np.isfinite(logits.max()):
+        if len(logits) and not math.isfinite(np.maximum.reduce(logits, axis=None)):
             self._take_back(chunks)
             name = self._config.path.name
             raise DecodeFailed(f"{name} computes no numbers: its weights may be damaged")
-        return self._rows(chunks, logits)
+        return _wanted_rows(chunks, widths, outs, logits)
+
+    def _shapes(self, chunks: Sequence[Chunk]) -> tuple[list[int], list[int]]:
+        """Return the rows that each chunk takes, and those of them whose logits are computed."""
+        widths = [self._width(chunk) for chunk in chunks]
+        return widths, list(map(self._rows_out, chunks, widths))
 
     def _decode_leads(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Make the checkpoints that a decode needs; return what is left to decode.
 
         Where one is needed between the tokens of a chunk, those before it are decoded now.
         """
-        if not self._sequences.keeps_checkpoints:
-            return list(chunks)
         leads = [self._sequences.lead_count(chunk) for chunk in chunks]
         first = [
             replace(chunk, token_ids=chunk.token_ids[:lead], row_count=0, pad_to=0)
@@ -287,7 +297,7 @@ class LlamaModel:
                 self._sequences.note(sequence, count + len(chunk.token_ids), 0)
                 self._sequences.truncate(sequence, count)
 
-    def _check(self, chunks: Sequence[Chunk]) -> None:
+    def _check(self, chunks: Sequence[Chunk], widths: Sequence[int], outs: Sequence[int]) -> None:
         """Assert what would abort the process in C."""
         sequences = [each for chunk in chunks for each in (chunk.sequence, *chunk.branches)]
         assert chunks and len(set(sequences)) == len(sequences), "one chunk per sequence"
@@ -302,20 +312,18 @@ class LlamaModel:
             if chunk.parents or chunk.branches:
                 assert self._layout.is_pool, "trees are decoded in a pool only"
                 check_tree(chunk, self._held)
-        rows = sum(map(self._width, chunks))
-        assert rows <= self._config.batch_rows, f"{rows} rows in one decode"
-        assert sum(map(self._rows_out, chunks)) <= MAX_ROWS_OUT, "too many rows out"
+        assert sum(widths) <= self._config.batch_rows, f"{sum(widths)} rows in one decode"
+        assert sum(outs) <= MAX_ROWS_OUT, "too many rows out"
 
-    def _rows_out(self, chunk: Chunk) -> int:
-        """Return how many rows of logits llama.cpp computes for a chunk.
+    def _rows_out(self, chunk: Chunk, width: int) -> int:
+        """Return how many rows of logits llama.cpp computes for a chunk of so many rows.
 
         Pad rows are computed too, up to a full multiple: the last layer and
         the head see only these rows, and their number chooses the kernel.
         """
         if chunk.row_count == 0:
             return 0
-        pads = self._width(chunk) - len(chunk.token_ids)
-        return self.padded(chunk.row_count + pads)
+        return self.padded(chunk.row_count + width - len(chunk.token_ids))
 
     def _logits(self, count: int) -> NDArray[np.float32]:
         """Return a view of llama.cpp's own memory, float32[row, vocabulary]."""
@@ -323,16 +331,6 @@ class LlamaModel:
             return np.empty((0, self._size), np.float32)
         start = ctypes.addressof(ll.llama_get_logits(self._ctx).contents)
         return _matrix(start, count, self._size)
-
-    def _rows(self, chunks: Sequence[Chunk], logits: NDArray[np.float32]) -> list[list[Row]]:
-        """Return the wanted rows of each chunk."""
-        counts = [self._rows_out(chunk) for chunk in chunks]
-        rows, end = [], 0
-        for chunk, count in zip(chunks, counts, strict=True):
-            end += count
-            last = end - (self._width(chunk) - len(chunk.token_ids))
-            rows.append(list(logits[last - chunk.row_count : last]) if count else [])
-        return rows
 
     def _width(self, chunk: Chunk) -> int:
         """Return the rows that a chunk takes in its decode.
@@ -468,7 +466,7 @@ class _Embedder:
         if ll.llama_pooling_type(self._ctx) == ll.LLAMA_POOLING_TYPE_NONE:
             ll.llama_free(self._ctx)
             self._ctx = self._open(model, config, capacity, ll.LLAMA_POOLING_TYPE_MEAN)
-        self._batch = _Batch(capacity)
+        self._batch = Batch(capacity)
 
     @staticmethod
     def _open(model: Any, config: LlamaConfig, capacity: int, pooling: int) -> Any:
@@ -490,7 +488,7 @@ class _Embedder:
         """Return the pooled embedding: float32[width]."""
         ll.llama_memory_clear(ll.llama_get_memory(self._ctx), True)
         whole = Chunk(0, 0, token_ids, len(token_ids))
-        self._batch.fill([whole], lambda _: len(token_ids), lambda _: len(token_ids))
+        self._batch.fill([whole], [len(token_ids)], [len(token_ids)])
         code = ll.llama_decode(self._ctx, self._batch.struct)
         if code != 0:
             raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
@@ -501,66 +499,19 @@ class _Embedder:
         ll.llama_free(self._ctx)
 
 
-class _Batch:
-    """A llama_batch over numpy memory, checked against its capacity by the caller."""
-
-    def __init__(self, capacity: int) -> None:
-        self._tokens = np.zeros(capacity, np.int32)
-        self._positions = np.zeros(capacity, np.int32)
-        self._counts = np.ones(capacity, np.int32)
-        self._sequences = np.zeros(capacity, np.int32)
-        self._wanted = np.zeros(capacity, np.int8)
-        first = self._sequences.ctypes.data
-        self._own_pointers = np.arange(first, first + 4 * capacity, 4, dtype=np.uintp)
-        self._pointers = self._own_pointers.copy()
-        self._lists = np.zeros(0, np.int32)  # sequences of the tokens that are in several
-        self.struct = ll.llama_batch()
-        self.struct.token = _pointer(self._tokens, ctypes.c_int32)
-        self.struct.pos = _pointer(self._positions, ctypes.c_int32)
-        self.struct.n_seq_id = _pointer(self._counts, ctypes.c_int32)
-        self.struct.seq_id = _pointer(self._pointers, ctypes.POINTER(ctypes.c_int32))
-        self.struct.logits = _pointer(self._wanted, ctypes.c_int8)
-
-    def fill(
-        self,
-        chunks: Sequence[Chunk],
-        width: Callable[[Chunk], int],
-        rows_out: Callable[[Chunk], int],
-    ) -> None:
-        """Lay the chunks out one after the other; pad rows repeat the last token."""
-        begin = 0
-        for chunk in chunks:
-            count = len(chunk.token_ids)
-            end, stop = begin + count, begin + width(chunk)
-            self._tokens[begin:end] = chunk.token_ids
-            self._tokens[end:stop] = chunk.token_ids[-1]
-            self._positions[begin:stop] = range(chunk.position, chunk.position + stop - begin)
-            self._sequences[begin:stop] = chunk.sequence
-            self._wanted[begin:stop] = 0
-            self._wanted[stop - rows_out(chunk) : stop] = 1
-            begin = stop
-        self.struct.n_tokens = begin
-        if len(self._lists) or any(chunk.parents for chunk in chunks):
-            self._branch(chunks, width)
-
-    def _branch(self, chunks: Sequence[Chunk], width: Callable[[Chunk], int]) -> None:
-        """Put the tokens of chunks that end in a tree where they belong."""
-        self._counts[:], self._pointers[:] = 1, self._own_pointers
-        starts: list[tuple[int, int]] = []  # of rows, and where their sequences begin in the list
-        sequences: list[int] = []
-        begin = 0
-        for chunk in chunks:
-            stop = begin + width(chunk)
-            if chunk.parents:
-                for row, place in enumerate(places_of(chunk, stop - begin), begin):
-                    self._positions[row] = place.position
-                    self._counts[row] = len(place.sequences)
-                    starts.append((row, len(sequences)))
-                    sequences += place.sequences
-            begin = stop
-        self._lists = np.array(sequences, np.int32)
-        for row, start in starts:
-            self._pointers[row] = self._lists.ctypes.data + 4 * start
+def _wanted_rows(
+    chunks: Sequence[Chunk],
+    widths: Sequence[int],
+    outs: Sequence[int],
+    logits: NDArray[np.float32],
+) -> list[list[Row]]:
+    """Return the wanted rows of each chunk; those that pad it are the last that were computed."""
+    rows, end = [], 0
+    for chunk, width, out in zip(chunks, widths, outs, strict=True):
+        end += out
+        last = end - (width - len(chunk.token_ids)) if out else end
+        rows.append([logits[i] for i in range(last - chunk.row_count, last)])
+    return rows
 
 
 def _branch_count(layout: Layout) -> int:
@@ -573,7 +524,3 @@ def _matrix(start: int, row_count: int, column_count: int) -> NDArray[np.float32
     """Return a view of the memory at an address, float32[row, column]; it owns nothing."""
     memory = (ctypes.c_float * (row_count * column_count)).from_address(start)
     return np.ctypeslib.as_array(memory).reshape(row_count, column_count)
-
-
-def _pointer(array: NDArray[Any], kind: Any) -> Any:
-    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))

@@ -76,6 +76,10 @@ class RollbackMemory:
         snapshot_count: int = 0,
     ) -> None:
         self.kind = kind
+        # Whether checkpoints help: not where every cut works, nor where no state can be saved.
+        self.keeps_checkpoints = kind not in (Rollback.FULL, Rollback.RESTART)
+        # Whether rows that only pad a decode can be cut off after it.
+        self.cuts_freely = kind in (Rollback.FULL, Rollback.WINDOW)
         self.held = [0] * sequence_count
         self._memory = memory
         self._window = window
@@ -88,16 +92,6 @@ class RollbackMemory:
         # Sequences that the next decode copies from or to. Their numbers are those after it, and
         # their tensors those before it: none of them is saved or restored until then.
         self._copying: set[int] = set()
-
-    @property
-    def keeps_checkpoints(self) -> bool:
-        """Whether checkpoints help: not where every cut works, nor where no state can be saved."""
-        return self.kind in (Rollback.WINDOW, Rollback.SNAPSHOTS, Rollback.CHECKPOINTS)
-
-    @property
-    def cuts_freely(self) -> bool:
-        """Whether rows that only pad a decode can be cut off after it."""
-        return self.kind in (Rollback.FULL, Rollback.WINDOW)
 
     def checkpoint_counts(self, sequence: int) -> list[int]:
         """Return the tokens of a sequence's checkpoints, rising."""

@@ -457,7 +457,7 @@ MISTAKES = (
     Mistake(
         "pad rows stay in the memory",
         "outrider/engine/llama.py",
-        "                    self._cut(each.sequence, end)\n",
+        "                    self._cut(sequence, end)\n",
         "                    pass\n",
         ("tests/engine/test_llama.py::test_pad_rows_are_cut_again",),
     ),
