@@ -107,7 +107,6 @@ class LlamaModel:
         self._layout = layout
         self._memory = ll.llama_get_memory(self._ctx)
         # Tokens that recurrent memory can be cut by; 0 where llama.cpp has no snapshots of it.
-        # Other threads ask for the description while a context is opened: so it is kept.
         self.snapshot_count = int(ll.llama_n_rs_seq(self._ctx))
         self._session_count = sequences_of(self._config, layout)
         self.open_memory(self._rollback)
@@ -142,6 +141,8 @@ class LlamaModel:
             snapshot_count=self.snapshot_count,
         )
         self._held = self._sequences.held
+        # Once, as jobs ask for it between two decodes, and other threads while one is opened.
+        self._description = self._describe()
 
     def _new_context(self, layout: Layout) -> Any:
         config = self._config
@@ -176,6 +177,9 @@ class LlamaModel:
     # --- description ---
 
     def describe(self) -> ModelDescription:
+        return self._description
+
+    def _describe(self) -> ModelDescription:
         text = ctypes.create_string_buffer(256)
         ll.llama_model_desc(self._model, text, len(text))
         return ModelDescription(
