@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -389,18 +390,24 @@ class LlamaModel:
         self._sequences.clear(destination)
         if is_pending:
             return 0  # what is there is not what was noted
-        if token_count < self._held[source] and not self._sequences.checkpoint_counts(source):
+        counts = self._sequences.checkpoint_counts(source)
+        if token_count < self._held[source] and not any(each <= token_count for each in counts):
             return 0
-        if state := self._state(source):
-            self._set_state(destination, state)
-            self._sequences.note_copy(source, destination)
-        return self.truncate(destination, token_count)
+        # What is copied is a hint: without it the text is read.
+        with suppress(MemoryError):
+            state = self._state(source)
+            if state is not None and self._set_state(destination, state):
+                self._sequences.note_copy(source, destination)
+                return self.truncate(destination, token_count)
+        self._sequences.note(destination, token_count, 0)  # a part may be there
+        self._sequences.clear(destination)
+        return 0
 
     def duplicate(self, source: int, destination: int) -> None:
         self.copy_prefix(source, destination, self._held[source])
         if self._layout.is_pool and (state := self._state(source)):
             self._cut(destination, 0)
-            self._set_state(destination, state)
+            self._put_state(destination, state)
 
     def exchange(self, first: int, second: int) -> None:
         # llama.cpp's copy of a sequence's state leaves out what is outside a sliding window.
@@ -414,14 +421,17 @@ class LlamaModel:
         for sequence, state in ((second, states[0]), (first, states[1])):
             ll.llama_memory_seq_rm(self._memory, sequence, -1, -1)
             if state:
-                self._set_state(sequence, state)
+                self._put_state(sequence, state)
         self._sequences.note_exchange(first, second)
         self._sequences.drop_incomplete(first)
         self._sequences.drop_incomplete(second)
 
-    def _set_state(self, sequence: int, state: Any) -> None:
-        if not ll.llama_state_seq_set_data(self._ctx, state, len(state), sequence):
+    def _put_state(self, sequence: int, state: Any) -> None:
+        if not self._set_state(sequence, state):
             raise RuntimeError(f"llama.cpp does not take back what a sequence held: {last_error()}")
+
+    def _set_state(self, sequence: int, state: Any) -> bool:
+        return bool(ll.llama_state_seq_set_data(self._ctx, state, len(state), sequence))
 
     def _state(self, sequence: int) -> Any:
         """Return a copy of all that a sequence holds: uint8[size], or None if that is nothing."""
