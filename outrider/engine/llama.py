@@ -62,6 +62,7 @@ class LlamaModel:
     def __init__(self, config: LlamaConfig) -> None:
         init_backend()
         self._config = config
+        self._ctx: Any = None
         checked = check_gguf(config.path)
         with FilesDigest(checked.files) as files:
             self._model = load_model(config)
@@ -86,16 +87,17 @@ class LlamaModel:
                 # choose long factors by the size of the whole pool; and a state is a sequence's.
                 can_pool = not (self._window or checked.has_long_factors or self._is_recurrent)
                 self._layouts = layouts_of(config, can_pool)
-                self._ctx: Any = None
-                self._rollback = self._expected_rollback()
+                self._rollback = Rollback.RESTART  # until it is found out what it can
                 self._batch = Batch(config.batch_rows)  # filled for each decode, never kept
                 self.pad_multiple = config.pad_multiple
                 self.open(self._layouts[0])
-            except InvalidConfig:
+                self._rollback = find_rollback(self, self._expected_rollback())
+                self.open_memory(self._rollback)
+            except (InvalidConfig, DecodeFailed):
+                if self._ctx is not None:
+                    ll.llama_free(self._ctx)
                 ll.llama_model_free(self._model)
                 raise
-        self._rollback = find_rollback(self, self._rollback)
-        self.open_memory(self._rollback)
         self._samplers = Samplers(self._vocabulary.pointer, self._size, self._capacity)
         self._embedder: _Embedder | None = None  # made for the first embedding
 
