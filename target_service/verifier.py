@@ -182,6 +182,8 @@ class Verifier:
             lease.pause()
             emit(answer, lease.take_spent())
             if self._is_over(text, added, until, lease.capacity):
+                if rows.sampled:  # else only the other side knows what it rejects
+                    lease.keep(len(text) - 1)  # an idle session's checkpoint is of its text
                 return
             draft, gains = _part(round_, used, lease.capacity - len(text))
             held = lease.keep(len(text) - 1)  # all but the last is held, unless a window lost it

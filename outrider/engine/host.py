@@ -582,8 +582,8 @@ class EngineHost:
 
     def _forget(self, session_id: bytes) -> None:
         self._cancel_all(session_id)
+        self._cache.forget(session_id)  # first, as an idle session would be saved
         self._pin(session_id, False)
-        self._cache.forget(session_id)
         if self._own_draft is not None:
             self._own_draft.forget(session_id)
 
