@@ -252,7 +252,7 @@ class LlamaModel:
             if code == 1:
                 raise NoRoom
             raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
-        self._sequences.note_copied()
+        self._sequences.note_decoded()
         for chunk, width in zip(chunks, widths, strict=True):
             count = len(chunk.token_ids)
             for sequence, end in ends_of(chunk):

@@ -52,8 +52,8 @@ MISTAKES = (
     Mistake(
         "the checkpoint that a sequence needs next is dropped for its size",
         "outrider/engine/rollback.py",
-        "for kept in self._checkpoints for each in kept[:-1])",
-        "for kept in self._checkpoints for each in kept)",
+        "        if len(most) > 1:\n            del most[0]\n",
+        "        if most:\n            del most[0]\n",
         ("tests/unit/test_rollback.py",),
     ),
     Mistake(
