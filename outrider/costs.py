@@ -171,7 +171,7 @@ class CostTable:
         quieter moment.
         """
         last = -(-row_count // _KERNEL_ROWS) * _KERNEL_ROWS
-        if row_count < self._counts[0] or last >= len(self._unpadded):
+        if row_count < self._counts[0] or last >= len(self._unpadded) or row_count == last:
             return row_count
         best = min(range(row_count, last + 1), key=self._unpadded.__getitem__)
         return best if self._unpadded[best] < _CHEAPER * self._unpadded[row_count] else row_count

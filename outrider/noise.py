@@ -24,6 +24,10 @@ _BELOW_ONE = 1.0 - 2.0**-53
 """The highest hash plus a half rounds up to 1, which no logarithm of a logarithm survives."""
 
 
+_ONE, _TOKEN_64, _MIX_A_64, _MIX_B_64 = map(np.uint64, (1, _TOKEN, _MIX_A, _MIX_B))
+_SHIFT_11, _SHIFT_27, _SHIFT_30, _SHIFT_31 = map(np.uint64, (11, 27, 30, 31))
+
+
 class Purpose(IntEnum):
     """What a draw decides, beside the races of shared noise."""
 
@@ -50,18 +54,17 @@ def uniforms(
 ) -> NDArray[np.float64]:
     """Return one number in (0, 1) per token id: float64[len(token_ids)]."""
     key = np.uint64(_position_key(seed & _MASK, stream, position))
-    with np.errstate(over="ignore"):
-        # In place: for a whole vocabulary new memory costs more than the arithmetic.
-        z = token_ids.astype(np.uint64)
-        z += np.uint64(1)
-        z *= np.uint64(_TOKEN)
-        z += key
-        z ^= z >> np.uint64(30)
-        z *= np.uint64(_MIX_A)
-        z ^= z >> np.uint64(27)
-        z *= np.uint64(_MIX_B)
-        z ^= z >> np.uint64(31)
-        z >>= np.uint64(11)
+    # In place: for a whole vocabulary new memory costs more than the arithmetic.
+    z = token_ids.astype(np.uint64)
+    z += _ONE
+    z *= _TOKEN_64
+    z += key
+    z ^= z >> _SHIFT_30
+    z *= _MIX_A_64
+    z ^= z >> _SHIFT_27
+    z *= _MIX_B_64
+    z ^= z >> _SHIFT_31
+    z >>= _SHIFT_11
     u = z.astype(np.float64)
     u += 0.5
     u *= 2.0**-53

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import count, takewhile
 from operator import eq
 
+from outrider.costs import MOST_REDONE
 from outrider.distribution import Distribution, logprobs, most_probable, softmax
 from outrider.engine.guesser import Guess, Guesser, guesser
 from outrider.engine.job import EngineTime, JobSteps, Lease, Step
@@ -159,7 +160,9 @@ class Verifier:
         gives_way = is_tree
         for decode in count():
             own = NO_OWN_TOKENS
-            if len(missing) == 1 and decode >= round_.plain_count:
+            # After a rejection some kinds of memory have a few accepted tokens to decode again.
+            is_at_end = len(missing) <= (1 + MOST_REDONE if decode else 1)
+            if is_at_end and not draft and decode >= round_.plain_count:
                 own = yield from self._ask_draft(round_, text, lease.capacity, gives_way)
                 draft, missing = own.token_ids or draft, [*missing, *own.token_ids]
             logits = yield Step(missing, len(draft) + 1, gains, gives_way)
@@ -179,6 +182,8 @@ class Verifier:
             lease.pause()
             emit(answer, lease.take_spent())
             if self._is_over(text, added, until, lease.capacity):
+                if rows.sampled:  # else only the other side knows what it rejects
+                    lease.keep(len(text) - 1)  # an idle session's checkpoint is of its text
                 return
             draft, gains = _part(round_, used, lease.capacity - len(text))
             held = lease.keep(len(text) - 1)  # all but the last is held, unless a window lost it

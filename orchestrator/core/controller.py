@@ -439,11 +439,14 @@ class Control(ABC):
             self._forecast = self._best_mode(conditions)
         return self._forecast
 
-    def checked_seconds(self, row_count: int) -> float:
-        """Return the expected time of a decode and of taking back what it will show to be wrong."""
-        price, acceptance = self.estimates.rejection, min(0.99, self.acceptance.mean)
+    def checked_seconds(self, row_count: int, acceptance: Acceptance | None = None) -> float:
+        """Return the expected time of a decode and of taking back what it will show to be wrong.
+
+        `acceptance` is of the draft that it verifies; None: of the one that sends its line.
+        """
+        price, mean = self.estimates.rejection, (acceptance or self.acceptance).mean
         decode = self.decode_seconds(row_count)
-        return decode + price.seconds(row_count - 1, acceptance, self.decode_seconds)
+        return decode + price.seconds(row_count - 1, min(0.99, mean), self.decode_seconds)
 
     def _conditions(self) -> Conditions:
         estimates = self.estimates

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 
 from orchestrator.core import runner_ups
 from orchestrator.core.controller import Control
@@ -184,7 +185,9 @@ class Measured(Control):
         best = alone if self._leaves_to_own else super()._best_mode(conditions)
         if self._own is None or own is None or self._own.is_silent:
             return best
-        there = forecast(conditions, own, self._own_acceptance, self.speculation.n_max)
+        seconds = cache(partial(self.checked_seconds, acceptance=self._own_acceptance))
+        checked = replace(conditions, decode_seconds=seconds)
+        there = forecast(checked, own, self._own_acceptance, self.speculation.n_max)
         is_alone = self.estimates.sessions_together < self._TOGETHER
         pays = self._OWN_PAYS if is_alone else self._OWN_PAYS_TOGETHER
         return there if there.rate > max(pays * alone.rate, best.rate) else best

@@ -156,6 +156,12 @@ def widths(row_counts: Sequence[int], limits: Limits, cost: CostTable) -> list[i
     return best
 
 
+def fits_whole(job: Pending, limits: Limits, padded: Callable[[int], int]) -> bool:
+    """Return whether a job that is alone in a decode finishes its tokens, which are no prompt."""
+    taken = 0 if job.reads else _take(job, limits.rows, limits.rows_out, padded)
+    return taken == job.token_count
+
+
 def allot(
     pending: Sequence[Pending], read_rows: int, limits: Limits, padded: Callable[[int], int]
 ) -> list[int]:

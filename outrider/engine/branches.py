@@ -52,6 +52,14 @@ def branches_of(chunk: Chunk) -> list[Branch]:
     ]
 
 
+def ends_of(chunk: Chunk) -> list[tuple[int, int]]:
+    """Return how many tokens every sequence of a chunk holds after it, the chunk's own first."""
+    if not chunk.parents:
+        return [(chunk.sequence, chunk.position + len(chunk.token_ids))]
+    stem = chunk.position + stem_count(chunk)
+    return [(each.sequence, stem + len(each.token_ids)) for each in branches_of(chunk)]
+
+
 def places_of(chunk: Chunk, width: int) -> list[Place]:
     """Return where each token of a chunk stands, and where rows are that pad it to a width.
 

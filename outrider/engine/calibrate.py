@@ -34,6 +34,9 @@ _LEAST_DOUBLING = 1024
 to ten times as many, and after a short text noise would look like much less."""
 _PIECES = ([1] * TAIL, [3, 1, 2, 10], [2] * (TAIL // 2), [8, 8], [5, 3, 2, 6], [11, 5])
 
+PRICED = (Rollback.SNAPSHOTS, Rollback.CHECKPOINTS)
+"""Kinds of memory whose rejections cost something."""
+
 Clock = Callable[[], float]
 
 
@@ -186,16 +189,17 @@ def rejection_cost(model: Model, clock: Clock) -> RejectionCost:
     Nothing where a decode can always be taken back. Sequence 0 is used and left empty.
     """
     description = model.describe()
-    if description.rollback not in (Rollback.SNAPSHOTS, Rollback.CHECKPOINTS):
+    if description.rollback not in PRICED:
         return RejectionCost()
     saving = restoring = math.inf
     ids = history(model, 3)
     for _ in range(_REPEATS):
-        model.decode([Chunk(0, 0, ids[:2], 0)])
+        # With a row each, as only then a decode is over when it returns.
+        model.decode([Chunk(0, 0, ids[:2], 1)])
         times = [clock()]
         model.checkpoint(0)
         times.append(clock())
-        model.decode([Chunk(0, 2, ids[2:], 0)])
+        model.decode([Chunk(0, 2, ids[2:], 1)])
         before = clock()
         model.truncate(0, 2)
         restoring = min(restoring, clock() - before)

@@ -84,7 +84,6 @@ class EngineHost:
         self._capacity = 0  # tokens that a session can hold
         self._decode_seconds = 0.0  # of the newest decode
         self._open: set[bytes] = set()  # sessions with an open stream
-        self._counted = 0.0  # up to then `counters.open_seconds` counts; while any is open
 
     def start(self) -> Future[Loaded]:
         """Start to load the model.
@@ -480,10 +479,7 @@ class EngineHost:
         spent = perf_counter() - begin
         self._scheduler.note_decode(spent, [chunk for _, chunk in entries])
         self._decode_seconds = spent
-        self.counters.decodes += 1
-        if self._open:
-            self.counters.decode_seconds += spent
-            self._count_open(begin + spent)
+        self.counters.note_decode(begin, spent, bool(self._open))
         rows_of = [self._model.padded(len(chunk.token_ids)) for _, chunk in entries]
         count = sum(rows_of)
         attended = sum(c * chunk.position for c, (_, chunk) in zip(rows_of, entries, strict=True))
@@ -495,22 +491,28 @@ class EngineHost:
             self._deliver(ticket, chunk, its_rows, begin, spent)
 
     def _decode_apart(self, entries: list[tuple[Ticket, Chunk]], error: Exception) -> None:
-        whole = [each for each in entries if self._is_whole(*each)]
-        failed = [each for each in entries if each not in whole] if len(entries) > 1 else entries
-        if len(entries) > 1:
-            half = len(whole) // 2
-            self._decode(whole[:half])
-            self._decode(whole[half:])
-        if isinstance(error, NoRoom):
-            error = EngineBusy("llama.cpp found no room", self._options.room_seconds)
-        for ticket, _ in failed:
-            self._end(ticket)
-            self._fail(ticket, error)
+        """Decode in halves what failed together; fail what fails alone."""
+        if len(entries) == 1:
+            self._fail_decode(entries[0][0], error)
+            return
+        whole = []
+        for ticket, chunk in entries:
+            assert ticket.lease is not None
+            try:
+                ticket.lease.recover()
+                whole.append((ticket, chunk))
+            except (NoRoom, DecodeFailed) as failure:
+                self._fail_decode(ticket, failure)
+        half = len(whole) // 2
+        self._decode(whole[:half])
+        self._decode(whole[half:])
 
-    def _is_whole(self, ticket: Ticket, chunk: Chunk) -> bool:
-        """Return whether a session still holds, after a failed decode, what it held before."""
+    def _fail_decode(self, ticket: Ticket, error: Exception) -> None:
         assert ticket.lease is not None
-        return ticket.lease.recall() == chunk.position
+        ticket.lease.recall()
+        self._end(ticket)
+        no_room = EngineBusy("llama.cpp found no room", self._options.room_seconds)
+        self._fail(ticket, no_room if isinstance(error, NoRoom) else error)
 
     def _deliver(
         self, ticket: Ticket, chunk: Chunk, rows: list[Row], begin: float, spent: float
@@ -550,15 +552,10 @@ class EngineHost:
         for ticket in self._scheduler.jobs_of(session_id):
             self._cancel(ticket)
 
-    def _count_open(self, now: float) -> None:
-        if self._open:
-            self.counters.open_seconds += now - self._counted
-        self._counted = now
-
     def _pin(self, session_id: bytes, pinned: bool) -> None:
         if self._stopping:
             return
-        self._count_open(perf_counter())
+        self.counters.count_open(perf_counter(), bool(self._open))
         (self._open.add if pinned else self._open.discard)(session_id)
         if pinned:
             self._cache.enter(session_id, perf_counter()).pinned = True
@@ -585,8 +582,8 @@ class EngineHost:
 
     def _forget(self, session_id: bytes) -> None:
         self._cancel_all(session_id)
+        self._cache.forget(session_id)  # first, as an idle session would be saved
         self._pin(session_id, False)
-        self._cache.forget(session_id)
         if self._own_draft is not None:
             self._own_draft.forget(session_id)
 

@@ -46,3 +46,17 @@ class Counters:
     tokens: int = 0
     open_seconds: float = 0.0  # in which there was an open stream, up to its end or the last decode
     decode_seconds: float = 0.0  # of them, inside decodes
+    counted: float = 0.0  # up to then `open_seconds` counts, while a stream is open
+
+    def note_decode(self, begin: float, seconds: float, is_open: bool) -> None:
+        """Count a decode; `is_open`: there is an open stream."""
+        self.decodes += 1
+        if is_open:
+            self.decode_seconds += seconds
+            self.count_open(begin + seconds, is_open)
+
+    def count_open(self, now: float, is_open: bool) -> None:
+        """Count the time until now, in which there was an open stream or none."""
+        if is_open:
+            self.open_seconds += now - self.counted
+        self.counted = now

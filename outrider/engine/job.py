@@ -96,12 +96,30 @@ class Lease:
             del held[self._model.truncate(self.session.sequence, token_count) :]
         return len(held)
 
-    def recall(self) -> int:
-        """Take note of what the session still holds after a decode that failed; return that."""
+    def recall(self) -> list[int]:
+        """Take note of what the session still holds after a decode that failed; return the rest."""
         held = self.session.token_ids
         assert self.session.sequence is not None
-        del held[self._model.truncate(self.session.sequence, len(held)) :]
-        return len(held)
+        count = self._model.truncate(self.session.sequence, len(held))
+        lost = held[count:]
+        del held[count:]
+        return lost
+
+    def recover(self) -> None:
+        """Hold again what the session held before a decode that failed.
+
+        Memory that cannot be cut goes back to a checkpoint then, in all sessions of the decode.
+        Raises NoRoom and DecodeFailed.
+        """
+        if not (lost := self.recall()):
+            return
+        assert self.session.sequence is not None
+        rows = self._model.describe().batch_rows
+        for first in range(0, len(lost), rows):
+            piece = lost[first : first + rows]
+            self._model.decode([Chunk(self.session.sequence, len(self.held), piece, 0)])
+            self.session.token_ids += piece
+        self._model.checkpoint(self.session.sequence)  # the next decode may fail, too
 
     def reconcile(self, wanted: list[int], row_count: int) -> list[int]:
         """Cut the session to what it shares with a text; return what is left to decode of it.

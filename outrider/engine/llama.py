@@ -7,7 +7,9 @@ vocabulary, a sequence outside its range or a batch over its limits.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -15,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.engine.branches import branches_of, check_tree, places_of, stem_count
+from outrider.engine.branches import check_tree, ends_of
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.identity import FilesDigest, identity_of
+from outrider.engine.llama_batch import Batch
 from outrider.engine.llama_library import init_backend, last_error, ll, recent_errors
 from outrider.engine.llama_loading import (
     MOST_CELLS,
@@ -59,6 +62,7 @@ class LlamaModel:
     def __init__(self, config: LlamaConfig) -> None:
         init_backend()
         self._config = config
+        self._ctx: Any = None
         checked = check_gguf(config.path)
         with FilesDigest(checked.files) as files:
             self._model = load_model(config)
@@ -83,16 +87,17 @@ class LlamaModel:
                 # choose long factors by the size of the whole pool; and a state is a sequence's.
                 can_pool = not (self._window or checked.has_long_factors or self._is_recurrent)
                 self._layouts = layouts_of(config, can_pool)
-                self._ctx: Any = None
-                self._rollback = self._expected_rollback()
-                self._batch = _Batch(config.batch_rows)  # filled for each decode, never kept
+                self._rollback = Rollback.RESTART  # until it is found out what it can
+                self._batch = Batch(config.batch_rows)  # filled for each decode, never kept
                 self.pad_multiple = config.pad_multiple
                 self.open(self._layouts[0])
-            except InvalidConfig:
+                self._rollback = find_rollback(self, self._expected_rollback())
+                self.open_memory(self._rollback)
+            except (InvalidConfig, DecodeFailed):
+                if self._ctx is not None:
+                    ll.llama_free(self._ctx)
                 ll.llama_model_free(self._model)
                 raise
-        self._rollback = find_rollback(self, self._rollback)
-        self.open_memory(self._rollback)
         self._samplers = Samplers(self._vocabulary.pointer, self._size, self._capacity)
         self._embedder: _Embedder | None = None  # made for the first embedding
 
@@ -105,11 +110,9 @@ class LlamaModel:
         self._layout = layout
         self._memory = ll.llama_get_memory(self._ctx)
         # Tokens that recurrent memory can be cut by; 0 where llama.cpp has no snapshots of it.
-        # Other threads ask for the description while a context is opened: so it is kept.
         self.snapshot_count = int(ll.llama_n_rs_seq(self._ctx))
         self._session_count = sequences_of(self._config, layout)
         self.open_memory(self._rollback)
-        self._copies_pending = False  # llama.cpp copies between streams when it next decodes
 
     def _expected_rollback(self) -> Rollback:
         """Return how sequences should come to hold less; whether they do is to be tried."""
@@ -127,7 +130,7 @@ class LlamaModel:
             for first in range(0, count, self._config.batch_rows):
                 last = min(count, first + self._config.batch_rows)
                 chunks = [Chunk(sequence, 0, [0], 0) for sequence in range(first, last)]
-                self._batch.fill(chunks, lambda _: 1, lambda _: 0)
+                self._batch.fill(chunks, [1] * len(chunks), [0] * len(chunks))
                 if ll.llama_decode(self._ctx, self._batch.struct) != 0:
                     raise DecodeFailed(f"sequences have no states of their own: {last_error()}")
             self._states.keep_cells()
@@ -141,6 +144,8 @@ class LlamaModel:
             snapshot_count=self.snapshot_count,
         )
         self._held = self._sequences.held
+        # Once, as jobs ask for it between two decodes, and other threads while one is opened.
+        self._description = self._describe()
 
     def _new_context(self, layout: Layout) -> Any:
         config = self._config
@@ -175,6 +180,9 @@ class LlamaModel:
     # --- description ---
 
     def describe(self) -> ModelDescription:
+        return self._description
+
+    def _describe(self) -> ModelDescription:
         text = ctypes.create_string_buffer(256)
         ll.llama_model_desc(self._model, text, len(text))
         return ModelDescription(
@@ -217,21 +225,26 @@ class LlamaModel:
     # --- the cache ---
 
     def decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+        if len(chunks) == 1:
+            return self._decode(chunks)
         # llama.cpp computes streams together only where their numbers rise one by one.
         order = sorted(range(len(chunks)), key=lambda i: chunks[i].sequence)
         rows = self._decode([chunks[i] for i in order])
         return [rows[order.index(i)] for i in range(len(chunks))]
 
     def _decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
-        self._check(chunks)
-        chunks = self._decode_leads(chunks)
+        widths, outs = self._shapes(chunks)
+        self._check(chunks, widths, outs)
+        if self._sequences.keeps_checkpoints:
+            chunks = self._decode_leads(chunks)
+            widths, outs = self._shapes(chunks)
         for chunk in chunks:
             for branch in chunk.branches:
                 self.copy_prefix(chunk.sequence, branch, chunk.position)
         for chunk in chunks:
             if not chunk.position:
                 self._states.begin(chunk.sequence)
-        self._batch.fill(chunks, self._width, self._rows_out)
+        self._batch.fill(chunks, widths, outs)
         code = ll.llama_decode(self._ctx, self._batch.struct)
         if code != 0:
             # After some errors a part of the batch stays in memory.
@@ -239,28 +252,31 @@ class LlamaModel:
             if code == 1:
                 raise NoRoom
             raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
-        self._copies_pending = False
-        for chunk in chunks:
-            for each in branches_of(chunk):
-                end = chunk.position + stem_count(chunk) + len(each.token_ids)
-                if self._width(chunk) > len(chunk.token_ids):
-                    self._cut(each.sequence, end)
-                self._sequences.note(each.sequence, end, len(chunk.token_ids))
-        logits = self._logits(sum(map(self._rows_out, chunks)))
+        self._sequences.note_decoded()
+        for chunk, width in zip(chunks, widths, strict=True):
+            count = len(chunk.token_ids)
+            for sequence, end in ends_of(chunk):
+                if width > count:
+                    self._cut(sequence, end)
+                self._sequences.note(sequence, end, count)
+        logits = self._logits(sum(outs))
         # A maximum is NaN where any value is.
-        if len(logits) and not np.isfinite(logits.max()):
+        if len(logits) and not math.isfinite(np.maximum.reduce(logits, axis=None)):
             self._take_back(chunks)
             name = self._config.path.name
             raise DecodeFailed(f"{name} computes no numbers: its weights may be damaged")
-        return self._rows(chunks, logits)
+        return _wanted_rows(chunks, widths, outs, logits)
+
+    def _shapes(self, chunks: Sequence[Chunk]) -> tuple[list[int], list[int]]:
+        """Return the rows that each chunk takes, and those of them whose logits are computed."""
+        widths = [self._width(chunk) for chunk in chunks]
+        return widths, list(map(self._rows_out, chunks, widths))
 
     def _decode_leads(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Make the checkpoints that a decode needs; return what is left to decode.
 
         Where one is needed between the tokens of a chunk, those before it are decoded now.
         """
-        if not self._sequences.keeps_checkpoints:
-            return list(chunks)
         leads = [self._sequences.lead_count(chunk) for chunk in chunks]
         first = [
             replace(chunk, token_ids=chunk.token_ids[:lead], row_count=0, pad_to=0)
@@ -268,11 +284,7 @@ class LlamaModel:
             if lead
         ]
         if first:
-            try:
-                self._decode(first)
-            except (NoRoom, DecodeFailed):
-                self._take_back(chunks)
-                raise
+            self._decode(first)
         rest = [
             replace(chunk, position=chunk.position + lead, token_ids=chunk.token_ids[lead:])
             for chunk, lead in zip(chunks, leads, strict=True)
@@ -292,7 +304,7 @@ class LlamaModel:
                 self._sequences.note(sequence, count + len(chunk.token_ids), 0)
                 self._sequences.truncate(sequence, count)
 
-    def _check(self, chunks: Sequence[Chunk]) -> None:
+    def _check(self, chunks: Sequence[Chunk], widths: Sequence[int], outs: Sequence[int]) -> None:
         """Assert what would abort the process in C."""
         sequences = [each for chunk in chunks for each in (chunk.sequence, *chunk.branches)]
         assert chunks and len(set(sequences)) == len(sequences), "one chunk per sequence"
@@ -307,20 +319,18 @@ class LlamaModel:
             if chunk.parents or chunk.branches:
                 assert self._layout.is_pool, "trees are decoded in a pool only"
                 check_tree(chunk, self._held)
-        rows = sum(map(self._width, chunks))
-        assert rows <= self._config.batch_rows, f"{rows} rows in one decode"
-        assert sum(map(self._rows_out, chunks)) <= MAX_ROWS_OUT, "too many rows out"
+        assert sum(widths) <= self._config.batch_rows, f"{sum(widths)} rows in one decode"
+        assert sum(outs) <= MAX_ROWS_OUT, "too many rows out"
 
-    def _rows_out(self, chunk: Chunk) -> int:
-        """Return how many rows of logits llama.cpp computes for a chunk.
+    def _rows_out(self, chunk: Chunk, width: int) -> int:
+        """Return how many rows of logits llama.cpp computes for a chunk of so many rows.
 
         Pad rows are computed too, up to a full multiple: the last layer and
         the head see only these rows, and their number chooses the kernel.
         """
         if chunk.row_count == 0:
             return 0
-        pads = self._width(chunk) - len(chunk.token_ids)
-        return self.padded(chunk.row_count + pads)
+        return self.padded(chunk.row_count + width - len(chunk.token_ids))
 
     def _logits(self, count: int) -> NDArray[np.float32]:
         """Return a view of llama.cpp's own memory, float32[row, vocabulary]."""
@@ -328,16 +338,6 @@ class LlamaModel:
             return np.empty((0, self._size), np.float32)
         start = ctypes.addressof(ll.llama_get_logits(self._ctx).contents)
         return _matrix(start, count, self._size)
-
-    def _rows(self, chunks: Sequence[Chunk], logits: NDArray[np.float32]) -> list[list[Row]]:
-        """Return the wanted rows of each chunk."""
-        counts = [self._rows_out(chunk) for chunk in chunks]
-        rows, end = [], 0
-        for chunk, count in zip(chunks, counts, strict=True):
-            end += count
-            last = end - (self._width(chunk) - len(chunk.token_ids))
-            rows.append(list(logits[last - chunk.row_count : last]) if count else [])
-        return rows
 
     def _width(self, chunk: Chunk) -> int:
         """Return the rows that a chunk takes in its decode.
@@ -377,31 +377,39 @@ class LlamaModel:
             ll.llama_memory_seq_cp(self._memory, source, destination, 0, token_count)
             self._sequences.note(destination, token_count, 0)
             return token_count
-        if not self._sequences.cuts_freely:
+        if not self._sequences.can_copy(source, token_count):
             return self._copy_state(source, destination, token_count)
-        # Between separate streams llama.cpp copies whole sequences only.
+        # Between separate streams llama.cpp copies whole sequences only, and when it next decodes.
         ll.llama_memory_seq_rm(self._memory, destination, -1, -1)
         ll.llama_memory_seq_cp(self._memory, source, destination, -1, -1)
-        self._copies_pending = True
-        self._sequences.note_copy(source, destination)
+        self._sequences.note_pending_copy(source, destination)
         self._sequences.drop_incomplete(destination)
         return self.truncate(destination, token_count)
 
     def _copy_state(self, source: int, destination: int, token_count: int) -> int:
-        """Copy a recurrent sequence, which goes back to its checkpoints; return its count."""
+        """Copy a sequence at once, which goes back to its checkpoints; return its count."""
+        is_pending = self._sequences.waits_for_copy(source, destination)
         self._sequences.clear(destination)
-        if token_count < self._held[source] and not self._sequences.checkpoint_counts(source):
+        if is_pending:
+            return 0  # what is there is not what was noted
+        counts = self._sequences.checkpoint_counts(source)
+        if token_count < self._held[source] and not any(each <= token_count for each in counts):
             return 0
-        if state := self._state(source):
-            self._set_state(destination, state)
-            self._sequences.note_copy(source, destination)
-        return self.truncate(destination, token_count)
+        # What is copied is a hint: without it the text is read.
+        with suppress(MemoryError):
+            state = self._state(source)
+            if state is not None and self._set_state(destination, state):
+                self._sequences.note_copy(source, destination)
+                return self.truncate(destination, token_count)
+        self._sequences.note(destination, token_count, 0)  # a part may be there
+        self._sequences.clear(destination)
+        return 0
 
     def duplicate(self, source: int, destination: int) -> None:
         self.copy_prefix(source, destination, self._held[source])
         if self._layout.is_pool and (state := self._state(source)):
             self._cut(destination, 0)
-            self._set_state(destination, state)
+            self._put_state(destination, state)
 
     def exchange(self, first: int, second: int) -> None:
         # llama.cpp's copy of a sequence's state leaves out what is outside a sliding window.
@@ -410,19 +418,22 @@ class LlamaModel:
         assert not self._layout.is_pool, "sequences of a pool are not exchanged"
         count = len(self._held)
         assert 0 <= first < count and 0 <= second < count and first != second
-        assert not self._copies_pending, "a copy is carried out by the next decode"
+        assert not self._sequences.is_copying, "a copy is carried out by the next decode"
         states = self._state(first), self._state(second)
         for sequence, state in ((second, states[0]), (first, states[1])):
             ll.llama_memory_seq_rm(self._memory, sequence, -1, -1)
             if state:
-                self._set_state(sequence, state)
+                self._put_state(sequence, state)
         self._sequences.note_exchange(first, second)
         self._sequences.drop_incomplete(first)
         self._sequences.drop_incomplete(second)
 
-    def _set_state(self, sequence: int, state: Any) -> None:
-        if not ll.llama_state_seq_set_data(self._ctx, state, len(state), sequence):
+    def _put_state(self, sequence: int, state: Any) -> None:
+        if not self._set_state(sequence, state):
             raise RuntimeError(f"llama.cpp does not take back what a sequence held: {last_error()}")
+
+    def _set_state(self, sequence: int, state: Any) -> bool:
+        return bool(ll.llama_state_seq_set_data(self._ctx, state, len(state), sequence))
 
     def _state(self, sequence: int) -> Any:
         """Return a copy of all that a sequence holds: uint8[size], or None if that is nothing."""
@@ -471,7 +482,7 @@ class _Embedder:
         if ll.llama_pooling_type(self._ctx) == ll.LLAMA_POOLING_TYPE_NONE:
             ll.llama_free(self._ctx)
             self._ctx = self._open(model, config, capacity, ll.LLAMA_POOLING_TYPE_MEAN)
-        self._batch = _Batch(capacity)
+        self._batch = Batch(capacity)
 
     @staticmethod
     def _open(model: Any, config: LlamaConfig, capacity: int, pooling: int) -> Any:
@@ -493,7 +504,7 @@ class _Embedder:
         """Return the pooled embedding: float32[width]."""
         ll.llama_memory_clear(ll.llama_get_memory(self._ctx), True)
         whole = Chunk(0, 0, token_ids, len(token_ids))
-        self._batch.fill([whole], lambda _: len(token_ids), lambda _: len(token_ids))
+        self._batch.fill([whole], [len(token_ids)], [len(token_ids)])
         code = ll.llama_decode(self._ctx, self._batch.struct)
         if code != 0:
             raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
@@ -504,66 +515,19 @@ class _Embedder:
         ll.llama_free(self._ctx)
 
 
-class _Batch:
-    """A llama_batch over numpy memory, checked against its capacity by the caller."""
-
-    def __init__(self, capacity: int) -> None:
-        self._tokens = np.zeros(capacity, np.int32)
-        self._positions = np.zeros(capacity, np.int32)
-        self._counts = np.ones(capacity, np.int32)
-        self._sequences = np.zeros(capacity, np.int32)
-        self._wanted = np.zeros(capacity, np.int8)
-        first = self._sequences.ctypes.data
-        self._own_pointers = np.arange(first, first + 4 * capacity, 4, dtype=np.uintp)
-        self._pointers = self._own_pointers.copy()
-        self._lists = np.zeros(0, np.int32)  # sequences of the tokens that are in several
-        self.struct = ll.llama_batch()
-        self.struct.token = _pointer(self._tokens, ctypes.c_int32)
-        self.struct.pos = _pointer(self._positions, ctypes.c_int32)
-        self.struct.n_seq_id = _pointer(self._counts, ctypes.c_int32)
-        self.struct.seq_id = _pointer(self._pointers, ctypes.POINTER(ctypes.c_int32))
-        self.struct.logits = _pointer(self._wanted, ctypes.c_int8)
-
-    def fill(
-        self,
-        chunks: Sequence[Chunk],
-        width: Callable[[Chunk], int],
-        rows_out: Callable[[Chunk], int],
-    ) -> None:
-        """Lay the chunks out one after the other; pad rows repeat the last token."""
-        begin = 0
-        for chunk in chunks:
-            count = len(chunk.token_ids)
-            end, stop = begin + count, begin + width(chunk)
-            self._tokens[begin:end] = chunk.token_ids
-            self._tokens[end:stop] = chunk.token_ids[-1]
-            self._positions[begin:stop] = range(chunk.position, chunk.position + stop - begin)
-            self._sequences[begin:stop] = chunk.sequence
-            self._wanted[begin:stop] = 0
-            self._wanted[stop - rows_out(chunk) : stop] = 1
-            begin = stop
-        self.struct.n_tokens = begin
-        if len(self._lists) or any(chunk.parents for chunk in chunks):
-            self._branch(chunks, width)
-
-    def _branch(self, chunks: Sequence[Chunk], width: Callable[[Chunk], int]) -> None:
-        """Put the tokens of chunks that end in a tree where they belong."""
-        self._counts[:], self._pointers[:] = 1, self._own_pointers
-        starts: list[tuple[int, int]] = []  # of rows, and where their sequences begin in the list
-        sequences: list[int] = []
-        begin = 0
-        for chunk in chunks:
-            stop = begin + width(chunk)
-            if chunk.parents:
-                for row, place in enumerate(places_of(chunk, stop - begin), begin):
-                    self._positions[row] = place.position
-                    self._counts[row] = len(place.sequences)
-                    starts.append((row, len(sequences)))
-                    sequences += place.sequences
-            begin = stop
-        self._lists = np.array(sequences, np.int32)
-        for row, start in starts:
-            self._pointers[row] = self._lists.ctypes.data + 4 * start
+def _wanted_rows(
+    chunks: Sequence[Chunk],
+    widths: Sequence[int],
+    outs: Sequence[int],
+    logits: NDArray[np.float32],
+) -> list[list[Row]]:
+    """Return the wanted rows of each chunk; those that pad it are the last that were computed."""
+    rows, end = [], 0
+    for chunk, width, out in zip(chunks, widths, outs, strict=True):
+        end += out
+        last = end - (width - len(chunk.token_ids)) if out else end
+        rows.append([logits[i] for i in range(last - chunk.row_count, last)])
+    return rows
 
 
 def _branch_count(layout: Layout) -> int:
@@ -576,7 +540,3 @@ def _matrix(start: int, row_count: int, column_count: int) -> NDArray[np.float32
     """Return a view of the memory at an address, float32[row, column]; it owns nothing."""
     memory = (ctypes.c_float * (row_count * column_count)).from_address(start)
     return np.ctypeslib.as_array(memory).reshape(row_count, column_count)
-
-
-def _pointer(array: NDArray[Any], kind: Any) -> Any:
-    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))

@@ -31,12 +31,15 @@ class Candidates:
         """The table, after one entry that only `probabilities` uses."""
         self._table = self._after_one[1:]
         self._array = _array(self._table)
+        # Kept, as they are asked for several times with every row.
+        self._start = self._table.ctypes.data
+        self._id_column, self._logit_column = self._table["id"], self._table["logit"]
 
     def fill(self, logits: Row, ids: NDArray[np.int32] | None = None) -> None:
         """Hold these logits: of all ids from 0 on, or of the ones given."""
         count = len(logits)
-        self._table["id"][:count] = self._ids[:count] if ids is None else ids
-        self._table["logit"][:count] = logits
+        self._id_column[:count] = self._ids[:count] if ids is None else ids
+        self._logit_column[:count] = logits
         self._array.size = count
         self._array.sorted = False
 
@@ -44,7 +47,7 @@ class Candidates:
         """Apply a sampler of llama.cpp."""
         ll.llama_sampler_apply(sampler, ctypes.byref(self._array))
         data: Any = self._array.data
-        assert ctypes.addressof(data.contents) == self._table.ctypes.data, "moved"
+        assert ctypes.addressof(data.contents) == self._start, "moved"
 
     def __len__(self) -> int:
         return int(self._array.size)
@@ -52,12 +55,12 @@ class Candidates:
     @property
     def ids(self) -> NDArray[np.int32]:
         """The ids still there: int32[n]. A view."""
-        return self._table["id"][: len(self)]
+        return self._id_column[: len(self)]
 
     @property
     def logits(self) -> NDArray[np.float32]:
         """Their logits: float32[n]. A view."""
-        return self._table["logit"][: len(self)]
+        return self._logit_column[: len(self)]
 
     @property
     def is_sorted(self) -> bool:
@@ -72,7 +75,7 @@ class Candidates:
     def select(self, slots: NDArray[np.int64]) -> None:
         """Drop all but the ones in these slots, which name them largest logit first."""
         # Both columns at once, as a table, take ten times as long.
-        for column in (self._table["id"], self._table["logit"]):
+        for column in (self._id_column, self._logit_column):
             column[: len(slots)] = column[slots]
         self._array.size = len(slots)
         self._array.sorted = True

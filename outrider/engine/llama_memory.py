@@ -85,8 +85,8 @@ def find_rollback(model: Tried, expected: Rollback) -> Rollback:
     for kind in kinds:
         if kind is Rollback.SNAPSHOTS and not model.snapshot_count:
             continue
-        model.open_memory(kind)
         try:
+            model.open_memory(kind)
             if _works(model):
                 return kind
         except DecodeFailed:
@@ -95,14 +95,17 @@ def find_rollback(model: Tried, expected: Rollback) -> Rollback:
 
 
 def _works(model: Model) -> bool:
-    """Return whether a rejected token leaves what was there before it."""
-    size = model.describe().vocabulary.token_count
-    text = [(7 + 11 * i) % size for i in range(5)]
+    """Return whether rejected tokens leave what was there before them."""
+    description = model.describe()
+    size = description.vocabulary.token_count
+    text = [(7 + 11 * i) % size for i in range(6)]
+    # As deep as snapshots reach, so that one of them is taken.
+    depth = min(2, description.snapshot_count or 2)
     model.decode([Chunk(0, 0, text[:3], 0)])
-    [[_, expected, _]] = model.decode([Chunk(0, 3, [*text[3:], text[1]], 3)])
-    expected = expected.copy()
-    if (held := model.truncate(0, 4)) == 0:
+    [rows] = model.decode([Chunk(0, 3, text[3:], 3)])
+    kept = len(text) - depth
+    expected = rows[-depth].copy()
+    if (held := model.truncate(0, kept)) == 0:
         return False
-    [rows] = model.decode([Chunk(0, held, text[held:], 1)])
-    row = rows[-1]
+    [[row]] = model.decode([Chunk(0, held, text[held : kept + 1], 1)])
     return bool(np.abs(row - expected).max() < _DIFFERS * expected.std())

@@ -14,6 +14,7 @@ from typing import Any
 
 from outrider.costs import NO_REJECTION_COST, Point, RejectionCost
 from outrider.engine.calibrate import (
+    PRICED,
     decode_costs,
     exact_padding,
     history,
@@ -93,7 +94,9 @@ class Preparation:
         """Warm up, find or measure what has to be known now, and return what that is."""
         self._model.pad_multiple = 1
         warm_up(self._model)
-        self._rejection = rejection_cost(self._model, perf_counter)
+        if self._model.describe().rollback in PRICED:
+            with self._turn():
+                self._rejection = rejection_cost(self._model, perf_counter)
         kept = self._measurements.find(self._model.describe()) if self._measurements else None
         if kept is not None:
             self._know(kept)

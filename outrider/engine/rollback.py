@@ -13,12 +13,17 @@ from typing import Any, Protocol
 
 from outrider.costs import MOST_REDONE
 from outrider.engine.model import Chunk, Rollback
+from outrider.errors import DecodeFailed
 
 MOST_CHECKPOINTS = 4
 """Of one sequence."""
 
 MOST_BYTES = 1 << 30
-"""Of all checkpoints of a model, beside the newest of each sequence, which may be needed next."""
+"""Of all checkpoints of a model. The newest of a sequence in use is kept beyond that, as it may be
+needed next; one of an idle sequence is a hint like any cache."""
+
+_IDLE_DECODES = 64
+"""Decodes of others after which a sequence counts as idle."""
 
 _TOKENS_BETWEEN = 256
 """Tokens that are read or written until a checkpoint is made although nothing can be rejected."""
@@ -76,6 +81,10 @@ class RollbackMemory:
         snapshot_count: int = 0,
     ) -> None:
         self.kind = kind
+        # Whether checkpoints help: not where every cut works, nor where no state can be saved.
+        self.keeps_checkpoints = kind not in (Rollback.FULL, Rollback.RESTART)
+        # Whether rows that only pad a decode can be cut off after it.
+        self.cuts_freely = kind in (Rollback.FULL, Rollback.WINDOW)
         self.held = [0] * sequence_count
         self._memory = memory
         self._window = window
@@ -85,16 +94,11 @@ class RollbackMemory:
         # Of each sequence, by rising tokens; none of more than it holds.
         self._checkpoints: list[list[Checkpoint]] = [[] for _ in range(sequence_count)]
         self._between = max(_TOKENS_BETWEEN, window)
-
-    @property
-    def keeps_checkpoints(self) -> bool:
-        """Whether checkpoints help: not where every cut works, nor where no state can be saved."""
-        return self.kind in (Rollback.WINDOW, Rollback.SNAPSHOTS, Rollback.CHECKPOINTS)
-
-    @property
-    def cuts_freely(self) -> bool:
-        """Whether rows that only pad a decode can be cut off after it."""
-        return self.kind in (Rollback.FULL, Rollback.WINDOW)
+        # Sequences that the next decode copies from or to. Their numbers are those after it, and
+        # their tensors those before it: none of them is saved or restored until then.
+        self._copying: set[int] = set()
+        self._decodes = 0
+        self._used = [0] * sequence_count  # the newest decode of each sequence
 
     def checkpoint_counts(self, sequence: int) -> list[int]:
         """Return the tokens of a sequence's checkpoints, rising."""
@@ -113,11 +117,18 @@ class RollbackMemory:
         return lead if lead > MOST_REDONE else 0
 
     def prepare(self, chunk: Chunk) -> None:
-        """Make the checkpoint that the tokens of a chunk may need, right before its decode."""
+        """Make the checkpoint that the tokens of a chunk may need, right before its decode.
+
+        Raises DecodeFailed where there is no memory for it.
+        """
         newest = max([0, *self.checkpoint_counts(chunk.sequence)])
         is_old = chunk.row_count > 0 and chunk.position - newest >= self._between
-        if self.keeps_checkpoints and (is_old or self._needs_checkpoint(chunk)):
-            self.checkpoint(chunk.sequence)
+        if not self.keeps_checkpoints:
+            return
+        if self._needs_checkpoint(chunk):
+            self._remember(chunk.sequence, is_needed=True)
+        elif is_old:
+            self._remember(chunk.sequence)
 
     def _needs_checkpoint(self, chunk: Chunk) -> bool:
         if not self.keeps_checkpoints:
@@ -142,6 +153,12 @@ class RollbackMemory:
         """Take note of a decode of so many rows, after which a sequence holds so many tokens."""
         self.held[sequence] = token_count
         self._last_rows[sequence] = row_count
+        self._used[sequence] = self._decodes
+
+    def note_decoded(self) -> None:
+        """Take note of a decode: what was pending is carried out."""
+        self._decodes += 1
+        self._copying.clear()
 
     # --- cutting ---
 
@@ -164,6 +181,9 @@ class RollbackMemory:
 
     def _restore(self, sequence: int, token_count: int) -> int:
         """Go back to the newest checkpoint of at most so many tokens, or to nothing."""
+        if sequence in self._copying:
+            self.clear(sequence)
+            return 0
         while fitting := [c for c in self._checkpoints[sequence] if c.token_count <= token_count]:
             newest = fitting[-1]
             is_back = self._memory.restore(sequence, newest.saved)
@@ -189,26 +209,85 @@ class RollbackMemory:
 
     def checkpoint(self, sequence: int) -> None:
         """Remember what a sequence holds, unless that is nothing or remembered already."""
+        self._remember(sequence)
+
+    def _remember(self, sequence: int, is_needed: bool = False) -> None:
         held, kept = self.held[sequence], self._checkpoints[sequence]
         if not self.keeps_checkpoints or not held or held in self.checkpoint_counts(sequence):
             return
-        kept.append(Checkpoint(held, self._memory.save(sequence)))
+        if sequence in self._copying:
+            return
+        saved = self._saved(sequence)
+        if saved is None:
+            if is_needed:
+                raise DecodeFailed("there is no memory for a checkpoint")
+            return
+        kept.append(Checkpoint(held, saved))
         if len(kept) > MOST_CHECKPOINTS:
             del kept[_least_missed([each.token_count for each in kept])]
-        while self._byte_count() > MOST_BYTES:
-            del max(self._checkpoints, key=len)[0]
+        while self._byte_count() > MOST_BYTES and self._drop_one(sequence):
+            pass
+
+    def _saved(self, sequence: int) -> Any:
+        """Return a copy of a sequence's state; None where there is no memory for one."""
+        while True:
+            try:
+                return self._memory.save(sequence)
+            except MemoryError:
+                if not self._drop_one(sequence):
+                    return None
+
+    def _drop_one(self, but: int) -> bool:
+        """Drop the checkpoint that is missed least, of another sequence if it is a newest one.
+
+        Return whether there was one to spare.
+        """
+        most = max(self._checkpoints, key=len)
+        if len(most) > 1:
+            del most[0]
+            return True
+        idle = [
+            sequence
+            for sequence, kept in enumerate(self._checkpoints)
+            if kept and sequence != but and self._decodes - self._used[sequence] > _IDLE_DECODES
+        ]
+        if idle:
+            self._checkpoints[min(idle, key=self._used.__getitem__)].clear()
+        return bool(idle)
 
     def _byte_count(self) -> int:
-        """Return the bytes of all checkpoints that may be dropped."""
-        return sum(len(each.saved) for kept in self._checkpoints for each in kept[:-1])
+        """Return the bytes of all checkpoints; copies of a sequence share them."""
+        every = {id(each.saved): each.saved for kept in self._checkpoints for each in kept}
+        return sum(map(len, every.values()))
 
     # --- moving ---
+
+    def can_copy(self, source: int, token_count: int) -> bool:
+        """Return whether a copy of all cells can be cut to so many tokens without a checkpoint."""
+        return self.cuts_freely and (
+            self.kind is not Rollback.WINDOW or self._can_cut(source, token_count)
+        )
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether the next decode copies a sequence."""
+        return bool(self._copying)
+
+    def waits_for_copy(self, *sequences: int) -> bool:
+        """Return whether the next decode copies from or to one of these sequences."""
+        return not self._copying.isdisjoint(sequences)
+
+    def note_pending_copy(self, source: int, destination: int) -> None:
+        """Take note of a copy of all that a sequence holds which the next decode carries out."""
+        self._copying |= {source, destination}
+        self.note_copy(source, destination)
 
     def note_copy(self, source: int, destination: int) -> None:
         """Take note that a sequence was made to hold all that another one does."""
         self.held[destination] = self.held[source]
         self._last_rows[destination] = 0
         self._checkpoints[destination] = list(self._checkpoints[source])
+        self._used[destination] = self._decodes
 
     def note_exchange(self, first: int, second: int) -> None:
         """Take note that two sequences were given what the other one held."""

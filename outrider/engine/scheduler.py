@@ -19,6 +19,7 @@ from outrider.engine.batching import (
     allot,
     apart_seconds,
     exchange_to_adjoin,
+    fits_whole,
     gains_that_pay,
     nodes_within,
     split_seconds,
@@ -149,11 +150,12 @@ class Scheduler:
 
     def decode_time(self, now: float) -> float:
         """Return when to decode what is active: now, or later where waiting for more pays."""
-        idle = now - self._decoding
-        awaited = list(self._awaited.values())
-        ready = self._decoding + wait_until(
-            idle, self._ready_rows(), awaited, self.cost, self._limits.is_pool
-        )
+        ready = now
+        if self._awaited:
+            idle, awaited = now - self._decoding, list(self._awaited.values())
+            ready = self._decoding + wait_until(
+                idle, self._ready_rows(), awaited, self.cost, self._limits.is_pool
+            )
         return max(ready, self._gathering_ends())
 
     def _gathering_ends(self) -> float:
@@ -162,12 +164,12 @@ class Scheduler:
         Read at once they take less than one after the other beside those who have begun to
         generate. Nobody waits for it longer than is hardly noticed beside the reading itself.
         """
-        pending = [Pending(len(t.tokens), t.row_count) for t in self._active.values()]
-        if not all(each.reads for each in pending):
+        active = self._active.values()
+        if not all(Pending(len(t.tokens), t.row_count).reads for t in active):
             return 0.0
-        prompts = Share(min(self._limits.rows, sum(each.token_count for each in pending)))
+        prompts = Share(min(self._limits.rows, sum(len(t.tokens) for t in active)))
         pause = min(_LONGEST_GATHERING, _GATHERING * self._reading.seconds((), prompts))
-        return min(t.submit_time for t in self._active.values()) + pause
+        return min(t.submit_time for t in active) + pause
 
     def first_submit_time(self) -> float | None:
         """Return when the oldest of the waiting jobs' lanes was first submitted to."""
@@ -196,6 +198,8 @@ class Scheduler:
         """
         tickets = list(self._active.values())
         assert all(ticket.ask is None for ticket in tickets)
+        if len(tickets) == 1 and (chunk := self._alone(tickets[0])) is not None:
+            return [(tickets[0], chunk)]
         if len(tickets) > 1:  # a job alone keeps what it offers: its controller has weighed that
             self._leave_out(tickets)
         spare = [*self._limits.branches, *free] if self._limits.branches else []
@@ -210,6 +214,19 @@ class Scheduler:
             (ticket, _chunk(ticket, take, min(pad, MAX_PADDED), unused))
             for (ticket, take), pad in zip(taking, pads, strict=True)
         ]
+
+    def _alone(self, ticket: Ticket) -> Chunk | None:
+        """Return all tokens of the only job; None where it reads, branches, or has too many.
+
+        Nothing else is to be decided then, and every plain token waits for it.
+        """
+        count = len(ticket.tokens)
+        if ticket.parents or not fits_whole(
+            Pending(count, ticket.row_count), self._limits, self._padded
+        ):
+            return None
+        [pad] = widths([self._padded(count)], self._limits, self.cost)
+        return _chunk(ticket, count, min(pad, MAX_PADDED), iter(()))
 
     def _read_rows(self, tickets: Sequence[Ticket], now: float) -> int:
         """Return how many rows of prompts may join: all where nobody generates meanwhile."""

@@ -22,8 +22,8 @@ from outrider.engine.hosting import HostOptions
 from outrider.engine.job import Lease, Step
 from outrider.engine.layout import LayoutSeconds
 from outrider.engine.measurements import Measured, Measurements, forget, read
-from outrider.engine.model import Chunk, Layout, ModelDescription, Numerics, Row
-from outrider.engine.preparation import SOON, Prepared
+from outrider.engine.model import Chunk, Layout, ModelDescription, Numerics, Rollback, Row
+from outrider.engine.preparation import SOON, Preparation, Prepared
 from outrider.model_service.config import ModelConfig
 from outrider.model_service.run import kept_measurements
 from tests.support.toy import ToyModel
@@ -207,6 +207,32 @@ def start(
     measured = later.get(timeout=20) if due else None
     host.stop()
     return first, measured, toy.pad_multiple
+
+
+def test_what_a_rejection_costs_is_measured_in_a_turn_of_its_own_and_without_decodes() -> None:
+    acts: list[str] = []
+
+    class Turns(NoCoreLock):
+        def wait(self, seconds: float) -> None:
+            acts.append("turn")
+
+        def give(self) -> None:
+            acts.append("give")
+
+    class Noted(ToyModel):
+        def decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+            # Without a row llama.cpp is still at work when it returns.
+            acts.append("decode" if chunks[0].row_count else "begin")
+            return super().decode(chunks)
+
+        def checkpoint(self, sequence: int) -> None:
+            acts.append("checkpoint")
+            super().checkpoint(sequence)
+
+    model = Noted(rollback=Rollback.CHECKPOINTS)
+    Preparation(model, Numerics.NATIVE, None, Turns()).begin()
+    first = acts.index("checkpoint")
+    assert acts[first - 2 : first + 2] == ["turn", "decode", "checkpoint", "decode"]
 
 
 def is_disturbed(kept: Measurements, toy: ToyModel) -> bool:

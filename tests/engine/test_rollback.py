@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from outrider.engine.llama import LlamaModel
+from outrider.engine.llama_library import ll
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk, Rollback, Row
 from tests.support.thorough import THOROUGH
@@ -220,3 +221,23 @@ def test_a_session_is_taken_back_after_others_were_decoded(
         [[row]] = model.decode([Chunk(cut, len(held[cut]), added, 1)])
         row, held[cut] = row.copy(), held[cut] + added
         assert np.abs(row - read(fresh, held[cut])).max() < TOLERANCE
+
+
+def test_a_copy_that_cannot_be_had_costs_nothing_and_one_that_fails_leaves_nothing(
+    model: LlamaModel, fresh: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if model.describe().rollback is Rollback.WINDOW:
+        pytest.skip("it is cut")
+    text = tokens(random.Random(31), 60)
+    read(model, text)
+    model.checkpoint(0)
+    more = [*text, *tokens(random.Random(37), 60)]
+    read(model, more, held=60)
+    with monkeypatch.context() as patched:
+        patched.setattr(model, "_state", lambda _: pytest.fail("its state was copied in vain"))
+        assert model.copy_prefix(0, 1, 30) == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(ll, "llama_state_seq_set_data", lambda *_: 0)
+        assert model.copy_prefix(0, 1, 70) == 0
+    assert np.abs(read(model, text, 1) - read(fresh, text)).max() < TOLERANCE
+    assert model.copy_prefix(0, 2, 70) == 60

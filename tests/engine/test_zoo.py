@@ -50,7 +50,7 @@ at load by trying, said by `GetModel` (`rollback_capability`), and decides what 
 | snapshots | a recurrent state of which llama.cpp keeps the last few (`--snapshots N`, 4 by default) | nothing up to N tokens; more go back to a checkpoint |
 | checkpoints | a recurrent state that cannot be cut | a copy of the state before each draft; afterwards the accepted tokens are decoded again, with the next round's |
 
-Checkpoints: at most 4 for each session and 1 GiB together; one is made where a session goes idle. `exact` numerics, trees of draft tokens, runner-up lines and one
+Checkpoints: at most 4 for each session and 1 GiB together, but for the newest of each session in use; one is made where a session goes idle, and kept while there is room. `exact` numerics, trees of draft tokens, runner-up lines and one
 pool of cells need full rollback. A recurrent session's cache is given to another only whole or from a checkpoint.
 
 What a rejection changes of the logits (standard deviation 3), against a fresh context that reads the same text: nothing, bit for bit, for one session alone and wherever `exact` runs (`tests/engine/test_memories.py`). Where several

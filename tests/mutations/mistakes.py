@@ -52,8 +52,8 @@ MISTAKES = (
     Mistake(
         "the checkpoint that a sequence needs next is dropped for its size",
         "outrider/engine/rollback.py",
-        "for kept in self._checkpoints for each in kept[:-1])",
-        "for kept in self._checkpoints for each in kept)",
+        "        if len(most) > 1:\n            del most[0]\n",
+        "        if most:\n            del most[0]\n",
         ("tests/unit/test_rollback.py",),
     ),
     Mistake(
@@ -457,7 +457,7 @@ MISTAKES = (
     Mistake(
         "pad rows stay in the memory",
         "outrider/engine/llama.py",
-        "                    self._cut(each.sequence, end)\n",
+        "                    self._cut(sequence, end)\n",
         "                    pass\n",
         ("tests/engine/test_llama.py::test_pad_rows_are_cut_again",),
     ),

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.model import Chunk
+from outrider.engine.hosting import HostOptions
+from outrider.engine.model import Chunk, Numerics, Rollback
 from outrider.errors import DecodeFailed, InvalidRequest
 from outrider.sampling import SamplingParameters
 from outrider.speculation import MODEL, Speculation
@@ -105,6 +106,27 @@ async def test_a_round_lets_it_draft_and_the_answer_says_what_it_drafted():
         assert sum(len(own.token_ids) for own in drafts) > 10
         assert all(len(own.confidences) == len(own.token_ids) <= 3 for own in drafts)
         assert not answers[0].own_drafts  # the decode that reads the prompt has none
+
+
+async def test_it_drafts_after_a_rejection_where_the_text_is_partly_decoded_again():
+    def recurrent() -> ToyModel:
+        return toy(seed=1, rollback=Rollback.CHECKPOINTS)
+
+    def wrong() -> ToyModel:
+        return toy(seed=9)
+
+    native = HostOptions(numerics=Numerics.NATIVE)
+    async with (
+        running(ModelProcess(TARGET, recurrent, native, own_draft=wrong)) as service,
+        VerifyStream(service) as stream,
+    ):
+        await stream.send_round(1, 0, TEXT, continue_token_count=30, own_draft_token_count=3)
+        text, answers = await written(stream, len(TEXT) + 30)
+    assert text[: len(TEXT) + 30] == expected(30)
+    drafts = [own for answer in answers for own in answer.own_drafts]
+    decodes = sum(len(answer.own_drafts) or len(answer.rows.token_ids) for answer in answers)
+    # All but the first, which reads the prompt, and the last, which may have no room for a draft.
+    assert decodes > 20 and len(drafts) >= decodes - 4
 
 
 async def test_plain_decodes_come_before_the_drafted_ones():

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.core.policies import control
 from outrider.costs import CostTable, RejectionCost
+from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
 from tests.support.simulation import Models, Result, Simulation, alone, known_estimates
 
@@ -92,3 +94,22 @@ def test_what_is_decoded_again_is_not_taken_for_the_price_of_rows() -> None:
         assert estimates.costs.seconds(rows) == pytest.approx(CPU.seconds(rows), rel=0.1)
     assert estimates.sharing.value == pytest.approx(1.0, abs=0.05)
     assert estimates.overhead.value < 0.001
+
+
+def test_the_targets_own_draft_is_priced_by_how_often_it_is_right_itself() -> None:
+    models = Models(
+        draft_token=0.002,
+        acceptance=0.7,
+        costs=GPU,
+        own_token=0.0005,
+        rejection=DEAR,
+        same_host=True,
+        takes_turns=True,
+    )
+    lengths = []
+    for others in (0, 8):  # accepted of eight tokens of the other draft
+        decides = control(Speculation(), Rule.MATCH, known_estimates(models), 1.0)
+        for _ in range(50):
+            decides.acceptance.note([128] * 8, others)
+        lengths.append((decides.forecast.own_length, decides.forecast.rate))
+    assert lengths[0] == lengths[1]

@@ -19,6 +19,7 @@ from outrider.engine.rollback import (
     RollbackMemory,
     certain_count,
 )
+from outrider.errors import DecodeFailed
 
 WINDOW, REACH, SNAPSHOTS = 6, 8, 3
 STEPS = 4000
@@ -230,6 +231,50 @@ def test_a_state_that_llama_does_not_take_back_empties_the_sequence(
     engine.decode([4, 5], 2)
     monkeypatch.setattr(engine.fake, "restore", lambda sequence, saved: False)
     assert engine.cut(4) == 0
+
+
+class Limited(FakeMemory):
+    """Has memory for so many copies of a state at once."""
+
+    copies = 0
+
+    def save(self, sequence: int) -> list[int]:
+        if self.copies == 0:
+            raise MemoryError
+        self.copies -= 1
+        return super().save(sequence)
+
+
+def test_without_memory_for_a_checkpoint_only_what_needs_one_fails() -> None:
+    memory = RollbackMemory(Limited(Rollback.CHECKPOINTS, [1] * 300), Rollback.CHECKPOINTS, 1)
+    memory.note(0, 300, 1)
+    memory.checkpoint(0)
+    memory.prepare(Chunk(0, 300, [1], 1))  # old enough for a checkpoint, which nothing needs
+    assert memory.checkpoint_counts(0) == []
+    with pytest.raises(DecodeFailed):
+        memory.prepare(Chunk(0, 300, [1, 2, 3], 3))
+
+
+def test_the_checkpoint_of_the_sequence_that_was_idle_longest_goes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rollback, "MOST_BYTES", 2 * 50)
+    memory = RollbackMemory(FakeMemory(Rollback.CHECKPOINTS, [1] * 50), Rollback.CHECKPOINTS, 4)
+    for sequence in (1, 0):
+        memory.note(sequence, 50, 1)
+        memory.checkpoint(sequence)
+        memory.note_decoded()
+    for _ in range(200):
+        memory.note(2, 50, 1)
+        memory.note_decoded()
+    memory.checkpoint(2)
+    assert [memory.checkpoint_counts(s) for s in range(3)] == [[50], [], [50]]
+    memory.note(3, 50, 1)
+    memory.checkpoint(3)
+    assert [memory.checkpoint_counts(s) for s in range(4)] == [[], [], [50], [50]]
+    memory.note(0, 50, 1)
+    memory.checkpoint(0)  # all are in use
+    assert [memory.checkpoint_counts(s) for s in range(4)] == [[50], [], [50], [50]]
 
 
 def test_however_large_states_are_each_sequence_keeps_the_checkpoint_that_it_needs(

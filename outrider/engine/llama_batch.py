@@ -1,0 +1,90 @@
+"""The tokens of one decode, as llama.cpp takes them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.engine.branches import places_of
+from outrider.engine.llama_library import ll
+from outrider.engine.model import Chunk
+
+
+class Batch:
+    """A llama_batch over numpy memory, checked against its capacity by the caller."""
+
+    def __init__(self, capacity: int) -> None:
+        self._tokens = np.zeros(capacity, np.int32)
+        self._positions = np.zeros(capacity, np.int32)
+        self._counts = np.ones(capacity, np.int32)
+        self._sequences = np.zeros(capacity, np.int32)
+        self._wanted = np.zeros(capacity, np.int8)
+        first = self._sequences.ctypes.data
+        self._own_pointers = np.arange(first, first + 4 * capacity, 4, dtype=np.uintp)
+        self._pointers = self._own_pointers.copy()
+        self._lists = np.zeros(0, np.int32)  # sequences of the tokens that are in several
+        self.struct = ll.llama_batch()
+        self.struct.token = _pointer(self._tokens, ctypes.c_int32)
+        self.struct.pos = _pointer(self._positions, ctypes.c_int32)
+        self.struct.n_seq_id = _pointer(self._counts, ctypes.c_int32)
+        self.struct.seq_id = _pointer(self._pointers, ctypes.POINTER(ctypes.c_int32))
+        self.struct.logits = _pointer(self._wanted, ctypes.c_int8)
+
+    def fill(
+        self,
+        chunks: Sequence[Chunk],
+        widths: Sequence[int],
+        outs: Sequence[int],
+    ) -> None:
+        """Lay the chunks out one after the other; pad rows repeat the last token.
+
+        Each takes as many rows as its width, the last ones of which are wanted.
+        """
+        begin = 0
+        for chunk, width, out in zip(chunks, widths, outs, strict=True):
+            if width == 1:  # as of every plain token: numpy's slices take ten times as long
+                self._tokens[begin] = chunk.token_ids[0]
+                self._positions[begin] = chunk.position
+                self._sequences[begin] = chunk.sequence
+                self._wanted[begin] = out
+                begin += 1
+                continue
+            count = len(chunk.token_ids)
+            end, stop = begin + count, begin + width
+            self._tokens[begin:end] = chunk.token_ids
+            self._tokens[end:stop] = chunk.token_ids[-1]
+            self._positions[begin:stop] = range(chunk.position, chunk.position + stop - begin)
+            self._sequences[begin:stop] = chunk.sequence
+            self._wanted[begin:stop] = 0
+            self._wanted[stop - out : stop] = 1
+            begin = stop
+        self.struct.n_tokens = begin
+        if len(self._lists) or any(chunk.parents for chunk in chunks):
+            self._branch(chunks, widths)
+
+    def _branch(self, chunks: Sequence[Chunk], widths: Sequence[int]) -> None:
+        """Put the tokens of chunks that end in a tree where they belong."""
+        self._counts[:], self._pointers[:] = 1, self._own_pointers
+        starts: list[tuple[int, int]] = []  # of rows, and where their sequences begin in the list
+        sequences: list[int] = []
+        begin = 0
+        for chunk, width in zip(chunks, widths, strict=True):
+            stop = begin + width
+            if chunk.parents:
+                for row, place in enumerate(places_of(chunk, stop - begin), begin):
+                    self._positions[row] = place.position
+                    self._counts[row] = len(place.sequences)
+                    starts.append((row, len(sequences)))
+                    sequences += place.sequences
+            begin = stop
+        self._lists = np.array(sequences, np.int32)
+        for row, start in starts:
+            self._pointers[row] = self._lists.ctypes.data + 4 * start
+
+
+def _pointer(array: NDArray[Any], kind: Any) -> Any:
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
