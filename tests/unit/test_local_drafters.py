@@ -54,6 +54,24 @@ def prose(dice: random.Random, count: int = 300) -> list[int]:
     return [int(dice.paretovariate(0.7)) % VOCABULARY for _ in range(count)]
 
 
+class Growing:
+    """Knows a text, and is sure of it only once some tokens of it came."""
+
+    reads_prompt = False
+
+    def __init__(self, text: Sequence[int]) -> None:
+        self._left = [*text]
+        self._seen = 0
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        del self._left[: len(token_ids)]
+        self._seen += len(token_ids)
+
+    def propose(self, count: int, after: Sequence[int] = ()) -> Proposal:
+        token_ids = self._left[len(after) :][:count]
+        return Proposal(token_ids, bytes([210 if self._seen < 6 else 250] * len(token_ids)))
+
+
 class Hostile:
     """Proposes nonsense and is sure of it."""
 
@@ -176,6 +194,12 @@ def test_no_round_is_long_enough_for_other_kernels_unless_that_is_asked_for() ->
     known = written(prompt, text, sources(text), ROWS_FREE)
     assert max(known.counts.drafted_by_round) == 59
     assert Speculation(n_max=64).local_n_max == 64
+
+
+def test_a_line_that_has_become_surer_is_verified_in_larger_pieces() -> None:
+    text = ids(random.Random(11), 59)
+    result = written(ids(random.Random(12), 20), text, {"past": Growing(text)})
+    assert result.decodes < 12
 
 
 def test_a_source_that_lies_is_found_out() -> None:
