@@ -74,7 +74,7 @@ class Control(ABC):
         That belongs to the target: it does not change with the draft.
         """
         known = self.estimates.acceptance
-        unknown = Acceptance.trusting(goes_by_matches=source not in ("prediction", "forced"))
+        unknown = Acceptance.trusting(goes_by_matches=source in ("suffix", "ngram", "past"))
         over_all = known.setdefault((self.rule, source), unknown)
         return Acceptance(over_all), over_all
 

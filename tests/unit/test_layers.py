@@ -44,6 +44,7 @@ PURE = (
     "outrider.grammar.states",
     "outrider.drafters.source",
     "outrider.drafters.suffix",
+    "outrider.drafters.copying",
     "outrider.drafters.prediction",
     "outrider.drafters.forced",
     "outrider.engine.cache",

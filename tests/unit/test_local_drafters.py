@@ -16,6 +16,7 @@ from orchestrator.sources import (
     sources_of,
 )
 from outrider.costs import CostTable
+from outrider.drafters.copying import CopySource
 from outrider.drafters.source import Proposal, Source
 from outrider.drafters.suffix import SuffixSource
 from outrider.speculation import Policy, Speculation
@@ -30,7 +31,7 @@ VOCABULARY = 32_000
 
 def sources(prediction: Sequence[int], speculation: Speculation | None = None) -> dict[str, Source]:
     """Return those of one text by itself, and of what is expected of it."""
-    of_texts: dict[str, Source] = {"suffix": SuffixSource()}
+    of_texts: dict[str, Source] = {"suffix": SuffixSource(), "copy": CopySource()}
     return sources_of(speculation or Speculation(), Expected(prediction), of_texts)
 
 
@@ -224,7 +225,7 @@ def test_prose_then_copied_code_is_better_with_both_than_with_either() -> None:
     }
     assert arms["both"].seconds < min(arms["model"].seconds, arms["suffix"].seconds)
     counts = arms["both"].counts.sources
-    assert counts["suffix"].accepted > 100
+    assert counts["suffix"].accepted + counts["copy"].accepted > 100
     assert counts["model"].accepted > 50
 
 
