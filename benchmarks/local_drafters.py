@@ -25,6 +25,7 @@ import typing
 from collections.abc import Callable, Sequence
 from statistics import median
 
+from outrider.drafters.copying import CopySource
 from outrider.drafters.forced import ForcedSource
 from outrider.drafters.ngram_source import NgramSource
 from outrider.drafters.prediction import PredictionSource
@@ -127,6 +128,7 @@ def _sources(
 
     return [
         ("suffix", SuffixSource, code[:end]),
+        ("copy", CopySource, code[:end]),
         ("n-grams", NgramSource, code[:end]),
         ("past texts", past, code[:end]),
         ("prediction", lambda: PredictionSource(edited), code[:end]),

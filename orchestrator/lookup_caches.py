@@ -20,6 +20,7 @@ from pathlib import Path
 
 from orchestrator.config import OrchestratorConfig
 from outrider import logs
+from outrider.drafters.copying import CopySource
 from outrider.drafters.ngram_cache import LONGEST, NO_BOUND, NgramCache, pack
 from outrider.drafters.ngram_file import load_cache, save_cache
 from outrider.drafters.ngram_source import NgramSource
@@ -134,18 +135,18 @@ class SharedTexts:
         is_shared: bool,
         asks_for_ngrams: bool = False,
     ) -> dict[str, Source]:
-        """Return the sources of a generation by name: "suffix", and "ngram" and "past" if there is.
+        """Return the sources of a generation by name, "ngram" and "past" among them if there is.
 
         The text's own n-grams add nothing to "suffix": without a cache "ngram" is only there for a
         request that asks for it.
 
-        To the first two the prompt has still to be appended, as all that follows; the last one
+        To all but "past" the prompt has still to be appended, as all that follows; that one
         begins behind it. Without `is_shared` no text of another caller is behind any of them.
         """
         self._take_up(vocabulary)
         static = self._static if self._owner == self._vocabulary else None
         dynamic = self._shared_dynamic if is_shared else None
-        found: dict[str, Source] = {"suffix": SuffixSource()}
+        found: dict[str, Source] = {"suffix": SuffixSource(), "copy": CopySource()}
         if dynamic or static or asks_for_ngrams:
             found["ngram"] = NgramSource(dynamic.cache if dynamic else None, static)
         if is_shared and self._past is not None:

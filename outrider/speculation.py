@@ -31,9 +31,9 @@ class Verification(Enum):
 MODEL = "model"
 """The draft model, among the names of drafters."""
 
-LOCAL_DRAFTERS = ("prediction", "forced", "suffix", "ngram", "past")
-"""Sources without a model: what the caller expects, what a grammar leaves, the text itself and what
-n-gram caches say of it, and past texts where the operator shares them."""
+LOCAL_DRAFTERS = ("prediction", "forced", "suffix", "copy", "ngram", "past")
+"""Sources without a model: what the caller expects, what a grammar leaves, the text itself, what it
+copies and what n-gram caches say of it, and past texts where the operator shares them."""
 
 DRAFTERS = (MODEL, *LOCAL_DRAFTERS)
 

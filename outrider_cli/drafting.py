@@ -67,7 +67,7 @@ class DraftingOptions:
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Who may draft, of model,prediction,forced,suffix,ngram,past.",
+            help="Of model, prediction, forced, suffix, copy, ngram, past.",
             show_default="all",
         ),
     ] = None

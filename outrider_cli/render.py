@@ -45,6 +45,7 @@ _SOURCE_STYLES = {
     "prediction": "magenta",
     "forced": "bright_blue",
     "suffix": "yellow",
+    "copy": "bright_cyan",
     "ngram": "bright_red",
     "past": "bright_magenta",
 }

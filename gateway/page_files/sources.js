@@ -9,6 +9,7 @@ const SOURCES = {
   prediction: ["P", "the text that the request expects"],
   forced: ["F", "what the grammar leaves no choice about"],
   suffix: ["S", "what followed the same words before"],
+  copy: ["C", "what was copied, behind an edit"],
   ngram: ["N", "n-grams of texts"],
   past: ["T", "past texts"],
 };

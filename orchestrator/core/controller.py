@@ -16,14 +16,13 @@ from functools import cache
 
 from orchestrator.core.estimates import MOST_CREDIT, Acceptance, PairEstimates, ServiceTime
 from orchestrator.core.forecast import Age, Conditions, Forecast, Mode, expected_tokens, forecasts
-from orchestrator.core.outcomes import Choice, Outcome, View
+from orchestrator.core.outcomes import Choice, Outcome, RecentRate, View
 from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraftOrder
 from orchestrator.core.rejections import TakenBack
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
 
 _LOOKAHEAD = 48
-_FADING = 0.95  # of what earlier rounds made and took, with each round
 _HOPELESS = 0.02
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
 _WORTHWHILE_TOGETHER = 1.3  # where generations take turns: not all share every decode after all
@@ -47,7 +46,7 @@ class Control(ABC):
         self.note_draft(estimates)
         self._longest_patience = patience
         self._has_draft = False  # there is a stream to one
-        self._tokens = self._seconds = 0.0  # committed and spent in rounds; older ones fade
+        self._recent = RecentRate()
         self.last_time: float | None = None  # when the newest rows came
         # The target has been without a round since; None while one is in flight.
         self._idle_since: float | None = None
@@ -74,7 +73,7 @@ class Control(ABC):
         That belongs to the target: it does not change with the draft.
         """
         known = self.estimates.of_sources
-        unknown = Acceptance.trusting(goes_by_matches=source not in ("prediction", "forced"))
+        unknown = Acceptance.trusting(goes_by_matches=source in ("suffix", "ngram", "past"))
         over_all = known.setdefault((self.rule, source), unknown)
         return Acceptance(over_all), over_all
 
@@ -207,10 +206,7 @@ class Control(ABC):
         self._text_length = outcome.length
         if not outcome.is_prompt:
             since = self.last_time if self.last_time is not None else outcome.sent or outcome.now
-            fading = _FADING**outcome.decodes
-            share = (1.0 - fading) / (1.0 - _FADING) / outcome.decodes
-            self._tokens = fading * self._tokens + share * outcome.committed
-            self._seconds = fading * self._seconds + share * max(0.0, outcome.now - since)
+            self._recent.note(outcome.committed, max(0.0, outcome.now - since), outcome.decodes)
             spent, ratio = outcome.spent, None
             if spent.decode > 0.0:
                 waited = outcome.now - (since if outcome.sent is None else outcome.sent)
@@ -330,8 +326,7 @@ class Control(ABC):
     @property
     def rate(self) -> float:
         """Rho: tokens per second, at least what the target alone would make."""
-        plain = 1.0 / self.plain_seconds
-        return max(plain, self._tokens / self._seconds) if self._seconds > 0.0 else plain
+        return max(1.0 / self.plain_seconds, self._recent.value)
 
     @abstractmethod
     def draft_count(self, cap: int) -> int:

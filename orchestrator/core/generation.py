@@ -455,11 +455,10 @@ class Generation:
         line = self._draft.line.line_after(length).first(cap if limit else 0)
         if better := self._better(local, choice):
             line, limit = better.line, better.count
-        known = list(newest.draft_after(self.committed))
         credit = self._credit(0 if better else wanted)
         left = newest.round.continue_until - length
         renews = 2 * left < credit or self._own_order(wanted).is_news(newest.own_order)
-        brings = len(known) <= 2 * limit and list(line.token_ids[: len(known) + 1]) != known
+        brings = newest.is_overtaken_by(line.token_ids, limit, self.committed, better is not None)
         if not (renews or brings or (left > 0 and not credit)):
             return
         if better:

@@ -57,3 +57,24 @@ class View:
     run_ahead: bool
     takes_turns: bool
     costs: Sequence[tuple[int, float]]  # (rows, seconds)
+
+
+class RecentRate:
+    """Tokens per second of the newest rounds of a generation; older ones fade."""
+
+    _KEPT = 0.95  # of what earlier rounds made and took, with each round
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = 0.0
+
+    def note(self, tokens: int, seconds: float, rounds: int) -> None:
+        """Take in some rounds that took equally long and committed equally many tokens."""
+        kept = self._KEPT**rounds
+        share = (1.0 - kept) / (1.0 - self._KEPT) / rounds
+        self._tokens = kept * self._tokens + share * tokens
+        self._seconds = kept * self._seconds + share * seconds
+
+    @property
+    def value(self) -> float:
+        """The rate; 0 before anything is known."""
+        return self._tokens / self._seconds if self._seconds > 0.0 else 0.0

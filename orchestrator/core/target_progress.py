@@ -103,6 +103,18 @@ class RoundInFlight:
         agrees = list(self.round.draft[:used]) == list(committed[self.length :])
         return self.round.draft[used:] if agrees else ()
 
+    def is_overtaken_by(
+        self, line: Sequence[int], limit: int, committed: Sequence[int], is_local: bool
+    ) -> bool:
+        """Whether another line behind the text is worth a message, `limit` tokens a decode.
+
+        It goes further than what is left of this one. Or it is surer: a local line is, the further
+        it was right, and what a few tokens a decode were enough for may be as many more.
+        """
+        known = list(self.draft_after(committed))
+        goes_further = len(known) <= 2 * limit and list(line[: len(known) + 1]) != known
+        return goes_further or (is_local and len(known) > 0 and limit >= 2 * self.offered)
+
 
 @dataclass(slots=True)
 class TargetProgress:

@@ -16,6 +16,7 @@ from orchestrator.sources import (
     sources_of,
 )
 from outrider.costs import CostTable
+from outrider.drafters.copying import CopySource
 from outrider.drafters.source import Proposal, Source
 from outrider.drafters.suffix import SuffixSource
 from outrider.speculation import Policy, Speculation
@@ -30,7 +31,7 @@ VOCABULARY = 32_000
 
 def sources(prediction: Sequence[int], speculation: Speculation | None = None) -> dict[str, Source]:
     """Return those of one text by itself, and of what is expected of it."""
-    of_texts: dict[str, Source] = {"suffix": SuffixSource()}
+    of_texts: dict[str, Source] = {"suffix": SuffixSource(), "copy": CopySource()}
     return sources_of(speculation or Speculation(), Expected(prediction), of_texts)
 
 
@@ -52,6 +53,24 @@ def rewritten(dice: random.Random) -> tuple[list[int], list[int], list[int]]:
 def prose(dice: random.Random, count: int = 300) -> list[int]:
     """Return tokens as frequent as words are: some come again, what follows them does not."""
     return [int(dice.paretovariate(0.7)) % VOCABULARY for _ in range(count)]
+
+
+class Growing:
+    """Knows a text, and is sure of it only once some tokens of it came."""
+
+    reads_prompt = False
+
+    def __init__(self, text: Sequence[int]) -> None:
+        self._left = [*text]
+        self._seen = 0
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        del self._left[: len(token_ids)]
+        self._seen += len(token_ids)
+
+    def propose(self, count: int, after: Sequence[int] = ()) -> Proposal:
+        token_ids = self._left[len(after) :][:count]
+        return Proposal(token_ids, bytes([210 if self._seen < 6 else 250] * len(token_ids)))
 
 
 class Hostile:
@@ -178,6 +197,12 @@ def test_no_round_is_long_enough_for_other_kernels_unless_that_is_asked_for() ->
     assert Speculation(n_max=64).local_n_max == 64
 
 
+def test_a_line_that_has_become_surer_is_verified_in_larger_pieces() -> None:
+    text = ids(random.Random(11), 59)
+    result = written(ids(random.Random(12), 20), text, {"past": Growing(text)})
+    assert result.decodes < 12
+
+
 def test_a_source_that_lies_is_found_out() -> None:
     dice = random.Random(7)
     prompt, text = prose(dice), prose(dice)
@@ -200,7 +225,7 @@ def test_prose_then_copied_code_is_better_with_both_than_with_either() -> None:
     }
     assert arms["both"].seconds < min(arms["model"].seconds, arms["suffix"].seconds)
     counts = arms["both"].counts.sources
-    assert counts["suffix"].accepted > 100
+    assert counts["suffix"].accepted + counts["copy"].accepted > 100
     assert counts["model"].accepted > 50
 
 

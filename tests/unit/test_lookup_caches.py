@@ -74,6 +74,8 @@ def proposed(
     """Return what each source says behind a prompt; n-grams say nothing where there are none."""
     found: dict[str, list[int]] = {"ngram": []}
     for name, source in texts.sources(prompt, vocabulary, is_shared).items():
+        if name == "copy":
+            continue  # it is of this text alone, as "suffix"
         if source.reads_prompt:
             source.append(prompt)
         found[name] = [*source.propose(3).token_ids]
