@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
-from secrets import token_hex
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -233,7 +232,8 @@ def generate_request(fields: GenerationFields, *, token_limit: int) -> messages.
         json_schema="" if fields.json_schema is None else json.dumps(fields.json_schema),
         parse_special=True,
         overflow=_overflow(fields),
-        cache_salt=_salt(fields),
+        cache_salt=fields.cache_salt or "",
+        ignore_cached_prefix=fields.cache_prompt is False,
         prediction=_prediction(fields.prediction),
     )
     if fields.seed is not None and fields.seed != -1:
@@ -243,11 +243,6 @@ def generate_request(fields: GenerationFields, *, token_limit: int) -> messages.
     if fields.n_probs:
         ask_for_logprobs(request, fields.n_probs, after_sampling=bool(fields.post_sampling_probs))
     return request
-
-
-def _salt(fields: GenerationFields) -> str:
-    """Return whose cached prefixes may be reused: nobody's where no cache is wanted."""
-    return token_hex() if fields.cache_prompt is False else fields.cache_salt or ""
 
 
 def ask_for_logprobs(

@@ -24,7 +24,7 @@ from orchestrator.sources import Expected, Grammars, sources_behind, sources_of
 from outrider import wire
 from outrider.drafters.source import Source
 from outrider.errors import InvalidRequest, PromptTooLong
-from outrider.messages import FinishReason, Rule, SessionParameters, Span
+from outrider.messages import SALT_BYTES, FinishReason, Rule, SessionParameters, Span
 from outrider.sampling import SamplingParameters, check_bias_count
 from outrider.speculation import Policy, Speculation
 from outrider.texts import least_token_count
@@ -83,7 +83,7 @@ class Planner:
                 min_ratio=CLASSIC_RATIO if speculation.policy is Policy.CLASSIC else 0.0,
                 logprobs=asked.logprobs,
                 model=hosted.reference,
-                salt=asked.salt,
+                salt=secrets.token_bytes(SALT_BYTES) if asked.ignores_cache else asked.salt,
                 end_token_ids=frozenset([*vocabulary.end_token_ids, *stop_ids]),
             ),
             prompt=prompt,

@@ -79,6 +79,7 @@ class GenerationRequest:
     wants_report: bool
     wants_statistics: bool
     salt: bytes
+    ignores_cache: bool  # a salt of its own in place of that one
     is_shared: bool  # its text may be among those that generations share, where they do
 
 
@@ -133,6 +134,7 @@ def read_request(
         wants_report=message.round_detail != messages.ROUND_DETAIL_UNSPECIFIED,
         wants_statistics=message.running_statistics,
         salt=digest(message.cache_salt),
+        ignores_cache=message.ignore_cached_prefix,
         is_shared=not has_its_own(message),
     )
 

@@ -67,6 +67,7 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
             keep_token_count=options.keep_token_count,
         ),
         cache_salt=options.cache_salt,
+        ignore_cached_prefix=options.ignore_cached_prefix,
         prediction=_write_prediction(options.prediction),
     )
     for token, bias in options.logit_bias:

@@ -56,6 +56,7 @@ class GenerateOptions:
     keep_token_count: int = 0  # tokens at the start that are never dropped; -1: the prompt
     prediction: str | tuple[int, ...] = ""  # the completion is expected to be much like it
     cache_salt: str = ""  # only generations with the same one share cached prefixes
+    ignore_cached_prefix: bool = False  # read the whole prompt anew
     enabled: bool = True  # whether to speculate
     n_max: int | None = None
     n_min: int | None = None

@@ -123,7 +123,7 @@ PEER_STATE_REFUSED: PeerState
 PEER_STATE_LOST: PeerState
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt_text", "prompt_tokens", "prompt_parts", "sampling", "seed", "token_limit", "stop_sequences", "speculative", "round_detail", "json_schema", "ignore_eos", "logprobs", "stop_token_ids", "completion_count", "prompt_logprobs", "parse_special", "overflow", "beam_count", "control_token_names", "running_statistics", "model", "cache_salt", "finish_character", "prediction")
+    __slots__ = ("prompt_text", "prompt_tokens", "prompt_parts", "sampling", "seed", "token_limit", "stop_sequences", "speculative", "round_detail", "json_schema", "ignore_eos", "logprobs", "stop_token_ids", "completion_count", "prompt_logprobs", "parse_special", "overflow", "beam_count", "control_token_names", "running_statistics", "model", "cache_salt", "finish_character", "prediction", "ignore_cached_prefix")
     PROMPT_TEXT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_PARTS_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +148,7 @@ class GenerateRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     FINISH_CHARACTER_FIELD_NUMBER: _ClassVar[int]
     PREDICTION_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_CACHED_PREFIX_FIELD_NUMBER: _ClassVar[int]
     prompt_text: str
     prompt_tokens: PromptTokens
     prompt_parts: PromptParts
@@ -172,7 +173,8 @@ class GenerateRequest(_message.Message):
     cache_salt: str
     finish_character: bool
     prediction: Prediction
-    def __init__(self, prompt_text: _Optional[str] = ..., prompt_tokens: _Optional[_Union[PromptTokens, _Mapping]] = ..., prompt_parts: _Optional[_Union[PromptParts, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., token_limit: _Optional[int] = ..., stop_sequences: _Optional[_Iterable[str]] = ..., speculative: _Optional[_Union[SpeculativeOptions, _Mapping]] = ..., round_detail: _Optional[_Union[RoundDetail, str]] = ..., json_schema: _Optional[str] = ..., ignore_eos: bool = ..., logprobs: _Optional[_Union[_common_pb2.LogprobOptions, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., completion_count: _Optional[int] = ..., prompt_logprobs: bool = ..., parse_special: bool = ..., overflow: _Optional[_Union[ContextOverflow, _Mapping]] = ..., beam_count: _Optional[int] = ..., control_token_names: _Optional[_Iterable[str]] = ..., running_statistics: bool = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ..., cache_salt: _Optional[str] = ..., finish_character: bool = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ...) -> None: ...
+    ignore_cached_prefix: bool
+    def __init__(self, prompt_text: _Optional[str] = ..., prompt_tokens: _Optional[_Union[PromptTokens, _Mapping]] = ..., prompt_parts: _Optional[_Union[PromptParts, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., token_limit: _Optional[int] = ..., stop_sequences: _Optional[_Iterable[str]] = ..., speculative: _Optional[_Union[SpeculativeOptions, _Mapping]] = ..., round_detail: _Optional[_Union[RoundDetail, str]] = ..., json_schema: _Optional[str] = ..., ignore_eos: bool = ..., logprobs: _Optional[_Union[_common_pb2.LogprobOptions, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., completion_count: _Optional[int] = ..., prompt_logprobs: bool = ..., parse_special: bool = ..., overflow: _Optional[_Union[ContextOverflow, _Mapping]] = ..., beam_count: _Optional[int] = ..., control_token_names: _Optional[_Iterable[str]] = ..., running_statistics: bool = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ..., cache_salt: _Optional[str] = ..., finish_character: bool = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ..., ignore_cached_prefix: bool = ...) -> None: ...
 
 class ContextOverflow(_message.Message):
     __slots__ = ("truncate_prompt", "shift", "keep_token_count")

@@ -179,15 +179,13 @@ def test_what_is_not_said_is_left_to_the_orchestrator():
     )
 
 
-def test_without_a_cached_prompt_nobodys_prefix_is_reused() -> None:
-    def salt(**options: object) -> str:
+def test_without_a_cached_prompt_the_cache_is_ignored() -> None:
+    def ignores(**options: object) -> bool:
         fields = GenerationFields.model_validate(options)
-        return generate_request(fields, token_limit=1).cache_salt
+        return generate_request(fields, token_limit=1).ignore_cached_prefix
 
-    assert salt() == salt(cache_prompt=True) == ""
-    assert salt(cache_prompt=True, cache_salt="alice") == "alice"
-    alone = {salt(cache_prompt=False), salt(cache_prompt=False, cache_salt="alice")}
-    assert len(alone | {"", "alice"}) == 4
+    assert not ignores() and not ignores(cache_prompt=True)
+    assert ignores(cache_prompt=False)
 
 
 @pytest.mark.parametrize(

@@ -47,3 +47,14 @@ async def test_a_prompt_is_cached_for_its_own_salt_alone() -> None:
         assert (await counted(trio, ""))[0] == 0
         told, found = await counted(trio, "alice")
         assert told >= 16 and found >= 16
+
+
+async def test_a_prompt_is_read_anew_where_the_cache_is_ignored() -> None:
+    async with three_services(target, drafter) as trio:
+        asked = request(SECRET, token_limit=4)
+        asked.ignore_cached_prefix = True
+        for _ in range(2):
+            found = (await generate(trio.orchestrator, asked)).statistics.cached_token_count
+            assert found == 0
+        # Nor is it there for a request that does not ignore it.
+        assert (await counted(trio, ""))[0] == 0
