@@ -512,7 +512,14 @@ _background: set[asyncio.Task[None]] = set()
 
 
 def _of_decodes(spent: EngineSeconds) -> ServiceTime:
-    return ServiceTime(spent.decode, spent.queue, spent.rows, spent.attended, spent.own_draft)
+    return ServiceTime(
+        decode=spent.decode,
+        queue=spent.queue,
+        rows=spent.rows,
+        attended=spent.attended,
+        draft=spent.own_draft,
+        sample=spent.sample,
+    )
 
 
 def _seconds_of(message: common_pb2.ServiceTime) -> EngineSeconds:

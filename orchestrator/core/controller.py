@@ -209,17 +209,17 @@ class Control(ABC):
             self._recent.note(outcome.committed, max(0.0, outcome.now - since), outcome.decodes)
             spent, ratio = outcome.spent, None
             if spent.decode > 0.0:
-                waited = outcome.now - (since if outcome.sent is None else outcome.sent)
-                beside = estimates.gap if outcome.sent is None else estimates.overhead
                 restoring = estimates.rejection.restore_seconds if again.count else 0.0
-                own = spent.queue + spent.decode + spent.draft + restoring
-                beside.note(max(0.0, waited - own))
                 if outcome.sent is None:
+                    estimates.gap.note(max(0.0, spent.sample - restoring))
                     estimates.overhead.fade()
                     estimates.queue.fade()
-                elif not estimates.takes_turns:
-                    # One decode at most; a piece of somebody's prompt is no usual one.
-                    estimates.queue.note(min(spent.queue, spent.decode))
+                else:
+                    own = spent.queue + spent.decode + spent.draft + restoring
+                    estimates.overhead.note(max(0.0, outcome.now - outcome.sent - own))
+                    if not estimates.takes_turns:
+                        # One decode at most; a piece of somebody's prompt is no usual one.
+                        estimates.queue.note(min(spent.queue, spent.decode))
                 spent = again.beside_decode(estimates.rejection, spent, outcome.drafted)
                 if not again.is_apart:
                     ratio = self._note_decode(rows, spent, outcome.draft_busy)

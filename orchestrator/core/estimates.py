@@ -357,7 +357,8 @@ class PairEstimates:
     tree_leaves: int = 0
     """Leaves of a tree that the target verifies; 0: chains alone."""
     gap: Mean = field(default_factory=lambda: Mean(0.0005))
-    """Between two tokens that it writes by itself, what its decode does not explain."""
+    """Of its own work between two decodes where it writes by itself, as it says: news of them comes
+    late and several at once, so when they come says nothing of a few milliseconds."""
     own_draft: OwnDraftEstimates | None = None
     """Of the draft in the target's own process; None where it has none."""
     credit: int = FIRST_CREDIT
@@ -470,6 +471,7 @@ class ServiceTime:
     rows: int = 0
     attended: int = 0  # tokens that these rows attended to, summed over the rows
     draft: float = 0.0  # of the target's own draft
+    sample: float = 0.0  # of its own work between decodes
 
     def shared(self, decode_count: int) -> ServiceTime:
         """Return what one of so many decodes took."""
@@ -477,7 +479,8 @@ class ServiceTime:
             return self
         queue, rows = self.queue / decode_count, self.rows // decode_count
         decode, attended = self.decode / decode_count, self.attended // decode_count
-        return ServiceTime(decode, queue, rows, attended, self.draft / decode_count)
+        draft, sample = self.draft / decode_count, self.sample / decode_count
+        return ServiceTime(decode, queue, rows, attended, draft, sample)
 
 
 UNREPORTED = ServiceTime(0.0)

@@ -99,6 +99,21 @@ def test_acceptance_is_what_was_seen() -> None:
     assert unknown.mean < 0.05
 
 
+def test_when_gathered_answers_come_says_nothing_of_the_gap_between_decodes() -> None:
+    """At multiples of 100 ms, one or two decodes of 62 ms each: they follow each other at once."""
+    gathered = made()
+    gathered.note_round(outcome(now=0.0, is_prompt=True))
+    done, arrived = 0, 0.0
+    for i in range(1, 60):
+        count = int(0.1 * i / 0.062) - done
+        for j in range(count):
+            now = arrived + (0.1 * i - arrived) * (j + 1) / count
+            spent = ServiceTime(0.055, draft=0.0065, sample=0.0005)
+            gathered.note_round(outcome(now=now, sent=None, committed=2, spent=spent))
+        done, arrived = done + count, 0.1 * i if count else arrived
+    assert gathered.estimates.gap.value == pytest.approx(0.0005)
+
+
 def test_sure_tokens_are_told_from_unsure_ones() -> None:
     acceptance = Acceptance()
     for _ in range(30):
