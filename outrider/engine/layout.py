@@ -26,7 +26,7 @@ _READING_SHARE = 1.0 / 3.0
 """Of what a service does, beside writing."""
 
 _CLEARLY_LESS = 0.95
-"""Times what the first layout takes: less may be noise."""
+"""Times what llama.cpp's own choice takes: less may be noise."""
 
 Clock = Callable[[], float]
 
@@ -55,11 +55,12 @@ def relative_seconds(measured: LayoutSeconds, first: LayoutSeconds) -> float:
 
 
 def choose_layout(measured: Sequence[LayoutSeconds]) -> Layout:
-    """Return the layout that takes clearly less time than the first one, else the first."""
-    first = measured[0]
-    best = min(measured, key=lambda each: relative_seconds(each, first))
-    is_better = relative_seconds(best, first) < _CLEARLY_LESS
-    return best.layout if is_better else first.layout
+    """Return the layout that takes clearly less time than llama.cpp's own choice, else that one."""
+    own = usual_layout([each.layout for each in measured])
+    usual = next(each for each in measured if each.layout == own)
+    best = min(measured, key=lambda each: relative_seconds(each, usual))
+    is_better = relative_seconds(best, usual) < _CLEARLY_LESS
+    return best.layout if is_better else usual.layout
 
 
 def usual_layout(layouts: Sequence[Layout]) -> Layout:

@@ -39,8 +39,11 @@ def test_writing_weighs_twice_as_much_as_reading() -> None:
     assert relative_seconds(of(FLASH, 0.5, 1.0), measured[0]) == pytest.approx(0.5 ** (1 / 3))
 
 
-def test_what_may_be_noise_changes_nothing() -> None:
+def test_what_may_be_noise_leaves_what_llama_cpp_takes_by_itself() -> None:
     assert choose_layout([of(STREAMS, 1.0, 1.0), of(POOL, 0.97, 0.97)]) == STREAMS
+    for flash in (0.96, 1.04):
+        assert choose_layout([of(STREAMS, 1.0, 1.0), of(FLASH, flash, flash)]) == FLASH
+    assert choose_layout([of(STREAMS, 1.0, 1.0), of(FLASH, 1.06, 1.06)]) == STREAMS
 
 
 def test_what_is_slow_after_a_long_text_counts_as_much_as_after_a_short_one() -> None:
