@@ -84,9 +84,14 @@ def write_pair(
     token_count: int,
     seed: int = 1,
 ) -> CopyingPair:
-    """Write a pair and `each` tasks of every kind. Equal arguments give equal bytes."""
+    """Write a pair and `each` tasks of every kind. Equal arguments give equal bytes.
+
+    Raises ValueError for a tokenizer that leaves too few of the shape's tokens to write with.
+    """
     keys = read_tokenizer(tokenizer)
     own = len(keys[TOKENS].value)
+    if own > shape.vocabulary // 2:
+        raise ValueError(f"{tokenizer} has {own} tokens; {shape.vocabulary // 2} at most")
     keys = _readable(enlarged(keys, shape.vocabulary), own)
     # Tokens of the tokenizer may be halves of characters; added ones are texts of their own.
     tasks, following = make_tasks(range(own, shape.vocabulary), each, token_count, seed)
@@ -192,7 +197,12 @@ def main() -> None:
     )
     parser.add_argument("--shape", choices=SHAPES, required=True)
     parser.add_argument("--agreement", type=float, default=0.8, help="of the draft, per token")
-    parser.add_argument("--tokenizer", type=Path, required=True, help="any GGUF file")
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        required=True,
+        help="a GGUF file of half the shape's tokens at most",
+    )
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     parser.add_argument("--each", type=int, default=8, help="prompts of every kind")
     parser.add_argument("--tokens", type=int, default=512, help="of every text")
@@ -200,15 +210,18 @@ def main() -> None:
     options = parser.parse_args()
     if not 0.0 < options.agreement <= 1.0:
         parser.error("--agreement must be above 0 and at most 1")
-    pair = write_pair(
-        SHAPES[options.shape],
-        options.agreement,
-        options.tokenizer,
-        options.out,
-        each=options.each,
-        token_count=options.tokens,
-        seed=options.seed,
-    )
+    try:
+        pair = write_pair(
+            SHAPES[options.shape],
+            options.agreement,
+            options.tokenizer,
+            options.out,
+            each=options.each,
+            token_count=options.tokens,
+            seed=options.seed,
+        )
+    except ValueError as error:
+        parser.error(str(error))
     print(f"{pair.target}, {pair.draft}: the draft agrees on {pair.agreement:.3f} of the texts")
     for task in pair.tasks[: len(pair.tasks) // options.each]:
         sizes = f"{len(task.prompt)} tokens of prompt, {len(task.text)} of text"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -191,3 +192,9 @@ def test_what_follows_a_token_is_a_permutation_and_the_texts_walk_along_it() -> 
 def test_a_vocabulary_without_room_for_the_texts_is_refused() -> None:
     with pytest.raises(SystemExit, match="the vocabulary is too small"):
         make_tasks(range(1000), 2, 300)
+
+
+def test_a_tokenizer_that_leaves_too_few_tokens_is_refused(tokenizer: Path, tmp_path: Path) -> None:
+    small = replace(TINY, vocabulary=300)
+    with pytest.raises(ValueError, match="at most"):
+        copying.write_pair(small, 0.8, tokenizer, tmp_path, each=1, token_count=TOKENS)
