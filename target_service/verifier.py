@@ -182,8 +182,9 @@ class Verifier:
             lease.pause()
             emit(answer, lease.take_spent())
             if self._is_over(text, added, until, lease.capacity):
-                if rows.sampled:  # else only the other side knows what it rejects
-                    lease.keep(len(text) - 1)  # an idle session's checkpoint is of its text
+                if rows.sampled and lease.keeps_checkpoints:
+                    # An idle session's is of its text. Elsewhere the next span says what is cut.
+                    lease.keep(len(text) - 1)
                 return
             draft, gains = _part(round_, used, lease.capacity - len(text))
             held = lease.keep(len(text) - 1)  # all but the last is held, unless a window lost it

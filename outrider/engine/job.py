@@ -10,7 +10,7 @@ from typing import Any
 
 from outrider.engine.branches import Branch, branches_of, stem_count
 from outrider.engine.cache import Session, common_prefix, tokens_to_keep
-from outrider.engine.model import Chunk, Model
+from outrider.engine.model import Chunk, Model, Rollback
 from outrider.engine.own_draft import DraftAsk
 from outrider.trees import Tree
 
@@ -87,6 +87,11 @@ class Lease:
     def shares_cells(self) -> bool:
         """Whether taking over a prefix copies nothing."""
         return self._model.describe().layout.is_pool
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether the session goes back to a checkpoint where it cannot be cut."""
+        return self._model.describe().rollback is not Rollback.FULL
 
     def keep(self, token_count: int) -> int:
         """Cut the session to its first `token_count` tokens, at most; return what it holds."""
