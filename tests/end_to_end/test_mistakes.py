@@ -240,6 +240,8 @@ def _run(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     words = words[start + 1 :]
     becomes_service = words[0] in ("orchestrator", "target", "draft")
     if not piped and not becomes_service:
+        # Where nothing else is typed: guides that run at the same time have the usual address.
+        monkeypatch.setenv("OUTRIDER_UP_LISTEN", "127.0.0.1:0")
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "stdin", None)
