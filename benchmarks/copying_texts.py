@@ -52,7 +52,7 @@ _PROMPT = 700  # tokens at most of what a real text copies
 _MODULES = (argparse, ast, inspect, json, random, re, shutil, subprocess, textwrap, typing)
 
 Text: TypeAlias = tuple[Sequence[int], Sequence[int]]
-"""A prompt, and what is written behind it."""
+"""A prompt, and what is written after it."""
 Tokenize: TypeAlias = Callable[[str], list[int]]
 
 
@@ -124,7 +124,7 @@ def _written(
 
 
 Drafter: TypeAlias = Callable[[Sequence[int]], list[int]]
-"""What one of llama.cpp drafts behind a text."""
+"""What one of llama.cpp drafts after a text."""
 
 
 def _peer(
@@ -156,7 +156,7 @@ def _simple(size: int, most: int) -> Drafter:
 
 
 class _Mod:
-    """`ngram-mod`: the latest token behind each n-gram, and the one behind that, and so on.
+    """`ngram-mod`: the latest token after each n-gram, and the one after that, and so on.
 
     As there, new n-grams are taken in 32 tokens at a time, and all are forgotten and read again
     after five drafts in a row of which less than a quarter stood.

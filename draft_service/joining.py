@@ -109,7 +109,7 @@ class _Membership:
         self._tasks: set[asyncio.Task[None]] = set()  # of sessions and rollbacks
         self._lesson: Lesson | None = None  # of a vocabulary that comes in pieces
         self._is_answered = False  # or about to be: the rest of its pieces are for nobody
-        self._writing = asyncio.Lock()  # one message at a time, whoever writes it
+        self._writing = asyncio.Lock()  # one message at a time, from any task
 
     async def run(self) -> None:
         """Answer the orchestrator until it ends the call. Raises AioRpcError."""

@@ -292,7 +292,7 @@ class JoinedDraft:
         self._sessions.clear()
         if self._learned is not None and not self._learned.done():
             self._learned.set_exception(PeerUnavailable(self.detail))
-            self._learned.exception()  # whoever waited may have been cancelled
+            self._learned.exception()  # the one that waited may have been cancelled
 
 
 _GET_MODEL = messages.JoinResponse(get_model=common.GetModelRequest())

@@ -133,7 +133,7 @@ class TextEncoder:
             start = end
 
     def _merged(self, parts: list[bytes]) -> list[bytes]:
-        """Merge neighbours until no two are a token together."""
+        """Merge adjacent pieces until no two are a token together."""
         following = [*range(1, len(parts)), -1]
         before = [-1, *range(len(parts) - 1)]
         heap: list[tuple[int, int, bytes]] = []

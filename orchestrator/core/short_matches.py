@@ -19,7 +19,7 @@ _KEPT = 0.5  # of the shift, for the next text
 
 
 class ShortMatches:
-    """The chances of tokens behind short matches, by how short: a logistic regression with one
+    """The chances of tokens after short matches, by how short: a logistic regression with one
     free number, the shift of all log-odds, and what was seen of each length on top."""
 
     def __init__(self, usual: Sequence[float], shift: float = 0.0) -> None:
@@ -37,7 +37,7 @@ class ShortMatches:
         return ShortMatches(self._usual, _KEPT * self._shift)
 
     def note(self, which: int, stood: bool) -> None:
-        """A token behind such a match is decided."""
+        """A token after such a match is decided."""
         expected = self._shifted(which)
         self._weight = _STEADY * self._weight + max(_LEAST_NEWS, expected * (1.0 - expected))
         shift = self._shift + (stood - expected) / self._weight
@@ -46,7 +46,7 @@ class ShortMatches:
         self._seen[which] = _MEMORY * self._seen[which] + 1.0
 
     def chance(self, which: int) -> float:
-        """Return the chance of a token behind such a match."""
+        """Return the chance of a token after such a match."""
         trusted = _TRUSTED * self._shifted(which)
         return (self._stood[which] + trusted) / (self._seen[which] + _TRUSTED)
 

@@ -106,7 +106,7 @@ class RoundInFlight:
     def is_overtaken_by(
         self, line: Sequence[int], limit: int, committed: Sequence[int], is_local: bool
     ) -> bool:
-        """Whether another line behind the text is worth a message, `limit` tokens a decode.
+        """Whether another line after the text is worth a message, `limit` tokens a decode.
 
         It goes further than what is left of this one. Or it is surer: a local line is, the further
         it was right, and what a few tokens a decode were enough for may be as many more.

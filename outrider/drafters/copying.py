@@ -1,6 +1,6 @@
-"""Goes on copying after an edit: where a text copies an earlier part of itself and departs. Pure.
+"""Continues copying after an edit: where a text copies an earlier part of itself and departs. Pure.
 
-A suffix has nothing to match behind a token that was exchanged. But where the text was copied from
+A suffix has nothing to match after a token that was exchanged. But where the text was copied from
 is known, and it mostly returns to a place near there. So that place is kept for some tokens,
 and the newest ones are looked for around it. What was exchanged for what is kept too: a name
 that was exchanged once is likely to be so again.
@@ -22,7 +22,7 @@ _BACK, _AHEAD = 2, 24  # tokens around where a copy ended, in which it is found 
 _LOST_AFTER = 24  # tokens without a copy after which it is over
 _GUESSED = 4  # tokens after which nothing is proposed until one of a copy came
 _AGREEING = 6  # tokens by which places around it are compared
-_SURE = 3  # tokens in a row after which a copy goes on and an edit is over
+_SURE = 3  # tokens in a row after which a copy continues and an edit is over
 _EDIT, _EDITS = 8, 32  # tokens of an edit at most, and the latest edits that are kept
 _FACTOR, _MODULUS = 1_103_515_245, (1 << 61) - 1
 _OLDEST = pow(_FACTOR, _GRAM, _MODULUS)
@@ -48,9 +48,9 @@ class _Edit:
 
 
 class CopySource:
-    """Proposes how what the text was copying goes on, the prompt included.
+    """Proposes how what the text was copying continues, the prompt included.
 
-    A token takes a few steps, and one behind an edit some dozens, whatever the text.
+    A token takes a few steps, and one after an edit some dozens, for any text.
     """
 
     reads_prompt = True
@@ -79,7 +79,7 @@ class CopySource:
             self._note_gram(token_id)
 
     def propose(self, count: int, after: Sequence[int] = ()) -> Proposal:
-        """Return what follows; behind `after` only where that is what was expected."""
+        """Return what follows; beyond `after` only where that is what was expected."""
         if self._position < 0 or (not self._run and self._since > _GUESSED):
             return NOTHING
         token_ids, confidences = self._line(count + len(after))

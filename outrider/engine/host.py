@@ -422,7 +422,7 @@ class EngineHost:
         self._keep_if_idle(ticket.session_id)
 
     def _keep_if_idle(self, session_id: bytes) -> None:
-        """Let a session without a stream come back to its text: a chat goes on from there."""
+        """Let a session without a stream come back to its text: a chat continues from there."""
         session = self._cache.get(session_id)
         if session is not None and not session.pinned and session.sequence is not None:
             self._model.checkpoint(session.sequence)

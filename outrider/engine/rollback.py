@@ -308,6 +308,6 @@ class RollbackMemory:
 
 
 def _least_missed(counts: Sequence[int]) -> int:
-    """Return which checkpoint to drop: the one between neighbours that are nearest together."""
+    """Return which checkpoint to drop: the one between adjacent ones that are nearest together."""
     gaps = [counts[i + 1] - counts[i - 1] for i in range(1, len(counts) - 1)]
     return 1 + min(range(len(gaps)), key=lambda i: (gaps[i], i)) if gaps else 0

@@ -1,4 +1,4 @@
-"""What was copied is gone on with behind an edit, in few steps and little memory."""
+"""Copying continues after an edit, in few steps and little memory."""
 
 from __future__ import annotations
 
