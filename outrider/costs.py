@@ -116,6 +116,7 @@ class CostTable:
         left_over = _left_over(self._counts, self._raw) if self._multiple == 1 else None
         # Of every row count up to the last point's, as measured.
         self._unpadded = self._saw(self._raw, left_over)
+        self._cheapest: dict[int, int] = {}  # what `cheapest` returned by these
         self._left_over = left_over  # seconds now of a row beyond a multiple of four, if known
         # What they take now, above 0 and at least 0; and the same never falling in the rows.
         self._bases = _never_falling(self._raw)
@@ -170,6 +171,11 @@ class CostTable:
         row count beyond the next multiple of four that looks cheaper was measured in a
         quieter moment.
         """
+        if row_count not in self._cheapest:  # every decode asks
+            self._cheapest[row_count] = self._find_cheapest(row_count)
+        return self._cheapest[row_count]
+
+    def _find_cheapest(self, row_count: int) -> int:
         last = -(-row_count // _KERNEL_ROWS) * _KERNEL_ROWS
         if row_count < self._counts[0] or last >= len(self._unpadded) or row_count == last:
             return row_count
@@ -278,6 +284,7 @@ class CostTable:
         self._known.append(1.0)
         self._noted.append(0)
         self._unpadded = self._saw(self._raw, self._left_over)
+        self._cheapest.clear()
         self._refresh()
 
     def _move_bases(self, nearest: int, missing: float) -> None:

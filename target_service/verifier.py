@@ -114,13 +114,20 @@ class Verifier:
         """`draft` is the engine's own; None where it has none."""
         sampler = model.sampler(opening.sampling, opening.seed, opening.choice)
         self._tracker = SamplerTracker(sampler, opening.prompt_count)
-        self._plain: Sampler = sampler  # of the basic stages where rows are logits
+        self._plain: Sampler = sampler  # its state is that of an empty text
         self._opening = opening
         self._guess = _own_guesser(draft, opening)
         # The text after the newest answer of sampled ids; empty before the first.
         self._decided: list[int] = []
         self._continued = False  # the newest round allowed to write beyond its own answer
         self._mirostat_mu: float | None = None  # after `_decided`; None without mirostat
+        # Whether a sampled row is its token alone, whatever came before it.
+        self._is_simple = not (
+            sampler.has_state
+            or sampler.mirostat_mu is not None
+            or opening.candidate_count
+            or opening.logprobs is not None
+        )
         dropped = len(opening.dropped.token_ids)
         self._longest = opening.prompt_count + opening.token_limit - dropped  # text by itself
         self.cached_count: int | None = None
@@ -304,10 +311,18 @@ class Verifier:
                 if self._opening.candidate_count
                 else (),
             )
+        if self._is_simple and form is Form.SAMPLED:
+            return Rows(sampled=self._samples(logits, len(text)))
         rows = list(self._decide(logits, text, draft, form))
         if len(logits) == 1:
             return rows[0]
         return Rows.join(rows + rows[-1:] * (len(logits) - len(rows)))
+
+    def _samples(self, logits: list[Row], length: int) -> list[int]:
+        """Return what is drawn from each row; the first one follows a text of `length` tokens."""
+        opening, draw = self._opening, self._plain.draw
+        first = length + len(opening.dropped.token_ids)
+        return [draw(row, opening.seed, opening.choice, first + i) for i, row in enumerate(logits)]
 
     def _decide(
         self, logits: list[Row], text: Sequence[int], draft: Sequence[int], form: Form

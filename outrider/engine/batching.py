@@ -19,6 +19,11 @@ LEAST_CHUNK = 8
 """Tokens of prompts that a decode takes, whoever else waits: reading advances."""
 
 
+def reads(token_count: int, row_count: int) -> bool:
+    """Return whether many of a job's tokens come before its wanted rows, as of a prompt."""
+    return token_count - row_count >= LEAST_CHUNK
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A job's tokens that wait to be decoded; the last `row_count` rows are wanted."""
@@ -29,7 +34,7 @@ class Pending:
     @property
     def reads(self) -> bool:
         """Whether many tokens come before the wanted rows, as of a prompt."""
-        return self.token_count - self.row_count >= LEAST_CHUNK
+        return reads(self.token_count, self.row_count)
 
 
 @dataclass(frozen=True, slots=True)

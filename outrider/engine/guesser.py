@@ -75,6 +75,10 @@ class _Picker:
         self._sampler = model.sampler(chain, self.seed, self.choice)
         self._tracker = SamplerTracker(self._sampler, session.prompt_count)
         known = [(i, bias) for i, bias in sampling.logit_bias if i < session.vocabulary]
+        # Whether nothing is asked of a token but what it is, and how sure the draft is of it.
+        self.is_simple = not (
+            session.candidate_count or session.min_probability or session.min_ratio
+        )
         self._biased = np.array([i for i, _ in known], np.int32)
         self._bias = np.array([bias for _, bias in known], np.float32)
 
@@ -230,6 +234,8 @@ def _greedy(picker: _Picker) -> Guesser:
                 likely = [(best, probability), *_rivals(row, best, rivals, probability)]
                 chances = [(picker.in_target(i), chance) for i, chance in likely]
             best = picker.in_target(best)
+            if picker.is_simple and not rivals:
+                return Guess(best, int(255 * probability))
         else:
             chances = most_probable(picker.distribution(row, base, line), 1 + rivals)
             best, probability = chances[0]

@@ -285,6 +285,8 @@ class EngineHost:
 
     def _receive(self, seconds: float) -> None:
         """Carry out what is in the inbox; wait at most `seconds` for the first."""
+        if seconds <= 0.0 and self._inbox.empty():
+            return
         try:
             action = self._inbox.get(timeout=seconds) if seconds > 0 else self._inbox.get_nowait()
             self._used_time = perf_counter()

@@ -21,7 +21,13 @@ from outrider.engine.branches import check_tree, ends_of
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.identity import FilesDigest, identity_of
 from outrider.engine.llama_batch import Batch
-from outrider.engine.llama_library import init_backend, last_error, ll, recent_errors
+from outrider.engine.llama_library import (
+    init_backend,
+    last_error,
+    ll,
+    logits_address,
+    recent_errors,
+)
 from outrider.engine.llama_loading import (
     MOST_CELLS,
     LlamaConfig,
@@ -226,11 +232,34 @@ class LlamaModel:
 
     def decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
         if len(chunks) == 1:
-            return self._decode(chunks)
+            is_token = self._is_token(chunks[0])
+            return self._decode_token(chunks) if is_token else self._decode(chunks)
         # llama.cpp computes streams together only where their numbers rise one by one.
         order = sorted(range(len(chunks)), key=lambda i: chunks[i].sequence)
         rows = self._decode([chunks[i] for i in order])
         return [rows[order.index(i)] for i in range(len(chunks))]
+
+    def _is_token(self, chunk: Chunk) -> bool:
+        """Return whether a chunk is one token with its row, and nothing is to be done beside it."""
+        is_one = len(chunk.token_ids) == chunk.row_count == 1 and chunk.pad_to <= 1
+        pads = self.pad_multiple > 1 or self._sequences.keeps_checkpoints
+        return is_one and not (pads or chunk.parents)
+
+    def _decode_token(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
+        """Decode a token as `_decode` does any: most decodes are of one, and all wait for it."""
+        [chunk] = chunks
+        [token_id], sequence, position = chunk.token_ids, chunk.sequence, chunk.position
+        assert 0 <= sequence < len(self._held), f"sequence {sequence}"
+        assert position == self._held[sequence], f"position {position}"
+        assert position < self._capacity, "context overflow"
+        assert 0 <= token_id < self._size, "token id outside the vocabulary"
+        if not position:
+            self._states.begin(sequence)
+        self._batch.put_token(token_id, position, sequence)
+        self._run(chunks)
+        self._sequences.note_decoded()
+        self._sequences.note(sequence, position + 1, 1)
+        return [[self._rows_of(chunks, 1)[0]]]
 
     def _decode(self, chunks: Sequence[Chunk]) -> list[list[Row]]:
         widths, outs = self._shapes(chunks)
@@ -245,13 +274,7 @@ class LlamaModel:
             if not chunk.position:
                 self._states.begin(chunk.sequence)
         self._batch.fill(chunks, widths, outs)
-        code = ll.llama_decode(self._ctx, self._batch.struct)
-        if code != 0:
-            # After some errors a part of the batch stays in memory.
-            self._take_back(chunks)
-            if code == 1:
-                raise NoRoom
-            raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
+        self._run(chunks)
         self._sequences.note_decoded()
         for chunk, width in zip(chunks, widths, strict=True):
             count = len(chunk.token_ids)
@@ -259,13 +282,27 @@ class LlamaModel:
                 if width > count:
                     self._cut(sequence, end)
                 self._sequences.note(sequence, end, count)
-        logits = self._logits(sum(outs))
+        return _wanted_rows(chunks, widths, outs, self._rows_of(chunks, sum(outs)))
+
+    def _run(self, chunks: Sequence[Chunk]) -> None:
+        """Decode what is in the batch. Raises NoRoom and DecodeFailed."""
+        code = ll.llama_decode(self._ctx, self._batch.struct)
+        if code != 0:
+            # After some errors a part of the batch stays in memory.
+            self._take_back(chunks)
+            if code == 1:
+                raise NoRoom
+            raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
+
+    def _rows_of(self, chunks: Sequence[Chunk], count: int) -> NDArray[np.float32]:
+        """Return what `_logits` does. Raises DecodeFailed where the chunks gave no numbers."""
+        logits = self._logits(count)
         # A maximum is NaN where any value is.
-        if len(logits) and not math.isfinite(np.maximum.reduce(logits, axis=None)):
+        if count and not math.isfinite(np.maximum.reduce(logits, axis=None)):
             self._take_back(chunks)
             name = self._config.path.name
             raise DecodeFailed(f"{name} computes no numbers: its weights may be damaged")
-        return _wanted_rows(chunks, widths, outs, logits)
+        return logits
 
     def _shapes(self, chunks: Sequence[Chunk]) -> tuple[list[int], list[int]]:
         """Return the rows that each chunk takes, and those of them whose logits are computed."""
@@ -336,8 +373,7 @@ class LlamaModel:
         """Return a view of llama.cpp's own memory, float32[row, vocabulary]."""
         if count == 0:
             return np.empty((0, self._size), np.float32)
-        start = ctypes.addressof(ll.llama_get_logits(self._ctx).contents)
-        return _matrix(start, count, self._size)
+        return _matrix(logits_address(self._ctx), count, self._size)
 
     def _width(self, chunk: Chunk) -> int:
         """Return the rows that a chunk takes in its decode.

@@ -34,6 +34,16 @@ class Batch:
         self.struct.seq_id = _pointer(self._pointers, ctypes.POINTER(ctypes.c_int32))
         self.struct.logits = _pointer(self._wanted, ctypes.c_int8)
 
+    def put_token(self, token_id: int, position: int, sequence: int) -> None:
+        """Lay out one token, whose row is wanted."""
+        self._tokens[0] = token_id
+        self._positions[0] = position
+        self._sequences[0] = sequence
+        self._wanted[0] = 1
+        self.struct.n_tokens = 1
+        if len(self._lists):
+            self._branch((), ())
+
     def fill(
         self,
         chunks: Sequence[Chunk],

@@ -23,10 +23,15 @@ __all__ = [
     "last_error",
     "library_state",
     "ll",
+    "logits_address",
     "offloads",
     "recent_errors",
     "system_info",
 ]
+
+_address = ctypes.cast(ll.llama_get_logits, ctypes.c_void_p).value or 0
+logits_address = ctypes.CFUNCTYPE(ctypes.c_void_p, ll.llama_context_p_ctypes)(_address)
+"""llama_get_logits, as a number: a pointer object for every decode would take longer."""
 
 _ERROR_LEVEL = 4
 recent_errors: deque[str] = deque(maxlen=4)

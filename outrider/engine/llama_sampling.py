@@ -373,11 +373,7 @@ class ChainSampler:
 
     def distribution(self, row: Row) -> Distribution:
         if self._takes_the_best:
-            scored = self._scored(row)
-            best = int(scored.argmax())  # the first of equals
-            if scored[best] == -np.inf:
-                raise InvalidRequest("sampling", _NOTHING_POSSIBLE)
-            return certain(best)
+            return certain(self._best(row))
         candidates, links = self._candidates, self._links
         candidates.fill(self._scored(row))
         for link in links.cuts:
@@ -386,6 +382,18 @@ class ChainSampler:
             links.mirostat.cut(candidates, self.mirostat_mu)
         self._last_distribution = self._read()
         return self._last_distribution
+
+    def draw(self, row: Row, seed: int, stream: int, position: int) -> int:
+        if self._takes_the_best:
+            return self._best(row)
+        return self.distribution(row).finish(seed, stream, position, 1)[0][0]
+
+    def _best(self, row: Row) -> int:
+        scored = self._scored(row)
+        best = int(scored.argmax())  # the first of equals
+        if scored[best] == -np.inf:
+            raise InvalidRequest("sampling", _NOTHING_POSSIBLE)
+        return best
 
     def _scored(self, row: Row) -> Row:
         """Return the row as the cuts see it."""

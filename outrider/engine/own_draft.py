@@ -163,10 +163,11 @@ class OwnDraft:
         busy = {line.session_id for line in lines}
         try:
             self._translate(lines)
-            ready = [line for line in lines if self._follow(line, busy, deadline)]
-            while open_lines := [line for line in ready if not line.is_over]:
-                for first in range(0, len(open_lines), self._lines_at_once):
-                    self._step(open_lines[first : first + self._lines_at_once])
+            found = [(line, self._follow(line, busy, deadline)) for line in lines]
+            ready = [(line, session) for line, session in found if session is not None]
+            while ready := [pair for pair in ready if not pair[0].is_over]:
+                for first in range(0, len(ready), self._lines_at_once):
+                    self._step(ready[first : first + self._lines_at_once])
             self._failures = 0
         except Exception:
             # Of any kind: the target's thread continues without a draft, which only costs speed.
@@ -189,27 +190,27 @@ class OwnDraft:
         """The lines whose next tokens fit one decode, however many are missing."""
         return max(1, min(MAX_ROWS_OUT, self._batch_rows // _FEW_ROWS))
 
-    def _follow(self, line: DraftLine, busy: Collection[bytes], deadline: float) -> bool:
-        """Hold the text but for its end; return whether the line may begin."""
+    def _follow(self, line: DraftLine, busy: Collection[bytes], deadline: float) -> Session | None:
+        """Hold the text but for its end; return where, or None where the line may not begin."""
         text = line.own_ids
         if not text or len(text) + line.ask.count > self._capacity:
-            return False
+            return None
         now = self._clock()
         session = self._cache.enter(line.session_id, now)
         if session.sequence is None and not self._place(session, line, busy):
             self._cache.forget(line.session_id)
-            return False
+            return None
         self._keep(session, text)
         if max(text[len(session.token_ids) :]) >= self._vocabulary:
-            return False  # it cannot read that
+            return None  # it cannot read that
         is_late = False  # one piece at least, or it would never come to the end
         while (missing := len(text) - len(session.token_ids)) > _FEW_ROWS:
             if is_late:
-                return False
+                return None
             count = min(self._read_rows, missing - 1)
             self._read(session, text[len(session.token_ids) :][:count])
             is_late = self._clock() >= deadline
-        return True
+        return session
 
     def _place(self, session: Session, line: DraftLine, busy: Collection[bytes]) -> bool:
         """Give a session a sequence, with what another one of its salt has of the text."""
@@ -238,17 +239,16 @@ class OwnDraft:
         self.model.decode([Chunk(session.sequence, len(session.token_ids), token_ids, 0)])
         session.token_ids.extend(token_ids)
 
-    def _step(self, lines: Sequence[DraftLine]) -> None:
+    def _step(self, lines: Sequence[tuple[DraftLine, Session]]) -> None:
         """Decode what each line has beyond its cache, and pick its next token."""
-        sessions = [self._cache.enter(line.session_id, self._clock()) for line in lines]
         chunks = []
-        for line, session in zip(lines, sessions, strict=True):
+        for line, session in lines:
             assert session.sequence is not None
             held, certain = len(session.token_ids), len(line.own_ids) - len(line.guesses)
             missing = line.own_ids[held:]
             chunks.append(Chunk(session.sequence, held, missing, 1, certain=certain))
         rows = self.model.decode(chunks)
-        for line, session, chunk, [row] in zip(lines, sessions, chunks, rows, strict=True):
+        for (line, session), chunk, [row] in zip(lines, chunks, rows, strict=True):
             session.token_ids.extend(chunk.token_ids)
             line.take(row)
 

@@ -11,6 +11,7 @@ too, so that this one is half as long.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ PROMISED_SECONDS = 0.2
 
 _LEARNING = 0.4  # weight of one decode with a part of a prompt
 _ROUND_LEARNING = 0.5  # and of one without
+_FEW_ROUNDS = 8  # that are taken in only once it is asked: those before count for nothing
 _UNSEEN = math.log(1.3)  # what the table may be wrong by, until decodes in service say
 _LARGEST_STEP = math.log(2.0)  # of what one decode is believed
 _LARGEST_FACTOR = math.log(64.0)
@@ -58,7 +60,9 @@ class Reading:
         # Logarithms of what decodes take over what the table says: those with a part of a prompt,
         # and rounds of those who generate.
         self._factor: float | None = None
-        self._round_factor = 0.0
+        self._known_round_factor = 0.0
+        # Rounds that are not in it yet, the newest last: (rows, length) of each session, seconds.
+        self._rounds: deque[tuple[Sequence[tuple[int, int]], float]] = deque(maxlen=_FEW_ROUNDS)
 
     def promised_seconds(self, others: Sequence[Share], length: int = 0) -> float:
         """Return what a decode takes at most that also reads a prompt after `length` tokens.
@@ -102,10 +106,21 @@ class Reading:
         expected = self._table_seconds(others, prompts)
         self._factor = _learned(self._read_factor, seconds, expected, _LEARNING)
 
-    def note_round(self, others: Sequence[Share], seconds: float) -> None:
-        """Learn from a decode of those who generate alone."""
-        expected = self._decode_seconds(others)
-        self._round_factor = _learned(self._round_factor, seconds, expected, _ROUND_LEARNING)
+    def note_round(self, others: Sequence[tuple[int, int]], seconds: float) -> None:
+        """Learn from a decode of those who generate alone: their rows, and the tokens before.
+
+        It comes with every decode and is of use only where prompts are read.
+        """
+        self._rounds.append((others, seconds))
+
+    @property
+    def _round_factor(self) -> float:
+        while self._rounds:
+            others, seconds = self._rounds.popleft()
+            expected = self._decode_seconds([Share(*each) for each in others])
+            factor = _learned(self._known_round_factor, seconds, expected, _ROUND_LEARNING)
+            self._known_round_factor = factor
+        return self._known_round_factor
 
     @property
     def _read_factor(self) -> float:

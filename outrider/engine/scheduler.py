@@ -22,6 +22,7 @@ from outrider.engine.batching import (
     fits_whole,
     gains_that_pay,
     nodes_within,
+    reads,
     split_seconds,
     wait_until,
     widths,
@@ -165,7 +166,7 @@ class Scheduler:
         generate. Nobody waits for it longer than is hardly noticed beside the reading itself.
         """
         active = self._active.values()
-        if not all(Pending(len(t.tokens), t.row_count).reads for t in active):
+        if not all(reads(len(t.tokens), t.row_count) for t in active):
             return 0.0
         prompts = Share(min(self._limits.rows, sum(len(t.tokens) for t in active)))
         pause = min(_LONGEST_GATHERING, _GATHERING * self._reading.seconds((), prompts))
@@ -221,9 +222,10 @@ class Scheduler:
         Nothing else is to be decided then, and every plain token waits for it.
         """
         count = len(ticket.tokens)
-        if ticket.parents or not fits_whole(
+        fits = count == 1 or fits_whole(
             Pending(count, ticket.row_count), self._limits, self._padded
-        ):
+        )
+        if ticket.parents or not fits:
             return None
         [pad] = widths([self._padded(count)], self._limits, self.cost)
         return _chunk(ticket, count, min(pad, MAX_PADDED), iter(()))
@@ -267,13 +269,14 @@ class Scheduler:
     def note_decode(self, seconds: float, chunks: Sequence[Chunk] = ()) -> None:
         """Something was decoded."""
         self._decoding += seconds
+        if not any(reads(len(c.token_ids), c.row_count) for c in chunks):
+            self._since_round = 0
+            self._reading.note_round([(len(c.token_ids), c.position) for c in chunks], seconds)
+            return
         reading, others = _parted(
             (Pending(len(c.token_ids), c.row_count), c.position) for c in chunks
         )
-        if not reading:
-            self._since_round = 0
-            self._reading.note_round(others, seconds)
-        elif self._is_bounded:
+        if self._is_bounded:
             lengths = [each.length for each in reading]
             prompts = Share(sum(each.row_count for each in reading), max(lengths))
             self._reading.note(others, prompts, seconds)

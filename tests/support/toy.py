@@ -432,6 +432,10 @@ class ToySampler:
         _require(not np.isnan(row).any(), "the row was overwritten by a later decode")
         return sampling.distribution_of(row, self.parameters)
 
+    def draw(self, row: Row, seed: int, stream: int, position: int) -> int:
+        """Return the winner of the race in that distribution."""
+        return self.distribution(row).race(seed, stream, position)[0]
+
     def accept(self, token_id: int, is_prompt: bool = False) -> None:
         """Continue behind a token, which changes nothing."""
 
