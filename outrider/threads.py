@@ -9,9 +9,14 @@ _V2 = Path("/sys/fs/cgroup/cpu.max")
 _V1 = Path("/sys/fs/cgroup/cpu")
 
 
+def available_cores() -> set[int]:
+    """Return the cores that this process may use, whatever a thread of it is kept on."""
+    return os.sched_getaffinity(os.getpid())
+
+
 def available_threads() -> int:
     """Return at least 1; llama.cpp by itself would count cores that the quota forbids."""
-    affinity = len(os.sched_getaffinity(0))
+    affinity = len(available_cores())
     quota = _read_quota()
     return max(1, affinity if quota is None else min(affinity, int(quota)))
 

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from outrider.threads import available_cores
+
 _POLL, _SLOW_POLL, _SLOW_AFTER = 0.0005, 0.002, 0.005
 """Seconds between two looks, and after that many of waiting: each takes a core from who decodes."""
 _FIRST_WAIT, _LEAST_WAIT, _LONGEST_WAIT = 0.125, 0.0125, 0.5
@@ -122,7 +124,7 @@ class SharedCores:
 
 def shared_core_lock(thread_count: int, folder: Path | None = None) -> CoreLock:
     """Return the turns for an engine of so many threads; nobody's where they cannot be shared."""
-    cores = sorted(os.sched_getaffinity(0))
+    cores = sorted(available_cores())
     name = hashlib.sha256(repr(cores).encode()).hexdigest()[:16]
     try:
         folder = folder or Path(tempfile.gettempdir(), f"outrider-{os.getuid()}")

@@ -35,12 +35,14 @@ from outrider.engine.llama_loading import (
     cache_type,
     cells_of,
     check_added_tokens,
+    gpu_layers_of,
     layouts_of,
     load_model,
     sequences_of,
 )
 from outrider.engine.llama_memory import LlamaMemory, find_rollback
 from outrider.engine.llama_sampling import ChainSampler, Samplers
+from outrider.engine.llama_threads import cores_of_their_own, pinned_threads
 from outrider.engine.llama_vocabulary import Vocabulary
 from outrider.engine.model import (
     MAX_MULTIPLE,
@@ -56,6 +58,7 @@ from outrider.engine.model import (
 from outrider.engine.rollback import RollbackMemory
 from outrider.errors import DecodeFailed, InvalidConfig, InvalidRequest
 from outrider.sampling import SamplingParameters
+from outrider.threads import available_cores
 from outrider.trees import MAX_LEAVES
 
 
@@ -96,6 +99,7 @@ class LlamaModel:
                 self._rollback = Rollback.RESTART  # until it is found out what it can
                 self._batch = Batch(config.batch_rows)  # filled for each decode, never kept
                 self.pad_multiple = config.pad_multiple
+                self._threads = pinned_threads(_cores_of(config))
                 self.open(self._layouts[0])
                 self._rollback = find_rollback(self, self._expected_rollback())
                 self.open_memory(self._rollback)
@@ -181,6 +185,8 @@ class LlamaModel:
         context = ll.llama_init_from_model(self._model, params)
         if not context:
             raise InvalidConfig("ctx", f"no context of {params.n_ctx} cells: {last_error()}")
+        if self._threads is not None:
+            self._threads.attach(context)
         return context
 
     # --- description ---
@@ -503,7 +509,17 @@ class LlamaModel:
         self._vocabulary.close()
         if self._ctx is not None:
             ll.llama_free(self._ctx)
+        if self._threads is not None:
+            self._threads.close()
         ll.llama_model_free(self._model)
+
+
+def _cores_of(config: LlamaConfig) -> list[int]:
+    """Return the cores that the model's threads are kept on, one each; none: where it likes."""
+    if not config.pins_threads or config.numa or gpu_layers_of(config) != 0:
+        return []
+    counts = config.thread_count, config.batch_thread_count or config.thread_count
+    return cores_of_their_own(counts, available_cores())
 
 
 class _Embedder:

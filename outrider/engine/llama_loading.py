@@ -68,6 +68,7 @@ class LlamaConfig:
     flash_attention: bool | None = None  # None: either
     full_window: bool = True  # sliding windows keep every cell; else only what they look at
     snapshots: int = 4  # of a recurrent state that each sequence keeps, where llama.cpp can
+    pins_threads: bool = False  # to a core each, where they are as many; for a thread of its own
     embeddings: bool = False  # whether `embed` works; costs a context when it is first used
     progress: Callable[[float], None] | None = None
     """Called with the share that is loaded: 0.0 once the file was found sound, up to 1.0."""

@@ -111,6 +111,7 @@ def load_llama(config: ModelConfig) -> Callable[[], Model]:
                 flash_attention={"on": True, "off": False}.get(config.flash_attention),
                 full_window=config.swa_full or config.numerics == "exact",
                 snapshots=config.snapshots,
+                pins_threads=True,
                 embeddings=config.embeddings,
                 progress=LoadingLog(config),
             )
