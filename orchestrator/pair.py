@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestrator.core.estimates import (
-    FIRST_CREDIT,
-    MOST_CREDIT,
     Acceptance,
     Mean,
     OwnDraftEstimates,
     PairEstimates,
     RunnerUpEstimates,
+    credit_for,
 )
 from orchestrator.core.leasing import Offer, choose
 from orchestrator.lessons import Lesson
@@ -417,8 +415,7 @@ def _of_target(target: Peer, generation_count: int) -> PairEstimates:
             own = target.model.own_draft
             seconds = own.token_milliseconds / 1e3, own.read_milliseconds / 1e3
             estimates.own_draft = OwnDraftEstimates.of_load(*seconds)
-        trips = 2.0 * target.round_trip / estimates.decode_seconds(1)
-        estimates.credit = min(MOST_CREDIT, FIRST_CREDIT + math.ceil(trips))
+        estimates.credit = credit_for(estimates.decode_seconds(1), target.round_trip)
     return estimates
 
 

@@ -37,6 +37,14 @@ FIRST_CREDIT, MOST_CREDIT = 64, 512
 It is renewed when half of it is used, and a message costs 2 ms of the processor.
 """
 
+_CREDIT_SECONDS = 2.0  # that the tokens last, within these bounds
+
+
+def credit_for(token_seconds: float, round_trip: float) -> int:
+    """Return what a target may write by itself at first that takes so long for a token."""
+    tokens = math.ceil((_CREDIT_SECONDS + 2.0 * round_trip) / token_seconds)
+    return min(MOST_CREDIT, max(FIRST_CREDIT, tokens))
+
 
 class Mean:
     """A mean of the latest values, weighted exponentially; `prior` until there is one."""

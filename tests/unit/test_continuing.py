@@ -8,7 +8,13 @@ import pytest
 
 from orchestrator.core.actions import Commit, SendOrder, SendRound
 from orchestrator.core.controller import Control
-from orchestrator.core.estimates import FIRST_CREDIT, MOST_CREDIT, Mean, PairEstimates
+from orchestrator.core.estimates import (
+    FIRST_CREDIT,
+    MOST_CREDIT,
+    Mean,
+    PairEstimates,
+    credit_for,
+)
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
@@ -352,3 +358,18 @@ def test_a_look_at_a_plain_token_is_one_round_and_no_more(is_due: bool) -> None:
     wrote(begun, first, 4, 5)
     asked = [(list(each.draft), each.continue_count) for each in rounds(begun, now=0.1)]
     assert asked == ([([], 0)] if is_due else []), "else more of the draft is waited for"
+
+
+@pytest.mark.parametrize(
+    ("token_seconds", "round_trip", "tokens"),
+    [
+        (0.020, 0.0, 100),  # two seconds, so that a message a second renews it
+        (0.020, 0.5, 150),  # and what is written until news of it was answered, twice
+        (0.500, 0.0, FIRST_CREDIT),
+        (0.001, 0.0, MOST_CREDIT),
+    ],
+)
+def test_the_first_credit_lasts_for_two_seconds_within_its_bounds(
+    token_seconds: float, round_trip: float, tokens: int
+) -> None:
+    assert credit_for(token_seconds, round_trip) == tokens
