@@ -37,6 +37,8 @@ _IN_FLIGHT = 2.0  # seconds without a decode, from an answer: until then its ses
 _FIRST_EXCHANGE = 0.1  # seconds that an exchange of sequences is taken to cost before there was one
 _GATHERING, _LONGEST_GATHERING = 0.015, 0.02
 """Of the time of reading, and in seconds: how long the first prompts wait for others."""
+_NEXT_PROMPT, _GATHERING_MORE = 0.01, 0.04
+"""Once several came: seconds until the next one, and of the time of reading, how long at most."""
 _ROUND_EVERY = 8  # decodes beside a prompt, one is without: by what that takes more is promised
 _CLEARLY_MORE = 1.1  # split batches, times one batch: less may be noise
 
@@ -168,9 +170,15 @@ class Scheduler:
         active = self._active.values()
         if not all(reads(len(t.tokens), t.row_count) for t in active):
             return 0.0
-        prompts = Share(min(self._limits.rows, sum(len(t.tokens) for t in active)))
-        pause = min(_LONGEST_GATHERING, _GATHERING * self._reading.seconds((), prompts))
-        return min(t.submit_time for t in active) + pause
+        count = sum(len(t.tokens) for t in active)
+        reading = self._reading.seconds((), Share(min(self._limits.rows, count)))
+        times = [t.submit_time for t in active]
+        ends = min(times) + min(_LONGEST_GATHERING, _GATHERING * reading)
+        if (
+            len(times) > 1 and count < self._limits.rows
+        ):  # one after the other, as whoever sends them needs some time for each
+            ends = max(ends, min(max(times) + _NEXT_PROMPT, min(times) + _GATHERING_MORE * reading))
+        return ends
 
     def first_submit_time(self) -> float | None:
         """Return when the oldest of the waiting jobs' lanes was first submitted to."""

@@ -80,6 +80,25 @@ def test_prompts_that_begin_together_are_gathered_for_a_small_part_of_their_read
     assert some.decode_time(1.002) <= 1.002, "who generates is not kept for prompts"
 
 
+def test_prompts_that_come_one_after_the_other_are_gathered_until_none_follows() -> None:
+    some = scheduler()
+    for i in range(5):  # as from whoever needs 4 ms for each
+        now = 1.0 + 0.004 * i
+        run(some, bytes([i]), i, now, range(90))
+        assert i == 0 or some.decode_time(now) >= now + 0.004
+    assert some.decode_time(now) <= now + 0.01
+    run(some, b"last", 5, now, range(90))
+    assert some.decode_time(now) <= 1.02, "more would not fit into the decode"
+
+
+def test_prompts_are_not_gathered_for_long_however_many_come() -> None:
+    some = scheduler()
+    for i in range(100):
+        run(some, bytes([i]), i, 1.0 + 0.004 * i, range(5, 15))
+        reading = COST.in_proportion(min(512, 10 * (i + 1)))
+        assert some.decode_time(1.0) <= 1.0 + max(0.02, 0.06 * reading)
+
+
 def test_a_long_prompt_that_is_being_read_waits_for_nobody() -> None:
     some = scheduler()
     run(some, A, 0, 1.0, range(5000))
