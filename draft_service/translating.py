@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.job import Step
 from outrider.engine.model import Row
 from outrider.engine.string_guesser import MOST_OPEN, StringGuesser
 from outrider.translation import Reader
+
+
+class TextReader(Protocol):
+    """Reads a session's text in the draft's tokens."""
+
+    def read(self, line: Sequence[int], base: int) -> list[int]:
+        """Return a line that started over at `base`; valid until the next call."""
 
 
 class Cache(Protocol):
@@ -34,9 +41,9 @@ Asking = Generator[Step, list[Row], list[Guess]]
 
 
 class Translator(Protocol):
-    """Between a line of the target's ids and a model that reads its own."""
+    """Between a line of the target's and a model that reads it in other tokens."""
 
-    def take(self, reader: Reader) -> None:
+    def take(self, reader: Any) -> None:
         """Use a reader that has read the text already; from any thread."""
 
     def own_text(self, line: Sequence[int], base: int) -> list[int]:
@@ -47,13 +54,16 @@ class Translator(Protocol):
 
 
 class TokenTranslator:
-    """At token level: each token of the draft's is one of the target's."""
+    """At token level: each token of the draft's is one of the target's.
 
-    def __init__(self, guess: Guesser, reader: Reader) -> None:
+    So it is where both have the same ids, and the draft a prompt of its own.
+    """
+
+    def __init__(self, guess: Guesser, reader: TextReader) -> None:
         self._guess = guess
         self._reader = reader
 
-    def take(self, reader: Reader) -> None:
+    def take(self, reader: TextReader) -> None:
         """Use another reader."""
         self._reader = reader
 

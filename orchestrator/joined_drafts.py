@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from orchestrator.chat.sandbox import MAX_SOURCE
 from orchestrator.pair import Experience, Pair, PairedDraft
 from orchestrator.peers import DRAFT_BYTES, Hosted, check_description
 from orchestrator.refused_drafts import Refusal, RefusedDrafts
@@ -153,7 +154,8 @@ class Announcement:
     """What a draft says of itself before it joins."""
 
     process_id: bytes  # the same whenever this process joins
-    hosted: Hosted
+    hosted: Hosted  # without its chat template
+    chat_template: str
     round_trip: float
 
 
@@ -168,6 +170,7 @@ class JoinedDraft:
         self.state = PeerState.READY
         self.detail = ""
         self.hosted = announced.hosted
+        self.chat_template = announced.chat_template
         self.round_trip = announced.round_trip  # of the newest description
         self._tickets = tickets
         self._asked = 0.0  # when the description was asked for that did not come yet; 0: none is
@@ -264,7 +267,7 @@ class JoinedDraft:
                 continue
             if kind != "model" or not self._asked:
                 raise InvalidRequest("answer", "nobody asked for it")
-            before, model = self.hosted.model, _read_description(request)
+            before, (model, _) = self.hosted.model, _read_description(request)
             if (model.identity, model.vocabulary) != (before.identity, before.vocabulary):
                 raise InvalidRequest("model", "is another one than the one that joined")
             self.round_trip = time.perf_counter() - self._asked
@@ -450,13 +453,13 @@ async def _read_announcement(
     answer = await _read_answer(requests, "model")
     round_trip = time.perf_counter() - begin
     process_id = wire.read_session_id(answer.process_id)
-    model = _read_description(answer)
+    model, template = _read_description(answer)
     attempt.model_name = model.model_name
     vocabulary = target.vocabulary
     if _needs_names(target.model, model):
         await write(messages.JoinResponse(list_vocabulary=common.ListVocabularyRequest()))
         vocabulary = await _read_vocabulary(requests, model.vocabulary.token_count)
-    return Announcement(process_id, Hosted(model, vocabulary), round_trip)
+    return Announcement(process_id, Hosted(model, vocabulary), template, round_trip)
 
 
 def _needs_names(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:
@@ -469,14 +472,15 @@ def _needs_names(target: common.GetModelResponse, draft: common.GetModelResponse
         return False  # it differs already: the draft compares them, which translates
 
 
-def _read_description(answer: messages.JoinRequest) -> common.GetModelResponse:
-    """Return the model, without what no draft is needed for."""
+def _read_description(answer: messages.JoinRequest) -> tuple[common.GetModelResponse, str]:
+    """Return the model, and its chat template by itself: empty if it is too long to be used."""
     model = answer.model
     check_description(JoinedDraft.role, model)
+    template = model.chat_template if len(model.chat_template) <= MAX_SOURCE else ""
     model.ClearField("chat_template")
     if model.ByteSize() > _DESCRIPTION_BYTES:
         raise InvalidRequest("model", f"{model.ByteSize()} bytes, at most {_DESCRIPTION_BYTES}")
-    return model
+    return model, template
 
 
 async def _read_vocabulary(requests: Requests, count: int) -> Vocabulary:

@@ -102,6 +102,11 @@ class Peer:
         return self.hosted.model if self.hosted else None
 
     @property
+    def chat_template(self) -> str:
+        """The model's own chat template; empty where it has none, or is not known."""
+        return self.hosted.model.chat_template if self.hosted else ""
+
+    @property
     def ready(self) -> bool:
         """Whether generations may use it."""
         return self.state is PeerState.READY
