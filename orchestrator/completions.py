@@ -293,6 +293,8 @@ async def _deltas(
         async for event in events:
             if isinstance(event, End):
                 break
+            if text.stopped_by:
+                continue  # it came with what the text ends in, and is no part of it
             delta = reporting.delta_of(event, plan, text)
             length += len(delta.token_ids)
             if text.stopped_by and generation.finished is not FinishReason.STOP_SEQUENCE:
