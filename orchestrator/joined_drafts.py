@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.chat.sandbox import MAX_SOURCE
 from orchestrator.pair import Experience, Pair, PairedDraft
-from orchestrator.peers import DRAFT_BYTES, Hosted, check_description
+from orchestrator.peers import DRAFT_BYTES, Hosted, check_description, is_refusal
 from orchestrator.refused_drafts import Refusal, RefusedDrafts
 from orchestrator.streams import StreamLost
 from outrider import handshake, logs, wire
@@ -224,7 +224,10 @@ class JoinedDraft:
             self._outbox.put_nowait(messages.JoinResponse(rollback=request))
 
     async def teach(self, key: bytes, target: Hosted) -> draft_messages.LearnVocabularyResponse:
-        """Send it a target's vocabulary. Raises DeadlinePassed, PeerUnavailable."""
+        """Send it a target's vocabulary.
+
+        Raises InvalidRequest where it refuses that, DeadlinePassed, else PeerUnavailable.
+        """
         if not self.ready:
             raise PeerUnavailable(self.detail)
         learned: asyncio.Future[draft_messages.LearnVocabularyResponse]
@@ -261,9 +264,9 @@ class JoinedDraft:
     async def _receive(self, requests: Requests) -> None:
         async for request in requests:
             kind = request.WhichOneof("answer")
-            if kind == "learned" and self._learned is not None:
+            if kind in ("learned", "not_learned") and self._learned is not None:
                 if not self._learned.done():  # else it comes too late
-                    self._learned.set_result(request.learned)
+                    _resolve(self._learned, request)
                 continue
             if kind != "model" or not self._asked:
                 raise InvalidRequest("answer", "nobody asked for it")
@@ -296,6 +299,20 @@ class JoinedDraft:
         if self._learned is not None and not self._learned.done():
             self._learned.set_exception(PeerUnavailable(self.detail))
             self._learned.exception()  # the one that waited may have been cancelled
+
+
+def _resolve(
+    learned: asyncio.Future[draft_messages.LearnVocabularyResponse], answer: messages.JoinRequest
+) -> None:
+    """Hand what a draft answers to a lesson to who waits for it."""
+    if answer.WhichOneof("answer") == "learned":
+        learned.set_result(answer.learned)
+        return
+    failure = answer.not_learned
+    why = failure.message[:_MOST_REASON]
+    error = InvalidRequest("vocabulary", why) if is_refusal(failure.code) else PeerUnavailable(why)
+    learned.set_exception(error)
+    learned.exception()  # the one that waited may have been cancelled
 
 
 _GET_MODEL = messages.JoinResponse(get_model=common.GetModelRequest())

@@ -391,5 +391,11 @@ def _left(deadline: float) -> float:
 _REFUSALS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
 """What a call that is made again ends with again."""
 
+
+def is_refusal(code: int) -> bool:
+    """Return whether a call that ends with this status ends so again, by its number."""
+    return code in [each.value[0] for each in _REFUSALS]
+
+
 _PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 """What a call ends with when its service restarts."""
