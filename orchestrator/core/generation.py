@@ -225,7 +225,7 @@ class Generation:
             self._target.note_length(asked, len(self.committed))
             self._target.held = len(self.committed)
             return
-        news = news_of(asked, asked.walked(answer), self.committed)
+        news = news_of(asked, asked.walked(answer, self.committed), self.committed)
         if news is None:
             # It forgot what it wrote, and now writes something else, if only by a last bit.
             self.counts.target_faults += 1
