@@ -283,13 +283,21 @@ class Driver:
         lose: Callable[[Link, StreamLost], None],
     ) -> Link:
         """Return a link whose messages, and whose end, become events."""
-        return Link(
+        link: Link
+
+        def read_on(message: Any) -> None:
+            # What still waits of a stream that was closed is nobody's, least of all the next one's.
+            if not link.is_closed:
+                read(message)
+
+        link = Link(
             opening,
             stream,
-            lambda message: self._happen(partial(read, message)),
+            lambda message: self._happen(partial(read_on, message)),
             lambda: len(self._events) >= _MOST_EVENTS,
-            lambda link, lost: self._happen(partial(lose, link, lost)),
+            lambda its, lost: self._happen(partial(lose, its, lost)),
         )
+        return link
 
     def _lose_target(self, link: Link, lost: StreamLost) -> None:
         if link is not self._target:
