@@ -380,6 +380,7 @@ class Driver:
         self._note_rows(message)
         try:
             answer = wire.read_answer(message, self._opening.vocabulary)
+            answer.rows.check(self._generation.plan.form)
             spent = _seconds_of(message.service_time)
             now = time.perf_counter()
             each = [_seconds_of(own.service_time) for own in message.own_drafts]
@@ -409,7 +410,9 @@ class Driver:
         try:
             size = self._opening.vocabulary
             sent.expect(message.rows.answered_row_count)
-            rows = sent.add(message.rows.first_row, wire.read_rows(message.rows, size))
+            piece = wire.read_rows(message.rows, size)
+            piece.check(self._generation.plan.form)
+            rows = sent.add(message.rows.first_row, piece)
         except InvalidRequest as error:
             self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
             return

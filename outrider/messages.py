@@ -8,7 +8,7 @@ from enum import Enum
 from itertools import accumulate
 
 from outrider.distribution import Distribution
-from outrider.errors import ContextExhausted, ModelChanged, PositionPastCache
+from outrider.errors import ContextExhausted, InvalidRequest, ModelChanged, PositionPastCache
 from outrider.sampling import SamplingParameters
 from outrider.trees import Tree
 
@@ -332,6 +332,16 @@ class Rows:
 
     def __len__(self) -> int:
         return max(len(self.sampled), len(self.distributions), len(self.logits))
+
+    def check(self, form: Form) -> None:
+        """Raise InvalidRequest unless there are rows, and all of them have this form."""
+        own = {
+            Form.SAMPLED: self.sampled,
+            Form.DISTRIBUTIONS: self.distributions,
+            Form.LOGITS: self.logits,
+        }[form]
+        if not own or len(own) != len(self):
+            raise InvalidRequest("rows", f"{len(own)} of {len(self)} are {form.value}")
 
     def __getitem__(self, part: slice) -> Rows:
         """Return some of the rows."""
