@@ -270,8 +270,8 @@ class Drafter:
             emit(self._take_frame())
         if self._translator is not None:
             self._local.read()
-            line_ids = line.token_ids
-            return (yield from self._translator.ask(lease, line_ids, line.base, self._rivals))
+            asked = lease, line.token_ids, line.base, self._rivals, self._certain
+            return (yield from self._translator.ask(*asked))
         assert self._guess is not None
         rows = yield Step(lease.reconcile(line.token_ids, 1), 1, certain=self._certain)
         self._local.read()
@@ -294,12 +294,13 @@ class Drafter:
         own = self._own(self._line.token_ids)
         if not own:  # none of the text is anything to the model
             return
-        missing = lease.reconcile(own, 1)[:-1]
-        if self._translator is not None:
+        missing, certain, base = lease.reconcile(own, 1)[:-1], self._certain, self._line.base
+        if self._translator is not None and base is not None:
+            certain = self._translator.certain(self._line.token_ids, base, certain)
             missing = missing[: max(0, lease.capacity - len(lease.held))]
         size = PIECE if self._local.is_behind else max(1, len(missing))
         for start in range(0, len(missing), size):
-            yield Step(missing[start : start + size], 0, certain=self._certain)
+            yield Step(missing[start : start + size], 0, certain=certain)
             self._local.read()
 
     def _follow(self, committed: Span, lease: Held) -> bool:

@@ -116,8 +116,16 @@ def share_of(completion: Any) -> float:
 
 
 async def text_is_the_targets(trio: Trio, message: Any) -> Any:
-    completion = await generate(trio.orchestrator, message)
-    assert completion.token_ids == written_alone(target(), message)
+    return await drafted_text(trio.orchestrator, message)
+
+
+async def drafted_text(orchestrator: OrchestratorProcess, message: Any) -> Any:
+    """Generate; again where the text was over before there was a draft, as on a busy machine."""
+    for _ in range(10):
+        completion = await generate(orchestrator, message)
+        assert completion.token_ids == written_alone(target(), message)
+        if completion.statistics.drafted_token_count >= 20:
+            break
     return completion
 
 
@@ -142,8 +150,8 @@ async def test_a_draft_that_knows_its_own_template_alone_is_accepted_with_it(
     make_draft: Callable[[], Any], temperature: float
 ) -> None:
     async with services(make_draft) as trio:
-        own = await generate(trio.orchestrator, asked(temperature=temperature))
-        other = await generate(trio.orchestrator, asked(TARGETS_TEMPLATE, temperature=temperature))
+        own = await text_is_the_targets(trio, asked(temperature=temperature))
+        other = await text_is_the_targets(trio, asked(TARGETS_TEMPLATE, temperature=temperature))
         assert share_of(own) > 0.6
         assert share_of(other) < 0.3
         assert own.token_ids == other.token_ids
@@ -154,10 +162,10 @@ async def test_the_orchestrators_own_option_says_it_where_the_request_does_not()
         n_max=4, policy=Policy.FIXED, run_ahead=False, draft_template=DraftTemplate.OWN
     )
     async with services(templated, speculation=default) as trio:
-        assert share_of(await generate(trio.orchestrator, asked(0))) > 0.6
-        assert share_of(await generate(trio.orchestrator, asked(TARGETS_TEMPLATE))) < 0.3
+        assert share_of(await text_is_the_targets(trio, asked(0))) > 0.6
+        assert share_of(await text_is_the_targets(trio, asked(TARGETS_TEMPLATE))) < 0.3
         plain = request(PROMPT_TEXT, token_limit=60)
-        assert share_of(await generate(trio.orchestrator, plain)) < 0.3
+        assert share_of(await text_is_the_targets(trio, plain)) < 0.3
 
 
 async def test_what_is_continued_stands_behind_the_rendered_conversation() -> None:
@@ -168,7 +176,7 @@ async def test_what_is_continued_stands_behind_the_rendered_conversation() -> No
 
     async with services(draft) as trio:
         message = asked()
-        assert share_of(await generate(trio.orchestrator, message)) < 0.3
+        assert share_of(await text_is_the_targets(trio, message)) < 0.3
         message.conversation.continuation = "well, "
         assert share_of(await text_is_the_targets(trio, message)) > 0.6
 
@@ -221,7 +229,11 @@ async def test_rollback_calls_cut_no_session_that_reads_its_own_prompt() -> None
 async def test_every_kind_of_draft_reads_its_own_prompt(changes: dict[str, Any]) -> None:
     async with services(lambda: templated(**changes)) as trio:
         for options in ({}, {"run_ahead": True, "n_parallel": 4, "p_split": 0.01}):
-            assert share_of(await text_is_the_targets(trio, asked(**options))) > 0.5
+            before = len(trio.draft.model.decodes)
+            completion = await text_is_the_targets(trio, asked(**options))
+            assert share_of(completion) > 0.5
+            decodes = trio.draft.model.decodes[before:]
+            assert sum(each.token_count for each in decodes) < 900  # no text is read again
 
 
 async def test_the_next_turn_finds_the_conversation_in_the_drafts_cache() -> None:
@@ -304,8 +316,7 @@ async def test_a_draft_that_joined_reads_its_own_template_where_it_is_trusted(
             await eventually(lambda: not orchestrator.pair.obstacle())
             await generate(orchestrator, asked(token_limit=8))
             message = asked()
-            completion = await generate(orchestrator, message)
-            assert completion.token_ids == written_alone(target(), message)
+            completion = await drafted_text(orchestrator, message)
             assert (share_of(completion) > 0.6) == is_trusted
             assert completion.statistics.drafted_token_count > 0
             assert (await orchestrator.status()).peers[1].model.chat_template == ""
