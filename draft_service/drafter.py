@@ -34,6 +34,9 @@ says how many."""
 _MOST_UNREAD = 64
 """Tokens that the model may be behind a line from elsewhere; more are read when it is sent."""
 
+_MOST_WAITING = 1 << 20
+"""Tokens of orders that did not start; more are forgotten, and asked for anew."""
+
 _RIVALS = 2
 """Runner-ups of a token that may get a line."""
 
@@ -112,6 +115,29 @@ class Line:
         return self.token_ids[: len(text)] == text
 
 
+class UnreadText:
+    """The text of orders that the engine's thread has not taken yet, oldest first.
+
+    An order may be replaced before it starts, and the next one builds on it. `_count` is what the
+    spans hold, each counted as one token more than it has; it is no more than _MOST_WAITING unless
+    one span alone is.
+    """
+
+    def __init__(self) -> None:
+        self.spans: deque[Span] = deque()
+        self._count = 0
+
+    def add(self, span: Span) -> None:
+        """Take in the text of an order. What comes before too much is dropped, and then missing."""
+        if span.position == 0:  # it says all of it again
+            self.spans.clear()
+            self._count = 0
+        self.spans.append(span)
+        self._count += 1 + len(span.token_ids)
+        while self._count > _MOST_WAITING and len(self.spans) > 1:
+            self._count -= 1 + len(self.spans.popleft().token_ids)
+
+
 class Drafter:
     """Carries out orders on one session's line.
 
@@ -136,11 +162,12 @@ class Drafter:
         # A block of the rejection rule has a fixed length, whatever is in it.
         self._ends = () if opening.rule is Rule.REJECTION else frozenset(end_token_ids)
         self._frames = FrameBuilder(0, 0, clock)  # of the order that is worked on
-        # Orders' text that the engine's thread has not taken yet.
-        self._unread: deque[Span] = deque()
+        self._unread = UnreadText()  # another one once the engine's thread took it
         self._clock = clock
-        # Under rejection a block is whole or nothing, and candidates are reported of one line.
+        # Under rejection a block is whole or nothing, and candidates are reported of one line. With
+        # a prompt of its own a draft's line was seen to stay behind its runner-ups.
         self._may_fork = opening.rule is not Rule.REJECTION and not opening.candidate_count
+        self._may_fork = self._may_fork and not opening.own_prompt
         self._runner_ups = RunnerUps()
         self._certain = 0  # tokens of the newest order's text, which stay
         self._until = 0  # how far the lines may go, by the newest order
@@ -159,7 +186,7 @@ class Drafter:
 
         The order may be replaced before it starts, and the next one builds on it.
         """
-        self._unread.append(committed)
+        self._unread.add(committed)
 
     def draft(
         self, lease: Held, order: Order, emit: Callable[[Frame], None]
@@ -245,8 +272,8 @@ class Drafter:
             emit(self._take_frame())
         if self._translator is not None:
             self._local.read()
-            line_ids = line.token_ids
-            return (yield from self._translator.ask(lease, line_ids, line.base, self._rivals))
+            asked = lease, line.token_ids, line.base, self._rivals, self._certain
+            return (yield from self._translator.ask(*asked))
         assert self._guess is not None
         rows = yield Step(lease.reconcile(line.token_ids, 1), 1, certain=self._certain)
         self._local.read()
@@ -269,17 +296,19 @@ class Drafter:
         own = self._own(self._line.token_ids)
         if not own:  # none of the text is anything to the model
             return
-        missing = lease.reconcile(own, 1)[:-1]
-        if self._translator is not None:
+        missing, certain, base = lease.reconcile(own, 1)[:-1], self._certain, self._line.base
+        if self._translator is not None and base is not None:
+            certain = self._translator.certain(self._line.token_ids, base, certain)
             missing = missing[: max(0, lease.capacity - len(lease.held))]
         size = PIECE if self._local.is_behind else max(1, len(missing))
         for start in range(0, len(missing), size):
-            yield Step(missing[start : start + size], 0, certain=self._certain)
+            yield Step(missing[start : start + size], 0, certain=certain)
             self._local.read()
 
     def _follow(self, committed: Span, lease: Held) -> bool:
         """Follow the orders since the last one that started; say if the line restarted."""
-        unread = [self._unread.popleft() for _ in range(len(self._unread))]
+        taken, self._unread = self._unread, UnreadText()
+        unread = list(taken.spans)
         held: Sequence[int] = lease.held
         most = self._most(lease)
         unread = [span for span in unread if span.end <= most and self._is_short(span)]

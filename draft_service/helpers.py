@@ -22,9 +22,13 @@ class Helpers:
     They take sequences that are free, and evict nobody.
     """
 
-    def __init__(self, host: EngineHost, opening: SessionParameters, help_: Help) -> None:
+    def __init__(
+        self, host: EngineHost, opening: SessionParameters, help_: Help, room: int | None = None
+    ) -> None:
+        """Each holds `room` tokens at most; None: what the text itself may have, and its draft."""
         self._host = host
         self._opening = opening
+        self._room = room or opening.prompt_count + opening.token_limit + MAX_DRAFT
         self._help = help_
         self._tickets: dict[int, Ticket] = {}  # of those at work, by number
         self._used = 0  # the highest number so far
@@ -56,7 +60,7 @@ class Helpers:
             self.session_id(number),
             lambda lease: self._help(number, lease),
             salt=opening.salt,
-            room=opening.prompt_count + opening.token_limit + MAX_DRAFT,
+            room=self._room,
             is_modest=True,
         )
 

@@ -146,27 +146,39 @@ class _Membership:
             await call.write(message)
 
     def _learn(self, call: Any, message: draft.LearnVocabularyRequest) -> None:
-        """Take in a piece of a vocabulary; one that is wrong is left alone, and never answered."""
+        """Take in a piece of a vocabulary; at one that is wrong the lesson is over."""
+        if message.WhichOneof("message") == "introduction":
+            self._lesson, self._is_answered = None, False
+        if self._is_answered:
+            return
         try:
-            if self._lesson is None or message.WhichOneof("message") == "introduction":
-                self._lesson, self._is_answered = self._servicer.lesson(), False
+            self._lesson = self._lesson or self._servicer.lesson()
             self._lesson.add(message)
-            if self._lesson.is_complete and not self._is_answered:
+        except OutriderError as error:
+            self._is_answered = True
+            self._start(self._refuse(call, error))
+        else:
+            if self._lesson.is_complete:
                 self._is_answered = True
                 self._start(self._finish(call, self._lesson))
-        except OutriderError as error:
-            self._lesson = None
-            logs.warning("outrider.draft", "vocabulary not learned", detail=str(error))
 
     async def _finish(self, call: Any, lesson: Lesson) -> None:
         """Learn a vocabulary while other messages are answered, and say so."""
         try:
             learned = await lesson.finish()
-            await self._write(call, messages.JoinRequest(learned=learned))
-        except OutriderError as error:
-            logs.warning("outrider.draft", "vocabulary not learned", detail=str(error))
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the orchestrator ended the call
+        except Exception as error:  # whoever taught it waits for an answer
+            await self._refuse(call, error)
+        else:
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await self._write(call, messages.JoinRequest(learned=learned))
+
+    async def _refuse(self, call: Any, error: Exception) -> None:
+        """Say why a vocabulary is not learned, unless the orchestrator ended the call."""
+        logs.warning("outrider.draft", "vocabulary not learned", detail=str(error))
+        status = to_status(error)
+        failure = messages.LessonFailure(code=status.code, message=status.message)
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await self._write(call, messages.JoinRequest(not_learned=failure))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         if len(self._tasks) >= _MOST_TASKS:

@@ -15,6 +15,7 @@ import grpc
 from draft_service.drafter import Drafter
 from draft_service.helpers import Helpers
 from draft_service.local_sources import INSTEAD, LocalSources, calibrations
+from draft_service.own_prompts import OwnPromptReader, own_prompt_ids
 from draft_service.translating import (
     MOST_FOR_EACH,
     NoTranslator,
@@ -54,6 +55,7 @@ from outrider.model_service.servicer import (
     run_stream,
     write_spent,
 )
+from outrider.texts import longest_token, most_bytes
 from outrider.translation import Level
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
@@ -65,6 +67,12 @@ _MOST_UNREAD = 256
 """Frames of one stream that may wait to be read; no more orders are read until they went."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
+MakeReader = Callable[[], Any]
+"""Makes a reader of a session's texts, as its translator takes it."""
+
+ReadText = Callable[[Span], Sequence[int]]
+"""Returns what the engine is to hold of a text that is sent as a whole."""
+
 Write = Callable[[messages.DraftResponse], Awaitable[None]]
 
 
@@ -85,14 +93,17 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         self._support = support
         self._tail = tail
         self._ends: tuple[int, ...] = ()
-        # The newest sessions of other vocabularies; the cache holds fewer, open or not.
+        self._most_prompt_bytes = 0  # of a prompt of a session's own; set with the model
+        # The newest sessions that read other tokens; the cache holds fewer, open or not.
         self._translated: OrderedDict[bytes, None] = OrderedDict()
 
     def set_loaded(self, loaded: Loaded) -> None:
         super().set_loaded(loaded)
         self._model = loaded.model
         self._translations = Translations(self.host, loaded.model)
-        self._ends = loaded.model.describe().vocabulary.end_token_ids
+        described, longest = loaded.model.describe(), longest_token(self._texts, self._names)
+        self._ends = described.vocabulary.end_token_ids
+        self._most_prompt_bytes = most_bytes(described.context, longest)
 
     def description(self) -> common.GetModelResponse:
         response = super().description()
@@ -155,7 +166,11 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         requests: AsyncIterator[messages.DraftRequest],
         write: Write,
     ) -> None:
-        guess, translator = await asyncio.to_thread(self._guessers, opening, learned)
+        assert self._model is not None
+        most = self._most_prompt_bytes
+        own = await asyncio.to_thread(own_prompt_ids, self._model, opening.own_prompt, most)
+        reader = self._reader_maker(opening, learned, own)
+        guess, translator = await asyncio.to_thread(self._guessers, opening, learned, reader)
         # Under rejection the model drafts alone. Where sources went on behind a token that it drew,
         # that would be sent sooner than another, so that it would decide if it comes in time.
         known = {} if opening.rule is Rule.REJECTION else self._calibrations
@@ -165,51 +180,74 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
             ends = (*opening.end_token_ids, *learned.translation.end_token_ids)
         drafter = Drafter(opening, guess, ends, time.perf_counter, local, translator)
         owner = self.take(opening.session_id, opening.attempt)
-        self._note_translated(opening.session_id, learned is not None)
+        self._note_translated(opening.session_id, translator is not None)
+        read = None
+        if translator is not None and reader is not None:
+            read = _text_reader(self._model.describe().context, translator, reader)
+        # How many tokens a text in another vocabulary will be is not known.
+        rest = opening.token_limit + MAX_DRAFT
+        room = (len(own) or opening.prompt_count) + rest if learned is None else None
         size = self.vocabulary_size
-        read = self._text_reader(opening, learned, translator)
-        stream = _DraftStream(self.host, opening, owner, drafter, size, learned, read)
+        stream = _DraftStream(self.host, opening, owner, drafter, size, learned, read, room)
         try:
             await run_stream(owner, stream.read(requests), stream.answer(write))
         finally:
             stream.end()
             self.release(opening.session_id, owner)
 
+    def _reader_maker(
+        self, opening: SessionParameters, learned: Learned | None, own_prompt: Sequence[int]
+    ) -> MakeReader | None:
+        """Return what makes a reader of a session's texts; None where the draft reads them as is.
+
+        With an `own_prompt` it reads that in place of the texts' prompt.
+        """
+        assert self._model is not None
+        capacity, count = self._model.describe().context, opening.prompt_count
+        if learned is not None:
+            return lambda: learned.translation.reader(count, capacity, own_prompt)
+        return (lambda: OwnPromptReader(own_prompt, count)) if own_prompt else None
+
     def _guessers(
-        self, opening: SessionParameters, learned: Learned | None
+        self,
+        opening: SessionParameters,
+        learned: Learned | None,
+        reader: MakeReader | None,
     ) -> tuple[Guesser | None, Translator | None]:
-        """Return what picks a session's tokens, and where the ids differ what translates them."""
+        """Return what picks a session's tokens, and where it reads others what translates them."""
         model, support, tail = self._model, self._support, self._tail
         assert model is not None
-        if learned is None:
+        if reader is None:
             return guesser(model, opening, support, tail), None
+        if learned is None:
+            guess = guesser(model, opening, support, tail)
+            return guess, TokenTranslator(guess, reader())
         translation = learned.translation
         if learned.level is Level.STRINGS and opening.rule is not Rule.REJECTION:
             # It is asked through the translator alone.
-            return None, StringTranslator(StringGuesser(model, opening, translation))
+            translator = StringTranslator(StringGuesser(model, opening, translation))
+            translator.take(reader())
+            return None, translator
         if not translation.shared_count:
             return None, NoTranslator()
         guess = guesser(model, opening, support, tail, translation)
-        return guess, TokenTranslator(guess, translation.reader(opening.prompt_count))
+        return guess, TokenTranslator(guess, reader())
 
-    def _text_reader(
-        self, opening: SessionParameters, learned: Learned | None, translator: Translator | None
-    ) -> Callable[[Span], Sequence[int]]:
-        """Return what reads a text that is sent as a whole in the draft's ids."""
-        assert self._model is not None
-        capacity = self._model.describe().context
 
-        def read(span: Span) -> Sequence[int]:
-            if span.position or span.end > MOST_FOR_EACH * capacity:
-                return ()
-            if learned is None or translator is None or isinstance(translator, NoTranslator):
-                return ()
-            reader = learned.translation.reader(opening.prompt_count, capacity)
-            own = reader.read(span.token_ids, span.end)
-            translator.take(reader)
-            return own
+def _text_reader(capacity: int, translator: Translator, make_reader: MakeReader) -> ReadText:
+    """Return what reads a text that is sent as a whole in the draft's tokens."""
 
-        return read
+    def read(span: Span) -> Sequence[int]:
+        if span.position or span.end > MOST_FOR_EACH * capacity:
+            return ()
+        if isinstance(translator, NoTranslator):
+            return ()
+        reader = make_reader()
+        own = reader.read(span.token_ids, span.end)
+        translator.take(reader)
+        return list(own)
+
+    return read
 
 
 class _DraftStream:
@@ -223,10 +261,12 @@ class _DraftStream:
         drafter: Drafter,
         vocabulary_size: int,
         learned: Learned | None,
-        read_text: Callable[[Span], Sequence[int]],
+        read_text: ReadText | None,
+        room: int | None,
     ) -> None:
         self._learned = learned  # how it translates; None where the ids are the draft's own
-        self._read_text = read_text
+        self._read_text = read_text  # None where the engine holds a text as it is sent
+        self._room = room  # tokens that the engine will hold at most; None: not known
         self._host = host
         self._opening = opening
         self._owner = owner
@@ -239,7 +279,7 @@ class _DraftStream:
         self._has_room = asyncio.Event()  # whether few enough answers wait to be written
         self._has_room.set()
         self._loop = asyncio.get_running_loop()
-        self._helpers = Helpers(host, opening, self._help)
+        self._helpers = Helpers(host, opening, self._help, room)
         drafter.on_spare = self._helpers.wake
 
     async def read(self, requests: AsyncIterator[messages.DraftRequest]) -> None:
@@ -259,18 +299,16 @@ class _DraftStream:
         order = _with_known_ids(order, self._size)
         self._drafter.note_text(order.committed)
         wanted = order.committed.token_ids if order.committed.position == 0 else ()
-        room: int | None = self._opening.prompt_count + self._opening.token_limit + MAX_DRAFT
-        if self._learned is not None:
+        if self._read_text is not None:
             # Beside the engine, which would do nothing else for a long text's sake.
             wanted = await asyncio.to_thread(self._read_text, order.committed)
-            room = None  # how many of its own tokens the whole will be is not known
         try:
             self._ticket = self._host.submit(
                 self._opening.session_id,
                 lambda lease: self._run(lease, order),
                 wanted,
                 self._opening.salt,
-                room,
+                self._room,
             )
         except EngineBusy as error:
             self._post(_outcome(order.number, error))

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from outrider.engine.guesser import Guess, Guesser
 from outrider.engine.job import Step
 from outrider.engine.model import Row
 from outrider.engine.string_guesser import MOST_OPEN, StringGuesser
 from outrider.translation import Reader
+
+
+class TextReader(Protocol):
+    """Reads a session's text in the draft's tokens."""
+
+    def read(self, line: Sequence[int], base: int) -> list[int]:
+        """Return a line that started over at `base`; valid until the next call."""
 
 
 class Cache(Protocol):
@@ -34,26 +41,37 @@ Asking = Generator[Step, list[Row], list[Guess]]
 
 
 class Translator(Protocol):
-    """Between a line of the target's ids and a model that reads its own."""
+    """Between a line of the target's and a model that reads it in other tokens."""
 
-    def take(self, reader: Reader) -> None:
+    def take(self, reader: Any) -> None:
         """Use a reader that has read the text already; from any thread."""
 
     def own_text(self, line: Sequence[int], base: int) -> list[int]:
         """Return a line that started over at `base` in the draft's ids."""
 
-    def ask(self, lease: Cache, line: Sequence[int], base: int, rivals: int) -> Asking:
-        """Return the model's guess of the next token; none where there is none, or no room."""
+    def certain(self, line: Sequence[int], base: int, count: int) -> int:
+        """Return how many of the draft's tokens stay if the line's first `count` do, about."""
+
+    def ask(
+        self, lease: Cache, line: Sequence[int], base: int, rivals: int, certain: int
+    ) -> Asking:
+        """Return the model's guess of the next token; none where there is none, or no room.
+
+        The line's first `certain` tokens stay whatever follows.
+        """
 
 
 class TokenTranslator:
-    """At token level: each token of the draft's is one of the target's."""
+    """At token level: each token of the draft's is one of the target's.
 
-    def __init__(self, guess: Guesser, reader: Reader) -> None:
+    So it is where both have the same ids, and the draft a prompt of its own.
+    """
+
+    def __init__(self, guess: Guesser, reader: TextReader) -> None:
         self._guess = guess
         self._reader = reader
 
-    def take(self, reader: Reader) -> None:
+    def take(self, reader: TextReader) -> None:
         """Use another reader."""
         self._reader = reader
 
@@ -61,12 +79,19 @@ class TokenTranslator:
         """Return a line in the draft's ids."""
         return self._reader.read(line, base)
 
-    def ask(self, lease: Cache, line: Sequence[int], base: int, rivals: int) -> Asking:
+    def certain(self, line: Sequence[int], base: int, count: int) -> int:
+        """Return it: what is drafted behind them is one token of the draft's each."""
+        return max(0, len(self.own_text(line, base)) - max(0, len(line) - count))
+
+    def ask(
+        self, lease: Cache, line: Sequence[int], base: int, rivals: int, certain: int
+    ) -> Asking:
         """Return the model's guess."""
         own = self.own_text(line, base)
         if not 0 < len(own) <= lease.capacity:
             return []
-        rows = yield Step(lease.reconcile(own, 1), 1)
+        stays = self.certain(line, base, certain)
+        rows = yield Step(lease.reconcile(own, 1), 1, certain=stays)
         guess = self._guess(rows[0], base, line, rivals)
         return [] if guess.doubtful else [guess]
 
@@ -81,7 +106,13 @@ class NoTranslator:
         """Return nothing: the target's ids mean nothing to the model."""
         return []
 
-    def ask(self, lease: Cache, line: Sequence[int], base: int, rivals: int) -> Asking:
+    def certain(self, line: Sequence[int], base: int, count: int) -> int:
+        """Return nothing."""
+        return 0
+
+    def ask(
+        self, lease: Cache, line: Sequence[int], base: int, rivals: int, certain: int
+    ) -> Asking:
         """Return no guess."""
         yield from ()
         return []
@@ -101,7 +132,14 @@ class StringTranslator:
         """Return a line in the draft's ids, and what it wrote beyond it."""
         return self._guesser.text(line, base)
 
-    def ask(self, lease: Cache, line: Sequence[int], base: int, rivals: int) -> Asking:
+    def certain(self, line: Sequence[int], base: int, count: int) -> int:
+        """Return the draft's tokens up to the base: what they are behind it may change."""
+        self._guesser.text(line, base)
+        return self._guesser.settled_count
+
+    def ask(
+        self, lease: Cache, line: Sequence[int], base: int, rivals: int, certain: int
+    ) -> Asking:
         """Return the next settled token; its rivals are not known."""
         guesser = self._guesser
         for _ in range(MOST_OPEN):
@@ -110,6 +148,7 @@ class StringTranslator:
                 return [guess]
             if guesser.is_over or not 0 < len(own) <= lease.capacity:
                 break
-            rows = yield Step(lease.reconcile(own, 1), 1)
+            stays = guesser.settled_count
+            rows = yield Step(lease.reconcile(own, 1), 1, certain=stays)
             guesser.write(rows[0], line)
         return []

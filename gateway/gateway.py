@@ -116,21 +116,26 @@ class Gateway:
 
     async def _read_chat(self, body: requests.ChatBody) -> requests.ParsedRequest:
         """Return what a chat asks for, rendered and tokenized."""
-        rendered = await self._orchestrator.apply_template(requests.read_template(body))
+        chat = requests.read_template(body)
+        rendered = await self._orchestrator.apply_template(chat)
         call_format = self._orchestrator.call_format()
         forced = await asyncio.to_thread(requests.read_forced_calls, body, call_format)
         prompt = await self._chat_ids(rendered.prompt + forced.opening, rendered.model)
         parsed = requests.read_chat(body, prompt, call_format, forced)
         for each in parsed.requests:
             each.model.CopyFrom(rendered.model)
+            each.conversation.chat.CopyFrom(chat)
+            each.conversation.continuation = forced.opening
         return parsed
 
     async def respond(self, body: responses.ResponseBody) -> Response:
         """Answer /v1/responses."""
-        rendered = await self._orchestrator.apply_template(responses.read_template(body))
+        chat = responses.read_template(body)
+        rendered = await self._orchestrator.apply_template(chat)
         prompt = await self._chat_ids(rendered.prompt, rendered.model)
         request = responses.read_request(body, prompt)
         request.model.CopyFrom(rendered.model)
+        request.conversation.chat.CopyFrom(chat)
         head = responses.Head(
             f"resp_{secrets.token_hex(12)}",
             f"msg_{secrets.token_hex(12)}",

@@ -14,7 +14,7 @@ from outrider import wire
 from outrider.errors import InvalidRequest
 from outrider.messages import Rule
 from outrider.sampling import NUMBERS, read_stages
-from outrider.speculation import Policy, Verification
+from outrider.speculation import DraftTemplate, Policy, Verification
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -133,6 +133,7 @@ class SpeculativeFields(Body):
     drafters: ListOf[str] | None = None
     n_parallel: Int32 | None = None
     p_split: Float32 | None = None
+    draft_template: Literal["own", "target"] | None = None
 
 
 class ContentPart(Body):
@@ -430,5 +431,8 @@ def _speculative(fields: GenerationFields) -> messages.SpeculativeOptions:
         acceptance=wire.RULES.write(Rule(parsed.acceptance)) if parsed.acceptance else None,
         verification=wire.VERIFICATIONS.write(Verification(parsed.verification))
         if parsed.verification
+        else None,
+        draft_template=wire.DRAFT_TEMPLATES.write(DraftTemplate(parsed.draft_template))
+        if parsed.draft_template
         else None,
     )

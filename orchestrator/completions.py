@@ -22,6 +22,7 @@ from orchestrator.core.round_times import RoundTimes
 from orchestrator.core.text import TextAssembler
 from orchestrator.driver import Driver
 from orchestrator.lookup_caches import SharedTexts
+from orchestrator.own_prompts import DraftTemplates, OwnPrompts
 from orchestrator.pair import Pair
 from orchestrator.planner import Planner
 from orchestrator.request import GenerationRequest, read_request
@@ -77,6 +78,7 @@ class Completions:
         self.active_count = 0  # completions in flight; jobs that wait for their turn are none
         self.in_flight: list[InFlight] = []  # requests, oldest first
         self._writers = Writers()
+        self._templates = DraftTemplates()
         self.pace = Pace()  # how long they take, for those who are sent away
         self.idle = asyncio.Event()
         """Set while `active_count` is 0."""
@@ -128,6 +130,19 @@ class Completions:
                 async for response in stream:
                     in_flight.token_count += len(response.delta.token_ids)
                     yield response
+
+    def _driver(
+        self, generation: Generation, asked: GenerationRequest, deadline: float
+    ) -> Driver | BeamDriver:
+        plan = generation.plan
+        if plan.beam_count > 1:
+            return BeamDriver(generation, self._pair, deadline)
+        # Where a part of the prompt is left out, nobody knows what of the conversation that is.
+        is_whole = not (plan.is_truncated or plan.opening.dropped.token_ids)
+        own = None
+        if asked.conversation is not None and is_whole:
+            own = OwnPrompts(self._templates, asked.conversation)
+        return Driver(generation, self._pair, deadline, own)
 
     def _note_text(self, generation: Generation, asked: GenerationRequest) -> None:
         target = self._pair.target.model
@@ -191,8 +206,7 @@ class Completions:
         last = messages.TOKEN_ORIGIN_PLAIN
         while True:
             generation = Generation(plan)
-            drive = BeamDriver if plan.beam_count > 1 else Driver
-            driver = drive(generation, self._pair, clock.deadline)
+            driver = self._driver(generation, asked, clock.deadline)
             driver.timings.begin = clock.begin
             deltas = self._counted(_deltas(generation, driver, text, asked.wants_report))
             async with aclosing(deltas):
@@ -279,6 +293,8 @@ async def _deltas(
         async for event in events:
             if isinstance(event, End):
                 break
+            if text.stopped_by:
+                continue  # it came with what the text ends in, and is no part of it
             delta = reporting.delta_of(event, plan, text)
             length += len(delta.token_ids)
             if text.stopped_by and generation.finished is not FinishReason.STOP_SEQUENCE:

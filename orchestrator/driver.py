@@ -15,8 +15,9 @@ from orchestrator.core.allowance import Allowance
 from orchestrator.core.estimates import ServiceTime
 from orchestrator.core.generation import Generation
 from orchestrator.link import Backoff, Link
+from orchestrator.own_prompts import OwnPrompts
 from orchestrator.pair import DraftPeer, Pair, PairedDraft
-from orchestrator.peers import Peer
+from orchestrator.peers import Hosted, Peer
 from orchestrator.streams import SessionStream, StreamLost
 from orchestrator.timings import EngineSeconds, Timings
 from outrider import wire
@@ -40,7 +41,14 @@ _MOST_MISSING = 16
 class Driver:
     """Runs one generation over a pair. `run` is used once."""
 
-    def __init__(self, generation: Generation, pair: Pair, deadline: float) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        pair: Pair,
+        deadline: float,
+        own_prompts: OwnPrompts | None = None,
+    ) -> None:
+        """With `own_prompts` a draft reads the conversation in its own template."""
         self.timings = Timings(time.perf_counter())
         self._generation = generation
         self._opening: SessionParameters = generation.plan.opening
@@ -57,6 +65,9 @@ class Driver:
         self._target: Link | None = None  # the newest stream; None before the first
         self._draft: Link | None = None  # the same
         self._lease: PairedDraft | None = None  # the draft of that stream, until it is given back
+        self._own_prompts = own_prompts
+        # Renders the prompt of the draft that is leased; its stream is opened after that.
+        self._rendering: asyncio.Task[None] | None = None
         self._refusing: list[DraftPeer] = []  # drafts that cannot serve this generation
         self._target_backoff, self._draft_backoff = Backoff(), Backoff()
         self._target_missing = 0  # answers since the last rows that say the text is not held
@@ -228,11 +239,26 @@ class Driver:
         if lease.estimates is not control.estimates:
             control.note_draft(lease.estimates)
         assert draft.hosted is not None
-        hosted = draft.hosted
+        if self._own_prompts is None:
+            self._open_leased(lease, draft.hosted, "")
+        else:
+            rendering = self._render(self._own_prompts, lease, draft.hosted)
+            self._rendering = asyncio.create_task(rendering)
+        return True
+
+    async def _render(self, prompts: OwnPrompts, lease: PairedDraft, hosted: Hosted) -> None:
+        """Open the stream to a draft once there is what it is to read; meanwhile none drafts."""
+        prompt = await prompts.prompt_for(lease)
+        self._happen(partial(self._open_leased, lease, hosted, prompt))
+
+    def _open_leased(self, lease: PairedDraft, hosted: Hosted, own_prompt: str) -> None:
+        """Open a stream to a draft that is leased, to the model that it hosted."""
+        draft = lease.peer
         opening = replace(
             self._next_opening(self._draft),
             model=hosted.reference,
             vocabulary_key=lease.vocabulary_key,
+            own_prompt=own_prompt,
         )
         if opening.rule is Rule.REJECTION:
             # A draft that knows the coins can draft what they will accept.
@@ -241,7 +267,6 @@ class Driver:
         stream = draft.open(opening)
         self._draft = self._link(opening, stream, self._read_draft, self._lose_draft)
         self._generation.draft_opened(hosted.model.context_token_count)
-        return True
 
     def _next_opening(self, before: Link | None) -> SessionParameters:
         """Return what a new stream opens with, after the one before was lost."""
@@ -258,13 +283,21 @@ class Driver:
         lose: Callable[[Link, StreamLost], None],
     ) -> Link:
         """Return a link whose messages, and whose end, become events."""
-        return Link(
+        link: Link
+
+        def read_on(message: Any) -> None:
+            # What still waits of a stream that was closed is nobody's, least of all the next one's.
+            if not link.is_closed:
+                read(message)
+
+        link = Link(
             opening,
             stream,
-            lambda message: self._happen(partial(read, message)),
+            lambda message: self._happen(partial(read_on, message)),
             lambda: len(self._events) >= _MOST_EVENTS,
-            lambda link, lost: self._happen(partial(lose, link, lost)),
+            lambda its, lost: self._happen(partial(lose, its, lost)),
         )
+        return link
 
     def _lose_target(self, link: Link, lost: StreamLost) -> None:
         if link is not self._target:
@@ -347,6 +380,7 @@ class Driver:
         self._note_rows(message)
         try:
             answer = wire.read_answer(message, self._opening.vocabulary)
+            answer.rows.check(self._generation.plan.form)
             spent = _seconds_of(message.service_time)
             now = time.perf_counter()
             each = [_seconds_of(own.service_time) for own in message.own_drafts]
@@ -376,7 +410,9 @@ class Driver:
         try:
             size = self._opening.vocabulary
             sent.expect(message.rows.answered_row_count)
-            rows = sent.add(message.rows.first_row, wire.read_rows(message.rows, size))
+            piece = wire.read_rows(message.rows, size)
+            piece.check(self._generation.plan.form)
+            rows = sent.add(message.rows.first_row, piece)
         except InvalidRequest as error:
             self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
             return
@@ -495,6 +531,8 @@ class Driver:
     def _close(self) -> None:
         for timer in self._timers:
             timer.cancel()
+        if self._rendering is not None:
+            self._rendering.cancel()
         for link in self._links():
             link.close()
         self._give_back_draft()

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from orchestrator.chat.sandbox import MAX_SOURCE
 from orchestrator.pair import Experience, Pair, PairedDraft
-from orchestrator.peers import DRAFT_BYTES, Hosted, check_description
+from orchestrator.peers import DRAFT_BYTES, Hosted, check_description, is_refusal
 from orchestrator.refused_drafts import Refusal, RefusedDrafts
 from orchestrator.streams import StreamLost
 from outrider import handshake, logs, wire
@@ -153,7 +154,8 @@ class Announcement:
     """What a draft says of itself before it joins."""
 
     process_id: bytes  # the same whenever this process joins
-    hosted: Hosted
+    hosted: Hosted  # without its chat template
+    chat_template: str
     round_trip: float
 
 
@@ -168,6 +170,7 @@ class JoinedDraft:
         self.state = PeerState.READY
         self.detail = ""
         self.hosted = announced.hosted
+        self.chat_template = announced.chat_template
         self.round_trip = announced.round_trip  # of the newest description
         self._tickets = tickets
         self._asked = 0.0  # when the description was asked for that did not come yet; 0: none is
@@ -221,7 +224,10 @@ class JoinedDraft:
             self._outbox.put_nowait(messages.JoinResponse(rollback=request))
 
     async def teach(self, key: bytes, target: Hosted) -> draft_messages.LearnVocabularyResponse:
-        """Send it a target's vocabulary. Raises DeadlinePassed, PeerUnavailable."""
+        """Send it a target's vocabulary.
+
+        Raises InvalidRequest where it refuses that, DeadlinePassed, else PeerUnavailable.
+        """
         if not self.ready:
             raise PeerUnavailable(self.detail)
         learned: asyncio.Future[draft_messages.LearnVocabularyResponse]
@@ -258,13 +264,13 @@ class JoinedDraft:
     async def _receive(self, requests: Requests) -> None:
         async for request in requests:
             kind = request.WhichOneof("answer")
-            if kind == "learned" and self._learned is not None:
+            if kind in ("learned", "not_learned") and self._learned is not None:
                 if not self._learned.done():  # else it comes too late
-                    self._learned.set_result(request.learned)
+                    _resolve(self._learned, request)
                 continue
             if kind != "model" or not self._asked:
                 raise InvalidRequest("answer", "nobody asked for it")
-            before, model = self.hosted.model, _read_description(request)
+            before, (model, _) = self.hosted.model, _read_description(request)
             if (model.identity, model.vocabulary) != (before.identity, before.vocabulary):
                 raise InvalidRequest("model", "is another one than the one that joined")
             self.round_trip = time.perf_counter() - self._asked
@@ -293,6 +299,20 @@ class JoinedDraft:
         if self._learned is not None and not self._learned.done():
             self._learned.set_exception(PeerUnavailable(self.detail))
             self._learned.exception()  # the one that waited may have been cancelled
+
+
+def _resolve(
+    learned: asyncio.Future[draft_messages.LearnVocabularyResponse], answer: messages.JoinRequest
+) -> None:
+    """Hand what a draft answers to a lesson to who waits for it."""
+    if answer.WhichOneof("answer") == "learned":
+        learned.set_result(answer.learned)
+        return
+    failure = answer.not_learned
+    why = failure.message[:_MOST_REASON]
+    error = InvalidRequest("vocabulary", why) if is_refusal(failure.code) else PeerUnavailable(why)
+    learned.set_exception(error)
+    learned.exception()  # the one that waited may have been cancelled
 
 
 _GET_MODEL = messages.JoinResponse(get_model=common.GetModelRequest())
@@ -450,13 +470,13 @@ async def _read_announcement(
     answer = await _read_answer(requests, "model")
     round_trip = time.perf_counter() - begin
     process_id = wire.read_session_id(answer.process_id)
-    model = _read_description(answer)
+    model, template = _read_description(answer)
     attempt.model_name = model.model_name
     vocabulary = target.vocabulary
     if _needs_names(target.model, model):
         await write(messages.JoinResponse(list_vocabulary=common.ListVocabularyRequest()))
         vocabulary = await _read_vocabulary(requests, model.vocabulary.token_count)
-    return Announcement(process_id, Hosted(model, vocabulary), round_trip)
+    return Announcement(process_id, Hosted(model, vocabulary), template, round_trip)
 
 
 def _needs_names(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:
@@ -469,14 +489,15 @@ def _needs_names(target: common.GetModelResponse, draft: common.GetModelResponse
         return False  # it differs already: the draft compares them, which translates
 
 
-def _read_description(answer: messages.JoinRequest) -> common.GetModelResponse:
-    """Return the model, without what no draft is needed for."""
+def _read_description(answer: messages.JoinRequest) -> tuple[common.GetModelResponse, str]:
+    """Return the model, and its chat template by itself: empty if it is too long to be used."""
     model = answer.model
     check_description(JoinedDraft.role, model)
+    template = model.chat_template if len(model.chat_template) <= MAX_SOURCE else ""
     model.ClearField("chat_template")
     if model.ByteSize() > _DESCRIPTION_BYTES:
         raise InvalidRequest("model", f"{model.ByteSize()} bytes, at most {_DESCRIPTION_BYTES}")
-    return model
+    return model, template
 
 
 async def _read_vocabulary(requests: Requests, count: int) -> Vocabulary:

@@ -44,6 +44,8 @@ class Link:
         self._outbox: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
         self._is_over = False  # `lose` was called, or must not be any more
+        self.is_closed = False
+        """Whether it was closed. What came before a stream ended by itself is still good."""
 
     @property
     def byte_count(self) -> int:
@@ -63,6 +65,10 @@ class Link:
 
     def close(self) -> None:
         """End the stream without a word to anyone."""
+        self.is_closed = True
+        self._cut()
+
+    def _cut(self) -> None:
         self._is_over = True
         self._stream.cancel()
         for task in self._tasks:
@@ -90,7 +96,7 @@ class Link:
 
     def _end(self, lost: StreamLost) -> None:
         if not self._is_over:
-            self.close()
+            self._cut()
             self._lose(self, lost)
 
 

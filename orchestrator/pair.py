@@ -65,6 +65,10 @@ class DraftPeer(Protocol):
         """The description, once it is known."""
 
     @property
+    def chat_template(self) -> str:
+        """Its model's own chat template; empty where it has none, or is not known."""
+
+    @property
     def ready(self) -> bool:
         """Whether generations may use it."""
 

@@ -102,6 +102,11 @@ class Peer:
         return self.hosted.model if self.hosted else None
 
     @property
+    def chat_template(self) -> str:
+        """The model's own chat template; empty where it has none, or is not known."""
+        return self.hosted.model.chat_template if self.hosted else ""
+
+    @property
     def ready(self) -> bool:
         """Whether generations may use it."""
         return self.state is PeerState.READY
@@ -385,6 +390,12 @@ def _left(deadline: float) -> float:
 
 _REFUSALS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
 """What a call that is made again ends with again."""
+
+
+def is_refusal(code: int) -> bool:
+    """Return whether a call that ends with this status ends so again, by its number."""
+    return code in [each.value[0] for each in _REFUSALS]
+
 
 _PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 """What a call ends with when its service restarts."""

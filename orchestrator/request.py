@@ -6,15 +6,17 @@ the target.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from orchestrator.salts import digest, has_its_own
 from outrider import wire
 from outrider.errors import InvalidRequest
 from outrider.messages import MAX_BEAMS, Form, LogprobOptions, ModelReference, Rule
 from outrider.sampling import SamplingParameters, check_biases
-from outrider.speculation import MODEL, Speculation
+from outrider.speculation import MODEL, DraftTemplate, Speculation
 from outrider.texts import check_count
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -45,6 +47,17 @@ class Prompt:
     def begins_with_text(self) -> bool:
         """Whether the first part is a text."""
         return isinstance(next(iter(self.parts), 0), str)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a prompt was rendered from: what came out of JSON."""
+
+    messages: object
+    tools: object
+    variables: object
+    adds_generation_prompt: bool
+    continuation: str  # what the prompt has after the rendered chat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +94,7 @@ class GenerationRequest:
     salt: bytes
     ignores_cache: bool  # a salt of its own in place of that one
     is_shared: bool  # its text may be among those that generations share, where they do
+    conversation: Conversation | None  # for drafts that are to read it in their own template
 
 
 def read_request(
@@ -95,6 +109,9 @@ def read_request(
     beyond = _beyond_basic(message, sampling)
     rule, form = _read_rule_and_form(message.speculative, sampling, beyond)
     beam_count = _read_beam_count(message, form)
+    speculation = _read_speculation(
+        message.speculative, rule, default, drafts, is_searched=beam_count > 1
+    )
     _check_count("stop_token_ids", len(message.stop_token_ids), MAX_STOP_IDS)
     _check_count("control_token_names", len(message.control_token_names), MAX_CONTROL_NAMES)
     if message.prompt_logprobs and not message.HasField("logprobs"):
@@ -112,9 +129,7 @@ def read_request(
         seed=message.seed if message.HasField("seed") else None,
         rule=rule,
         form=form,
-        speculation=_read_speculation(
-            message.speculative, rule, default, drafts, is_searched=beam_count > 1
-        ),
+        speculation=speculation,
         rollback_calls=message.speculative.rollback == messages.ROLLBACK_MODE_RPC,
         completion_count=_read_count(message),
         beam_count=beam_count,
@@ -136,7 +151,36 @@ def read_request(
         salt=digest(message.cache_salt),
         ignores_cache=message.ignore_cached_prefix,
         is_shared=not has_its_own(message),
+        conversation=_read_conversation(message, speculation),
     )
+
+
+def _read_conversation(
+    message: messages.GenerateRequest, speculation: Speculation
+) -> Conversation | None:
+    """Return the conversation that the prompt is; None where no draft is to read it."""
+    wants = speculation.draft_template is DraftTemplate.OWN and speculation.drafts
+    if not wants or not message.HasField("conversation"):
+        return None
+    chat = message.conversation.chat
+    adds = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True
+    return Conversation(
+        messages=read_json("conversation.chat.messages_json", chat.messages_json),
+        tools=read_json("conversation.chat.tools_json", chat.tools_json),
+        variables=read_json("conversation.chat.variables_json", chat.variables_json),
+        adds_generation_prompt=adds,
+        continuation=message.conversation.continuation,
+    )
+
+
+def read_json(field: str, text: str) -> Any:
+    """Return what a JSON text says; None for an empty one. Raises InvalidRequest."""
+    if not text:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(field, f"is not JSON: {error}") from None
 
 
 def read_parts(parts: messages.PromptParts) -> Prompt:
@@ -230,6 +274,8 @@ def _read_speculation(
         known["verification"] = wire.VERIFICATIONS.read(options.verification)
     if options.drafters:
         known["drafters"] = frozenset(options.drafters)
+    if options.draft_template:
+        known["draft_template"] = wire.DRAFT_TEMPLATES.read(options.draft_template)
     if is_searched:
         known["enabled"] = False
     known.setdefault("n_min", min(default.n_min, known.get("n_max", default.n_max)))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +23,7 @@ from orchestrator.pair import DraftPeer, Pair, PairedDraft
 from orchestrator.peers import Hosted, Peer
 from orchestrator.planner import check_embedded
 from orchestrator.reporting import duration, view
-from orchestrator.request import read_parts
+from orchestrator.request import read_json, read_parts
 from outrider import wire
 from outrider.errors import Draining, InvalidRequest
 from outrider.messages import Rule
@@ -197,7 +195,7 @@ class Orchestrator:
         hosted = await self.model()
         template = self._chat_template(hosted)
         read = {
-            name: _read_json(f"{name}_json", getattr(request, f"{name}_json"))
+            name: read_json(f"{name}_json", getattr(request, f"{name}_json"))
             for name in ("messages", "tools", "variables")
         }
         wants = request.add_generation_prompt if request.HasField("add_generation_prompt") else True
@@ -348,13 +346,3 @@ def _control_text(hosted: Hosted, which: str) -> str:
     token_id = getattr(hosted.model.vocabulary, f"{which}_token_id")
     names = hosted.vocabulary.names
     return names[token_id].decode("utf-8", "replace") if token_id >= 0 else ""
-
-
-def _read_json(field: str, text: str) -> Any:
-    """Return what a JSON text says; None for an empty one. Raises InvalidRequest."""
-    if not text:
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(field, f"is not JSON: {error}") from None

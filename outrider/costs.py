@@ -51,6 +51,11 @@ class RejectionCost(NamedTuple):
     restore_seconds: float = 0.0  # after one of which a token was rejected
     free_count: int = 0  # draft tokens that are taken back at no cost
 
+    def of_all(self, sessions: float) -> RejectionCost:
+        """Return what each of some sessions waits for where all of them share a decode."""
+        seconds = sessions * self.checkpoint_seconds, sessions * self.restore_seconds
+        return RejectionCost(*seconds, self.free_count)
+
     def is_due(self, drafted: int) -> bool:
         """Return whether a round of so many draft tokens needs a checkpoint."""
         return self.checkpoint_seconds > 0.0 and drafted > self.free_count

@@ -44,6 +44,8 @@ _MOST_CHARACTERS = {
     "chat_template": 1 << 20,
     "machine_digest": 64,
     "cores_digest": 64,
+    "bos_token_text": 256,
+    "eos_token_text": 256,
 }
 _LEAST_OF_A_MODEL = {
     "context_token_count": 1,

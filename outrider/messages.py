@@ -8,7 +8,7 @@ from enum import Enum
 from itertools import accumulate
 
 from outrider.distribution import Distribution
-from outrider.errors import ContextExhausted, ModelChanged, PositionPastCache
+from outrider.errors import ContextExhausted, InvalidRequest, ModelChanged, PositionPastCache
 from outrider.sampling import SamplingParameters
 from outrider.trees import Tree
 
@@ -17,6 +17,9 @@ SALT_BYTES = 16
 
 MAX_DRAFT = 64
 """Draft tokens of one round at most."""
+
+MAX_PROMPT_BYTES = 8 << 20
+"""Of a prompt that a draft is sent as a text of its own, in UTF-8."""
 
 MAX_CONTINUED = 4096
 """Tokens that a target may be allowed to write by itself at most."""
@@ -186,6 +189,7 @@ class SessionParameters:
     salt: bytes = b""  # only sessions of an equal salt share cached prefixes
     end_token_ids: frozenset[int] = frozenset()  # after one of them a target does not continue
     vocabulary_key: bytes = b""  # of the target's, where a draft translates
+    own_prompt: str = ""  # what a draft reads in place of the prompt; empty: the prompt itself
 
     def whole(self, text: Sequence[int]) -> Sequence[int]:
         """Return a text with what was dropped from it, as samplers and noise know it."""
@@ -328,6 +332,16 @@ class Rows:
 
     def __len__(self) -> int:
         return max(len(self.sampled), len(self.distributions), len(self.logits))
+
+    def check(self, form: Form) -> None:
+        """Raise InvalidRequest unless there are rows, and all of them have this form."""
+        own = {
+            Form.SAMPLED: self.sampled,
+            Form.DISTRIBUTIONS: self.distributions,
+            Form.LOGITS: self.logits,
+        }[form]
+        if not own or len(own) != len(self):
+            raise InvalidRequest("rows", f"{len(own)} of {len(self)} are {form.value}")
 
     def __getitem__(self, part: slice) -> Rows:
         """Return some of the rows."""

@@ -28,6 +28,13 @@ class Verification(Enum):
     TOKEN = "token"  # one token after the other, as in the first papers
 
 
+class DraftTemplate(Enum):
+    """In whose chat template a draft reads a conversation."""
+
+    TARGET = "target"  # it reads the prompt as it is
+    OWN = "own"  # where it has one
+
+
 MODEL = "model"
 """The draft model, among the names of drafters."""
 
@@ -61,6 +68,7 @@ class Speculation:
     p_split: float = 0.02  # the chance of a second choice from which it gets a line of its own
     verification: Verification = Verification.BLOCK  # matters under the rejection rule alone
     drafters: frozenset[str] | None = None  # None: all, or the model where the policy pins lengths
+    draft_template: DraftTemplate = DraftTemplate.TARGET  # matters where a prompt is a conversation
 
     def __post_init__(self) -> None:
         if not 0 <= self.n_max <= MAX_DRAFT:

@@ -144,12 +144,15 @@ class Translation:
         ids = self.target_encoder.encode(text)
         return float(np.mean(self.to_draft[ids] != ABSENT)) if ids else 0.0
 
-    def reader(self, prompt_count: int = 0, most: float = math.inf) -> Reader:
+    def reader(
+        self, prompt_count: int = 0, most: float = math.inf, own_prompt: Sequence[int] = ()
+    ) -> Reader:
         """Return what reads one session's texts, whose prompt has so many tokens.
 
-        It stops after more than `most` of the draft's tokens: nobody can use a longer text.
+        It stops after more than `most` of the draft's tokens: nobody can use a longer text. With an
+        `own_prompt`, the draft's own ids, it reads that in place of the text's.
         """
-        return Reader(self, prompt_count, most)
+        return Reader(self, prompt_count, most, own_prompt)
 
 
 def _counterparts(draft: TokenTable, target: TokenTable, encoder: TextEncoder) -> NDArray[np.int32]:
@@ -181,14 +184,22 @@ class Reader:
     next, so that a text that grows costs what is new of it.
     """
 
-    def __init__(self, translation: Translation, prompt_count: int, most: float) -> None:
+    def __init__(
+        self,
+        translation: Translation,
+        prompt_count: int,
+        most: float,
+        own_prompt: Sequence[int] = (),
+    ) -> None:
         self._translation = translation
         self._prompt_count = prompt_count  # no token goes across the prompt's end
         self._most = most
         self._text: list[int] = []  # the last text, in the target's ids, as far as it was read
-        self._ids: list[int] = []  # the same in the draft's
+        self._ids: list[int] = list(own_prompt)  # the same in the draft's
         # Where encoding can begin again: tokens of the text and of the draft's before, rising.
-        self._breaks: list[tuple[int, int]] = [(0, 0)]
+        # The first is never taken away, so that a prompt of the draft's own stays.
+        start = (prompt_count, len(own_prompt)) if own_prompt else (0, 0)
+        self._breaks: list[tuple[int, int]] = [start]
         # The line of the last call, and what its first tokens are whatever comes after them.
         self._line: Sequence[int] = ()
         self._base = -1

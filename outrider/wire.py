@@ -23,6 +23,7 @@ from outrider.messages import (
     MAX_DRAFT,
     MAX_GATHER_MS,
     MAX_LINES,
+    MAX_PROMPT_BYTES,
     MAX_TOP_LOGPROBS,
     NO_OWN_TOKENS,
     NOTHING_DROPPED,
@@ -47,13 +48,13 @@ from outrider.messages import (
     Span,
 )
 from outrider.sampling import NUMBERS, SamplingParameters, Stage
-from outrider.speculation import Policy, Verification
+from outrider.speculation import DraftTemplate, Policy, Verification
 from outrider.trees import read_parents, write_parents
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import orchestrator_service_pb2 as orchestrator
 from outrider.v1 import target_service_pb2 as target
-from outrider.wire_checks import within
+from outrider.wire_checks import read_text, within
 from outrider.wire_runner_ups import read_runner_ups, write_runner_up
 
 at_least, read_ids = wire_checks.at_least, wire_checks.read_ids
@@ -95,6 +96,9 @@ STAGES = EnumNumbers("samplers", Stage, common.Sampler, "SAMPLER_")
 POLICIES = EnumNumbers("policy", Policy, orchestrator.DraftPolicy, "DRAFT_POLICY_")
 VERIFICATIONS = EnumNumbers(
     "verification", Verification, orchestrator.Verification, "VERIFICATION_"
+)
+DRAFT_TEMPLATES = EnumNumbers(
+    "draft_template", DraftTemplate, orchestrator.DraftTemplate, "DRAFT_TEMPLATE_"
 )
 ORIGINS = EnumNumbers("origin", Origin, orchestrator.TokenOrigin, "TOKEN_ORIGIN_")
 DRAFT_ENDS = EnumNumbers("draft_end", DraftEnd, orchestrator.DraftEnd, "DRAFT_END_")
@@ -186,6 +190,7 @@ def read_opening(message: common.OpenSession) -> SessionParameters:
         salt=read_salt(message.cache_salt),
         end_token_ids=_read_end_ids(message.end_token_ids),
         vocabulary_key=message.vocabulary_key,
+        own_prompt=read_text("own_prompt", message.own_prompt, MAX_PROMPT_BYTES),
     )
 
 
@@ -253,6 +258,7 @@ def write_opening(opening: SessionParameters) -> common.OpenSession:
         cache_salt=opening.salt,
         end_token_ids=sorted(opening.end_token_ids),
         vocabulary_key=opening.vocabulary_key,
+        own_prompt=opening.own_prompt,
     )
 
 

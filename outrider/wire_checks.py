@@ -16,6 +16,14 @@ def read_ids(field: str, token_ids: Sequence[int], size: int) -> list[int]:
     return ids
 
 
+def read_text(field: str, value: str, most: int) -> str:
+    """Return a text; raise InvalidRequest for one of more than `most` bytes in UTF-8."""
+    count = len(value.encode())
+    if count > most:
+        raise InvalidRequest(field, f"{count} bytes, at most {most}")
+    return value
+
+
 def within(field: str, value: float, least: float, most: float) -> float:
     """Return a value; raise InvalidRequest for one outside of bounds."""
     if not least <= value <= most:

@@ -72,6 +72,15 @@ class DraftingOptions:
         ),
     ] = None
 
+    draft_template: Annotated[
+        Literal["own", "target"] | None,
+        typer.Option(
+            metavar="own|target",
+            help="In whose chat template a draft reads a conversation.",
+            show_default="target",
+        ),
+    ] = None
+
     def known(self) -> dict[str, Any]:
         """Return what was said, by the names of Speculation's fields.
 
@@ -79,7 +88,7 @@ class DraftingOptions:
         """
         from outrider.errors import InvalidRequest
         from outrider.messages import MAX_DRAFT
-        from outrider.speculation import Policy, Verification
+        from outrider.speculation import DraftTemplate, Policy, Verification
 
         values: dict[str, Any] = {
             "n_max": self.n_max,
@@ -91,6 +100,7 @@ class DraftingOptions:
             "policy": Policy(self.policy) if self.policy else None,
             "verification": Verification(self.verification) if self.verification else None,
             "drafters": frozenset(self.drafters.split(",")) if self.drafters else None,
+            "draft_template": DraftTemplate(self.draft_template) if self.draft_template else None,
         }
         if self.n_draft is not None:
             if self.n_max is not None or self.policy is not None:

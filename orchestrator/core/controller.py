@@ -220,7 +220,8 @@ class Control(ABC):
                     if not estimates.takes_turns:
                         # One decode at most; a piece of somebody's prompt is no usual one.
                         estimates.queue.note(min(spent.queue, spent.decode))
-                spent = again.beside_decode(estimates.rejection, spent, outcome.drafted)
+                price = estimates.rejection.of_all(estimates.sharing_of(spent, rows))
+                spent = again.beside_decode(price, spent, outcome.drafted)
                 if not again.is_apart:
                     ratio = self._note_decode(rows, spent, outcome.draft_busy)
             one = estimates.costs.seconds(1, ((estimates.costs.padded(1), outcome.length),))
@@ -244,7 +245,7 @@ class Control(ABC):
         own = estimates.costs.padded(rows)
         attended = [(own, float(self._text_length))]
         if spent.rows:
-            sharing = max(1.0, spent.rows / own)
+            sharing = estimates.sharing_of(spent, rows)
             if sharing > _MOST_SHARING:
                 return None  # a piece of somebody's prompt was among them
             estimates.sharing.note(sharing)
@@ -439,8 +440,8 @@ class Control(ABC):
 
         `acceptance` is of the draft that it verifies; None: of the one that sends its line.
         """
-        price, mean = self.estimates.rejection, (acceptance or self.acceptance).mean
-        decode = self.decode_seconds(row_count)
+        price = self.estimates.rejection.of_all(self.estimates.sessions_together)
+        decode, mean = self.decode_seconds(row_count), (acceptance or self.acceptance).mean
         return decode + price.seconds(row_count - 1, min(0.99, mean), self.decode_seconds)
 
     def _conditions(self) -> Conditions:

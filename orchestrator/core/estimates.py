@@ -439,6 +439,10 @@ class PairEstimates:
         together = self.generation_count if self.takes_turns or self.continues else 1
         return max(self.sharing.value, float(together))
 
+    def sharing_of(self, spent: ServiceTime, row_count: int) -> float:
+        """Return how many sessions like ours, which had so many rows, were in a decode."""
+        return max(1.0, spent.rows / self.costs.padded(row_count))
+
     def decode_seconds(self, row_count: int, length: int = 0) -> float:
         """Return the expected time of a decode with so many rows of a session, after its text.
 

@@ -225,7 +225,7 @@ class Generation:
             self._target.note_length(asked, len(self.committed))
             self._target.held = len(self.committed)
             return
-        news = news_of(asked, asked.walked(answer), self.committed)
+        news = news_of(asked, asked.walked(answer, self.committed), self.committed)
         if news is None:
             # It forgot what it wrote, and now writes something else, if only by a last bit.
             self.counts.target_faults += 1
@@ -237,25 +237,27 @@ class Generation:
             self._take_decodes(asked, decodes_of(asked, news, begin, now, spent, each))
 
     def _take_decodes(self, asked: RoundInFlight, decodes: Sequence[Decode]) -> None:
-        """Commit what an answer adds to the text."""
+        """Commit what an answer adds to the text; each decode by itself where it is watched."""
         begin, self._last_drafts = len(self.committed), []
         origins: list[Origin] = []
         logprobs: list[TokenLogprob] = []
         for decode in decodes:
-            if self.finished is None:
-                before = len(self.committed)
-                verdict = verdicts.judge(self.plan, asked, decode, before)
-                origins += self._take(asked, decode, verdict)
-                logprobs += verdicts.logprobs(self.plan, self.committed[before:], decode.rows)
+            before = len(self.committed)
+            verdict = verdicts.judge(self.plan, asked, decode, before)
+            origins += self._take(asked, decode, verdict)
+            logprobs += verdicts.logprobs(self.plan, self.committed[before:], decode.rows)
+            asked.is_answered = True
+            if self.plan.is_watched or self.finished is not None or decode is decodes[-1]:
                 last = before, decode, verdict
-                asked.is_answered = True
-        report = verdicts.report(asked, self.committed, *last, self.counts.rounds)
-        self._actions.append(Commit(self.committed[begin:], origins, report, logprobs))
-        if self.finished is None:
-            self._control.note_credit(self._target.note_length(asked, len(self.committed)))
-            if origins[-1] is Origin.CORRECTED and self.plan.rollback_calls:
-                self._actions.append(RollBack(self._target.held, self.round, self.order))
-                self._draft.roll_back(self._target.held)
+                report = verdicts.report(asked, self.committed, *last, self.counts.rounds)
+                self._actions.append(Commit(self.committed[begin:], origins, report, logprobs))
+                begin, last_origin, origins, logprobs = len(self.committed), origins[-1], [], []
+            if self.finished is not None:
+                return
+        self._control.note_credit(self._target.note_length(asked, len(self.committed)))
+        if last_origin is Origin.CORRECTED and self.plan.rollback_calls:
+            self._actions.append(RollBack(self._target.held, self.round, self.order))
+            self._draft.roll_back(self._target.held)
 
     def _take(self, asked: RoundInFlight, decode: Decode, verdict: Verdict) -> list[Origin]:
         """Commit what comes of a decode, or of several; return where each of its tokens is from."""

@@ -38,7 +38,7 @@ class Plan:
     sources: Mapping[str, Source] = field(default_factory=dict)  # those without a model, by name
     make_sources: MakeSources = lambda _: {}  # for another text behind a prompt
     clock: Callable[[], float] = float  # seconds, for what the sources cost; by default none pass
-    is_watched: bool = False  # every round is reported, so drafted ones are not gathered
+    is_watched: bool = False  # every round is reported: each decode is a commit of its own
     keep_count: int = -1  # tokens at the start that stay when a full context shifts; -1: it ends
 
     @property

@@ -21,7 +21,10 @@ class TakenBack:
         return self.count > MOST_REDONE
 
     def beside_decode(self, price: RejectionCost, spent: ServiceTime, drafted: int) -> ServiceTime:
-        """Return a round's time without the checkpoint that was made in it."""
+        """Return a round's time without the checkpoints that were made in its decode.
+
+        `price` is of all sessions in that: each needs a checkpoint as often as this one.
+        """
         if not price.is_due(drafted) or 0 < self.count <= MOST_REDONE:
             return spent
         return replace(spent, decode=max(0.0, spent.decode - price.checkpoint_seconds))

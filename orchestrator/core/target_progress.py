@@ -57,21 +57,27 @@ class RoundInFlight:
             plain_count=order.plain_count,
         )
 
-    def walked(self, answer: Answer) -> Answer:
+    def walked(self, answer: Answer, committed: Sequence[int]) -> Answer:
         """Return an answer as that of a chain, the way that it took through a round's tree.
 
         From then on the round's draft is that chain: where the way ends before a leaf, with what
-        would have come next. A chain's answer is what it was, and so is one that is no tree's.
+        would have come next. Where the target had written on meanwhile, the answer is of what
+        stands below the node that the text led to. A chain's answer is what it was, and so is one
+        that is no tree's.
         """
-        tree = self.round.tree.first(answer.drafted)
-        samples = answer.rows.sampled
-        fits = answer.position == self.length and len(samples) == len(tree) + 1
-        if not self.round.parents or len(tree) < answer.drafted or not fits:
+        if not self.round.parents or not self.length <= answer.position <= len(committed):
+            return answer
+        node = self.round.tree.node_after(committed[self.length : answer.position])
+        if node is None:
+            return answer
+        nodes = self.round.tree.below(node)[: answer.drafted]
+        tree, samples = self.round.tree.subtree(node).first(answer.drafted), answer.rows.sampled
+        if len(tree) < answer.drafted or len(samples) != len(tree) + 1:
             return answer
         line = tree.line(tree.walk(samples).nodes)
-        self.keep_nodes(line)
+        self.keep_nodes([*self.round.tree.path(node), *(nodes[each] for each in line)])
         self.beside = len(tree) - len(line)
-        rows = [answer.rows[place : place + 1] for place in (0, *(node + 1 for node in line))]
+        rows = [answer.rows[place : place + 1] for place in (0, *(each + 1 for each in line))]
         return replace(answer, drafted=len(line), rows=Rows.join(rows))
 
     def keep_nodes(self, nodes: Sequence[int]) -> None:

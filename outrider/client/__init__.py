@@ -11,6 +11,7 @@ from outrider.client.values import (
     CallFailed,
     Candidate,
     ControllerView,
+    Conversation,
     Delta,
     Detail,
     EngineSeconds,
@@ -35,6 +36,7 @@ from outrider.client.values import (
     Token,
 )
 from outrider.messages import DraftEnd, FinishReason, Origin, PeerState
+from outrider.speculation import DraftTemplate
 
 __all__ = [
     "Activity",
@@ -42,9 +44,11 @@ __all__ = [
     "Candidate",
     "Client",
     "ControllerView",
+    "Conversation",
     "Delta",
     "Detail",
     "DraftEnd",
+    "DraftTemplate",
     "EngineSeconds",
     "Event",
     "FinishReason",

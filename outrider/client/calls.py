@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
@@ -17,11 +16,13 @@ from outrider.client.convert import (
     read_started,
     read_status,
     read_token,
+    write_chat,
     write_request,
 )
 from outrider.client.values import (
     INT32_MAX,
     CallFailed,
+    Conversation,
     Event,
     GenerateOptions,
     Polled,
@@ -149,12 +150,13 @@ class OutriderClient:
 
         Messages and tools are the objects of OpenAI's API.
         """
-        request = messages.ApplyTemplateRequest(
-            messages_json=json.dumps(chat),
-            tools_json=json.dumps(tools) if tools else "",
-            variables_json=json.dumps(variables) if variables else "",
+        asked = Conversation(
+            chat=chat,
+            tools=tools,
+            variables=variables,
             add_generation_prompt=add_generation_prompt,
         )
+        request = write_chat(asked)
         return str((await self._call("ApplyTemplate", request, _CALL_SECONDS)).prompt)
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:

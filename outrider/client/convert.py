@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from outrider.client.values import (
     Activity,
     Candidate,
     ControllerView,
+    Conversation,
     Delta,
     EngineSeconds,
     Event,
@@ -69,6 +71,7 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
         cache_salt=options.cache_salt,
         ignore_cached_prefix=options.ignore_cached_prefix,
         prediction=_write_prediction(options.prediction),
+        conversation=_write_conversation(options.conversation),
     )
     for token, bias in options.logit_bias:
         named = {"text": token} if isinstance(token, str) else {"token_id": token}
@@ -79,6 +82,24 @@ def write_request(prompt: str | Sequence[int], options: GenerateOptions) -> Any:
         ids = wire.read_ids("prompt", prompt, INT32_MAX)
         request.prompt_tokens.token_ids.extend(ids)
     return request
+
+
+def write_chat(conversation: Conversation) -> messages.ApplyTemplateRequest:
+    """Return the message that asks to render a chat."""
+    tools, variables = conversation.tools, conversation.variables
+    return messages.ApplyTemplateRequest(
+        messages_json=json.dumps(conversation.chat),
+        tools_json=json.dumps(tools) if tools else "",
+        variables_json=json.dumps(variables) if variables else "",
+        add_generation_prompt=conversation.add_generation_prompt,
+    )
+
+
+def _write_conversation(conversation: Conversation | None) -> messages.Conversation | None:
+    if conversation is None:
+        return None
+    chat, continuation = write_chat(conversation), conversation.continuation
+    return messages.Conversation(chat=chat, continuation=continuation)
 
 
 def _write_prediction(prediction: str | Sequence[int]) -> messages.Prediction | None:
@@ -93,12 +114,14 @@ def _write_prediction(prediction: str | Sequence[int]) -> messages.Prediction | 
 def _write_speculative(options: GenerateOptions) -> messages.SpeculativeOptions:
     known = options.speculation
     policy, verification = known.pop("policy", None), known.pop("verification", None)
-    drafters = sorted(known.pop("drafters", ()))
+    drafters, template = sorted(known.pop("drafters", ())), known.pop("draft_template", None)
     message = messages.SpeculativeOptions(**known, drafters=drafters)
     if policy is not None:
         message.policy = wire.POLICIES.write(policy)
     if verification is not None:
         message.verification = wire.VERIFICATIONS.write(verification)
+    if template is not None:
+        message.draft_template = wire.DRAFT_TEMPLATES.write(template)
     if options.acceptance is not None:
         message.acceptance = wire.RULES.write(options.acceptance)
     if options.rows is not None:

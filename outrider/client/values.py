@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from outrider.errors import InvalidRequest, OutriderError
 from outrider.messages import DraftEnd, FinishReason, Form, LogprobOptions, Origin, PeerState, Rule
 from outrider.sampling import SamplingParameters
-from outrider.speculation import MODEL, Policy, Speculation, Verification
+from outrider.speculation import MODEL, DraftTemplate, Policy, Speculation, Verification
 
 INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -28,6 +29,17 @@ class Rollback(Enum):
 
     SPAN = "span"  # with the next message
     RPC = "rpc"  # by a call of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """What a prompt was rendered from; the arguments of `apply_template`."""
+
+    chat: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    variables: Mapping[str, Any] | None = None
+    add_generation_prompt: bool = True
+    continuation: str = ""  # what the prompt has after the rendered chat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +80,8 @@ class GenerateOptions:
     acceptance: Rule | None = None
     verification: Verification | None = None  # under the rejection rule
     drafters: frozenset[str] | None = None  # None: the orchestrator's
+    draft_template: DraftTemplate | None = None  # in which a draft reads the conversation
+    conversation: Conversation | None = None  # what the prompt was rendered from
     rows: Form | None = None
     rollback: Rollback | None = None
     detail: Detail = Detail.NOTHING

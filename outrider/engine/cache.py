@@ -12,7 +12,7 @@ sessions hold counts until they are evicted.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 SHARED_PREFIX_MINIMUM = 16
@@ -122,11 +122,22 @@ class SessionCache:
         left, self._left = self._left, set()
         return left
 
-    def cached_count(self, wanted: Sequence[int], salt: bytes) -> int:
-        """Return how many tokens a new session of this text and salt need not decode."""
-        held = [s.token_ids for s in self._holders(salt)]
-        longest = max((common_prefix(each, wanted) for each in held), default=0)
-        return min(longest, len(wanted) - 1) if longest >= SHARED_PREFIX_MINIMUM else 0
+    def cached_count(
+        self,
+        wanted: Sequence[int],
+        salt: bytes,
+        copied_count: Callable[[int, int], int] = lambda sequence, count: count,
+    ) -> int:
+        """Return how many tokens a new session of this text and salt need not decode.
+
+        `copied_count` says how many of its first tokens a copy of a sequence has.
+        """
+        donor = self._donor(None, wanted, salt)
+        if donor is None:
+            return 0
+        assert donor.sequence is not None
+        count = min(common_prefix(donor.token_ids, wanted), len(wanted) - 1)
+        return copied_count(donor.sequence, count)
 
     def place(
         self,
@@ -211,7 +222,7 @@ class SessionCache:
         """Return the sessions of a salt that hold a sequence."""
         return [s for s in self._sessions.values() if s.sequence is not None and s.salt == salt]
 
-    def _donor(self, session: Session, wanted: Sequence[int], salt: bytes) -> Session | None:
+    def _donor(self, session: Session | None, wanted: Sequence[int], salt: bytes) -> Session | None:
         """Return the session of the same salt that shares the longest useful start."""
         others = [each for each in self._holders(salt) if each is not session]
         best = max(others, key=lambda s: common_prefix(s.token_ids, wanted), default=None)

@@ -162,7 +162,9 @@ class EngineHost:
 
     def cached_count(self, token_ids: Sequence[int], salt: bytes) -> Future[int]:
         """Return how many tokens a new session of this text and salt need not decode."""
-        return self._ask(lambda: self._cache.cached_count(token_ids, salt))
+        return self._ask(
+            lambda: self._cache.cached_count(token_ids, salt, self._model.copied_count)
+        )
 
     def embed(self, token_ids: Sequence[int]) -> Future[NDArray[np.float32]]:
         """Return the embedding of a text; nothing else is decoded meanwhile."""

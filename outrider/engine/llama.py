@@ -447,6 +447,13 @@ class LlamaModel:
         self._sequences.clear(destination)
         return 0
 
+    def copied_count(self, source: int, token_count: int) -> int:
+        return (
+            token_count
+            if self._layout.is_pool
+            else self._sequences.copied_count(source, token_count)
+        )
+
     def duplicate(self, source: int, destination: int) -> None:
         self.copy_prefix(source, destination, self._held[source])
         if self._layout.is_pool and (state := self._state(source)):

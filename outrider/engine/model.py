@@ -252,6 +252,10 @@ class Model(Protocol):
         """
         ...
 
+    def copied_count(self, source: int, token_count: int) -> int:
+        """Return what `copy_prefix` would return, as far as that is known; nothing changes."""
+        ...
+
     def duplicate(self, source: int, destination: int) -> None:
         """Make `destination` hold what `source` does, in cells of its own."""
         ...

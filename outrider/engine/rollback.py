@@ -268,6 +268,19 @@ class RollbackMemory:
             self.kind is not Rollback.WINDOW or self._can_cut(source, token_count)
         )
 
+    def copied_count(self, source: int, token_count: int) -> int:
+        """Return how many of its first tokens a copy of a sequence would hold, asked for so many.
+
+        All of them or, where the memory cannot be cut there, those of a checkpoint. A copy that
+        the next decode is about to make is not counted on.
+        """
+        if token_count >= self.held[source] or self.can_copy(source, token_count):
+            return min(token_count, self.held[source])
+        if source in self._copying:
+            return 0
+        fitting = [count for count in self.checkpoint_counts(source) if count <= token_count]
+        return max(fitting, default=0)
+
     @property
     def is_copying(self) -> bool:
         """Whether the next decode copies a sequence."""

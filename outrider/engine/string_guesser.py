@@ -55,7 +55,8 @@ class StringGuesser:
         self._given: list[int] = []  # of the line after its base, in the target's ids
         self._ready: deque[Guess] = deque()  # settled, and not given yet
         self._own: list[int] = []  # the text, and what the draft wrote after its base
-        self._settled = 0  # tokens of it up to the base
+        self.settled_count = 0
+        """Of the draft's tokens, those up to the line's base."""
         self._stream = TokenStream(translation.target_encoder)
         self._confidence = 255  # the least of what was written since the last settled token
         self._probability = 1.0
@@ -72,7 +73,7 @@ class StringGuesser:
         """Follow a line that this has not written."""
         self._line, self._base, self._given = line, base, list(line[base:])
         text = self.reader.read(line[:base], base)
-        self._own, self._settled = text + self.reader.own_ids(self._given), len(text)
+        self._own, self.settled_count = text + self.reader.own_ids(self._given), len(text)
         if self._sampler.has_state:
             self._begin_chain(self._session.whole(line[:base]))
         self._stream = TokenStream(self._translation.target_encoder)
@@ -163,7 +164,7 @@ class StringGuesser:
             if not self._sampler.has_state:
                 return self._sampler.distribution(row)
             assert self._tracker is not None
-            text = self._chain + self._own[self._settled :]
+            text = self._chain + self._own[self.settled_count :]
             sampler = self._tracker.at(text, len(self._chain))
             return sampler.distribution(row)
         except InvalidRequest:

@@ -100,6 +100,13 @@ class ModelService:
         self._names = loaded.model.token_names()
         self.vocabulary_size = len(self._names)
         self._response = describe(loaded, self._alias, handshake.digest(self._names))
+        its = self._response.vocabulary
+        self._response.bos_token_text = self._control_text(its.bos_token_id)
+        self._response.eos_token_text = self._control_text(its.eos_token_id)
+
+    def _control_text(self, token_id: int) -> str:
+        """Return what stands for a control token in a template; empty for -1, which is none."""
+        return self._names[token_id].decode("utf-8", "replace")[:256] if token_id >= 0 else ""
 
     def set_prepared(self, prepared: Prepared) -> None:
         """Take note of what was measured after the load."""

@@ -174,7 +174,7 @@ class ModelReference(_message.Message):
     def __init__(self, identity: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("session_id", "attempt", "acceptance_rule", "sampling", "seed", "choice_index", "prompt_token_count", "token_limit", "vocabulary_token_count", "candidate_count", "draft_min_probability", "draft_min_ratio", "logprobs", "dropped", "model", "cache_salt", "end_token_ids", "vocabulary_key")
+    __slots__ = ("session_id", "attempt", "acceptance_rule", "sampling", "seed", "choice_index", "prompt_token_count", "token_limit", "vocabulary_token_count", "candidate_count", "draft_min_probability", "draft_min_ratio", "logprobs", "dropped", "model", "cache_salt", "end_token_ids", "vocabulary_key", "own_prompt")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_RULE_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +193,7 @@ class OpenSession(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_KEY_FIELD_NUMBER: _ClassVar[int]
+    OWN_PROMPT_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     attempt: int
     acceptance_rule: AcceptanceRule
@@ -211,7 +212,8 @@ class OpenSession(_message.Message):
     cache_salt: bytes
     end_token_ids: _containers.RepeatedScalarFieldContainer[int]
     vocabulary_key: bytes
-    def __init__(self, session_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., acceptance_rule: _Optional[_Union[AcceptanceRule, str]] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., choice_index: _Optional[int] = ..., prompt_token_count: _Optional[int] = ..., token_limit: _Optional[int] = ..., vocabulary_token_count: _Optional[int] = ..., candidate_count: _Optional[int] = ..., draft_min_probability: _Optional[float] = ..., draft_min_ratio: _Optional[float] = ..., logprobs: _Optional[_Union[LogprobOptions, _Mapping]] = ..., dropped: _Optional[_Union[TokenSpan, _Mapping]] = ..., model: _Optional[_Union[ModelReference, _Mapping]] = ..., cache_salt: _Optional[bytes] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., vocabulary_key: _Optional[bytes] = ...) -> None: ...
+    own_prompt: str
+    def __init__(self, session_id: _Optional[bytes] = ..., attempt: _Optional[int] = ..., acceptance_rule: _Optional[_Union[AcceptanceRule, str]] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., choice_index: _Optional[int] = ..., prompt_token_count: _Optional[int] = ..., token_limit: _Optional[int] = ..., vocabulary_token_count: _Optional[int] = ..., candidate_count: _Optional[int] = ..., draft_min_probability: _Optional[float] = ..., draft_min_ratio: _Optional[float] = ..., logprobs: _Optional[_Union[LogprobOptions, _Mapping]] = ..., dropped: _Optional[_Union[TokenSpan, _Mapping]] = ..., model: _Optional[_Union[ModelReference, _Mapping]] = ..., cache_salt: _Optional[bytes] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., vocabulary_key: _Optional[bytes] = ..., own_prompt: _Optional[str] = ...) -> None: ...
 
 class LogprobOptions(_message.Message):
     __slots__ = ("top_count", "after_sampling")
@@ -284,7 +286,7 @@ class GetModelRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("protocol_version", "service_version", "model_name", "description", "weight_byte_count", "parameter_count", "context_token_count", "session_count", "vocabulary", "rollback_capability", "numerics_profile", "decode_costs", "thread_count", "system_info", "load_duration", "round_draft_token_limit", "activity", "machine_digest", "cores_digest", "core_count", "chat_template", "identity", "trained_context_token_count", "embedding_width", "file_type", "plain_costs", "continues", "cache_layout", "rough_decode_costs", "own_draft", "parallel_line_count", "tree_leaf_limit", "snapshot_token_count", "checkpoint_milliseconds", "restore_milliseconds", "translates", "known_vocabulary_keys")
+    __slots__ = ("protocol_version", "service_version", "model_name", "description", "weight_byte_count", "parameter_count", "context_token_count", "session_count", "vocabulary", "rollback_capability", "numerics_profile", "decode_costs", "thread_count", "system_info", "load_duration", "round_draft_token_limit", "activity", "machine_digest", "cores_digest", "core_count", "chat_template", "identity", "trained_context_token_count", "embedding_width", "file_type", "plain_costs", "continues", "cache_layout", "rough_decode_costs", "own_draft", "parallel_line_count", "tree_leaf_limit", "snapshot_token_count", "checkpoint_milliseconds", "restore_milliseconds", "translates", "known_vocabulary_keys", "bos_token_text", "eos_token_text")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SERVICE_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -322,6 +324,8 @@ class GetModelResponse(_message.Message):
     RESTORE_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
     TRANSLATES_FIELD_NUMBER: _ClassVar[int]
     KNOWN_VOCABULARY_KEYS_FIELD_NUMBER: _ClassVar[int]
+    BOS_TOKEN_TEXT_FIELD_NUMBER: _ClassVar[int]
+    EOS_TOKEN_TEXT_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     service_version: str
     model_name: str
@@ -359,7 +363,9 @@ class GetModelResponse(_message.Message):
     restore_milliseconds: float
     translates: bool
     known_vocabulary_keys: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, protocol_version: _Optional[int] = ..., service_version: _Optional[str] = ..., model_name: _Optional[str] = ..., description: _Optional[str] = ..., weight_byte_count: _Optional[int] = ..., parameter_count: _Optional[int] = ..., context_token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., rollback_capability: _Optional[_Union[RollbackCapability, str]] = ..., numerics_profile: _Optional[_Union[NumericsProfile, str]] = ..., decode_costs: _Optional[_Iterable[_Union[DecodeCost, _Mapping]]] = ..., thread_count: _Optional[int] = ..., system_info: _Optional[str] = ..., load_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_draft_token_limit: _Optional[int] = ..., activity: _Optional[_Union[EngineActivity, _Mapping]] = ..., machine_digest: _Optional[bytes] = ..., cores_digest: _Optional[bytes] = ..., core_count: _Optional[int] = ..., chat_template: _Optional[str] = ..., identity: _Optional[bytes] = ..., trained_context_token_count: _Optional[int] = ..., embedding_width: _Optional[int] = ..., file_type: _Optional[str] = ..., plain_costs: _Optional[_Union[PlainCosts, _Mapping]] = ..., continues: bool = ..., cache_layout: _Optional[str] = ..., rough_decode_costs: bool = ..., own_draft: _Optional[_Union[OwnDraft, _Mapping]] = ..., parallel_line_count: _Optional[int] = ..., tree_leaf_limit: _Optional[int] = ..., snapshot_token_count: _Optional[int] = ..., checkpoint_milliseconds: _Optional[float] = ..., restore_milliseconds: _Optional[float] = ..., translates: bool = ..., known_vocabulary_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    bos_token_text: str
+    eos_token_text: str
+    def __init__(self, protocol_version: _Optional[int] = ..., service_version: _Optional[str] = ..., model_name: _Optional[str] = ..., description: _Optional[str] = ..., weight_byte_count: _Optional[int] = ..., parameter_count: _Optional[int] = ..., context_token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ..., rollback_capability: _Optional[_Union[RollbackCapability, str]] = ..., numerics_profile: _Optional[_Union[NumericsProfile, str]] = ..., decode_costs: _Optional[_Iterable[_Union[DecodeCost, _Mapping]]] = ..., thread_count: _Optional[int] = ..., system_info: _Optional[str] = ..., load_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., round_draft_token_limit: _Optional[int] = ..., activity: _Optional[_Union[EngineActivity, _Mapping]] = ..., machine_digest: _Optional[bytes] = ..., cores_digest: _Optional[bytes] = ..., core_count: _Optional[int] = ..., chat_template: _Optional[str] = ..., identity: _Optional[bytes] = ..., trained_context_token_count: _Optional[int] = ..., embedding_width: _Optional[int] = ..., file_type: _Optional[str] = ..., plain_costs: _Optional[_Union[PlainCosts, _Mapping]] = ..., continues: bool = ..., cache_layout: _Optional[str] = ..., rough_decode_costs: bool = ..., own_draft: _Optional[_Union[OwnDraft, _Mapping]] = ..., parallel_line_count: _Optional[int] = ..., tree_leaf_limit: _Optional[int] = ..., snapshot_token_count: _Optional[int] = ..., checkpoint_milliseconds: _Optional[float] = ..., restore_milliseconds: _Optional[float] = ..., translates: bool = ..., known_vocabulary_keys: _Optional[_Iterable[bytes]] = ..., bos_token_text: _Optional[str] = ..., eos_token_text: _Optional[str] = ...) -> None: ...
 
 class OwnDraft(_message.Message):
     __slots__ = ("model_name", "token_milliseconds", "read_milliseconds", "weight_byte_count")

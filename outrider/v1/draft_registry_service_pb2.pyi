@@ -8,16 +8,26 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("model", "vocabulary", "learned", "process_id")
+    __slots__ = ("model", "vocabulary", "learned", "not_learned", "process_id")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     LEARNED_FIELD_NUMBER: _ClassVar[int]
+    NOT_LEARNED_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
     model: _common_pb2.GetModelResponse
     vocabulary: _common_pb2.ListVocabularyResponse
     learned: _draft_service_pb2.LearnVocabularyResponse
+    not_learned: LessonFailure
     process_id: bytes
-    def __init__(self, model: _Optional[_Union[_common_pb2.GetModelResponse, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.ListVocabularyResponse, _Mapping]] = ..., learned: _Optional[_Union[_draft_service_pb2.LearnVocabularyResponse, _Mapping]] = ..., process_id: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[_common_pb2.GetModelResponse, _Mapping]] = ..., vocabulary: _Optional[_Union[_common_pb2.ListVocabularyResponse, _Mapping]] = ..., learned: _Optional[_Union[_draft_service_pb2.LearnVocabularyResponse, _Mapping]] = ..., not_learned: _Optional[_Union[LessonFailure, _Mapping]] = ..., process_id: _Optional[bytes] = ...) -> None: ...
+
+class LessonFailure(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("get_model", "list_vocabulary", "joined", "invitation", "rollback", "learn_vocabulary")

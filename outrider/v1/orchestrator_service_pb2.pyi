@@ -58,6 +58,12 @@ class DraftPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFT_POLICY_FIXED: _ClassVar[DraftPolicy]
     DRAFT_POLICY_CLASSIC: _ClassVar[DraftPolicy]
 
+class DraftTemplate(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRAFT_TEMPLATE_UNSPECIFIED: _ClassVar[DraftTemplate]
+    DRAFT_TEMPLATE_TARGET: _ClassVar[DraftTemplate]
+    DRAFT_TEMPLATE_OWN: _ClassVar[DraftTemplate]
+
 class Verification(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     VERIFICATION_UNSPECIFIED: _ClassVar[Verification]
@@ -109,6 +115,9 @@ DRAFT_POLICY_UNSPECIFIED: DraftPolicy
 DRAFT_POLICY_MEASURED: DraftPolicy
 DRAFT_POLICY_FIXED: DraftPolicy
 DRAFT_POLICY_CLASSIC: DraftPolicy
+DRAFT_TEMPLATE_UNSPECIFIED: DraftTemplate
+DRAFT_TEMPLATE_TARGET: DraftTemplate
+DRAFT_TEMPLATE_OWN: DraftTemplate
 VERIFICATION_UNSPECIFIED: Verification
 VERIFICATION_BLOCK: Verification
 VERIFICATION_TOKEN: Verification
@@ -123,7 +132,7 @@ PEER_STATE_REFUSED: PeerState
 PEER_STATE_LOST: PeerState
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt_text", "prompt_tokens", "prompt_parts", "sampling", "seed", "token_limit", "stop_sequences", "speculative", "round_detail", "json_schema", "ignore_eos", "logprobs", "stop_token_ids", "completion_count", "prompt_logprobs", "parse_special", "overflow", "beam_count", "control_token_names", "running_statistics", "model", "cache_salt", "finish_character", "prediction", "ignore_cached_prefix")
+    __slots__ = ("prompt_text", "prompt_tokens", "prompt_parts", "sampling", "seed", "token_limit", "stop_sequences", "speculative", "round_detail", "json_schema", "ignore_eos", "logprobs", "stop_token_ids", "completion_count", "prompt_logprobs", "parse_special", "overflow", "beam_count", "control_token_names", "running_statistics", "model", "cache_salt", "finish_character", "prediction", "ignore_cached_prefix", "conversation")
     PROMPT_TEXT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_PARTS_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +158,7 @@ class GenerateRequest(_message.Message):
     FINISH_CHARACTER_FIELD_NUMBER: _ClassVar[int]
     PREDICTION_FIELD_NUMBER: _ClassVar[int]
     IGNORE_CACHED_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    CONVERSATION_FIELD_NUMBER: _ClassVar[int]
     prompt_text: str
     prompt_tokens: PromptTokens
     prompt_parts: PromptParts
@@ -174,7 +184,16 @@ class GenerateRequest(_message.Message):
     finish_character: bool
     prediction: Prediction
     ignore_cached_prefix: bool
-    def __init__(self, prompt_text: _Optional[str] = ..., prompt_tokens: _Optional[_Union[PromptTokens, _Mapping]] = ..., prompt_parts: _Optional[_Union[PromptParts, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., token_limit: _Optional[int] = ..., stop_sequences: _Optional[_Iterable[str]] = ..., speculative: _Optional[_Union[SpeculativeOptions, _Mapping]] = ..., round_detail: _Optional[_Union[RoundDetail, str]] = ..., json_schema: _Optional[str] = ..., ignore_eos: bool = ..., logprobs: _Optional[_Union[_common_pb2.LogprobOptions, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., completion_count: _Optional[int] = ..., prompt_logprobs: bool = ..., parse_special: bool = ..., overflow: _Optional[_Union[ContextOverflow, _Mapping]] = ..., beam_count: _Optional[int] = ..., control_token_names: _Optional[_Iterable[str]] = ..., running_statistics: bool = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ..., cache_salt: _Optional[str] = ..., finish_character: bool = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ..., ignore_cached_prefix: bool = ...) -> None: ...
+    conversation: Conversation
+    def __init__(self, prompt_text: _Optional[str] = ..., prompt_tokens: _Optional[_Union[PromptTokens, _Mapping]] = ..., prompt_parts: _Optional[_Union[PromptParts, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., seed: _Optional[int] = ..., token_limit: _Optional[int] = ..., stop_sequences: _Optional[_Iterable[str]] = ..., speculative: _Optional[_Union[SpeculativeOptions, _Mapping]] = ..., round_detail: _Optional[_Union[RoundDetail, str]] = ..., json_schema: _Optional[str] = ..., ignore_eos: bool = ..., logprobs: _Optional[_Union[_common_pb2.LogprobOptions, _Mapping]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., completion_count: _Optional[int] = ..., prompt_logprobs: bool = ..., parse_special: bool = ..., overflow: _Optional[_Union[ContextOverflow, _Mapping]] = ..., beam_count: _Optional[int] = ..., control_token_names: _Optional[_Iterable[str]] = ..., running_statistics: bool = ..., model: _Optional[_Union[_common_pb2.ModelReference, _Mapping]] = ..., cache_salt: _Optional[str] = ..., finish_character: bool = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ..., ignore_cached_prefix: bool = ..., conversation: _Optional[_Union[Conversation, _Mapping]] = ...) -> None: ...
+
+class Conversation(_message.Message):
+    __slots__ = ("chat", "continuation")
+    CHAT_FIELD_NUMBER: _ClassVar[int]
+    CONTINUATION_FIELD_NUMBER: _ClassVar[int]
+    chat: ApplyTemplateRequest
+    continuation: str
+    def __init__(self, chat: _Optional[_Union[ApplyTemplateRequest, _Mapping]] = ..., continuation: _Optional[str] = ...) -> None: ...
 
 class ContextOverflow(_message.Message):
     __slots__ = ("truncate_prompt", "shift", "keep_token_count")
@@ -207,7 +226,7 @@ class PromptTokens(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SpeculativeOptions(_message.Message):
-    __slots__ = ("enabled", "n_max", "acceptance", "row_form", "rollback", "n_min", "p_min", "run_ahead", "policy", "verification", "drafters", "n_parallel", "p_split")
+    __slots__ = ("enabled", "n_max", "acceptance", "row_form", "rollback", "n_min", "p_min", "run_ahead", "policy", "verification", "drafters", "n_parallel", "p_split", "draft_template")
     ENABLED_FIELD_NUMBER: _ClassVar[int]
     N_MAX_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +240,7 @@ class SpeculativeOptions(_message.Message):
     DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     N_PARALLEL_FIELD_NUMBER: _ClassVar[int]
     P_SPLIT_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     enabled: bool
     n_max: int
     acceptance: _common_pb2.AcceptanceRule
@@ -234,7 +254,8 @@ class SpeculativeOptions(_message.Message):
     drafters: _containers.RepeatedScalarFieldContainer[str]
     n_parallel: int
     p_split: float
-    def __init__(self, enabled: bool = ..., n_max: _Optional[int] = ..., acceptance: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., rollback: _Optional[_Union[RollbackMode, str]] = ..., n_min: _Optional[int] = ..., p_min: _Optional[float] = ..., run_ahead: bool = ..., policy: _Optional[_Union[DraftPolicy, str]] = ..., verification: _Optional[_Union[Verification, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., n_parallel: _Optional[int] = ..., p_split: _Optional[float] = ...) -> None: ...
+    draft_template: DraftTemplate
+    def __init__(self, enabled: bool = ..., n_max: _Optional[int] = ..., acceptance: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., rollback: _Optional[_Union[RollbackMode, str]] = ..., n_min: _Optional[int] = ..., p_min: _Optional[float] = ..., run_ahead: bool = ..., policy: _Optional[_Union[DraftPolicy, str]] = ..., verification: _Optional[_Union[Verification, str]] = ..., drafters: _Optional[_Iterable[str]] = ..., n_parallel: _Optional[int] = ..., p_split: _Optional[float] = ..., draft_template: _Optional[_Union[DraftTemplate, str]] = ...) -> None: ...
 
 class Prediction(_message.Message):
     __slots__ = ("text", "tokens")

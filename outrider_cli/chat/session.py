@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from outrider.client import CallFailed, Event, FinishReason, OutriderClient, Status
+from outrider.client import CallFailed, Conversation, Event, FinishReason, OutriderClient, Status
 from outrider.errors import InvalidRequest
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
 from outrider_cli.chat.line_input import Keyboard, open_keyboard
@@ -166,9 +166,11 @@ class Backend:
     async def _generate(self, talk: ChatState, question: str, show: Show) -> None:
         assert self._client is not None
         while True:
-            prompt = await self._client.apply_template(talk.chat(question))
+            chat = talk.chat(question)
+            prompt = await self._client.apply_template(chat)
+            options = replace(talk.options, conversation=Conversation(chat=chat))
             try:
-                async with aclosing(self._client.generate(prompt, talk.options)) as events:
+                async with aclosing(self._client.generate(prompt, options)) as events:
                     async for event in events:
                         show(event)
                 return

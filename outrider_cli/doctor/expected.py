@@ -81,7 +81,7 @@ def _guess(
     else:
         guess = guesser(draft, session, 1, 0.0, translation)
         translator = TokenTranslator(guess, translation.reader())
-    asking, rows = translator.ask(lease, text, len(text), 0), None
+    asking, rows = translator.ask(lease, text, len(text), 0, len(text)), None
     try:
         while True:
             step = next(asking) if rows is None else asking.send(rows)

@@ -22,6 +22,7 @@ from outrider.errors import (
     PromptTooLong,
     Unauthenticated,
 )
+from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.fake_orchestrator import VOCABULARY, FakeOrchestrator
 from tests.support.gateway import serving
 
@@ -105,6 +106,32 @@ async def test_a_server_that_stops_says_so_to_those_it_leaves(stalls_after: int,
     response = await asking
     assert response.status_code == status
     assert "the server is stopping" in response.text
+
+
+# --- chats ---
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9}),
+        ("/v1/responses", {"input": "a"}),
+    ],
+)
+async def test_a_chat_comes_with_the_conversation_that_it_was_rendered_from(
+    path: str, body: dict[str, Any]
+):
+    fake = FakeOrchestrator()
+    async with serving(fake) as url:
+        speculative = {"draft_template": "own"}
+        await post(url + path, {"model": "any", **body, "speculative": speculative})
+        await post(f"{url}/completion", {"prompt": "a"})
+    chat, plain = fake.requests
+    assert chat.conversation.chat == fake.templates[0]
+    assert json.loads(chat.conversation.chat.messages_json) == [{"role": "user", "content": "a"}]
+    assert chat.speculative.draft_template == messages.DRAFT_TEMPLATE_OWN
+    assert not plain.HasField("conversation")
 
 
 # --- errors ---

@@ -144,6 +144,7 @@ def test_every_option_arrives():
             "policy": "fixed",
             "verification": "token",
             "n_parallel": 1,
+            "draft_template": "own",
         },
         "speculative.p_min": 0.5,
     }
@@ -166,6 +167,7 @@ def test_every_option_arrives():
         p_min=0.5,
         verification=messages.VERIFICATION_TOKEN,
         n_parallel=1,
+        draft_template=messages.DRAFT_TEMPLATE_OWN,
     )
 
 

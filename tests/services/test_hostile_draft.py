@@ -13,6 +13,9 @@ import grpc
 import pytest
 
 from draft_service.servicer import DraftServicer
+from orchestrator.core.generation import Generation
+from orchestrator.driver import Driver
+from orchestrator.request import read_request
 from outrider.descriptions import check_model
 from outrider.errors import InvalidRequest
 from outrider.messages import PeerState
@@ -23,8 +26,10 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.hostile import Vitals, hostile_process
 from tests.support.services import (
     DRAFT,
+    PATIENCE,
     TARGET,
     Completion,
+    JoiningDraft,
     ModelProcess,
     OrchestratorProcess,
     Role,
@@ -157,6 +162,53 @@ async def test_a_flood_of_frames_is_no_more_than_a_lost_draft(servicer: Any) -> 
     assert completion.token_ids == written_alone(target(), asked)
     assert vitals.growth < 100e6
     assert vitals.longest_block < 0.2
+
+
+class ComesOut(DraftServicer):
+    """Is quiet until it is told to send what nobody ordered, some times in a row."""
+
+    may_send: asyncio.Event
+
+    async def Draft(self, request_iterator: Any, context: Any) -> None:
+        await first_order(request_iterator)
+        await self.may_send.wait()
+        response = draft.DraftResponse()
+        response.frame.position = 100_000
+        response.frame.token_ids.append(5)
+        for _ in range(8):
+            await context.write(response)
+        await asyncio.sleep(30.0)
+
+
+@pytest.mark.fault(
+    "others",
+    "A draft sends what nobody ordered several times before anyone looks",
+    before="the second message ended the text, or sent away the draft that had taken its place",
+    now="what a stream brought that is over is for nobody",
+)
+async def test_a_draft_answers_for_its_own_messages_alone() -> None:
+    """They wait while nobody takes the text, as behind a client that does not read."""
+    ComesOut.may_send = asyncio.Event()
+    asked = request(token_limit=LENGTH)
+    async with beside(ComesOut, accept_drafts=True) as orchestrator:
+        await eventually(lambda: not orchestrator.pair.obstacle())
+        own, planner = orchestrator.orchestrator, orchestrator.orchestrator._completions.planner
+        deadline = time.monotonic() + PATIENCE
+        plan = await planner.plan(read_request(asked, own.config.speculation), deadline)
+        generation = Generation(plan)
+        good = partial(toy, seed=2, like=1, agreement=0.98, eos_bias=NEVER)
+        async with running(JoiningDraft(orchestrator.address, good)):
+            joined = False
+            async for _ in Driver(generation, orchestrator.pair, deadline).run():
+                if not joined:
+                    joined = True
+                    await eventually(lambda: bool(orchestrator.pair.joined))
+                    ComesOut.may_send.set()
+                    await asyncio.sleep(0.5)
+            [other] = orchestrator.pair.joined
+            assert other.experience.fault_count == 0
+            assert orchestrator.pair.drafts[0].experience.fault_count == 1
+    assert generation.committed[len(plan.prompt) :] == written_alone(target(), asked)
 
 
 class CountsSteps(DraftServicer):

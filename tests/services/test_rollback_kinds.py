@@ -13,9 +13,10 @@ import pytest
 from outrider.engine.hosting import HostOptions
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
-from outrider.engine.model import Chunk, Numerics, Row
+from outrider.engine.model import Chunk, Numerics, Rollback, Row
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.v1 import target_service_pb2 as target_messages
 from tests.services.test_own_draft import TEXT, written
 from tests.support.services import (
     DRAFT,
@@ -26,10 +27,12 @@ from tests.support.services import (
     generate,
     request,
     running,
+    toy,
 )
 from tests.support.streams import VerifyStream
 from tests.support.thorough import THOROUGH
 from tests.support.tiny_architectures import RECURRENT, WINDOWED, write_architecture
+from tests.support.toy import NEVER, ToyModel
 
 CONTEXT = 352  # longer than the 256 cells of the smallest window cache
 OPTIONS = HostOptions(numerics=Numerics.NATIVE, room_seconds=60.0)
@@ -253,3 +256,28 @@ async def test_texts_are_right_while_sessions_are_evicted_and_services_start_aga
         prompt = list(user(number).prompt_tokens.token_ids)
         check_greedy(model, prompt, text.token_ids)
     model.close()
+
+
+@pytest.mark.parametrize("kind", [Rollback.FULL, Rollback.CHECKPOINTS])
+async def test_no_more_is_said_to_be_cached_than_is_not_read_again(kind: Rollback) -> None:
+    """Memory that is not cut has no prefix of a text but up to a checkpoint of it."""
+
+    def target() -> ToyModel:
+        return toy(eos_bias=NEVER, rollback=kind)
+
+    async with (
+        running(ModelProcess(TARGET, target)) as process,
+        running(OrchestratorProcess(process.address)) as orchestrator,
+    ):
+        await orchestrator.until_ready()
+        start = [5 + i % 50 for i in range(80)]
+        await generate(orchestrator, request(prompt_tokens=start, token_limit=20))
+        for end in (40, 60, 79, 80):
+            prompt = [*start[:end], 4, 4]
+            counting = target_messages.CountCachedRequest(token_ids=prompt)
+            said = (await process.stub.CountCached(counting)).cached_token_count
+            asked = request(prompt_tokens=prompt, token_limit=4)
+            held = (await generate(orchestrator, asked)).statistics.cached_token_count
+            assert said <= held
+            if kind is Rollback.FULL:
+                assert said == held == end

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from functools import partial
+from typing import Any
 
 import grpc
 import pytest
@@ -13,7 +14,11 @@ import pytest
 from orchestrator.driver import _SentRound
 from outrider.errors import InvalidRequest
 from outrider.messages import Form, PeerState, Round, Rows, Span
+from outrider.rpc.errors import read_error_info
+from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.v1 import target_service_pb2 as target_messages
+from target_service.servicer import TargetServicer
 from tests.support.services import (
     DRAFT,
     TARGET,
@@ -21,6 +26,7 @@ from tests.support.services import (
     Interruption,
     ModelProcess,
     OrchestratorProcess,
+    Role,
     Trio,
     all_idle,
     eventually,
@@ -305,3 +311,55 @@ def test_a_round_that_gave_no_survivals_is_answered_whole_or_not_at_all() -> Non
     free = _SentRound(Round(1, Span(0, [5]), [6, 7], Form.SAMPLED, survivals=b"\x80\x40"), 0.0)
     free.expect(2)
     assert free.add(0, Rows(sampled=[6, 7])) == Rows([6, 7], [], [], [], [], [])
+
+
+def says(rows: target_messages.Rows, **fields: Any) -> target_messages.VerifyResponse:
+    return target_messages.VerifyResponse(round=1, rows=rows, **fields)
+
+
+_IDS = target_messages.Rows(token_ids=[5])
+_ROW = target_messages.RowDistribution(token_ids=[5], weights=[1.0])
+_ROWS = target_messages.Rows(distributions=[_ROW])
+REJECTION = {"acceptance": common.ACCEPTANCE_RULE_REJECTION}
+
+
+@pytest.mark.fault(
+    "crash",
+    "A target answers a round without rows, or with rows of another form than was asked for",
+    before="the generation ended with an internal error, or waited for its deadline",
+    now="it ends with DECODE_FAILED, which says that the target's rows cannot be read",
+)
+@pytest.mark.parametrize(
+    ("answer", "rule"),
+    [
+        (says(target_messages.Rows(), position=4), {}),
+        (says(target_messages.Rows()), {}),
+        (says(_ROWS), {}),
+        (says(_ROWS, position=4), {}),
+        (says(_IDS), REJECTION),
+        (says(_IDS, position=4), REJECTION),
+        (says(target_messages.Rows(), position=4), REJECTION),
+        (says(target_messages.Rows(token_ids=[5, 6]), position=4), REJECTION),
+    ],
+)
+async def test_a_target_that_sends_other_rows_ends_the_generation_by_name(
+    answer: target_messages.VerifyResponse, rule: dict[str, Any]
+) -> None:
+    class SendsOthers(TargetServicer):
+        async def Verify(self, request_iterator: Any, context: Any) -> None:
+            async for each in request_iterator:
+                if each.WhichOneof("request") == "round":
+                    await context.write(answer)
+
+    role = Role("Target", partial(SendsOthers, alias=""), TARGET.register, TARGET.stub)
+    asked = request(prompt_tokens=[0, 12, 40, 7], token_limit=8, **rule)
+    async with (
+        running(ModelProcess(role, target)) as process,
+        running(OrchestratorProcess(process.address)) as orchestrator,
+    ):
+        await orchestrator.until_ready()
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await generate(orchestrator, asked, timeout=5.0)
+    info = read_error_info(failure.value.trailing_metadata())
+    assert info is not None and info.reason == "DECODE_FAILED"
+    assert "cannot be read" in (failure.value.details() or "")

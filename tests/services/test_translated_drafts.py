@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from outrider.engine.model import Rollback
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft_messages
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -133,6 +134,32 @@ async def test_no_message_more_is_sent_for_a_token() -> None:
             completion = await generate(trio.orchestrator, asked)
             counts.append((completion.statistics.round_count, completion.origins))
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("kind", ["renamed", "pairs"])
+async def test_a_recurrent_draft_that_translates_reads_no_text_again_at_each_rejection(
+    kind: str,
+) -> None:
+    def make() -> Any:
+        if kind == "renamed":
+            options = {"seed": 2, "like": 1, "agreement": 0.9, "vocabulary_size": LETTERS}
+            return Renamed(toy(**options, eos_bias=NEVER, rollback=Rollback.CHECKPOINTS))
+        model = pairs_of_letters()
+        model.rollback = Rollback.CHECKPOINTS
+        model.open(model.layout)
+        return model
+
+    asked = request(token_limit=100, temperature=0.0)
+    async with three_services(target, make) as trio:
+        await until_translated(trio.orchestrator, TOKENS if kind == "renamed" else STRINGS)
+        before = len(trio.draft.model.decodes)
+        completion = await generate(trio.orchestrator, asked)
+        assert completion.token_ids == written_alone(target(), asked)
+        read = sum(each.token_count for each in trio.draft.model.decodes[before:])
+        rejected = completion.statistics.drafted_token_count
+        rejected -= completion.statistics.accepted_token_count
+        assert rejected > 50
+        assert read < 1000  # a text of 50 tokens on average, at each of them, is 2,500 and more
 
 
 async def test_what_was_said_before_the_model_goes_on_in_the_targets_ids() -> None:

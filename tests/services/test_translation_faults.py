@@ -10,7 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
+from draft_service.joining import _Membership
+from draft_service.translations import Lesson
 from orchestrator import joined_drafts, peers
+from outrider.errors import EngineBusy, InvalidRequest
 from outrider.handshake import digest
 from outrider.text_encoder import TextEncoder
 from outrider.v1 import common_pb2 as common
@@ -358,3 +361,73 @@ async def test_an_answer_to_a_lesson_that_comes_too_late_is_no_fault() -> None:
         await eventually(lambda: is_taught(orchestrator))
         await asyncio.sleep(0.1)
         assert len(orchestrator.pair.joined) == 1
+
+
+@pytest.mark.parametrize(
+    ("refusal", "is_final"),
+    [
+        (InvalidRequest("vocabulary", "has a token too many"), True),
+        (EngineBusy("open sessions use all vocabularies that are known", 10.0), False),
+        (ValueError("a bug"), False),
+    ],
+    ids=["refused", "busy", "failed"],
+)
+async def test_why_a_draft_that_joined_does_not_learn_is_shown_at_once(
+    refusal: Exception, is_final: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that cannot is not asked again; another one is, and then learns."""
+    fails = True
+    finish = Lesson.finish
+
+    async def refused(self: Lesson) -> messages.LearnVocabularyResponse:
+        if fails:
+            raise refusal
+        return await finish(self)
+
+    monkeypatch.setattr(Lesson, "finish", refused)
+    async with (
+        running(ModelProcess(TARGET, target)) as process,
+        running(OrchestratorProcess(process.address, accept_drafts=True)) as orchestrator,
+    ):
+        await orchestrator.until_ready()
+        async with running(JoiningDraft(orchestrator.address, renamed)):
+            await eventually(lambda: len(orchestrator.pair.joined) == 1)
+            [paired] = orchestrator.pair.joined
+            await eventually(lambda: "does not learn" in paired.obstacle(), 10.0)
+            expected = "internal error" if isinstance(refusal, ValueError) else str(refusal)
+            assert expected in paired.obstacle()
+            fails = False
+            if is_final:
+                await asyncio.sleep(1.5)
+                assert "does not learn" in paired.obstacle()
+            else:
+                await eventually(lambda: is_taught(orchestrator))
+
+
+async def test_a_piece_that_is_wrong_ends_a_lesson_once() -> None:
+    """All that follows it is for nobody, until another lesson begins."""
+    written: list[registry.JoinRequest] = []
+
+    class Call:
+        async def write(self, message: registry.JoinRequest) -> None:
+            written.append(message)
+
+    async with running(ModelProcess(DRAFT, renamed)) as process:
+        unused: Any = None
+        membership = _Membership(process.servicer, process.channel, unused, bytes(16))
+        described, its = vocabulary([b"a", b"b"])
+        introduction, tokens = list(lesson(vocabulary_key(described, its), described, its))
+        more = messages.LearnVocabularyRequest(tokens=common.ListVocabularyResponse())
+        more.tokens.token_texts.extend([b"a"] * 9)
+        call: Any = Call()
+        for message in (introduction, more, more, tokens):
+            membership._learn(call, message)
+        await eventually(lambda: bool(written))
+        await asyncio.sleep(0.1)
+        [answer] = written
+        assert answer.WhichOneof("answer") == "not_learned"
+        assert answer.not_learned.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+        for message in (introduction, tokens):
+            membership._learn(call, message)
+        await eventually(lambda: len(written) == 2)
+        assert written[1].WhichOneof("answer") == "learned"

@@ -259,6 +259,12 @@ class ToyModel:
             self._cells[destination] = self._cells[source][:token_count]
             return token_count
 
+    def copied_count(self, source: int, token_count: int) -> int:
+        """Return what `copy_prefix` would return."""
+        if self.rollback is Rollback.FULL:
+            return token_count
+        return self._memory.copied_count(source, token_count)
+
     def duplicate(self, source: int, destination: int) -> None:
         """Make `destination` hold what `source` does, in cells of its own."""
         self.copy_prefix(source, destination, len(self._cells[source]))

@@ -21,6 +21,7 @@ from outrider.messages import Answer, DraftEnd, Form, Round, Rows, Rule, Span
 from outrider.speculation import DEFAULT, MODEL, Policy, Speculation
 from outrider.trees import ROOT, Tree
 from tests.support.simulation import Models, Result, Script, Simulation, alone
+from tests.unit.test_continuing import generation, rounds, wrote
 from tests.unit.test_trees import FORK, TREES
 
 FREE = CostTable([(1, 0.0300), (64, 0.0300)])
@@ -28,10 +29,14 @@ GPU = CostTable([(1, 0.0300), (64, 0.0552)])
 CPU = CostTable([(1, 0.022), (2, 0.034), (4, 0.056), (8, 0.080), (16, 0.130), (64, 0.450)])
 
 
+TEXT = (3, 4)
+"""That a round's tree follows."""
+
+
 def asked_of(tree: Tree, sources: Sequence[str] = ()) -> RoundInFlight:
     round_ = Round(
         1,
-        Span(0, (3, 4)),
+        Span(0, TEXT),
         tree.token_ids,
         Form.SAMPLED,
         survivals=bytes(range(200, 200 - len(tree), -1)),
@@ -47,7 +52,7 @@ def asked_of(tree: Tree, sources: Sequence[str] = ()) -> RoundInFlight:
 def test_an_answer_to_a_tree_is_read_as_that_of_the_way_it_took() -> None:
     asked = asked_of(FORK, ["suffix", "suffix", MODEL, "past", MODEL])
     rows = Rows(sampled=[5, 7, 0, 8, 0, 9])  # 5, 7, then 8 where 9 was drafted
-    answer = asked.walked(Answer(1, 2, 5, rows))
+    answer = asked.walked(Answer(1, 2, 5, rows), TEXT)
     assert answer == Answer(1, 2, 3, Rows.join([rows[0:1], rows[1:2], rows[3:4], rows[5:6]]))
     assert list(asked.round.draft) == [5, 7, 9] and not asked.round.parents
     assert asked.round.survivals == bytes([200, 198, 196])
@@ -60,7 +65,7 @@ def test_what_is_accepted_of_the_way_is_what_the_tree_accepts() -> None:
     for tree in TREES:
         for sampled in itertools.product(range(3), repeat=len(tree) + 1):
             asked = asked_of(tree)
-            answer = asked.walked(Answer(1, 2, len(tree), Rows(sampled=sampled)))
+            answer = asked.walked(Answer(1, 2, len(tree), Rows(sampled=sampled)), TEXT)
             walk = tree.walk(sampled)
             draft, samples = list(asked.round.draft), list(answer.rows.sampled)
             count = next((i for i, t in enumerate(draft) if t != samples[i]), len(draft))
@@ -71,12 +76,66 @@ def test_what_is_accepted_of_the_way_is_what_the_tree_accepts() -> None:
             assert len(asked.confidences) == len(draft) == answer.drafted
 
 
+@pytest.mark.fault(
+    "text",
+    "a target that writes on by itself while a tree is on its way to it",
+    before="what was left of the tree was read as a chain: a token could come that nobody sampled",
+    now="the answer is read below the node that the text had come to",
+)
+def test_what_is_accepted_below_what_was_written_meanwhile_is_what_the_tree_accepts() -> None:
+    for tree in TREES:
+        for node in range(len(tree)):
+            path, left = tree.tokens(tree.path(node)), tree.subtree(node)
+            for sampled in itertools.product(range(3), repeat=len(left) + 1):
+                asked, text = asked_of(tree), [*TEXT, *path]
+                answer = Answer(1, len(text), len(left), Rows(sampled=sampled))
+                answer = asked.walked(answer, text)
+                walk, draft = left.walk(sampled), list(asked.draft_of(answer))
+                samples = list(answer.rows.sampled)
+                count = next((i for i, t in enumerate(draft) if t != samples[i]), len(draft))
+                added = [*left.tokens(walk.nodes), walk.next_token_id]
+                assert [*draft[:count], samples[count]] == added
+                assert list(asked.round.draft[: len(path)]) == path
+                assert len(asked.confidences) == len(path) + answer.drafted
+                assert asked.beside == len(left) - answer.drafted
+
+
+def test_a_text_that_left_the_tree_meanwhile_has_nothing_of_it() -> None:
+    asked, text = asked_of(FORK), [*TEXT, 9]
+    answer = Answer(1, 3, 0, Rows(sampled=[5]))
+    assert asked.walked(answer, text) == answer
+    assert list(asked.draft_of(answer)) == []
+
+
+def test_what_is_committed_behind_a_tree_that_was_overtaken_is_what_was_sampled() -> None:
+    """The tree's second node stands where the answer's first draft token would, were it a chain."""
+    tree = Tree([6, 8, 7], [ROOT, ROOT, 0])
+    begun = generation()
+    [first] = rounds(begun)
+    wrote(begun, first, 4, 5)
+    begun.next_actions(0.2)
+    asked = RoundInFlight(
+        Round(99, Span(4, (5,)), tree.token_ids, Form.SAMPLED, parents=tree.parents),
+        5,
+        [255] * 3,
+        (),
+        (),
+        DraftEnd.ENOUGH,
+        sent_time=0.2,
+    )
+    begun._target.in_flight.append(asked)
+    wrote(begun, first, 5, 6)  # what it wrote until it read the tree
+    answer = Answer(99, 6, 1, Rows(sampled=[8, 1]))  # 8 in place of 7; nobody looks at the 1
+    begun.target_wrote(answer, now=0.3)
+    assert begun.committed == [1, 2, 3, 4, 5, 6, 8]
+
+
 def test_a_tree_of_which_a_busy_target_left_out_the_end_is_read_as_far_as_it_was_verified() -> None:
     asked = asked_of(FORK)
-    answer = asked.walked(Answer(1, 2, 2, Rows(sampled=[5, 7, 0])))
+    answer = asked.walked(Answer(1, 2, 2, Rows(sampled=[5, 7, 0])), TEXT)
     assert (answer.drafted, list(asked.round.draft), asked.beside) == (2, [5, 6], 0)
     alone = asked_of(FORK)
-    assert alone.walked(Answer(1, 2, 0, Rows(sampled=[5]))).drafted == 0
+    assert alone.walked(Answer(1, 2, 0, Rows(sampled=[5])), TEXT).drafted == 0
     assert list(alone.round.draft) == []
 
 
@@ -87,7 +146,7 @@ def test_an_answer_that_is_no_trees_is_left_to_be_refused(
     position: int, drafted: int, count: int
 ) -> None:
     asked, answer = asked_of(FORK), Answer(1, position, drafted, Rows(sampled=[0] * count))
-    assert asked.walked(answer) is answer and asked.round.parents
+    assert asked.walked(answer, TEXT) is answer and asked.round.parents
 
 
 def test_a_round_that_is_asked_again_is_a_chain() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from orchestrator.core.actions import Commit, SendOrder, SendRound
+from orchestrator.completions import _deltas
+from orchestrator.core.actions import Commit, End, SendOrder, SendRound
 from orchestrator.core.controller import Control
 from orchestrator.core.estimates import (
     FIRST_CREDIT,
@@ -18,6 +21,7 @@ from orchestrator.core.estimates import (
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
+from orchestrator.core.text import TextAssembler
 from outrider.costs import CostTable
 from outrider.errors import InvalidRequest
 from outrider.messages import (
@@ -26,6 +30,7 @@ from outrider.messages import (
     Form,
     Frame,
     Origin,
+    OwnTokens,
     Round,
     Rows,
     Rule,
@@ -34,6 +39,7 @@ from outrider.messages import (
 )
 from outrider.sampling import GREEDY
 from outrider.speculation import Speculation
+from outrider.v1 import orchestrator_service_pb2 as messages
 
 PROMPT = [1, 2, 3, 4]
 END = 9
@@ -47,7 +53,10 @@ def estimates() -> PairEstimates:
 
 
 def generation(
-    limit: int = 200, context: int = 1000, known: PairEstimates | None = None
+    limit: int = 200,
+    context: int = 1000,
+    known: PairEstimates | None = None,
+    is_watched: bool = False,
 ) -> Generation:
     """Return a generation whose streams are open."""
     opening = SessionParameters(
@@ -71,6 +80,7 @@ def generation(
             form=Form.SAMPLED,
             rollback_calls=False,
             target_context=context,
+            is_watched=is_watched,
         )
     )
     begun.target_opened(continues=True)
@@ -135,6 +145,70 @@ def test_what_was_gathered_counts_as_if_it_had_come_token_by_token() -> None:
     rates = [each.plan.control.rate for each in (gathered, single)]
     assert 40.0 < rates[1] < 100.0  # of the plan's costs 33 would come, of the last tokens 100
     assert rates[0] == pytest.approx(rates[1], rel=1e-9)
+
+
+def joined(begun: Generation) -> Answer:
+    """Return two answers of a target with a draft of its own as one, which it sends when they wait.
+
+    Of the first decode one of two draft tokens is accepted, of the second both.
+    """
+    [first] = rounds(begun)
+    drafts = [OwnTokens([5, 8], b"\xff\xff"), OwnTokens([7, 11], b"\xff\xff"), OwnTokens()]
+    samples = [5, 6, 10, 7, 11, 12, 13]
+    return Answer(first.number, 4, 0, Rows(sampled=samples), drafts)
+
+
+def test_each_decode_of_a_watched_text_has_its_report() -> None:
+    begun = generation(is_watched=True)
+    begun.target_wrote(joined(begun), now=0.1)
+    commits = [a for a in begun.next_actions(0.1) if isinstance(a, Commit)]
+    assert [list(each.token_ids) for each in commits] == [[5, 6], [7, 11, 12], [13]]
+    reports = [each.report for each in commits]
+    known = [(r.round, r.committed_count, r.draft, r.accepted_count) for r in reports if r]
+    assert known == [(1, 4, [5, 8], 1), (2, 6, [7, 11], 2), (3, 9, (), 0)]
+
+
+def test_the_drafted_round_before_tokens_that_came_with_it_has_its_report() -> None:
+    begun = generation(is_watched=True)
+    [first] = rounds(begun)
+    wrote(begun, first, 4, 5)
+    begun.next_actions(0.2)
+    begun.draft_opened(1000)
+    begun.next_actions(0.2)
+    begun.draft_frame(Frame(5, 5, [6, 7], b"\xff\xff"), 0.3)
+    [second] = rounds(begun, 0.3)
+    assert list(second.draft) == [6, 7]
+    wrote(begun, second, 5, 6, 7, 8, 20, 21, drafted=2)
+    commits = [a for a in begun.next_actions(0.4) if isinstance(a, Commit)]
+    assert [list(each.token_ids) for each in commits] == [[6, 7, 8], [20, 21]]
+    assert [list(each.report.draft) for each in commits if each.report] == [[6, 7], []]
+
+
+async def test_of_decodes_that_came_together_none_is_shown_behind_a_stop_sequence() -> None:
+    begun = generation(is_watched=True)
+    begun.plan = replace(begun.plan, token_texts=[b"%d " % i for i in range(100)])
+    begun.target_wrote(joined(begun), now=0.1)
+
+    class Scripted:
+        async def run(self) -> AsyncIterator[Any]:
+            for event in begun.next_actions(0.1):
+                if isinstance(event, Commit):
+                    yield event
+            yield End(FinishReason.STOP_SEQUENCE)
+
+    text = TextAssembler[messages.TokenOrigin](["6 "])
+    driver: Any = Scripted()
+    deltas = [delta async for delta in _deltas(begun, driver, text, True)]
+    assert [list(delta.token_ids) for delta in deltas] == [[5, 6]]
+    assert [delta.report.accepted_token_count for delta in deltas] == [1]
+    assert begun.committed == [*PROMPT, 5, 6]
+
+
+def test_a_text_that_nobody_watches_is_one_commit() -> None:
+    begun = generation()
+    begun.target_wrote(joined(begun), now=0.1)
+    [commit] = [a for a in begun.next_actions(0.1) if isinstance(a, Commit)]
+    assert list(commit.token_ids) == [5, 6, 7, 11, 12, 13]
 
 
 def test_the_report_of_gathered_tokens_is_that_of_the_last_one() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draft_service.drafter import Drafter, Line
+from draft_service.drafter import Drafter, Line, UnreadText
 from draft_service.local_sources import ALONE, INSTEAD, PIECE, LocalSources, calibrations
 from outrider.engine.cache import Session
 from outrider.engine.guesser import Guess, guesser
@@ -727,3 +727,41 @@ def test_without_a_model_a_block_of_the_rejection_rule_is_of_point_masses() -> N
 def test_without_a_model_a_span_past_the_line_is_refused() -> None:
     with pytest.raises(PositionPastCache):
         LookupDesk().order(Span(4, [9]), 8)
+
+
+@pytest.mark.fault(
+    "hang",
+    "Order follows order at a draft whose engine is busy",
+    before="the text of each was kept until one of them started, however many there were",
+    now="what a later one says again is forgotten, and beyond a bound the text is asked for anew",
+)
+def test_orders_that_are_replaced_keep_no_more_than_the_text() -> None:
+    whole, endless, large = UnreadText(), UnreadText(), UnreadText()
+    for _ in range(1000):
+        whole.add(Span(0, [5] * 200))
+    assert len(whole.spans) == 1
+    for i in range(100_000):
+        endless.add(Span(1 + i, [6] * 50))
+        endless.add(Span(51 + i, []))
+    assert sum(len(span.token_ids) for span in endless.spans) < 1 << 20
+    assert len(endless.spans) < 100_000
+    large.add(Span(0, [5] * (1 << 21)))
+    large.add(Span(1 << 21, [6]))
+    assert len(large.spans) == 1
+
+
+def test_the_text_of_orders_that_were_replaced_is_not_missing() -> None:
+    class Nothing:
+        capacity, held = 256, ()
+
+        def reconcile(self, wanted: list[int], row_count: int) -> list[int]:
+            return []
+
+    drafter = Drafter(opening(Rule.MATCH, GREEDY), None, (), lambda: 0.0)
+    drafter.note_text(Span(0, [5] * 10))
+    for i in range(10, 200):
+        drafter.note_text(Span(i, [6]))
+    frames: list[Frame] = []
+    for _ in drafter.draft(Nothing(), Order(1, Span(200, [7]), 202), frames.append):
+        pass
+    assert frames[-1].base == 201

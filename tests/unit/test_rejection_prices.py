@@ -8,6 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.core.controller import Control
+from orchestrator.core.estimates import ServiceTime
+from orchestrator.core.outcomes import Outcome
 from orchestrator.core.policies import control
 from outrider.costs import CostTable, RejectionCost
 from outrider.messages import Rule
@@ -113,3 +116,51 @@ def test_the_targets_own_draft_is_priced_by_how_often_it_is_right_itself() -> No
             decides.acceptance.note([128] * 8, others)
         lengths.append((decides.forecast.own_length, decides.forecast.rate))
     assert lengths[0] == lengths[1]
+
+
+def shared(models: Models, sessions: int) -> Control:
+    """Return what decides for one of some sessions, whose decodes were always shared so far."""
+    estimates = known_estimates(models)
+    for _ in range(50):
+        estimates.sharing.note(float(sessions))
+    return control(Speculation(), Rule.MATCH, estimates, 1.0)
+
+
+def test_sessions_that_share_a_decode_wait_for_the_checkpoints_of_all() -> None:
+    def price(sessions: int) -> float:
+        """Return what checkpoints add to a round of four draft tokens, beside the decodes."""
+        seconds = []
+        for each in (CHEAP, RejectionCost(1e-9, 1e-9)):
+            models = Models(costs=GPU, draft_token=0.002, acceptance=0.7, rejection=each)
+            seconds.append(shared(models, sessions).checked_seconds(5))
+        return seconds[0] - seconds[1]
+
+    assert price(1) > 0.5 * CHEAP.checkpoint_seconds
+    assert price(3) == pytest.approx(3 * price(1))
+
+
+def test_the_checkpoints_of_all_are_not_taken_for_the_price_of_rows() -> None:
+    models = Models(costs=GPU, draft_token=0.002, acceptance=0.7, rejection=DEAR)
+    for sessions in (1, 3):
+        decides, now = shared(models, sessions), 0.0
+        rows = 5 * sessions
+        decode = GPU.seconds(rows) + sessions * DEAR.checkpoint_seconds
+        for i in range(60):
+            now += decode
+            decides.note_round(
+                Outcome(
+                    now=now,
+                    length=100 + 5 * i,
+                    sent=now - decode,
+                    confidences=[128] * 4,
+                    offered=4,
+                    drafted=4,
+                    accepted=4,
+                    committed=5,
+                    spent=ServiceTime(decode, rows=rows),
+                    draft_busy=False,
+                    is_prompt=False,
+                )
+            )
+        known = decides.estimates.costs.seconds(rows)
+        assert known == pytest.approx(GPU.seconds(rows), rel=0.05), sessions

@@ -17,6 +17,7 @@ from outrider.errors import InvalidRequest
 from outrider.messages import (
     MAX_DRAFT,
     MAX_LINES,
+    MAX_PROMPT_BYTES,
     Answer,
     Form,
     Frame,
@@ -89,6 +90,7 @@ OPENINGS = st.builds(
     prompt_count=st.integers(1, 2**31 - 1),
     token_limit=POSITIONS,
     vocabulary=st.integers(1, 2**31 - 1),
+    own_prompt=st.text(st.characters(codec="utf-8"), max_size=20),
 )
 
 
@@ -573,3 +575,24 @@ def test_garbage_is_read_or_refused_and_never_anything_else(data: bytes) -> None
             read(message)
         except InvalidRequest as error:
             assert error.field
+
+
+def test_a_prompt_of_a_drafts_own_has_a_bound() -> None:
+    opening = wire.write_opening(
+        SessionParameters(
+            session_id=bytes(16),
+            attempt=1,
+            rule=Rule.MATCH,
+            sampling=SamplingParameters(),
+            seed=1,
+            choice=0,
+            prompt_count=1,
+            token_limit=1,
+            vocabulary=SIZE,
+            own_prompt="é" * (MAX_PROMPT_BYTES // 2),
+        )
+    )
+    assert wire.read_opening(opening).own_prompt == opening.own_prompt
+    opening.own_prompt += "a"
+    with pytest.raises(InvalidRequest, match="own_prompt: 8388609 bytes"):
+        wire.read_opening(opening)
