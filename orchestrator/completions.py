@@ -22,8 +22,8 @@ from orchestrator.core.round_times import RoundTimes
 from orchestrator.core.text import TextAssembler
 from orchestrator.driver import Driver
 from orchestrator.lookup_caches import SharedTexts
-from orchestrator.pair import Pair
 from orchestrator.planner import Planner
+from orchestrator.pool import Pool
 from orchestrator.request import GenerationRequest, read_request
 from orchestrator.timings import Timings
 from outrider import logs
@@ -64,7 +64,7 @@ class Completions:
     def __init__(
         self,
         config: OrchestratorConfig,
-        pair: Pair,
+        pool: Pool,
         shared: SharedTexts,
         observers: Sequence[Observer] = (),
     ) -> None:
@@ -72,8 +72,8 @@ class Completions:
         self._config = config
         self._shared = shared
         self._observers = observers
-        self._pair = pair
-        self.planner = Planner(config, pair, shared)
+        self._pool = pool
+        self.planner = Planner(config, pool, shared)
         self.active_count = 0  # completions in flight; jobs that wait for their turn are none
         self.in_flight: list[InFlight] = []  # requests, oldest first
         self._writers = Writers()
@@ -100,8 +100,8 @@ class Completions:
         limit = self._config.request_seconds
         seconds = limit if seconds is None else min(seconds, limit)
         clock = _Clock(time.perf_counter(), time.monotonic() + seconds)
-        default, pair = self._config.speculation, self._pair
-        drafts = pair.may_have_draft or pair.target_drafts
+        default, pool = self._config.speculation, self._pool
+        drafts = pool.may_have_draft or pool.target_drafts
         asked = read_request(request, default, drafts)
         async with AsyncExitStack() as stack:
             if turn is None:
@@ -130,7 +130,7 @@ class Completions:
                     yield response
 
     def _note_text(self, generation: Generation, asked: GenerationRequest) -> None:
-        target = self._pair.target.model
+        target = self._pool.target.model
         if target is not None:
             prompt, text = generation.plan.prompt, generation.committed
             own = text[len(prompt) :]
@@ -175,12 +175,12 @@ class Completions:
                     yield delta
         finally:
             self._writers.remove(text)
-            self._pair.count_generations(self._writers.count(time.monotonic()))
+            self._pool.count_generations(self._writers.count(time.monotonic()))
 
     def _count_writer(self, text: object) -> None:
         now = time.monotonic()
         self._writers.note(text, now)
-        self._pair.count_generations(self._writers.count(now))
+        self._pool.count_generations(self._writers.count(now))
 
     async def _completion(
         self, plan: Plan, asked: GenerationRequest, clock: _Clock
@@ -192,7 +192,7 @@ class Completions:
         while True:
             generation = Generation(plan)
             drive = BeamDriver if plan.beam_count > 1 else Driver
-            driver = drive(generation, self._pair, clock.deadline)
+            driver = drive(generation, self._pool, clock.deadline)
             driver.timings.begin = clock.begin
             deltas = self._counted(_deltas(generation, driver, text, asked.wants_report))
             async with aclosing(deltas):
