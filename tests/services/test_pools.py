@@ -8,14 +8,17 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import httpx
 import pytest
 
 from orchestrator.names import Name, may_have_records
 from orchestrator.peers import Peer
 from orchestrator.pool import Pool
 from outrider.v1 import orchestrator_service_pb2 as messages
+from tests.support.gateway import serving
 from tests.support.services import (
     DRAFT,
+    PATIENCE,
     TARGET,
     Completion,
     Interruption,
@@ -296,6 +299,32 @@ async def test_a_draft_learns_the_same_of_every_target_of_equal_weights() -> Non
         one, other = (draft.estimates_beside(each) for each in those.pool.targets)
         assert one is not other and one.costs is not other.costs
         assert one.acceptance is other.acceptance and one.token_time is other.token_time
+
+
+async def test_http_answers_as_before_while_one_target_is_gone() -> None:
+    async with (
+        services(target, target) as those,
+        serving(those.orchestrator.orchestrator) as url,
+        httpx.AsyncClient(timeout=PATIENCE) as client,
+    ):
+        body = {"prompt": "rain", "max_tokens": 8, "temperature": 0}
+        answers = [(await client.post(f"{url}/v1/completions", json=body)).json()]
+        await those.targets[0].kill()
+        await eventually(lambda: not those.pool.targets[0].peer.ready)
+        assert (await client.get(f"{url}/health")).status_code == 200
+        answers.append((await client.post(f"{url}/v1/completions", json=body)).json())
+        texts, prints = (
+            {answer["choices"][0]["text"] for answer in answers},
+            {answer["system_fingerprint"] for answer in answers},
+        )
+        assert len(texts) == len(prints) == 1
+        shown = (await client.get(f"{url}/status")).json()["peers"]
+        states = [peer["state"] for peer in shown]
+        assert [state == "PEER_STATE_READY" for state in states] == [False, True]
+        assert "outrider_target_used" in (await client.get(f"{url}/metrics")).text
+        await those.targets[1].kill()
+        await eventually(lambda: not those.pool.ready)
+        assert (await client.get(f"{url}/health")).status_code == 503
 
 
 # --- names ---
