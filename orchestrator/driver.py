@@ -352,7 +352,7 @@ class Driver:
             # Later it reads the whole text again, and that is no time of the rounds.
             seconds, decodes = timings.verify_wait - timings.prompt, timings.plain_rounds
             rows = decodes + self._generation.counts.drafted
-            stay.target.note_written(decodes, rows, seconds)
+            stay.note_written(decodes, rows, seconds)
         self._is_at_first = False
         self._pool.end_stay(stay, self._generation.committed, self._opening.salt)
 

@@ -40,6 +40,7 @@ class Stay:
         # Tokens that the target has to read of it, as far as is known; 0 once it has.
         self._unread = token_count - target.held.count(text)
         target.generation_count += 1
+        self._together = target.generation_count  # generations there when it began
         target.unread_count += self._unread
         target.held.note(text, target.session_count)
 
@@ -49,6 +50,11 @@ class Stay:
         self.target.held.note(self._text, self.target.session_count)
         self.target.note_read(count - cached_count, seconds)
         self.forget_unread()
+
+    def note_written(self, count: int, row_count: int, seconds: float) -> None:
+        """It took this time for so many decodes of the text, with so many of its rows together."""
+        together = max(self._together, self.target.generation_count)
+        self.target.note_written(count, row_count * together, seconds)
 
     def forget_unread(self) -> None:
         """The text was read, as far as is known."""
@@ -210,11 +216,13 @@ class Pool:
             self.check_draft(draft)
 
     def _compare_weights(self) -> None:
-        hosted = [target.identity for target in self.targets]
+        """Say which weights are served; those of targets that leave say nothing of it."""
+        staying = [target for target in self.targets if not target.is_leaving] or self.targets
+        hosted = [target.identity for target in staying]
         current = self._weights.identity if self._has_written else b""
         identity = weights_served(current, hosted)
         if identity in hosted:
-            self._weights = self.targets[hosted.index(identity)].reference
+            self._weights = staying[hosted.index(identity)].reference
         for target in self.targets:
             target.compare(self._weights)
 
@@ -258,6 +266,7 @@ class Pool:
             if target.peer is peer:
                 target.is_leaving = True
         self._let_go()
+        self._check()  # others may serve now
         self._note_change()
 
     def _configure_draft(self, peer: Peer) -> None:

@@ -128,7 +128,7 @@ class PooledTarget:
             unread_count=self.unread_count,
             prompt_count=prompt_count,
             cached_count=self.held.count(digests),
-            read_seconds=self._read_time.value,
+            read_seconds=self.read_seconds,
             token_seconds=self.token_seconds,
             is_busy=self.is_busy,
             passed_over=self.passed_over,
@@ -149,11 +149,10 @@ class PooledTarget:
             self._read_time.note(seconds / count)
 
     def note_written(self, count: int, row_count: int, seconds: float) -> None:
-        """It took this time for so many decodes of a text, with so many rows together."""
+        """It took this time for so many decodes, with so many rows together, all texts' ones."""
         if count < _LEAST_DECODES:
             return
-        rows = max(1, self.generation_count) * row_count // count
-        expected = self._loaded.seconds(max(1, rows)) + self.peer.round_trip
+        expected = self._loaded.seconds(max(1, row_count // count)) + self.peer.round_trip
         self.conduct.note_text(seconds / count, expected)
 
     def obstacle(self) -> str:

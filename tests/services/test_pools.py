@@ -14,6 +14,8 @@ import pytest
 from orchestrator.names import Name, may_have_records
 from orchestrator.peers import Peer
 from orchestrator.pool import Pool
+from orchestrator.targets import PooledTarget
+from outrider.costs import Point
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.gateway import serving
 from tests.support.services import (
@@ -89,6 +91,8 @@ async def services(
         addresses = [[each.address for each in group] for group in (targets, its_drafts)]
         orchestrator = await start(OrchestratorProcess(*addresses, **options))
         await orchestrator.until_ready()
+        for each in orchestrator.pool.targets:  # what a toy measures is noise
+            each.alone.costs.replace([Point(1, 0.002), Point(8, 0.004)], False)
         yield Services(targets, its_drafts, orchestrator)
 
 
@@ -222,21 +226,31 @@ async def test_a_target_that_stops_gets_nothing_new_and_ends_what_it_has() -> No
         assert completion.statistics.target_fault_count == 0
 
 
-async def test_turns_of_a_chat_stay_where_their_prefix_is() -> None:
+async def test_turns_of_a_chat_stay_where_their_prefix_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PooledTarget, "read_seconds", 0.01)  # a toy reads a prompt in one step
     async with services(target, target, pace=0.0) as those:
-        chats = [prompt(64, first) for first in range(4)]
-        places: list[set[int]] = [set() for _ in chats]
+        first = those.pool.targets[0]
+
+        async def turn(chat: list[int]) -> int:
+            """Write a turn; return which target wrote it."""
+            before = [each.decode_count for each in those.targets]
+            asked = request(prompt_tokens=chat, token_limit=16, n_max=0)
+            completion = await generate(those.orchestrator, asked)
+            if len(chat) > 64:
+                assert completion.statistics.cached_token_count >= len(chat) - 20
+            chat += [*completion.token_ids, *prompt(4)]
+            [place] = [k for k in (0, 1) if those.targets[k].decode_count > before[k]]
+            return place
+
+        one, other = prompt(64), prompt(64, 7)
+        assert await turn(one) == 0
+        first.generation_count += 3  # somebody writes there, for the moment
+        assert await turn(other) == 1
+        first.generation_count -= 3
         for _ in range(3):
-            for i, chat in enumerate(chats):
-                before = [each.decode_count for each in those.targets]
-                asked = request(prompt_tokens=chat, token_limit=16, n_max=0)
-                completion = await generate(those.orchestrator, asked)
-                after = [each.decode_count for each in those.targets]
-                places[i] |= {k for k in (0, 1) if after[k] > before[k]}
-                if len(chat) > 64:
-                    assert completion.statistics.cached_token_count >= len(chat) - 20
-                chat += [*completion.token_ids, *prompt(4)]
-        assert all(len(place) == 1 for place in places)
+            assert [await turn(one), await turn(other)] == [0, 1]
 
 
 async def test_a_text_goes_on_at_another_target_when_one_has_no_room() -> None:
@@ -404,6 +418,24 @@ async def test_a_target_whose_record_is_gone_ends_what_it_has() -> None:
         assert_right(completion, asked)
         assert completion.statistics.target_fault_count == 0
         await eventually(lambda: len(those.pool.targets) == 1)
+
+
+async def test_new_weights_are_served_once_the_old_ones_have_no_record() -> None:
+    async with services(target, other_weights) as those:
+        old, new = those.pool.targets
+        asked = request(token_limit=LENGTH)
+
+        async def leave() -> None:
+            assert new.refused
+            those.pool.leave(old.peer)
+            another = request("another", token_limit=12)
+            completion = await generate(those.orchestrator, another)
+            assert completion.token_ids == written_alone(other_weights(), another)
+            assert old.generation_count == 1
+
+        completion = await generate(those.orchestrator, asked, [Interruption(20, leave)])
+        assert_right(completion, asked)
+        await eventually(lambda: those.pool.targets == [new])
 
 
 def test_addresses_and_this_machine_are_no_names() -> None:
