@@ -9,7 +9,7 @@ from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
 from orchestrator.driver import Driver
-from orchestrator.pair import Pair
+from orchestrator.pool import Pool
 from outrider.messages import Form, Rule, SessionParameters
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy, Speculation
@@ -24,7 +24,7 @@ PROMPTS = (
 
 
 async def make_generation(
-    pair: Pair,
+    pair: Pool,
     prompt: str,
     *,
     sampling: SamplingParameters,
@@ -64,7 +64,7 @@ async def make_generation(
 class TimedDriver(Driver):
     """A driver that notes what each round spent outside the models."""
 
-    def __init__(self, generation: Generation, pair: Pair) -> None:
+    def __init__(self, generation: Generation, pair: Pool) -> None:
         super().__init__(generation, pair, deadline=time.monotonic() + 300.0)
         self.overheads: list[float] = []
         self._before = 0.0

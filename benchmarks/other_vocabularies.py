@@ -105,13 +105,13 @@ async def _services(draft: Path) -> object:  # type: ignore[misc]
         ) as orchestrator,
     ):
         await orchestrator.until_ready()
-        await eventually(lambda: not orchestrator.pair.obstacle())
+        await eventually(lambda: not orchestrator.pool.obstacle())
         yield orchestrator
 
 
 async def _measure(name: str, draft: Path) -> None:
     async with _services(draft) as orchestrator:
-        [paired] = orchestrator.pair.drafts
+        [paired] = orchestrator.pool.drafts
         mass = paired.translation.shared_mass if paired.translation is not None else 1.0
         shown = []
         for temperature in (0.0, 0.8):

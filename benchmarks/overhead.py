@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from benchmarks.echo import EchoClient
 from benchmarks.generations import PROMPTS, TimedDriver, drive, make_generation
 from benchmarks.processes import process, running_pair
-from orchestrator.pair import Pair
+from orchestrator.pool import Pool
 from outrider.sampling import GREEDY, SamplingParameters
 
 REPEATS = 8
@@ -46,7 +46,7 @@ async def main() -> None:
         await _print_bytes(pair, "plain rounds", SamplingParameters(), 0)
 
 
-async def _round_overheads(pair: Pair, repeat: int) -> list[float]:
+async def _round_overheads(pair: Pool, repeat: int) -> list[float]:
     """Return, per drafted round of one generation, the seconds outside both models."""
     prompt = PROMPTS[repeat % len(PROMPTS)]
     generation = await make_generation(
@@ -80,7 +80,7 @@ def _quartiles(seconds: list[float]) -> str:
     return f"{1e3 * low:.3f} - {1e3 * high:.3f} ms"
 
 
-async def _print_bytes(pair: Pair, name: str, sampling: SamplingParameters, length: int) -> None:
+async def _print_bytes(pair: Pool, name: str, sampling: SamplingParameters, length: int) -> None:
     sent, tokens, rounds, drafted, accepted = 0, 0, 0, 0, 0
     for seed, prompt in enumerate(PROMPTS):
         generation = await make_generation(

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from orchestrator.pair import Pair
 from orchestrator.peers import Peer
+from orchestrator.pool import Pool
 from outrider.processes import ANY_PORT, Child
 from outrider_cli import COMMAND
 
@@ -29,7 +29,7 @@ async def process(role: str, *options: str, command: Sequence[str] = COMMAND) ->
 @asynccontextmanager
 async def running_pair(
     target_options: Sequence[str] = (), draft_options: Sequence[str] = ()
-) -> AsyncIterator[Pair]:
+) -> AsyncIterator[Pool]:
     """Run the bundled pair in two processes; yield it connected and ready."""
     beside = ("--threads=1", "--nice=19")
     async with AsyncExitStack() as stack:
@@ -39,7 +39,7 @@ async def running_pair(
         draft = await stack.enter_async_context(
             process("draft", f"--model={DRAFT}", *beside, *draft_options)
         )
-        pair = Pair(Peer("target", target), Peer("draft", draft))
+        pair = Pool([Peer("target", target)], [Peer("draft", draft)])
         pair.start()
         try:
             for peer in pair.peers:

@@ -7,7 +7,7 @@ import time
 
 from benchmarks.generations import PROMPTS, TimedDriver, drive, make_generation
 from benchmarks.processes import running_pair
-from orchestrator.pair import Pair
+from orchestrator.pool import Pool
 from outrider.sampling import GREEDY
 from outrider.v1 import common_pb2
 
@@ -24,7 +24,7 @@ async def main() -> None:
                 await _measure(pair, users, length)
 
 
-async def _measure(pair: Pair, users: int, length: int) -> None:
+async def _measure(pair: Pool, users: int, length: int) -> None:
     generations = [
         await make_generation(
             pair,
@@ -49,7 +49,7 @@ async def _measure(pair: Pair, users: int, length: int) -> None:
     )
 
 
-async def _decode_count(pair: Pair) -> int:
+async def _decode_count(pair: Pool) -> int:
     model = await pair.target.stub.GetModel(common_pb2.GetModelRequest())
     return int(model.activity.decode_count)
 

@@ -253,11 +253,10 @@ class Gateway:
         """Return what is equal as long as the same models answer in the same version."""
         status = self._orchestrator.status()
         digest = sha256(status.service_version.encode())
-        for peer in status.peers:
-            if peer.joined:
-                continue  # these come and go, and change no text
-            model = peer.model
-            identity = (peer.role, model.model_name, model.identity.hex())
+        # Those that joined come and go, and so do several of one model; neither changes a text.
+        models = [(peer.role, peer.model) for peer in status.peers if not peer.joined]
+        identities = [(role, model.model_name, model.identity.hex()) for role, model in models]
+        for identity in dict.fromkeys(identities):
             digest.update(json.dumps(identity).encode())
         return f"fp_{digest.hexdigest()[:12]}"
 
@@ -380,10 +379,9 @@ class Gateway:
         return MessageToDict(status, preserving_proto_field_name=True)
 
     def _model(self) -> common.GetModelResponse:
-        for peer in self._orchestrator.status().peers:
-            if peer.role == "target":
-                return peer.model
-        return common.GetModelResponse()
+        targets = [p for p in self._orchestrator.status().peers if p.role == "target"]
+        ready = [peer for peer in targets if peer.state == messages.PEER_STATE_READY]
+        return next((peer.model for peer in ready or targets), common.GetModelResponse())
 
     # --- asking ---
 

@@ -125,7 +125,7 @@ class Metrics:
         self._round_times = RoundTimes()
         registry.register(_RoundSeconds(self._round_times))
         registry.register(_Drafts(status))
-        registry.register(_Target(status))
+        registry.register(_Targets(status))
         self._first_token = histogram(
             "time_to_first_token_seconds", "From the request to the first token.", _SLOW
         )
@@ -322,8 +322,8 @@ class _Drafts(Collector):
         yield from (generations, rates, trips, levels, refused)
 
 
-class _Target(Collector):
-    """How the target's engine spends its time, while the target is ready."""
+class _Targets(Collector):
+    """Whether each target writes, how much, and how its engine spends its time."""
 
     def __init__(self, status: Callable[[], messages.GetStatusResponse]) -> None:
         self._status = status
@@ -333,19 +333,31 @@ class _Target(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the counters; they are a few seconds old at most."""
+        """Yield the gauges, and the counters of those that are ready, a few seconds old at most."""
+        labels = ("address",)
+        used = GaugeMetricFamily(
+            "outrider_target_used", "1 where new texts may be written, else 0.", labels=labels
+        )
+        generations = GaugeMetricFamily(
+            "outrider_target_generations", "Generations at a target.", labels=labels
+        )
         open_time = CounterMetricFamily(
-            "outrider_target_open_seconds", "In which the target had an open stream."
+            "outrider_target_open_seconds", "In which a target had an open stream.", labels=labels
         )
         decode_time = CounterMetricFamily(
-            "outrider_target_decode_seconds", "Of these, inside decodes."
+            "outrider_target_decode_seconds", "Of these, inside decodes.", labels=labels
         )
         for peer in self._status().peers:
-            if peer.role == "target" and peer.state == messages.PEER_STATE_READY:
+            if peer.role != "target":
+                continue
+            is_used, values = peer.state == messages.PEER_STATE_READY, (peer.address,)
+            used.add_metric(values, is_used)
+            generations.add_metric(values, peer.generation_count)
+            if is_used:
                 activity = peer.model.activity
-                open_time.add_metric((), _seconds(activity.open_duration))
-                decode_time.add_metric((), _seconds(activity.decode_duration))
-        yield from (open_time, decode_time)
+                open_time.add_metric(values, _seconds(activity.open_duration))
+                decode_time.add_metric(values, _seconds(activity.decode_duration))
+        yield from (used, generations, open_time, decode_time)
 
 
 class _Renamed(Collector):

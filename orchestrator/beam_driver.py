@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from orchestrator.core.actions import Commit, End, SendRound
 from orchestrator.core.generation import Generation
-from orchestrator.pair import Pair
+from orchestrator.pool import Pool
 from orchestrator.timings import Timings
 from outrider import wire
 from outrider.errors import DeadlinePassed, DecodeFailed, InvalidRequest, PeerUnavailable
@@ -19,11 +19,11 @@ from outrider.v1 import target_service_pb2 as messages
 class BeamDriver:
     """Runs one generation by beam search. `run` is used once."""
 
-    def __init__(self, generation: Generation, pair: Pair, deadline: float) -> None:
+    def __init__(self, generation: Generation, pool: Pool, deadline: float) -> None:
         self.timings = Timings(time.perf_counter())
         self.wire_bytes = 0
         self._generation = generation
-        self._pair = pair
+        self._pool = pool
         self._deadline = deadline
 
     async def run(self) -> AsyncGenerator[Commit | End]:
@@ -63,15 +63,15 @@ class BeamDriver:
             end_token_ids=sorted(plan.end_token_ids),
         )
         self.wire_bytes += request.ByteSize()
-        target = self._pair.target
+        pool = self._pool
         try:
-            async with aclosing(target.stream("SearchBeams", request, self._deadline)) as parts:
+            async with aclosing(pool.stream("SearchBeams", request, self._deadline)) as parts:
                 async for part in parts:
                     self.wire_bytes += part.ByteSize()
                     for rows in self._read(part):
                         yield rows
         except PeerUnavailable:
-            if target.ready and time.monotonic() >= self._deadline:
+            if pool.ready and time.monotonic() >= self._deadline:
                 raise DeadlinePassed("the generation took longer than its deadline") from None
             raise
 

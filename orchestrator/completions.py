@@ -23,8 +23,8 @@ from orchestrator.core.text import TextAssembler
 from orchestrator.driver import Driver
 from orchestrator.lookup_caches import SharedTexts
 from orchestrator.own_prompts import DraftTemplates, OwnPrompts
-from orchestrator.pair import Pair
 from orchestrator.planner import Planner
+from orchestrator.pool import Pool
 from orchestrator.request import GenerationRequest, read_request
 from orchestrator.timings import Timings
 from outrider import logs
@@ -65,7 +65,7 @@ class Completions:
     def __init__(
         self,
         config: OrchestratorConfig,
-        pair: Pair,
+        pool: Pool,
         shared: SharedTexts,
         observers: Sequence[Observer] = (),
     ) -> None:
@@ -73,8 +73,8 @@ class Completions:
         self._config = config
         self._shared = shared
         self._observers = observers
-        self._pair = pair
-        self.planner = Planner(config, pair, shared)
+        self._pool = pool
+        self.planner = Planner(config, pool, shared)
         self.active_count = 0  # completions in flight; jobs that wait for their turn are none
         self.in_flight: list[InFlight] = []  # requests, oldest first
         self._writers = Writers()
@@ -102,8 +102,8 @@ class Completions:
         limit = self._config.request_seconds
         seconds = limit if seconds is None else min(seconds, limit)
         clock = _Clock(time.perf_counter(), time.monotonic() + seconds)
-        default, pair = self._config.speculation, self._pair
-        drafts = pair.may_have_draft or pair.target_drafts
+        default, pool = self._config.speculation, self._pool
+        drafts = pool.may_have_draft or pool.target_drafts
         asked = read_request(request, default, drafts)
         async with AsyncExitStack() as stack:
             if turn is None:
@@ -136,16 +136,16 @@ class Completions:
     ) -> Driver | BeamDriver:
         plan = generation.plan
         if plan.beam_count > 1:
-            return BeamDriver(generation, self._pair, deadline)
+            return BeamDriver(generation, self._pool, deadline)
         # Where a part of the prompt is left out, nobody knows what of the conversation that is.
         is_whole = not (plan.is_truncated or plan.opening.dropped.token_ids)
         own = None
         if asked.conversation is not None and is_whole:
             own = OwnPrompts(self._templates, asked.conversation)
-        return Driver(generation, self._pair, deadline, own)
+        return Driver(generation, self._pool, deadline, own)
 
     def _note_text(self, generation: Generation, asked: GenerationRequest) -> None:
-        target = self._pair.target.model
+        target = self._pool.target.model
         if target is not None:
             prompt, text = generation.plan.prompt, generation.committed
             own = text[len(prompt) :]
@@ -190,12 +190,12 @@ class Completions:
                     yield delta
         finally:
             self._writers.remove(text)
-            self._pair.count_generations(self._writers.count(time.monotonic()))
+            self._pool.count_generations(self._writers.count(time.monotonic()))
 
     def _count_writer(self, text: object) -> None:
         now = time.monotonic()
         self._writers.note(text, now)
-        self._pair.count_generations(self._writers.count(now))
+        self._pool.count_generations(self._writers.count(now))
 
     async def _completion(
         self, plan: Plan, asked: GenerationRequest, clock: _Clock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,14 +17,15 @@ MOST_SHARED_TOKENS = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrchestratorConfig:
-    """One orchestrator process. `draft` is empty to run without one.
+    """One orchestrator process. `drafts` is empty to run without any.
 
-    The peers are HOST:PORT each, or plain://HOST:PORT for one that has no TLS.
+    The peers are HOST:PORT each, or plain://HOST:PORT for one that has no TLS. A name with several
+    records stands for as many services.
     """
 
     server: ServerConfig
-    target: str
-    draft: str = ""
+    targets: Sequence[str]  # of the same weights
+    drafts: Sequence[str] = ()
     peer_security: ClientSecurity = ANONYMOUS  # what both peers are shown
     speculation: Speculation = DEFAULT  # unless the request says otherwise
     draft_seconds: float = 1.0  # wait for an order this long, then continue plainly
@@ -40,9 +42,11 @@ class OrchestratorConfig:
     share_past_texts: int = 0  # tokens of past texts that any caller's are drafted from
 
     def __post_init__(self) -> None:
-        for name, address in (("target", self.target), ("draft", self.draft)):
-            if address:
+        for name, addresses in (("target", self.targets), ("draft", self.drafts)):
+            for address in addresses:
                 read_address(name, address)
+            if len(set(addresses)) < len(addresses):
+                raise InvalidConfig(name, f"names a service twice: {', '.join(addresses)}")
         for name, seconds in (
             ("draft_timeout", self.draft_seconds),
             ("request_timeout", self.request_seconds),
@@ -55,5 +59,5 @@ class OrchestratorConfig:
         if not 0 <= self.share_past_texts <= MOST_SHARED_TOKENS:
             wrong = f"must be in [0, {MOST_SHARED_TOKENS}] tokens, not {self.share_past_texts}"
             raise InvalidConfig("share_past_texts", wrong)
-        if not self.target:
+        if not self.targets:
             raise InvalidConfig("target", "needs the address of a target service")

@@ -12,24 +12,29 @@ from typing import Any
 from orchestrator.core.acceptance import drew_as_keyed
 from orchestrator.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound, Wake
 from orchestrator.core.allowance import Allowance
-from orchestrator.core.estimates import ServiceTime
+from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.generation import Generation
+from orchestrator.core.routing import MOST_BUSY
 from orchestrator.link import Backoff, Link
 from orchestrator.own_prompts import OwnPrompts
-from orchestrator.pair import DraftPeer, Pair, PairedDraft
+from orchestrator.paired_drafts import DraftPeer, PairedDraft
 from orchestrator.peers import Hosted, Peer
+from orchestrator.pool import Pool, Stay
+from orchestrator.sent_rounds import DraftWait, SentRound, note_answer, of_decodes, seconds_of
 from orchestrator.streams import SessionStream, StreamLost
+from orchestrator.targets import PooledTarget
 from orchestrator.timings import EngineSeconds, Timings
 from outrider import wire
 from outrider.errors import (
     DeadlinePassed,
     DecodeFailed,
     InvalidRequest,
+    ModelChanged,
     PeerUnavailable,
 )
-from outrider.messages import Answer, Order, Round, Rows, Rule, SessionParameters
+from outrider.messages import Answer, Order, Round, Rule, SessionParameters
 from outrider.noise import draft_seed
-from outrider.v1 import common_pb2, draft_service_pb2, target_service_pb2
+from outrider.v1 import draft_service_pb2, target_service_pb2
 
 _RETRY_SECONDS = 0.1
 _MOST_EVENTS = 256  # that wait until committed text was taken; then peers are read no further
@@ -39,12 +44,12 @@ _MOST_MISSING = 16
 
 
 class Driver:
-    """Runs one generation over a pair. `run` is used once."""
+    """Runs one generation over a pool. `run` is used once."""
 
     def __init__(
         self,
         generation: Generation,
-        pair: Pair,
+        pool: Pool,
         deadline: float,
         own_prompts: OwnPrompts | None = None,
     ) -> None:
@@ -52,7 +57,7 @@ class Driver:
         self.timings = Timings(time.perf_counter())
         self._generation = generation
         self._opening: SessionParameters = generation.plan.opening
-        self._pair = pair
+        self._pool = pool
         self._deadline = deadline
         self._loop = asyncio.get_running_loop()
         # What happened and was not handled yet, oldest first.
@@ -63,6 +68,8 @@ class Driver:
         self._advancing = False  # `_advance` runs; what happens meanwhile only joins `_events`
         self._timers: set[asyncio.TimerHandle] = set()  # that have not fired; none outlives `run`
         self._target: Link | None = None  # the newest stream; None before the first
+        self._stay: Stay | None = None  # at the target of that stream, until it is lost
+        self._is_at_first = True  # target: nothing was read at another one before
         self._draft: Link | None = None  # the same
         self._lease: PairedDraft | None = None  # the draft of that stream, until it is given back
         self._own_prompts = own_prompts
@@ -71,14 +78,13 @@ class Driver:
         self._refusing: list[DraftPeer] = []  # drafts that cannot serve this generation
         self._target_backoff, self._draft_backoff = Backoff(), Backoff()
         self._target_missing = 0  # answers since the last rows that say the text is not held
+        self._busy = (0, 0)  # answers that say there is no room, after so many rounds
         self._allowance = Allowance()  # of the draft's stream
         self._failure: Exception | None = None  # ends `run`; set once
         # By number: those whose rows are not complete.
-        self._rounds_sent: dict[int, _SentRound] = {}
+        self._rounds_sent: dict[int, SentRound] = {}
         self._answer_time = 0.0  # of the newest round
-        # When the target fell idle for the draft; None while it works.
-        self._idle_since: float | None = None
-        self._idle_service = 0.0  # the draft's time when the target fell idle
+        self._draft_wait = DraftWait(self.timings)
         self._wake: asyncio.TimerHandle | None = None  # for the newest Wake; the one before is void
         self._closed_bytes = 0  # over links that are closed
 
@@ -152,7 +158,8 @@ class Driver:
                 untaken.append(action)
             else:
                 self._carry_out(action)
-        self._note_idle()
+        if self._generation.waits_for_draft:
+            self._draft_wait.begin(time.perf_counter())
         self._untaken += untaken
 
     def _note_commit(self) -> None:
@@ -177,23 +184,10 @@ class Driver:
             self._draft.send(wire.write_order(order))
 
     def _send_round(self, round_: Round) -> None:
-        now, timings = time.perf_counter(), self.timings
-        sent = self._rounds_sent[round_.number] = _SentRound(round_, now)
-        if self._idle_since is not None:
-            waited = sent.draft_wait = now - self._idle_since
-            its_own = timings.draft.total - self._idle_service
-            sent.draft_network = max(0.0, waited - its_own)
-            timings.draft_wait += waited
-            timings.draft_network += sent.draft_network
-            self._idle_since = None
+        sent = self._rounds_sent[round_.number] = SentRound(round_, time.perf_counter())
+        self._draft_wait.end(sent)
         if self._target is not None:
             self._target.send(wire.write_round(round_))
-
-    def _note_idle(self) -> None:
-        """Note when the target fell idle for the draft."""
-        if self._generation.waits_for_draft and self._idle_since is None:
-            self._idle_since = time.perf_counter()
-            self._idle_service = self.timings.draft.total
 
     def _roll_back(self, token_count: int, round_: int, order: int) -> None:
         """Call Rollback at both services, each before what is sent to it next."""
@@ -202,42 +196,67 @@ class Driver:
 
     def _sessions(self, round_: int, order: int) -> Iterator[tuple[Link, Peer | DraftPeer, int]]:
         """Yield each stream that is open, whose it is, and the newest number sent on it."""
-        if self._target is not None:
-            yield self._target, self._pair.target, round_
+        if self._target is not None and self._stay is not None:
+            yield self._target, self._stay.target.peer, round_
         if self._draft is not None and self._lease is not None:
             yield self._draft, self._lease.peer, order
 
     # --- streams ---
 
     def _open_target(self) -> None:
-        """Open a stream to the target as soon as it is ready."""
-        if self._pair.target.closed:
-            self._failure = PeerUnavailable(self._pair.target.detail)
-            return
-        if not self._pair.target.ready:
+        """Open a stream to a target as soon as one is usable."""
+        if self._pool.target.closed:
+            self._failure = PeerUnavailable(self._pool.target.detail)
+        elif not self._open_target_besides():
             self._after(_RETRY_SECONDS, self._open_target)
-            return
+
+    def _open_target_besides(self, *others: PooledTarget) -> bool:
+        """Open a stream to the best usable target that is none of the others, if there is one."""
+        generation = self._generation
+        self._stay = stay = self._pool.stay(generation.committed, self._opening, others)
+        if stay is None:
+            return False
+        self._learn_at(stay.target)
         self._rounds_sent.clear()
         opening = self._next_opening(self._target)
-        stream = self._pair.target.open(opening)
+        stream = stay.target.peer.open(opening)
         self._target = self._link(opening, stream, self._read_target, self._lose_target)
-        self._generation.target_opened(self._pair.estimates.continues)
+        if not self._is_at_first:  # what it takes to read the text again is told by nobody
+            self._after(stay.read_seconds, stay.forget_unread)
+        generation.target_opened(self._estimates_at(stay.target).continues)
+        return True
+
+    def _learn_at(self, target: PooledTarget) -> None:
+        """Go by what is known of this target from now on, if it is another one."""
+        control = self._generation.plan.control
+        if self._pool.is_single or control.estimates.costs is target.alone.costs:
+            return
+        control.note_draft(self._estimates_at(target))
+
+    def _estimates_at(self, target: PooledTarget) -> PairEstimates:
+        """Return what is known of a target and the draft in use, or the one that would be."""
+        if self._lease is not None:
+            return self._lease.estimates_beside(target)
+        return self._pool.estimates_at(target)
 
     def _open_draft(self) -> None:
         """Open a stream to the best draft as soon as one is usable."""
         if not self._generation.plan.control.speculation.drafts:
             return
-        if self._pair.may_have_draft and not self._open_draft_besides(*self._refusing):
+        if self._pool.may_have_draft and not self._open_draft_besides(*self._refusing):
             self._after(_RETRY_SECONDS, self._open_draft)
 
     def _open_draft_besides(self, *others: DraftPeer) -> bool:
         """Open a stream to the best usable draft that is none of the others, if there is one."""
-        self._lease = lease = self._pair.lease(self._opening.rule, others)
+        target = self._stay.target if self._stay is not None else self._pool.standing
+        opening, text = self._opening, self._generation.committed
+        self._lease = lease = self._pool.lease(opening.rule, target, others, text, opening.salt)
         if lease is None:
             return False
         draft, control = lease.peer, self._generation.plan.control
-        if lease.estimates is not control.estimates:
-            control.note_draft(lease.estimates)
+        estimates = lease.estimates_beside(target)
+        if estimates is not control.estimates:
+            control.note_draft(estimates)
         assert draft.hosted is not None
         if self._own_prompts is None:
             self._open_leased(lease, draft.hosted, "")
@@ -300,17 +319,61 @@ class Driver:
         return link
 
     def _lose_target(self, link: Link, lost: StreamLost) -> None:
-        if link is not self._target:
+        """Continue at another target, or at the same one unless it would refuse again."""
+        if link is not self._target or self._stay is None:
             return
-        estimates = self._generation.plan.control.estimates
+        target, estimates = self._stay.target, self._generation.plan.control.estimates
+        has_another = self._pool.has_another(self._opening.model, target)
         if lost.refuses_trees and estimates.tree_leaves:
-            estimates.tree_leaves = self._pair.estimates.tree_leaves = 0
-        elif lost.final:
+            estimates.tree_leaves = self._pool.estimates_at(target).tree_leaves = 0
+        elif lost.final and not (isinstance(lost.refusal, ModelChanged) and has_another):
             refused = DecodeFailed(f"the target refused the session: {lost}")
             self._failure = lost.refusal or refused
             return
+        if target.peer.ready and not lost.final:  # else it is known to be away, or another model
+            target.conduct.note_fault(time.monotonic())
+        self._replace_target()
+
+    def _replace_target(self) -> None:
+        """Go on at another target at once; at the lost one, or a third, only after a while."""
+        assert self._stay is not None
+        lost = self._stay.target
+        self._end_stay()
         self._generation.target_lost()
-        self._after(self._target_backoff.next(), self._open_target)
+        is_first = not self._target_backoff.tries
+        pause = self._target_backoff.next()
+        if self._pool.is_single or not (is_first and self._open_target_besides(lost)):
+            self._after(pause, self._open_target)
+
+    def _note_busy(self, seconds: float) -> bool:
+        """The target has no room for so long; return whether the text goes on at another one."""
+        assert self._stay is not None and self._target is not None
+        target = self._stay.target
+        target.note_busy(seconds)
+        rounds, (before, count) = self._generation.counts.rounds, self._busy
+        self._busy = rounds, count + 1 if rounds == before else 1
+        if rounds and self._busy[1] < MOST_BUSY:
+            return False
+        if not self._pool.has_room(self._opening.model, target):
+            return False
+        self._busy = rounds, 0
+        self._target.close()
+        self._replace_target()
+        return True
+
+    def _end_stay(self) -> None:
+        """Give the target back, with what is known of the text that it holds."""
+        stay, self._stay = self._stay, None
+        if stay is None:
+            return
+        timings = self.timings
+        if self._is_at_first:
+            # Later it reads the whole text again, and that is no time of the rounds.
+            seconds, decodes = timings.verify_wait - timings.prompt, timings.plain_rounds
+            rows = decodes + self._generation.counts.drafted
+            stay.note_written(decodes, rows, seconds)
+        self._is_at_first = False
+        self._pool.end_stay(stay, self._generation.committed, self._opening.salt)
 
     def _lose_draft(self, link: Link, lost: StreamLost) -> None:
         """Continue with another draft, or with the same one unless it would refuse again."""
@@ -366,7 +429,8 @@ class Driver:
             generation.target_missing(number, message.missing.held_token_count)
         elif outcome == "busy":
             delay = message.busy.retry_delay_duration.ToMilliseconds() / 1e3
-            self._after(max(delay, _BUSY_SECONDS), lambda: generation.target_busy(number))
+            if self._pool.is_single or not self._note_busy(delay):
+                self._after(max(delay, _BUSY_SECONDS), lambda: generation.target_busy(number))
         elif outcome == "context_full":
             generation.target_full(number)
         else:
@@ -381,13 +445,13 @@ class Driver:
         try:
             answer = wire.read_answer(message, self._opening.vocabulary)
             answer.rows.check(self._generation.plan.form)
-            spent = _seconds_of(message.service_time)
+            spent = seconds_of(message.service_time)
             now = time.perf_counter()
-            each = [_seconds_of(own.service_time) for own in message.own_drafts]
+            each = [seconds_of(own.service_time) for own in message.own_drafts]
             self._note_round(sent, spent, now, answer, each)
             self._forget_rounds(message.round)
-            times = [_of_decodes(its_own) for its_own in each]
-            self._generation.target_wrote(answer, now, _of_decodes(spent), times)
+            times = [of_decodes(its_own) for its_own in each]
+            self._generation.target_wrote(answer, now, of_decodes(spent), times)
         except InvalidRequest as error:
             self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
 
@@ -423,45 +487,30 @@ class Driver:
             answer = Answer(message.round, len(self._generation.committed), len(rows) - 1, rows)
             self._note_round(sent, spent, now, answer)
             self._forget_rounds(message.round + 1)
-            self._generation.target_rows(message.round, rows, now, _of_decodes(spent))
+            self._generation.target_rows(message.round, rows, now, of_decodes(spent))
 
     def _note_round(
         self,
-        sent: _SentRound,
+        sent: SentRound,
         spent: EngineSeconds,
         now: float,
         answer: Answer,
         each: Sequence[EngineSeconds] = (),
     ) -> None:
         """Count the time since the answer before this one; `each` is of its decodes, if known."""
-        timings, decoded = self.timings, spent.decode
         waited = now - max(sent.time, self._answer_time)
-        network = max(0.0, waited - spent.total)
         self._answer_time = now
-        timings.draft.decode += spent.own_draft
-        timings.draft_wait += spent.own_draft
-        timings.verify_wait += max(0.0, waited - spent.own_draft)
-        timings.verify_network += network
-        phases, count = timings.rounds, answer.decode_count
-        phases.draft.note(sent.draft_wait + spent.own_draft / count)  # of its first decode
-        phases.draft.note(spent.own_draft / count, count - 1)
-        phases.network.note(sent.draft_network + network / count)
-        phases.network.note(network / count, count - 1)
-        phases.verify.note(waited / count, count)
-        phases.queue.note(spent.queue / count, count)
-        phases.decode.note(decoded / count, count)
-        phases.sample.note(spent.sample / count, count)
-        sent.draft_wait = sent.draft_network = 0.0
-        if not timings.prompt:
-            timings.prompt = waited
-            return
-        timings.plain += max(0.0, waited - decoded - spent.own_draft)
-        if each:
-            shares = map(self._generation.plain_share, answer.row_counts)
-            timings.plain += sum(e.decode * s for e, s in zip(each, shares, strict=True))
-        else:
-            timings.plain += decoded * self._generation.plain_share(answer.drafted + 1)
-        timings.plain_rounds += answer.decode_count
+        is_prompt = not self.timings.prompt
+        plain_share = self._generation.plain_share
+        note_answer(self.timings, sent, spent, waited, answer, each, plain_share)
+        if is_prompt:
+            self._note_read(waited - spent.queue)
+
+    def _note_read(self, seconds: float) -> None:
+        """The target read the prompt, in this time."""
+        if self._stay is not None and self._is_at_first:
+            plan, cached = self._generation.plan, self._generation.counts.cached
+            self._stay.note_read(len(plan.prompt), cached, seconds)
 
     def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:
         """Take in what the draft sent; one that sends nonsense, or too much, is left alone."""
@@ -511,11 +560,12 @@ class Driver:
             self._timers.discard(timer)
 
     def _note_deadline(self) -> None:
-        target = self._pair.target
+        target = self._pool.target
         if target.ready and self._generation.target_ready:
             self._failure = DeadlinePassed("the generation took longer than its deadline")
         else:
-            self._failure = PeerUnavailable(target.detail or f"lost the target at {target.address}")
+            detail = self._pool.detail or f"lost the target at {target.address}"
+            self._failure = PeerUnavailable(detail)
 
     # --- the end ---
 
@@ -535,6 +585,7 @@ class Driver:
             self._rendering.cancel()
         for link in self._links():
             link.close()
+        self._end_stay()
         self._give_back_draft()
 
     def _links(self) -> list[Link]:
@@ -547,50 +598,3 @@ class Driver:
 
 
 _background: set[asyncio.Task[None]] = set()
-
-
-def _of_decodes(spent: EngineSeconds) -> ServiceTime:
-    return ServiceTime(
-        decode=spent.decode,
-        queue=spent.queue,
-        rows=spent.rows,
-        attended=spent.attended,
-        draft=spent.own_draft,
-        sample=spent.sample,
-    )
-
-
-def _seconds_of(message: common_pb2.ServiceTime) -> EngineSeconds:
-    spent = EngineSeconds()
-    spent.add(message)
-    return spent
-
-
-class _SentRound:
-    """A round at the target; its rows may come in several messages."""
-
-    def __init__(self, round_: Round, now: float) -> None:
-        self.time = now
-        self.service = EngineSeconds()  # of the messages so far
-        self.draft_wait = 0.0  # before it was sent
-        self.draft_network = 0.0  # of `draft_wait`, what the draft's own time does not explain
-        self._expected = round_.row_count  # rows; fewer where the target cut the round
-        self._may_be_cut = bool(round_.survivals)
-        self._rows = Rows()  # so far, in order and without gaps
-
-    def expect(self, answered: int) -> None:
-        """Note that fewer rows come than were asked for; 0 is all of them."""
-        if not 0 <= answered <= self._expected or (answered and not self._may_be_cut):
-            raise InvalidRequest("answered_row_count", f"{answered} of {self._expected}")
-        self._expected = answered or self._expected
-
-    def add(self, first: int, rows: Rows) -> Rows | None:
-        """Return all rows once the last one came; ignore repeats of the first ones."""
-        if first == 0:
-            self._rows = Rows()
-        if first != len(self._rows):
-            raise InvalidRequest("rows", f"row {first} came after {len(self._rows)} rows")
-        self._rows = Rows.join([self._rows, rows])
-        if len(self._rows) > self._expected:
-            raise InvalidRequest("rows", f"more than the {self._expected} asked for")
-        return self._rows if len(self._rows) == self._expected else None

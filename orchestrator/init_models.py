@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.pair import Pair
 from orchestrator.peers import Peer
+from orchestrator.pool import Pool
 from orchestrator.service import Orchestrator
 from outrider import logs
 from outrider.errors import (
@@ -64,9 +64,9 @@ def model_name(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _InUse:
-    """A pair, and the wanted that it was started for; none for the configured one."""
+    """What is used, and the pair that was wanted as it was started; none for the configured one."""
 
-    pair: Pair
+    pool: Pool
     wanted: WantedPair | None = None
 
 
@@ -84,15 +84,15 @@ class Launcher:
     def __init__(
         self,
         orchestrator: Orchestrator,
-        make_configured: Callable[[], Pair],
+        make_configured: Callable[[], Pool],
         command: Sequence[str],
     ) -> None:
         self._orchestrator = orchestrator
         self._command = command  # runs any service, without the role
         self._make_configured = make_configured
-        self._configured = orchestrator.pair  # as it was last seen
+        self._configured = orchestrator.pool  # as it was last seen
         # The pair that is used, and the processes that serve it.
-        self._now = _InUse(orchestrator.pair)
+        self._now = _InUse(orchestrator.pool)
         self._services = AsyncExitStack()  # ends these processes
         # Of the `init` in flight, or of the last one.
         self._task: asyncio.Task[OutriderError | None] | None = None
@@ -124,8 +124,8 @@ class Launcher:
         """Return the way to the pair that is wanted; None if it is in use, or none is named."""
         if not wanted.model and not wanted.draft_model:
             return None
-        for peer in self._configured.peers:
-            if peer.model is None and peer.state is PeerState.LOADING:
+        for peer in (self._configured.target, self._configured.draft):
+            if peer is not None and peer.model is None and peer.state is PeerState.LOADING:
                 raise PeerUnavailable(peer.detail)
         asked = _asked(wanted, self._configured)
         if all(served in (name, model_name(name)) for name, served in asked):
@@ -138,9 +138,9 @@ class Launcher:
 
     def _serves(self, wanted: WantedPair) -> bool:
         """Return whether what was started here last is wanted again, and still there."""
-        pair = self._now.pair
-        named = all(served == name for name, served in _asked(wanted, pair))
-        return (named or wanted == self._now.wanted) and all(peer.ready for peer in pair.peers)
+        pool = self._now.pool
+        named = all(served == name for name, served in _asked(wanted, pool))
+        return (named or wanted == self._now.wanted) and all(peer.ready for peer in pool.peers)
 
     async def _put_in_use(self, enter: _Enter) -> OutriderError | None:
         seconds = self._orchestrator.config.request_seconds
@@ -149,7 +149,7 @@ class Launcher:
                 async with asyncio.timeout(seconds):
                     now = await enter(stack)
                 self._now = now
-                await self._orchestrator.use(now.pair)
+                await self._orchestrator.use(now.pool)
                 before, self._services = self._services, stack.pop_all()
             await before.aclose()
         except OutriderError as error:
@@ -164,11 +164,11 @@ class Launcher:
 
     async def _return(self, stack: AsyncExitStack) -> _InUse:
         """Connect to the configured services again. Raises PeerUnavailable."""
-        pair = _watched(self._make_configured(), stack)
-        if not await pair.target.wait_until_ready(_RETURN_SECONDS):
-            raise PeerUnavailable(pair.target.detail)
-        self._configured = pair
-        return _InUse(pair)
+        pool = _watched(self._make_configured(), stack)
+        if not await pool.wait_until_ready(_RETURN_SECONDS):
+            raise PeerUnavailable(pool.detail)
+        self._configured = pool
+        return _InUse(pool)
 
     async def _start(self, wanted: WantedPair, stack: AsyncExitStack) -> _InUse:
         """Start services; raise ServiceStopped if one ends, VocabularyMismatch if they differ."""
@@ -181,8 +181,8 @@ class Launcher:
             children.append(await self._start_child(stack, "draft", wanted.draft_model, words))
         seconds = self._orchestrator.config.request_seconds
         insists = self._orchestrator.config.same_vocabulary
-        pair = await watch(_ready_pair(children, stack, seconds, insists), children)
-        return _InUse(pair, wanted)
+        pool = await watch(_ready_pool(children, stack, seconds, insists), children)
+        return _InUse(pool, wanted)
 
     async def _start_child(
         self, stack: AsyncExitStack, role: str, model: str, words: Sequence[str]
@@ -208,25 +208,25 @@ class Launcher:
         await self._services.aclose()
 
 
-async def _ready_pair(
+async def _ready_pool(
     children: Sequence[Child], stack: AsyncExitStack, seconds: float, same_vocabulary: bool
-) -> Pair:
+) -> Pool:
     """Return the pair of these services once both can be used together."""
     addresses = await asyncio.gather(*(child.address() for child in children))
-    target, *draft = [Peer(child.role, at) for child, at in zip(children, addresses, strict=True)]
-    pair = _watched(Pair(target, draft[0] if draft else None, same_vocabulary), stack)
-    for peer in pair.peers:
+    target, *drafts = [Peer(child.role, at) for child, at in zip(children, addresses, strict=True)]
+    pool = _watched(Pool([target], drafts, same_vocabulary), stack)
+    for peer in pool.peers:
         await peer.wait_until_ready(seconds)
-    if pair.mismatch is not None:
-        raise pair.mismatch
-    return pair
+    if pool.mismatch is not None:
+        raise pool.mismatch
+    return pool
 
 
-def _watched(pair: Pair, stack: AsyncExitStack) -> Pair:
+def _watched(pool: Pool, stack: AsyncExitStack) -> Pool:
     """Return the pair, which is watched from now on."""
-    stack.push_async_callback(pair.stop)
-    pair.start()
-    return pair
+    stack.push_async_callback(pool.stop)
+    pool.start()
+    return pool
 
 
 def _tell(role: str, line: str) -> None:
@@ -237,9 +237,9 @@ def _tell(role: str, line: str) -> None:
         logs.warning("outrider.orchestrator", f"{role} says", line=line)
 
 
-def _asked(wanted: WantedPair, pair: Pair) -> list[tuple[str, str | None]]:
+def _asked(wanted: WantedPair, pool: Pool) -> list[tuple[str, str | None]]:
     """Return each model that is asked for, with the name of the one that is served."""
-    both = ((wanted.model, pair.target), (wanted.draft_model, pair.draft))
+    both = ((wanted.model, pool.target), (wanted.draft_model, pool.draft))
     return [
         (name, peer.model.model_name if peer is not None and peer.model is not None else None)
         for name, peer in both

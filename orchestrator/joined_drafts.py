@@ -15,8 +15,9 @@ from functools import partial
 from typing import Any
 
 from orchestrator.chat.sandbox import MAX_SOURCE
-from orchestrator.pair import Experience, Pair, PairedDraft
+from orchestrator.paired_drafts import Experience, PairedDraft
 from orchestrator.peers import DRAFT_BYTES, Hosted, check_description, is_refusal
+from orchestrator.pool import Pool
 from orchestrator.refused_drafts import Refusal, RefusedDrafts
 from orchestrator.streams import StreamLost
 from outrider import handshake, logs, wire
@@ -352,8 +353,8 @@ class DraftRegistry:
         self._target_seconds = target_seconds  # that a draft waits for a target to compare with
         self._tickets = Tickets()
         self._places = MOST_JOINED  # that are free
-        self._pair: Pair | None = None  # whose target they draft for
-        self._drafts: dict[JoinedDraft, PairedDraft] = {}  # that joined, as they stand in `_pair`
+        self._pool: Pool | None = None  # whose target they draft for
+        self._drafts: dict[JoinedDraft, PairedDraft] = {}  # that joined, as they stand in `_pool`
         self._left: dict[bytes, Experience] = {}  # by process id; of the latest ones that left
         self._refused = RefusedDrafts()
 
@@ -361,10 +362,10 @@ class DraftRegistry:
         """Return the drafts that were sent away lately, the latest first."""
         return list(self._refused.latest(time.monotonic()))
 
-    def use(self, pair: Pair) -> None:
+    def use(self, pool: Pool) -> None:
         """Let the drafts draft for another pair; those that do not fit it are dismissed."""
-        self._pair = pair
-        pair.accepts_drafts = True
+        self._pool = pool
+        pool.accepts_drafts = True
         for draft in self._drafts:
             self._add(draft, Experience())
 
@@ -418,9 +419,9 @@ class DraftRegistry:
         try:
             yield
         finally:
-            assert self._pair is not None
+            assert self._pool is not None
             left = self._drafts.pop(draft)
-            self._pair.remove(left)
+            self._pool.remove(left)
             self._left[draft.process_id] = left.experience
             if len(self._left) > MOST_JOINED:
                 del self._left[next(iter(self._left))]
@@ -436,17 +437,17 @@ class DraftRegistry:
 
     def _add(self, draft: JoinedDraft, experience: Experience) -> None:
         """Let a draft draft for the pair, which dismisses it if it does not fit."""
-        assert self._pair is not None
-        insists = self._pair.same_vocabulary
+        assert self._pool is not None
+        insists = self._pool.same_vocabulary
         paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss, experience, insists)
         self._drafts[draft] = paired
-        draft.on_described = partial(self._pair.check_draft, paired)
-        self._pair.add(paired)
+        draft.on_described = partial(self._pool.check_draft, paired)
+        self._pool.add(paired)
 
     async def _announced(self, requests: Requests, write: Write, attempt: Attempt) -> Announcement:
         """Return what a draft says of itself, once there is a target to compare with."""
-        assert self._pair is not None
-        target = await self._pair.target.wait_for_model(self._target_seconds)
+        assert self._pool is not None
+        target = await self._pool.wait_for_model(self._target_seconds)
         async with _limit(_ANNOUNCE_SECONDS, "the draft did not describe itself in time"):
             return await _read_announcement(requests, write, target, attempt)
 

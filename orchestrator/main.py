@@ -10,8 +10,9 @@ from typing import Protocol
 
 from orchestrator.config import OrchestratorConfig
 from orchestrator.init_models import Launcher
-from orchestrator.pair import Pair
+from orchestrator.names import Name, may_have_records
 from orchestrator.peers import Peer
+from orchestrator.pool import Pool
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import register
 from outrider import logs
@@ -40,23 +41,23 @@ async def run(
     `command` runs any service, without the role: `init` starts models by it. Raises InvalidConfig,
     and NotFound for a lookup cache.
     """
-    pair = make_pair(config)
+    pool = make_pool(config)
     server = Server(config.server, "outrider.v1.OrchestratorService")
-    orchestrator = Orchestrator(config, pair)
+    orchestrator = Orchestrator(config, pool)
     register(orchestrator, server.grpc)
     await server.start()
-    launcher = Launcher(orchestrator, partial(make_pair, config), command)
+    launcher = Launcher(orchestrator, partial(make_pool, config), command)
     gateway = await start_gateway(orchestrator, launcher) if start_gateway else None
     logs.starting("outrider.orchestrator")
     server.watch_for_stop()
     print(f"outrider orchestrator listening on {server.address}", flush=True)
     if gateway is not None:
         print(f"outrider http listening on {gateway.address}", flush=True)
-    pair.start()
+    pool.start()
     orchestrator.texts.start()
     following = asyncio.create_task(_follow_readiness(orchestrator, server))
     logs.event("outrider.orchestrator", "serving", address=server.address)
-    for peer in pair.peers:
+    for peer in pool.peers:
         logs.event("outrider.orchestrator", peer.detail)
 
     async def drain(seconds: float) -> None:
@@ -69,7 +70,7 @@ async def run(
         following.cancel()
         await orchestrator.close()
         await launcher.close()
-        await orchestrator.pair.stop()
+        await orchestrator.pool.stop()
         await orchestrator.texts.stop()
 
     await server.run_until_stopped(stop, drain)
@@ -83,10 +84,11 @@ async def _follow_readiness(orchestrator: Orchestrator, server: Server) -> None:
         await orchestrator.readiness_changed.wait()
 
 
-def make_pair(config: OrchestratorConfig) -> Pair:
+def make_pool(config: OrchestratorConfig) -> Pool:
     """Return the configured peers, not watched yet. Raises InvalidConfig."""
-    target = Peer("target", config.target, config.peer_security)
-    if not config.draft:
-        return Pair(target, None, config.same_vocabulary)
-    draft = Peer("draft", config.draft, config.peer_security)
-    return Pair(target, draft, config.same_vocabulary)
+    security = config.peer_security
+    targets = [Peer("target", address, security) for address in config.targets]
+    drafts = [Peer("draft", address, security) for address in config.drafts]
+    pool = Pool(targets, drafts, config.same_vocabulary)
+    pool.names = [Name(peer, security) for peer in pool.peers if may_have_records(peer.address)]
+    return pool

@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 
 from orchestrator.chat.template import ChatTemplate
-from orchestrator.pair import PairedDraft
+from orchestrator.paired_drafts import PairedDraft
 from orchestrator.request import Conversation
 from outrider import logs
 from outrider.errors import InvalidRequest

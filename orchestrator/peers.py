@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,11 +72,14 @@ def check_description(role: str, model: common.GetModelResponse) -> None:
 class Peer:
     """One model service. `watch` keeps its state true for the life of the process.
 
-    `metadata` goes with every call. Raises InvalidConfig for an address, a
-    token or a certificate that cannot be used.
+    `metadata` goes with every call, and `name` is whom its certificate is for, where that is not
+    the host of the address. Raises InvalidConfig for an address, a token or a certificate that
+    cannot be used.
     """
 
-    def __init__(self, role: str, address: str, security: ClientSecurity = ANONYMOUS) -> None:
+    def __init__(
+        self, role: str, address: str, security: ClientSecurity = ANONYMOUS, name: str = ""
+    ) -> None:
         self.role = role
         self.address = address
         self.state = PeerState.CONNECTING
@@ -87,7 +90,7 @@ class Peer:
         self._security = security
         self.metadata = call_metadata(security)
         limit = DRAFT_BYTES if role == "draft" else MESSAGE_BYTES
-        self._channel = open_channel(address, security, limit)
+        self._channel = open_channel(address, security, limit, name)
         self._health = health_pb2_grpc.HealthStub(self._channel)
         stub = DraftServiceStub if role == "draft" else TargetServiceStub
         self.stub: Any = stub(self._channel)
@@ -110,13 +113,6 @@ class Peer:
     def ready(self) -> bool:
         """Whether generations may use it."""
         return self.state is PeerState.READY
-
-    async def wait_for_model(self, seconds: float) -> Hosted:
-        """Return what it hosts once it is ready. Raises PeerUnavailable."""
-        if not await self.wait_until_ready(seconds):
-            raise PeerUnavailable(self.detail)
-        assert self.hosted is not None
-        return self.hosted
 
     async def wait_until_ready(self, seconds: float) -> bool:
         """Return whether the peer was ready within the time."""
@@ -300,67 +296,6 @@ class Peer:
             raise PeerUnavailable(describe(error)) from None
         return answer
 
-    async def call(self, method: str, request: Any, deadline: float) -> Any:
-        """Make an idempotent call by `deadline`, again when the peer restarts meanwhile.
-
-        Raises InvalidRequest for what the peer refuses, ModelChanged when it hosts
-        another model than `request` names, else PeerUnavailable.
-        """
-        make = getattr(self.stub, method)
-        while True:
-            if self.closed:
-                raise PeerUnavailable(self.detail)
-            try:
-                return await make(request, timeout=_left(deadline), metadata=self.metadata)
-            except asyncio.CancelledError:
-                if is_cancelled():
-                    raise  # else the channel was closed under the call
-            except grpc.aio.AioRpcError as error:
-                await self._recover(method, error, deadline)
-
-    async def stream(self, method: str, request: Any, deadline: float) -> AsyncGenerator[Any]:
-        """Yield what an idempotent call streams; else like `call`.
-
-        When the peer restarts meanwhile, it continues after what was yielded:
-        a repeated call has to stream the same.
-        """
-        make = getattr(self.stub, method)
-        count = 0
-        while True:
-            if self.closed:
-                raise PeerUnavailable(self.detail)
-            call = make(request, timeout=_left(deadline), metadata=self.metadata)
-            known, arrived = count, 0
-            try:
-                async for part in call:
-                    arrived += 1
-                    if arrived > known:
-                        count = arrived
-                        yield part
-                return
-            except asyncio.CancelledError:
-                if is_cancelled():
-                    raise
-            except grpc.aio.AioRpcError as error:
-                await self._recover(method, error, deadline)
-            finally:
-                call.cancel()
-
-    async def _recover(self, method: str, error: grpc.aio.AioRpcError, deadline: float) -> None:
-        """Return when a call that failed may be made again; else raise what it failed with."""
-        if changed := model_changed(error.trailing_metadata()):
-            raise changed from None
-        if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-            field, _, message = (error.details() or "").partition(": ")
-            raise InvalidRequest(field, message or "refused") from None
-        lost = PeerUnavailable(f"the {self.role} cannot {method}: {describe(error)}")
-        if error.code() not in _PASSING:
-            raise lost from None
-        # Its state is seen a moment late: without the pause this would not wait at all.
-        await asyncio.sleep(_RETRY_SECONDS[0])
-        if not await self.wait_until_ready(deadline - time.monotonic()) and not self.closed:
-            raise lost
-
     def open(self, opening: SessionParameters) -> Stream:
         """Return a new stream of a session; it fails at its first use if the peer is away."""
         if self.role == "draft":
@@ -378,6 +313,86 @@ class Peer:
         self.detail = f"the {self.role} at {self.address} is no longer used"
         self._changed.set()
         await self._channel.close()
+
+
+class Calls:
+    """Idempotent calls, each made at whichever service is chosen for it, until one has answered."""
+
+    def __init__(
+        self,
+        choose: Callable[[Peer | None], Peer],
+        wait_until_ready: Callable[[float], Awaitable[bool]],
+    ) -> None:
+        """`choose` is given the service that failed last; `wait_until_ready` a time in seconds."""
+        self._choose = choose
+        self._wait_until_ready = wait_until_ready
+
+    async def call(self, method: str, request: Any, deadline: float) -> Any:
+        """Make a call by `deadline`, again when the service restarts meanwhile.
+
+        Raises InvalidRequest for what the service refuses, ModelChanged when it hosts
+        another model than `request` names, else PeerUnavailable.
+        """
+        peer: Peer | None = None
+        while True:
+            peer = self._choose(peer)
+            if peer.closed:
+                raise PeerUnavailable(peer.detail)
+            make = getattr(peer.stub, method)
+            try:
+                return await make(request, timeout=_left(deadline), metadata=peer.metadata)
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise  # else the channel was closed under the call
+            except grpc.aio.AioRpcError as error:
+                await self._recover(peer, method, error, deadline)
+
+    async def stream(self, method: str, request: Any, deadline: float) -> AsyncGenerator[Any]:
+        """Yield what a call streams; else like `call`.
+
+        When the service restarts meanwhile, it continues after what was yielded:
+        a repeated call has to stream the same.
+        """
+        peer: Peer | None = None
+        count = 0
+        while True:
+            peer = self._choose(peer)
+            if peer.closed:
+                raise PeerUnavailable(peer.detail)
+            make = getattr(peer.stub, method)
+            call = make(request, timeout=_left(deadline), metadata=peer.metadata)
+            known, arrived = count, 0
+            try:
+                async for part in call:
+                    arrived += 1
+                    if arrived > known:
+                        count = arrived
+                        yield part
+                return
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
+            except grpc.aio.AioRpcError as error:
+                await self._recover(peer, method, error, deadline)
+            finally:
+                call.cancel()
+
+    async def _recover(
+        self, peer: Peer, method: str, error: grpc.aio.AioRpcError, deadline: float
+    ) -> None:
+        """Return when a call that failed may be made again; else raise what it failed with."""
+        if changed := model_changed(error.trailing_metadata()):
+            raise changed from None
+        if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+            field, _, message = (error.details() or "").partition(": ")
+            raise InvalidRequest(field, message or "refused") from None
+        lost = PeerUnavailable(f"the {peer.role} cannot {method}: {describe(error)}")
+        if error.code() not in _PASSING:
+            raise lost from None
+        # Its state is seen a moment late: without the pause this would not wait at all.
+        await asyncio.sleep(_RETRY_SECONDS[0])
+        if not await self._wait_until_ready(deadline - time.monotonic()) and not peer.closed:
+            raise lost
 
 
 def _ignore() -> None:

@@ -17,8 +17,8 @@ from orchestrator.core.generation import Generation
 from orchestrator.core.plan import MakeSources, Plan
 from orchestrator.core.policies import CLASSIC_RATIO, control
 from orchestrator.lookup_caches import SharedTexts
-from orchestrator.pair import Pair
 from orchestrator.peers import Hosted
+from orchestrator.pool import Pool
 from orchestrator.request import GenerationRequest, Prompt
 from orchestrator.sources import Expected, Grammars, sources_behind, sources_of
 from outrider import wire
@@ -38,12 +38,12 @@ _ENDLESS = 1 << 30
 
 
 class Planner:
-    """Turns requests into plans over a pair of model services."""
+    """Turns requests into plans over a pool of model services."""
 
-    def __init__(self, config: OrchestratorConfig, pair: Pair, shared: SharedTexts) -> None:
+    def __init__(self, config: OrchestratorConfig, pool: Pool, shared: SharedTexts) -> None:
         """`shared` is what generations share, if anything."""
         self._config = config
-        self._pair = pair
+        self._pool = pool
         self._shared = shared
         self._grammars = Grammars()
         self._reading = asyncio.Lock()  # one grammar at a time
@@ -54,7 +54,7 @@ class Planner:
         Raises InvalidRequest, PeerUnavailable when there is no target until then, and
         ModelChanged when it is not the one that is asked for, or becomes another.
         """
-        hosted = await self._pair.target.wait_for_model(deadline - time.monotonic())
+        hosted = await self._pool.wait_for_model(deadline - time.monotonic())
         asked.model.check(hosted.reference)
         vocabulary = hosted.model.vocabulary
         sampling = await self._sampling(asked, hosted, deadline)
@@ -136,7 +136,7 @@ class Planner:
         return replace(plan, opening=opening, control=its_control)
 
     def _control(self, speculation: Speculation, rule: Rule) -> Control:
-        return control(speculation, rule, self._pair.estimates, self._config.draft_seconds)
+        return control(speculation, rule, self._pool.estimates, self._config.draft_seconds)
 
     async def score(self, plan: Plan, deadline: float) -> AsyncGenerator[list[TokenLogprob]]:
         """Yield the log probabilities of the prompt's tokens in parts; the first has none."""
@@ -146,7 +146,7 @@ class Planner:
         top_count = plan.opening.logprobs.top_count if plan.opening.logprobs else 0
         yield [TokenLogprob(0.0, ())]
         left = plan.prompt[1:]
-        parts = self._pair.target.stream("Score", request, deadline)
+        parts = self._pool.stream("Score", request, deadline)
         async with aclosing(parts):
             async for part in parts:
                 count = min(len(part.logprobs), len(left))
@@ -166,7 +166,8 @@ class Planner:
             model=wire.write_reference(plan.opening.model),
             cache_salt=plan.opening.salt,
         )
-        response = await self._pair.target.call("CountCached", request, deadline)
+        first = self._pool.likely_target(plan.prompt, plan.opening)
+        response = await self._pool.call("CountCached", request, deadline, first)
         return int(response.cached_token_count)
 
     async def _sampling(
@@ -183,7 +184,7 @@ class Planner:
             )
             if asked.json_schema:
                 source.json_schema = asked.json_schema
-            grammar = (await self._pair.target.call("CompileGrammar", source, deadline)).grammar
+            grammar = (await self._pool.call("CompileGrammar", source, deadline)).grammar
         return replace(asked.sampling, logit_bias=tuple(biases), grammar=grammar)
 
     async def _biases_by_id(
@@ -296,7 +297,7 @@ class Planner:
             parse_special=parse_special,
             model=wire.write_reference(hosted.reference),
         )
-        response = await self._pair.target.call("Tokenize", request, deadline)
+        response = await self._pool.call("Tokenize", request, deadline)
         return wire.read_tokenized(response, len(texts), hosted.model.vocabulary.token_count)
 
 

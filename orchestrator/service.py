@@ -19,11 +19,13 @@ from orchestrator.core.policies import control
 from orchestrator.jobs import Jobs
 from orchestrator.joined_drafts import DraftRegistry
 from orchestrator.lookup_caches import load_shared_texts
-from orchestrator.pair import DraftPeer, Pair, PairedDraft
+from orchestrator.paired_drafts import DraftPeer, PairedDraft
 from orchestrator.peers import Hosted, Peer
 from orchestrator.planner import check_embedded
+from orchestrator.pool import Pool
 from orchestrator.reporting import duration, view
 from orchestrator.request import read_json, read_parts
+from orchestrator.targets import PooledTarget
 from outrider import wire
 from outrider.errors import Draining, InvalidRequest
 from outrider.messages import Rule
@@ -41,12 +43,12 @@ class Orchestrator:
     Every method raises OutriderError, with a reason that says who can act.
     """
 
-    def __init__(self, config: OrchestratorConfig, pair: Pair) -> None:
+    def __init__(self, config: OrchestratorConfig, pool: Pool) -> None:
         """Raise InvalidConfig or NotFound for a lookup cache that cannot be used."""
         self.config = config
         self.texts = load_shared_texts(config)
         """What generations draft from without a model; not started yet."""
-        self.pair = pair
+        self.pool = pool
         self.draining = False  # new work is refused; never false again
         self.readiness_changed = asyncio.Event()
         """Set whenever `ready` may be another."""
@@ -54,10 +56,10 @@ class Orchestrator:
         """The drafts that join; None where none is accepted."""
         if config.accept_drafts:
             self.registry = DraftRegistry(config.trust_drafts, config.request_seconds)
-        self._take_up(pair)
+        self._take_up(pool)
         # Shared with every Completions, that of a later pair too.
         self._observers: list[Observer] = []
-        self._completions = Completions(config, pair, self.texts, self._observers)
+        self._completions = Completions(config, pool, self.texts, self._observers)
         self._template: ChatTemplate | None = None  # the one compiled last, for `_template_key`
         self._template_key = ("", "", "")  # its source, BOS and EOS
         self._jobs = Jobs(
@@ -67,19 +69,18 @@ class Orchestrator:
             config.job_seconds,
         )
 
-    def _take_up(self, pair: Pair) -> None:
-        pair.target.on_change = self.readiness_changed.set
+    def _take_up(self, pool: Pool) -> None:
+        pool.on_change = self.readiness_changed.set
         if self.registry is not None:
-            self.registry.use(pair)
+            self.registry.use(pool)
 
     def _job_share(self) -> int:
-        model = self.pair.target.model
-        return job_share(model.session_count if model else 1)
+        return job_share(self.pool.session_count)
 
     @property
     def ready(self) -> bool:
         """Whether new work is taken, and there is a target for it."""
-        return self.pair.target.ready and not self.draining
+        return self.pool.ready and not self.draining
 
     async def drain(self, seconds: float) -> None:
         """Refuse new work from now on; return when what is in flight is over, or the time is."""
@@ -150,15 +151,15 @@ class Orchestrator:
         """End all jobs."""
         await self._jobs.close()
 
-    async def use(self, pair: Pair) -> None:
+    async def use(self, pool: Pool) -> None:
         """Put another pair, which is watched already, in the place of this one, and stop this one.
 
         Jobs end as if they were cancelled, everything else that is in flight with PeerUnavailable.
         """
-        before, self.pair = self.pair, pair
-        self._take_up(pair)
+        before, self.pool = self.pool, pool
+        self._take_up(pool)
         self.readiness_changed.set()
-        self._completions = Completions(self.config, pair, self.texts, self._observers)
+        self._completions = Completions(self.config, pool, self.texts, self._observers)
         await self._jobs.close()
         await before.stop()
 
@@ -234,7 +235,7 @@ class Orchestrator:
 
         Raises InvalidRequest for one that does not compile.
         """
-        hosted = self.pair.target.hosted
+        hosted = self.pool.target.hosted
         return self._chat_template(hosted) if hosted else None
 
     async def embed(self, request: messages.EmbedRequest) -> messages.EmbedResponse:
@@ -242,7 +243,7 @@ class Orchestrator:
         if not 1 <= len(request.inputs) <= MAX_EMBEDDED:
             raise InvalidRequest("inputs", f"{len(request.inputs)}, at least 1, at most 64")
         self._take_work()
-        target, planner = self.pair.target, self._completions.planner
+        planner = self._completions.planner
         deadline = self._deadline()
         hosted = await self.model(request.model)
         response = messages.EmbedResponse(model=wire.write_reference(hosted.reference))
@@ -256,7 +257,7 @@ class Orchestrator:
             asked = target_service_pb2.EmbedTokensRequest(
                 token_ids=ids, model=wire.write_reference(hosted.reference)
             )
-            embedding = await target.call("Embed", asked, deadline)
+            embedding = await self.pool.call("Embed", asked, deadline)
             values = np.array(embedding.values, np.float64)
             norm = float(np.linalg.norm(values)) or 1.0
             unit = (values / norm).tolist()
@@ -265,16 +266,16 @@ class Orchestrator:
 
     def status(self) -> messages.GetStatusResponse:
         """Return the state of the peers."""
-        obstacle = self.pair.obstacle()
+        obstacle = self.pool.obstacle()
         newcomer = control(
-            self.config.speculation, Rule.MATCH, self.pair.estimates, self.config.draft_seconds
+            self.config.speculation, Rule.MATCH, self.pool.estimates, self.config.draft_seconds
         )
         return messages.GetStatusResponse(
             service_version=outrider.__version__,
             active_generation_count=self._completions.active_count,
             peers=[
-                self._peer_status(self.pair.target),
-                *(self._draft_status(draft) for draft in self.pair.drafts),
+                *(self._target_status(target) for target in self.pool.targets),
+                *(self._draft_status(draft) for draft in self.pool.drafts),
             ],
             speculating=not obstacle,
             reason=obstacle,
@@ -307,13 +308,20 @@ class Orchestrator:
             round_trip_duration=duration(peer.round_trip),
         )
 
+    def _target_status(self, target: PooledTarget) -> messages.PeerStatus:
+        status = self._peer_status(target.peer)
+        if target.peer.ready and (obstacle := target.obstacle()):
+            status.state, status.detail = messages.PEER_STATE_REFUSED, obstacle
+        status.generation_count = target.generation_count
+        return status
+
     def _draft_status(self, draft: PairedDraft) -> messages.PeerStatus:
         status = self._peer_status(draft.peer)
         if draft.peer.ready and (obstacle := draft.obstacle()):
             refused, learning = messages.PEER_STATE_REFUSED, messages.PEER_STATE_LOADING
             status.state = learning if draft.is_learning else refused
             status.detail = obstacle
-        status.joined, status.trusted = draft in self.pair.joined, draft.is_trusted
+        status.joined, status.trusted = draft in self.pool.joined, draft.is_trusted
         if draft.translation is not None:
             status.translation.CopyFrom(draft.translation)
         status.generation_count = draft.generation_count
@@ -325,7 +333,7 @@ class Orchestrator:
 
         With `meant`, raises ModelChanged if that is another model.
         """
-        hosted = await self.pair.target.wait_for_model(self.config.request_seconds)
+        hosted = await self.pool.wait_for_model(self.config.request_seconds)
         if meant is not None:
             wire.read_reference(meant).check(hosted.reference)
         return hosted

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -357,7 +357,7 @@ def json_object(transcript: Transcript, status: Status, speedup: Speedup) -> dic
         "finish_reason": transcript.finished.reason.value,
         "statistics": _statistics_object(transcript.finished.statistics),
         "speedup": asdict(speedup),
-        "models": {peer.role: _model_object(peer.model) for peer in status.peers},
+        "models": {role: _model_object(peer.model) for role, peer in _peers_by_role(status)},
     }
 
 
@@ -373,6 +373,12 @@ def _statistics_object(numbers: Statistics) -> dict[str, Any]:
         "tokens_per_second": numbers.tokens_per_second,
         "prompt_tokens_per_second": numbers.prompt_tokens_per_second,
     }
+
+
+def _peers_by_role(status: Status) -> Iterator[tuple[str, Peer]]:
+    for role in dict.fromkeys(peer.role for peer in status.peers):
+        if (peer := status.peer(role)) is not None:
+            yield role, peer
 
 
 def _model_object(model: Model | None) -> dict[str, Any] | None:
@@ -421,7 +427,7 @@ def _describe(peer: Peer) -> str:
         f"numerics {numerics}, round trip {1e3 * peer.round_trip_seconds:.1f} ms"
         f"{show_layout(model.cache_layout)}"
         f"{f', drafts itself with {model.own_draft}' if model.own_draft else ''}"
-        f"{_memory(model)}{_decoding(peer)}{_drafting(peer)}"
+        f"{_memory(model)}{_decoding(peer)}{_work(peer)}"
     )
 
 
@@ -440,9 +446,11 @@ def _decoding(peer: Peer) -> str:
     return f", {activity.decode_seconds / activity.open_seconds:.0%} of its time in decodes"
 
 
-def _drafting(peer: Peer) -> str:
+def _work(peer: Peer) -> str:
+    """Return what a peer does now; of a target that is told where it writes anything."""
     if peer.role != "draft":
-        return ""
+        writes = _count(peer.generation_count, "generation")
+        return f", writes {writes}" if peer.generation_count else ""
     joined = ", joined" if peer.joined else ""
     joined += "" if peer.trusted or not peer.joined else ", not for rejection (--trust-drafts)"
     if peer.level != "native":

@@ -8,6 +8,9 @@ every command with such an option.
     threads = 2
     [target]
     model = "large.gguf"
+
+An option that may be repeated takes a list; one text is a list of one. In the environment spaces
+are between the values.
 """
 
 from __future__ import annotations
@@ -106,9 +109,14 @@ class SettingsFile:
         found = self._shared | self._sections.get(name, {})
         known = options(self._known[name])
         ours = {key: parameter for key, parameter in known.items() if key in found}
+        values = {}
         for key, parameter in ours.items():
-            self._refuse_kind(key, found[key], parameter)
-        return {parameter.name: found[key] for key, parameter in ours.items()}
+            value = found[key]
+            if parameter.multiple and isinstance(value, str):
+                value = [value]
+            self._refuse_kind(key, value, parameter)
+            values[parameter.name] = value
+        return values
 
     def _refuse_kind(self, key: str, value: Any, parameter: Any) -> None:
         """Raise InvalidConfig for what would be taken for something else: true for 1."""

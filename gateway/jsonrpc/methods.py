@@ -137,7 +137,7 @@ class LegacyRpc:
 
     def _confirm(self, params: Mapping[str, Any]) -> None:
         """Refuse any other pair than the configured one."""
-        target, draft = self._orchestrator.pair.target, self._orchestrator.pair.draft
+        target, draft = self._orchestrator.pool.target, self._orchestrator.pool.draft
         for name, peer in (("model", target), ("model_draft", draft), ("draft_model", draft)):
             wanted = params.get(name)
             if wanted in (None, ""):
@@ -154,7 +154,7 @@ class LegacyRpc:
                 )
 
     async def _status(self, caller: Caller, params: Mapping[str, Any]) -> Any:
-        target = self._orchestrator.pair.target
+        target = self._orchestrator.pool.target
         name = target.model.model_name if target.model else ""
         status = {
             "init_success": _FATES.get(target.state, 0),

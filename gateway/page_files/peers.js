@@ -34,11 +34,12 @@ function peerElement(peer) {
   const condition = word(peer.state, "PEER_STATE_");
   const [sign, tone] = PEER_STATES[condition] ?? ["?", ""];
   const trip = peer.round_trip_duration ? `${fixed(1000 * seconds(peer.round_trip_duration), 1)} ms` : "";
-  const drafting = peer.generation_count ? `drafts for ${count(peer.generation_count, "generation")}` : "";
+  const does = peer.role === "target" ? "writes" : "drafts for";
+  const work = peer.generation_count ? `${does} ${count(peer.generation_count, "generation")}` : "";
   const trust = peer.trusted ? "" : ", not for rejection";
   const joined = peer.joined ? `dialled in${trust}` : "";
   const memory = peer.role === "target" ? memoryOf(peer.model) : "";
-  const known = [peer.address, joined, levelOf(peer), memory, drafting, peer.detail];
+  const known = [peer.address, joined, levelOf(peer), memory, work, peer.detail];
   const detail = known.filter(Boolean).join(" · ");
   return make(
     "li",
@@ -78,8 +79,9 @@ function showStatus() {
   at("peers").replaceChildren(...peers.map(peerElement), ...refused.map(refusedElement));
   at("peers-note").textContent = `${count(state.status.active_generation_count ?? 0, "generation")} in flight`;
   const names = (role) => peers.filter((peer) => peer.role === role).map((peer) => peer.model?.model_name);
-  const drafts = names("draft");
-  const pair = [drafts.length > 1 ? count(drafts.length, "draft") : drafts[0], ...names("target")]
+  const [drafts, targets] = [names("draft"), names("target")];
+  const pool = targets.length > 1 ? count(targets.length, "target") : targets[0];
+  const pair = [drafts.length > 1 ? count(drafts.length, "draft") : drafts[0], pool]
     .filter(Boolean)
     .join(" → ");
   at("pair").textContent = state.status.speculating

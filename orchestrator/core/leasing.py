@@ -8,6 +8,9 @@ from dataclasses import dataclass
 _DRAFT_LENGTH = 4
 """Tokens over which the way to a draft is spread: about what one order brings."""
 
+_TEXT_TOKENS = 128
+"""Accepted tokens over which the time is spread in which a draft reads the text before them."""
+
 MOST_PASSED_OVER = 32
 """Leases of others after which a draft is tried again, since what is known of it may be old."""
 
@@ -22,6 +25,7 @@ class Offer:
     session_count: int  # that it can hold at the same time
     generation_count: int = 0  # that lease it now
     passed_over: int = 0  # leases of others since its own last one
+    unread_seconds: float = 0.0  # until it has read of the text what it does not hold
 
     @property
     def is_full(self) -> bool:
@@ -32,7 +36,8 @@ class Offer:
     def accepted_seconds(self) -> float:
         """The time that one accepted token takes; those who lease it share its engine."""
         drafting = self.token_seconds * (self.generation_count + 1)
-        return (self.latency_seconds / _DRAFT_LENGTH + drafting) / max(self.acceptance, 0.01)
+        seconds = (self.latency_seconds / _DRAFT_LENGTH + drafting) / max(self.acceptance, 0.01)
+        return seconds + self.unread_seconds / _TEXT_TOKENS
 
 
 def choose(offers: Sequence[Offer]) -> int:

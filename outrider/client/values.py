@@ -405,7 +405,7 @@ class Peer:
     model: Model | None
     round_trip_seconds: float
     joined: bool = False  # a draft that dialled in
-    generation_count: int = 0  # that a draft drafts for now
+    generation_count: int = 0  # that a draft drafts for now, or that are at a target
     tokens_per_second: float = 0.0  # of a draft's own time
     trusted: bool = False  # whether a draft may draft under the rejection rule
     level: str = "native"  # of a draft: "native", or what it translates: "token" or "string"
@@ -438,8 +438,10 @@ class Status:
     refused_drafts: tuple[RefusedDraft, ...] = ()  # the latest first
 
     def peer(self, role: str) -> Peer | None:
-        """Return the peer of a role, if one is configured."""
-        return next((peer for peer in self.peers if peer.role == role), None)
+        """Return the peer of a role, one that is ready if any is; None where none is configured."""
+        peers = [peer for peer in self.peers if peer.role == role]
+        ready = [peer for peer in peers if peer.state is PeerState.READY]
+        return next(iter(ready or peers), None)
 
 
 class CallFailed(OutriderError):

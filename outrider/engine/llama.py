@@ -21,6 +21,7 @@ from outrider.engine.branches import check_tree, ends_of
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.identity import FilesDigest, identity_of
 from outrider.engine.llama_batch import Batch
+from outrider.engine.llama_embedder import Embedder
 from outrider.engine.llama_library import (
     init_backend,
     last_error,
@@ -109,7 +110,7 @@ class LlamaModel:
                 ll.llama_model_free(self._model)
                 raise
         self._samplers = Samplers(self._vocabulary.pointer, self._size, self._capacity)
-        self._embedder: _Embedder | None = None  # made for the first embedding
+        self._embedder: Embedder | None = None  # made for the first embedding
 
     def open(self, layout: Layout) -> None:
         assert layout in self._layouts, f"{layout}"
@@ -507,7 +508,7 @@ class LlamaModel:
         assert 0 < len(token_ids) <= self._capacity, f"{len(token_ids)} tokens"
         assert all(0 <= token_id < self._size for token_id in token_ids), "ids"
         if self._embedder is None:
-            self._embedder = _Embedder(self._model, self._config, self._capacity)
+            self._embedder = Embedder(self._model, self._config, self._capacity)
         return self._embedder.embed(token_ids)
 
     def close(self) -> None:
@@ -527,51 +528,6 @@ def _cores_of(config: LlamaConfig) -> list[int]:
         return []
     counts = config.thread_count, config.batch_thread_count or config.thread_count
     return cores_of_their_own(counts, available_cores())
-
-
-class _Embedder:
-    """A context of its own that reads a text at once and pools its embeddings.
-
-    As the model's file says, or their mean.
-    """
-
-    def __init__(self, model: Any, config: LlamaConfig, capacity: int) -> None:
-        self._width = ll.llama_model_n_embd(model)
-        self._ctx = self._open(model, config, capacity, ll.LLAMA_POOLING_TYPE_UNSPECIFIED)
-        if ll.llama_pooling_type(self._ctx) == ll.LLAMA_POOLING_TYPE_NONE:
-            ll.llama_free(self._ctx)
-            self._ctx = self._open(model, config, capacity, ll.LLAMA_POOLING_TYPE_MEAN)
-        self._batch = Batch(capacity)
-
-    @staticmethod
-    def _open(model: Any, config: LlamaConfig, capacity: int, pooling: int) -> Any:
-        params = ll.llama_context_default_params()
-        # What is pooled has to be in one ubatch.
-        params.n_ctx = params.n_batch = params.n_ubatch = capacity
-        params.n_threads = config.thread_count
-        params.n_threads_batch = config.batch_thread_count or config.thread_count
-        params.embeddings = True
-        params.pooling_type = pooling
-        params.no_perf = True
-        recent_errors.clear()
-        context = ll.llama_init_from_model(model, params)
-        if not context:
-            raise DecodeFailed(f"no context for embeddings: {last_error()}")
-        return context
-
-    def embed(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
-        """Return the pooled embedding: float32[width]."""
-        ll.llama_memory_clear(ll.llama_get_memory(self._ctx), True)
-        whole = Chunk(0, 0, token_ids, len(token_ids))
-        self._batch.fill([whole], [len(token_ids)], [len(token_ids)])
-        code = ll.llama_decode(self._ctx, self._batch.struct)
-        if code != 0:
-            raise DecodeFailed(f"llama_decode returned {code}: {last_error()}", llamaCode=code)
-        values = ll.llama_get_embeddings_seq(self._ctx, 0)
-        return np.ctypeslib.as_array(values, (self._width,)).copy()
-
-    def close(self) -> None:
-        ll.llama_free(self._ctx)
 
 
 def _wanted_rows(

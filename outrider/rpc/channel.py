@@ -114,18 +114,25 @@ def _is_host(text: str) -> bool:
 
 
 def open_channel(
-    address: str, security: ClientSecurity = ANONYMOUS, most_bytes: int = MESSAGE_BYTES
+    address: str,
+    security: ClientSecurity = ANONYMOUS,
+    most_bytes: int = MESSAGE_BYTES,
+    name: str = "",
 ) -> grpc.aio.Channel:
     """Return a channel to an address; it connects by itself, again and again.
 
     Messages of more than `most_bytes` are not received. Calls need `call_metadata(security)`
-    too. Raises InvalidConfig.
+    too. `name` is the host that a certificate must be for, where it is not the address's. Raises
+    InvalidConfig.
     """
     to = read_address("address", address)
     credentials = None if to.plain else channel_credentials(security)
+    options: list[tuple[str, int | str]]
     options = [*_CLIENT_OPTIONS, ("grpc.max_receive_message_length", most_bytes)]
     if credentials is None:
         return grpc.aio.insecure_channel(str(to), options=options)
+    if name:
+        options.append(("grpc.ssl_target_name_override", name))
     return grpc.aio.secure_channel(str(to), credentials, options=options)
 
 

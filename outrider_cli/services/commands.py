@@ -161,11 +161,12 @@ def _shown(server: ServerOptions, tls_ca: Path | None) -> ClientSecurity:
 def orchestrator(
     listen: Listen = ORCHESTRATOR_ADDRESS,
     target: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The target service.")
-    ] = TARGET_ADDRESS,
+        list[str],
+        typer.Option(metavar="HOST:PORT", help="The target service; several, of equal weights."),
+    ] = [TARGET_ADDRESS],  # noqa: B006 - typer reads it
     draft: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The draft service.")
-    ] = DRAFT_ADDRESS,
+        list[str], typer.Option(metavar="HOST:PORT", help="The draft service; several.")
+    ] = [DRAFT_ADDRESS],  # noqa: B006
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Use the target alone.")] = False,
     draft_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Wait this long for a draft, then continue.")
@@ -202,8 +203,8 @@ def orchestrator(
     config = OrchestratorConfig(
         server=server.config(listen),
         peer_security=_shown(server, tls_ca),
-        target=target,
-        draft="" if no_draft else draft,
+        targets=tuple(filter(None, target)),
+        drafts=() if no_draft else tuple(filter(None, draft)),
         speculation=Speculation(**drafting.known()),
         draft_seconds=draft_timeout,
         request_seconds=request_timeout,

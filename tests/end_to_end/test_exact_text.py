@@ -16,8 +16,8 @@ import pytest_asyncio
 from benchmarks.generations import make_generation
 from models.bad_drafts import write_junk
 from orchestrator.driver import Driver
-from orchestrator.pair import Pair
 from orchestrator.peers import Peer
+from orchestrator.pool import Pool
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.sampling import GREEDY, SamplingParameters
@@ -188,7 +188,7 @@ async def test_an_evicted_session_changes_nothing(
     services: Services, greedy_texts: list[list[int]]
 ) -> None:
     """The loop runs here, because only it knows its session's id."""
-    pair = Pair(Peer("target", services.target.address), Peer("draft", services.draft.address))
+    pair = Pool([Peer("target", services.target.address)], [Peer("draft", services.draft.address)])
     pair.start()
     try:
         for peer in pair.peers:

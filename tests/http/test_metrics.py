@@ -217,17 +217,28 @@ async def test_each_draft_that_is_ready_has_gauges_of_its_own():
     assert found["outrider_drafts_refused", ()] == 3.0
 
 
-async def test_the_time_that_the_target_spends_in_decodes_is_counted():
+async def test_each_target_is_shown_and_the_time_that_it_spends_in_decodes():
     def status(of_orchestrator: FakeOrchestrator) -> messages.GetStatusResponse:
         model = common.GetModelResponse(model_name="large")
         model.activity.open_duration.FromMilliseconds(2000)
         model.activity.decode_duration.FromMilliseconds(1900)
         ready = messages.PEER_STATE_READY
-        target = messages.PeerStatus(role="target", state=ready, model=model)
-        return messages.GetStatusResponse(peers=[target])
+        target = messages.PeerStatus(role="target", address="a:1", state=ready, model=model)
+        target.generation_count = 3
+        lost = messages.PeerStatus(role="target", address="b:1", state=messages.PEER_STATE_LOST)
+        return messages.GetStatusResponse(peers=[target, lost])
 
     fake = type("WithTarget", (FakeOrchestrator,), {"status": status})()
     async with serving(fake) as url, httpx.AsyncClient() as client:
         found = await scrape(client, url)
-    assert found["outrider_target_open_seconds_total", ()] == 2.0
-    assert found["outrider_target_decode_seconds_total", ()] == 1.9
+    first, second = (("address", "a:1"),), (("address", "b:1"),)
+    assert {
+        key: value for key, value in found.items() if key[0].startswith("outrider_target_")
+    } == {
+        ("outrider_target_used", first): 1.0,
+        ("outrider_target_used", second): 0.0,
+        ("outrider_target_generations", first): 3.0,
+        ("outrider_target_generations", second): 0.0,
+        ("outrider_target_open_seconds_total", first): 2.0,
+        ("outrider_target_decode_seconds_total", first): 1.9,
+    }

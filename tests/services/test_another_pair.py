@@ -17,8 +17,8 @@ from orchestrator import init_models
 from orchestrator.completions import Responses
 from orchestrator.core.round_times import RoundTimes
 from orchestrator.init_models import Launcher, WantedPair
-from orchestrator.pair import Pair
 from orchestrator.peers import Peer
+from orchestrator.pool import Pool
 from outrider.errors import DeadlinePassed, PeerUnavailable
 from outrider.messages import PeerState
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -75,8 +75,8 @@ async def switch() -> AsyncIterator[Switch]:
 
 
 @asynccontextmanager
-async def watched(target: ModelProcess) -> AsyncIterator[Pair]:
-    pair = Pair(Peer("target", target.address), None)
+async def watched(target: ModelProcess) -> AsyncIterator[Pool]:
+    pair = Pool([Peer("target", target.address)])
     pair.start()
     assert await pair.target.wait_until_ready(PATIENCE)
     yield pair
@@ -192,7 +192,7 @@ async def test_a_generation_that_has_lost_its_target_is_told(switch: Switch) -> 
 
         async def lose_and_switch() -> None:
             await trio.target.kill()
-            await eventually(lambda: not trio.orchestrator.pair.target.ready)
+            await eventually(lambda: not trio.orchestrator.pool.target.ready)
             await switch(trio.orchestrator)
 
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
@@ -218,20 +218,18 @@ async def test_an_init_that_comes_to_nothing_changes_nothing(
         running(OrchestratorProcess(target.address)) as process,
     ):
         await process.until_ready()
-        orchestrator, configured = process.orchestrator, process.pair.target.model
+        orchestrator, configured = process.orchestrator, process.pool.target.model
         assert configured is not None
-        launcher = Launcher(
-            orchestrator, lambda: Pair(Peer("target", "127.0.0.1:9"), None), COMMAND
-        )
+        launcher = Launcher(orchestrator, lambda: Pool([Peer("target", "127.0.0.1:9")]), COMMAND)
         loading = launcher.begin(WantedPair(model=str(path), options=("--threads=1",)))
         assert loading is not None and await loading is None
-        in_use = orchestrator.pair
+        in_use = orchestrator.pool
 
         returning = launcher.begin(WantedPair(model=configured.model_name))
         assert returning is not None
         assert isinstance(await returning, PeerUnavailable)
         assert isinstance(launcher.failure, PeerUnavailable)
-        assert orchestrator.pair is in_use and in_use.target.ready
+        assert orchestrator.pool is in_use and in_use.target.ready
         await launcher.close()
         await in_use.stop()
 
@@ -239,10 +237,10 @@ async def test_an_init_that_comes_to_nothing_changes_nothing(
 async def test_models_that_take_too_long_are_given_up(tmp_path: Path) -> None:
     path = write_model(tmp_path / "tiny.gguf", shape=Shape(layers=1))
     async with running(OrchestratorProcess("127.0.0.1:9", request_seconds=0.05)) as process:
-        launcher = Launcher(process.orchestrator, lambda: process.pair, COMMAND)
+        launcher = Launcher(process.orchestrator, lambda: process.pool, COMMAND)
         loading = launcher.begin(WantedPair(model=str(path)))
         assert loading is not None and isinstance(await loading, DeadlinePassed)
-        assert not launcher.is_loading and process.orchestrator.pair is process.pair
+        assert not launcher.is_loading and process.orchestrator.pool is process.pool
         await launcher.close()
 
 
@@ -252,12 +250,12 @@ async def test_nothing_is_loaded_while_the_configured_services_load() -> None:
     await target.listen(lambda: model)
     target.model = model
     async with running(OrchestratorProcess(target.address)) as process:
-        await eventually(lambda: process.pair.target.state is PeerState.LOADING)
-        launcher = Launcher(process.orchestrator, lambda: process.pair, COMMAND)
+        await eventually(lambda: process.pool.target.state is PeerState.LOADING)
+        launcher = Launcher(process.orchestrator, lambda: process.pool, COMMAND)
         with pytest.raises(PeerUnavailable, match="is loading its model"):
             launcher.begin(WantedPair(model="x.gguf"))
         await target.load()
         await process.until_ready()
-        assert process.pair.target.model is not None
-        assert launcher.begin(WantedPair(model=process.pair.target.model.model_name)) is None
+        assert process.pool.target.model is not None
+        assert launcher.begin(WantedPair(model=process.pool.target.model.model_name)) is None
     await target.close()

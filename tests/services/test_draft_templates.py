@@ -105,7 +105,7 @@ async def services(make_draft: Callable[[], Any], **options: Any) -> AsyncIterat
     """Start the three; the template is compiled when this begins, and texts are no shorter than
     the time that a rendering takes."""
     async with three_services(target, make_draft, **{"pace": 0.002, **options}) as trio:
-        await eventually(lambda: not trio.orchestrator.pair.obstacle())
+        await eventually(lambda: not trio.orchestrator.pool.obstacle())
         await generate(trio.orchestrator, asked(token_limit=8))
         yield trio
 
@@ -313,7 +313,7 @@ async def test_a_draft_that_joined_reads_its_own_template_where_it_is_trusted(
     ):
         await orchestrator.until_ready()
         async with running(JoiningDraft(orchestrator.address, templated)):
-            await eventually(lambda: not orchestrator.pair.obstacle())
+            await eventually(lambda: not orchestrator.pool.obstacle())
             await generate(orchestrator, asked(token_limit=8))
             message = asked()
             completion = await drafted_text(orchestrator, message)

@@ -113,14 +113,14 @@ async def test_speculation_resumes_after_a_restart_of_the_draft(temperature: flo
 
 async def test_a_restart_of_the_draft_hides_no_generation_under_way() -> None:
     async with three_services(target, good_draft, pace=PACE) as trio:
-        pair, counts = trio.orchestrator.pair, []
+        pair, counts = trio.orchestrator.pool, []
 
         async def restart() -> None:
             before = pair.estimates
             await trio.draft.restart()
             await eventually(lambda: pair.estimates is not before)
             # As many as the target has: the one whose client waits here may count no longer.
-            counts.append(pair.estimates.generation_count - pair._alone.generation_count)
+            counts.append(pair.estimates.generation_count - pair.standing.alone.generation_count)
 
         asked = long_request()
         interrupted = generate(trio.orchestrator, asked, [Interruption(20, restart)])
@@ -376,7 +376,7 @@ async def test_a_draft_with_another_vocabulary_is_refused_and_named() -> None:
         return toy(seed=2, changed_texts={17: b"other"}, eos_bias=NEVER)
 
     async with three_services(target, other, same_vocabulary=True) as trio:
-        await eventually(lambda: trio.orchestrator.pair.mismatch is not None)
+        await eventually(lambda: trio.orchestrator.pool.mismatch is not None)
         status = await trio.orchestrator.status()
         assert not status.speculating
         assert "17" in status.reason

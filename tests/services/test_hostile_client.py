@@ -82,6 +82,6 @@ async def test_nothing_that_clients_send_harms_those_beside_them() -> None:
                 await ask(trio, number)
             assert await calls() > 20
             await ask(trio, number + 1)
-        assert trio.orchestrator.pair.target.ready
+        assert trio.orchestrator.pool.target.ready
     assert vitals.growth < 100e6
     assert vitals.longest_block < 0.2

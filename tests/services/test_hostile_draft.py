@@ -80,7 +80,7 @@ async def over(
         running(ModelProcess(TARGET, make_target, pace=PACE)) as service,
         running(OrchestratorProcess(service.address, draft_address, **chosen)) as orchestrator,
     ):
-        await eventually(lambda: orchestrator.pair.target.ready)
+        await eventually(lambda: orchestrator.pool.target.ready)
         yield orchestrator
 
 
@@ -158,7 +158,7 @@ async def test_a_flood_of_frames_is_no_more_than_a_lost_draft(servicer: Any) -> 
     asked = request(token_limit=LENGTH)
     async with beside(servicer) as orchestrator, Vitals() as vitals:
         completion = await generate(orchestrator, asked)
-        assert "left alone" in orchestrator.pair.obstacle()
+        assert "left alone" in orchestrator.pool.obstacle()
     assert completion.token_ids == written_alone(target(), asked)
     assert vitals.growth < 100e6
     assert vitals.longest_block < 0.2
@@ -191,7 +191,7 @@ async def test_a_draft_answers_for_its_own_messages_alone() -> None:
     ComesOut.may_send = asyncio.Event()
     asked = request(token_limit=LENGTH)
     async with beside(ComesOut, accept_drafts=True) as orchestrator:
-        await eventually(lambda: not orchestrator.pair.obstacle())
+        await eventually(lambda: not orchestrator.pool.obstacle())
         own, planner = orchestrator.orchestrator, orchestrator.orchestrator._completions.planner
         deadline = time.monotonic() + PATIENCE
         plan = await planner.plan(read_request(asked, own.config.speculation), deadline)
@@ -199,15 +199,15 @@ async def test_a_draft_answers_for_its_own_messages_alone() -> None:
         good = partial(toy, seed=2, like=1, agreement=0.98, eos_bias=NEVER)
         async with running(JoiningDraft(orchestrator.address, good)):
             joined = False
-            async for _ in Driver(generation, orchestrator.pair, deadline).run():
+            async for _ in Driver(generation, orchestrator.pool, deadline).run():
                 if not joined:
                     joined = True
-                    await eventually(lambda: bool(orchestrator.pair.joined))
+                    await eventually(lambda: bool(orchestrator.pool.joined))
                     ComesOut.may_send.set()
                     await asyncio.sleep(0.5)
-            [other] = orchestrator.pair.joined
+            [other] = orchestrator.pool.joined
             assert other.experience.fault_count == 0
-            assert orchestrator.pair.drafts[0].experience.fault_count == 1
+            assert orchestrator.pool.drafts[0].experience.fault_count == 1
     assert generation.committed[len(plan.prompt) :] == written_alone(target(), asked)
 
 
@@ -246,7 +246,7 @@ async def test_what_a_draft_says_of_its_time_ends_no_text(steps: int) -> None:
     asked = request(token_limit=LENGTH)
     async with beside(servicer) as orchestrator:
         completion = await generate(orchestrator, asked)
-        assert "left alone" in orchestrator.pair.obstacle()
+        assert "left alone" in orchestrator.pool.obstacle()
     assert completion.token_ids == written_alone(target(), asked)
 
 
@@ -468,7 +468,7 @@ async def test_a_draft_that_describes_itself_wrongly_is_refused_and_watched(
     servicer = type("Servicer", (DescribesItself,), members)
     asked = request(token_limit=LENGTH)
     async with beside(servicer) as orchestrator:
-        peer = orchestrator.pair.draft
+        peer = orchestrator.pool.draft
         assert peer is not None
         await eventually(lambda: peer.state is PeerState.REFUSED)
         assert "describes itself wrongly" in (await orchestrator.status()).reason
@@ -478,7 +478,7 @@ async def test_a_draft_that_describes_itself_wrongly_is_refused_and_watched(
         for name, value in (("drops_names", 0), ("lists_for_ever", False)):
             setattr(servicer, name, value)
         servicer.change = staticmethod(lambda response: None)  # type: ignore[attr-defined]
-        await eventually(lambda: orchestrator.pair.draft_usable)
+        await eventually(lambda: orchestrator.pool.draft_usable)
 
 
 # --- the rejection rule ---
@@ -509,7 +509,7 @@ async def test_under_rejection_a_token_that_is_no_draw_from_its_row_is_no_draft(
     asked = request(token_limit=LENGTH, acceptance=common.ACCEPTANCE_RULE_REJECTION)
     async with beside(Lies) as orchestrator:
         completion = await generate(orchestrator, asked)
-        assert "draws from their rows" in orchestrator.pair.obstacle()
+        assert "draws from their rows" in orchestrator.pool.obstacle()
     assert len(completion.token_ids) == LENGTH
     assert completion.origin_count(messages.TOKEN_ORIGIN_DRAFTED) == 0
 
@@ -540,8 +540,8 @@ async def test_nothing_that_a_draft_sends_changes_a_text_or_misses_a_deadline() 
                 await generate(orchestrator, asked, into=completion, timeout=30.0)
                 alone = await asyncio.to_thread(written_alone, target(), asked)
                 assert completion.token_ids == alone, f"text {number}"
-                orchestrator.pair._paused_until = 0.0  # nobody is left alone here
-            assert orchestrator.pair.target.ready
+                orchestrator.pool._paused_until = 0.0  # nobody is left alone here
+            assert orchestrator.pool.target.ready
             await orchestrator.status()
         assert number > 5
         assert vitals.growth < 100e6

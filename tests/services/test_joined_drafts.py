@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from orchestrator.joined_drafts import MOST_JOINED
-from orchestrator.pair import Pair
 from orchestrator.peers import Peer
+from orchestrator.pool import Pool
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as registry
 from outrider.v1 import draft_service_pb2 as draft_messages
@@ -79,7 +79,7 @@ async def accepting(**options: Any) -> AsyncIterator[OrchestratorProcess]:
 
 
 async def until_joined(orchestrator: OrchestratorProcess, count: int = 1) -> None:
-    await eventually(lambda: len(orchestrator.pair.joined) == count)
+    await eventually(lambda: len(orchestrator.pool.joined) == count)
 
 
 def stub_of(orchestrator: OrchestratorProcess) -> Any:
@@ -186,7 +186,7 @@ async def test_generations_lease_different_drafts_and_give_them_back() -> None:
         running(JoiningDraft(orchestrator.address, slow_draft)),
     ):
         await until_joined(orchestrator, 2)
-        drafts = list(orchestrator.pair.joined)
+        drafts = list(orchestrator.pool.joined)
         both = [asyncio.create_task(generate(orchestrator, long_request())) for _ in range(2)]
         await eventually(lambda: [draft.generation_count for draft in drafts] == [1, 1])
         for completion in await asyncio.gather(*both):
@@ -201,7 +201,7 @@ async def test_a_configured_draft_and_one_that_joined_draft_side_by_side() -> No
         running(JoiningDraft(orchestrator.address, slow_draft)),
     ):
         await until_joined(orchestrator)
-        drafts = orchestrator.pair.drafts
+        drafts = orchestrator.pool.drafts
         both = [asyncio.create_task(generate(orchestrator, long_request())) for _ in range(2)]
         await eventually(lambda: [draft.generation_count for draft in drafts] == [1, 1])
         for completion in await asyncio.gather(*both):
@@ -225,7 +225,7 @@ async def test_another_draft_takes_over_when_the_leased_one_is_lost() -> None:
             await until_joined(orchestrator, count)
 
         async def kill_the_leased_one() -> None:
-            leased = [draft.generation_count for draft in orchestrator.pair.joined].index(1)
+            leased = [draft.generation_count for draft in orchestrator.pool.joined].index(1)
             await drafts.pop(leased).close()
 
         asked = long_request()
@@ -272,28 +272,28 @@ async def test_what_was_learned_of_a_draft_outlives_its_connection(is_broken: bo
         model = await described()
         call = await joining(orchestrator, model)
         await until_joined(orchestrator)
-        estimates = orchestrator.pair.estimates
+        estimates = orchestrator.pool.estimates
         if is_broken:
-            orchestrator.pair.joined[0].pause("it sent nonsense")
+            orchestrator.pool.joined[0].pause("it sent nonsense")
         call.cancel()
         await until_joined(orchestrator, 0)
         again = await joining(orchestrator, model)
         await until_joined(orchestrator)
-        assert orchestrator.pair.joined[0].estimates is estimates
-        assert bool(orchestrator.pair.joined[0].obstacle()) is is_broken
+        assert orchestrator.pool.joined[0].estimates is estimates
+        assert bool(orchestrator.pool.joined[0].obstacle()) is is_broken
         again.cancel()
 
 
 async def test_a_draft_that_joins_again_takes_the_place_of_its_broken_connection() -> None:
     async with accepting() as orchestrator, scripted(orchestrator) as old:
-        estimates = orchestrator.pair.estimates
+        estimates = orchestrator.pool.estimates
         new = await joining(orchestrator, await described())
         with pytest.raises(grpc.aio.AioRpcError) as end:
             while True:
                 await old.read()
         assert end.value.details() == "the draft joined again"
         await until_joined(orchestrator)
-        assert orchestrator.pair.joined[0].estimates is not estimates  # of another process
+        assert orchestrator.pool.joined[0].estimates is not estimates  # of another process
         new.cancel()
 
 
@@ -304,11 +304,11 @@ async def test_drafts_that_joined_stay_when_another_pair_takes_the_place_of_the_
         running(JoiningDraft(orchestrator.address, good_draft)),
     ):
         await until_joined(orchestrator)
-        pair = Pair(Peer("target", process.address), None)
+        pair = Pool([Peer("target", process.address)])
         pair.start()
         await pair.target.wait_until_ready(PATIENCE)
         await orchestrator.orchestrator.use(pair)
-        orchestrator.pair = pair
+        orchestrator.pool = pair
         assert len(pair.joined) == 1
         completion = await generate(orchestrator, request())
         assert completion.origin_count(DRAFTED) > 20
@@ -343,7 +343,7 @@ async def test_a_draft_with_another_vocabulary_is_refused_with_the_first_token_t
             await call.read()
         assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert "token 17 differs" in (refusal.value.details() or "")
-        assert not orchestrator.pair.joined
+        assert not orchestrator.pool.joined
         assert_right(await generate(orchestrator, request()), request())
         [refused] = (await orchestrator.status()).refused_drafts
         assert refused.model_name == other.servicer.description().model_name
@@ -544,7 +544,7 @@ async def test_a_draft_that_sends_what_nobody_ordered_is_left_alone() -> None:
         frame = draft_messages.DraftFrame(position=10_000, token_ids=[5] * 64)
         response = draft_messages.DraftResponse(frame=frame)
         await attending.write(registry.AttendRequest(response=response))
-        await eventually(lambda: "left alone" in orchestrator.pair.obstacle())
+        await eventually(lambda: "left alone" in orchestrator.pool.obstacle())
         [_, draft] = (await orchestrator.status()).peers
         assert draft.state == messages.PEER_STATE_REFUSED and "left alone" in draft.detail
         assert_right(await generation, long_request())
@@ -582,4 +582,4 @@ async def test_random_messages_change_no_text() -> None:
             await babble(stub.Attend(timeout=PATIENCE), registry.AttendRequest)
         assert_right(await generation, long_request())
         assert_right(await generate(orchestrator, request()), request())
-        assert len(orchestrator.pair.joined) == 1
+        assert len(orchestrator.pool.joined) == 1

@@ -199,7 +199,7 @@ async def test_over_http_the_error_has_a_type_of_its_own(path: str) -> None:
 )
 async def test_a_request_that_names_its_model_is_refused_by_another() -> None:
     async with services() as trio:
-        rendered = trio.orchestrator.pair.target.hosted
+        rendered = trio.orchestrator.pool.target.hosted
         assert rendered is not None
         whole = asked()
         whole.model.identity = rendered.model.identity
@@ -267,8 +267,8 @@ async def test_no_answer_is_put_together_from_two_models(
     after: str, method: str, message: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with services() as trio:
-        peer = trio.orchestrator.pair.target
-        call = peer.call
+        pool = trio.orchestrator.pool
+        call = pool.call
 
         async def call_and_swap(name: str, *arguments: Any) -> Any:
             answer = await call(name, *arguments)
@@ -276,7 +276,7 @@ async def test_no_answer_is_put_together_from_two_models(
                 await trio.target.restart(second)
             return answer
 
-        monkeypatch.setattr(peer, "call", call_and_swap)
+        monkeypatch.setattr(pool, "call", call_and_swap)
         assert await refusal(trio.orchestrator, method, message) == "MODEL_CHANGED"
 
 
@@ -352,7 +352,7 @@ async def test_an_answer_names_the_model_that_wrote_it() -> None:
         httpx.AsyncClient(timeout=PATIENCE) as client,
     ):
         await trio.target.kill()
-        await eventually(lambda: not trio.orchestrator.pair.target.ready)
+        await eventually(lambda: not trio.orchestrator.pool.target.ready)
         body = {"prompt": "the rain", "max_tokens": 4}
         waiting = asyncio.create_task(client.post(f"{url}/v1/completions", json=body))
         orchestrator = trio.orchestrator.orchestrator

@@ -21,8 +21,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_status import rpc_status
 
 from orchestrator.config import OrchestratorConfig
-from orchestrator.main import make_pair
-from orchestrator.pair import Pair
+from orchestrator.main import make_pool
+from orchestrator.pool import Pool
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import OrchestratorServicer
 from outrider.client import CallFailed, Delta, GenerateOptions, OutriderClient, PeerState, Rollback
@@ -126,7 +126,7 @@ class Joined:
     """An orchestrator and what it knows of its peers."""
 
     server: Server
-    pair: Pair
+    pool: Pool
 
 
 @contextlib.asynccontextmanager
@@ -135,24 +135,24 @@ async def orchestrator(
 ) -> AsyncIterator[Joined]:
     config = OrchestratorConfig(
         server=ServerConfig(security=security),
-        target=target,
-        draft=draft,
+        targets=[target],
+        drafts=[draft] if draft else [],
         peer_security=peer_security,
         draft_seconds=10.0,
     )
-    pair = make_pair(config)
+    pool = make_pool(config)
     server = Server(config.server, "outrider.v1.OrchestratorService")
     add_OrchestratorServiceServicer_to_server(
-        OrchestratorServicer(Orchestrator(config, pair)), server.grpc
+        OrchestratorServicer(Orchestrator(config, pool)), server.grpc
     )
     await server.start()
-    pair.start()
+    pool.start()
     await server.set_serving(True)
     try:
-        yield Joined(server, pair)
+        yield Joined(server, pool)
     finally:
         await server.grpc.stop(None)
-        await pair.stop()
+        await pool.stop()
 
 
 def big() -> ToyModel:
@@ -171,7 +171,7 @@ async def all_three(security: ServerSecurity, shown: ClientSecurity) -> AsyncIte
         model_service(DRAFT, small(), security) as draft,
         orchestrator(target.address, draft.address, security, shown) as joined,
     ):
-        await eventually(lambda: joined.pair.draft_usable)
+        await eventually(lambda: joined.pool.draft_usable)
         yield joined
 
 
@@ -255,7 +255,7 @@ async def test_no_call_forgets_the_token(files: Files, monkeypatch: pytest.Monke
     security = ServerSecurity(token_file=files.right_token)
     shown = ClientSecurity(token_file=files.right_token)
     async with all_three(security, shown) as joined:
-        await eventually(lambda: joined.pair.draft_usable)
+        await eventually(lambda: joined.pool.draft_usable)
         await write(joined.server.address, shown, 0.8)
         await eventually(lambda: let_in == EVERY_CALL)
     assert refused == set()
@@ -268,7 +268,7 @@ async def test_one_peer_may_have_tls_and_the_other_none(files: Files):
         model_service(DRAFT, small(), ServerSecurity()) as draft,
         orchestrator(target.address, f"plain://{draft.address}", ServerSecurity(), shown) as joined,
     ):
-        await eventually(lambda: joined.pair.draft_usable)
+        await eventually(lambda: joined.pool.draft_usable)
         ids = await write(f"plain://{joined.server.address}", shown, 0.8)
         assert ids == written_alone(big(), request())
 
@@ -505,7 +505,7 @@ async def test_a_peer_that_refuses_says_why_and_is_taken_back_once_it_is_mended(
         model_service(TARGET, big(), demanded) as target,
         orchestrator(target.address, "", ServerSecurity(), shown) as joined,
     ):
-        peer, address = joined.pair.target, target.address
+        peer, address = joined.pool.target, target.address
         await eventually(lambda: peer.state is PeerState.REFUSED)
         refusal = f"the target at {address} does not accept this token (--token-file)"
         assert peer.detail == refusal
@@ -527,7 +527,7 @@ async def test_every_failure_of_a_peer_is_seen_in_its_state(files: Files):
             health_server(demanded) as server,
             orchestrator(server.address, "", ServerSecurity(), shown) as joined,
         ):
-            peer = joined.pair.target
+            peer = joined.pool.target
             expected = f"the target at {server.address} {words}"
             await eventually(lambda peer=peer, expected=expected: peer.detail == expected)
             sure = not words.startswith("hangs up")
@@ -551,16 +551,16 @@ async def test_a_peer_that_refuses_is_not_asked_all_the_time(
         health_server(ServerSecurity(token_file=files.right_token)) as server,
         orchestrator(server.address, "", ServerSecurity(), shown) as joined,
     ):
-        await eventually(lambda: joined.pair.target.state is PeerState.REFUSED)
+        await eventually(lambda: joined.pool.target.state is PeerState.REFUSED)
         await asyncio.sleep(1.2)
     assert 2 <= asked <= 5
 
 
 async def test_an_orchestrator_refuses_its_files_at_once(files: Files):
     shown = ClientSecurity(tls_ca=files.right_token)
-    config = OrchestratorConfig(server=ServerConfig(), target="h:1", peer_security=shown)
+    config = OrchestratorConfig(server=ServerConfig(), targets=["h:1"], peer_security=shown)
     with pytest.raises(InvalidConfig, match=f"^--tls-ca: .*{files.right_token}"):
-        make_pair(config)
+        make_pool(config)
 
 
 # --- health ---

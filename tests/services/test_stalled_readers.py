@@ -44,7 +44,7 @@ async def test_a_text_that_stands_still_does_not_count_among_those_who_share_dec
         running(OrchestratorProcess(target.address, request_seconds=600.0)) as orchestrator,
     ):
         await orchestrator.until_ready()
-        estimates = orchestrator.pair.estimates
+        estimates = orchestrator.pool.estimates
         stalled, read = (orchestrator.orchestrator.generate(asked) for _ in range(2))
         async with aclosing(stalled), aclosing(read):
             for stream in (stalled, read):

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from orchestrator.driver import _SentRound
+from orchestrator.sent_rounds import SentRound
 from outrider.errors import InvalidRequest
 from outrider.messages import Form, PeerState, Round, Rows, Span
 from outrider.rpc.errors import read_error_info
@@ -129,7 +129,7 @@ async def test_a_prompt_is_tokenized_after_a_restart_that_was_not_seen_yet() -> 
         await service.kill()
         await service.listen(target)
         # As in the moment between the restart and the watch's word of it.
-        orchestrator.pair.target.state = PeerState.READY
+        orchestrator.pool.target.state = PeerState.READY
         waiting = asyncio.create_task(generate(orchestrator, asked))
         await asyncio.sleep(0.2)
         assert not waiting.done()
@@ -305,10 +305,10 @@ async def test_a_service_stops_at_once_while_idle() -> None:
 
 
 def test_a_round_that_gave_no_survivals_is_answered_whole_or_not_at_all() -> None:
-    pinned = _SentRound(Round(1, Span(0, [5]), [6, 7], Form.SAMPLED), 0.0)
+    pinned = SentRound(Round(1, Span(0, [5]), [6, 7], Form.SAMPLED), 0.0)
     with pytest.raises(InvalidRequest):
         pinned.expect(2)
-    free = _SentRound(Round(1, Span(0, [5]), [6, 7], Form.SAMPLED, survivals=b"\x80\x40"), 0.0)
+    free = SentRound(Round(1, Span(0, [5]), [6, 7], Form.SAMPLED, survivals=b"\x80\x40"), 0.0)
     free.expect(2)
     assert free.add(0, Rows(sampled=[6, 7])) == Rows([6, 7], [], [], [], [], [])
 

@@ -77,7 +77,7 @@ FOREIGN: dict[str, tuple[Callable[[], Any], int]] = {
 
 async def until_translated(orchestrator: OrchestratorProcess, level: int = TOKENS) -> None:
     """Wait until the configured draft has learned the target's vocabulary."""
-    [draft] = orchestrator.pair.drafts
+    [draft] = orchestrator.pool.drafts
     await eventually(lambda: draft.translation is not None)
     assert draft.translation is not None
     assert draft.translation.level == level
@@ -118,7 +118,7 @@ async def test_a_draft_that_starts_anew_is_told_the_vocabulary_again() -> None:
             trio.orchestrator, asked, [Interruption(20, trio.draft.restart)]
         )
         assert completion.token_ids == written_alone(target(), asked)
-        await eventually(lambda: not trio.orchestrator.pair.obstacle())
+        await eventually(lambda: not trio.orchestrator.pool.obstacle())
         await until_translated(trio.orchestrator)
         again = await generate(trio.orchestrator, asked)
         assert again.origin_count(DRAFTED) > 50
@@ -185,7 +185,7 @@ async def test_a_foreign_draft_may_join() -> None:
     ):
         await orchestrator.until_ready()
         async with running(JoiningDraft(orchestrator.address, renamed)):
-            await eventually(lambda: bool(orchestrator.pair.joined))
+            await eventually(lambda: bool(orchestrator.pool.joined))
             await until_translated(orchestrator)
             completion = await generate(orchestrator, asked)
             assert completion.token_ids == written_alone(target(), asked)
@@ -194,7 +194,7 @@ async def test_a_foreign_draft_may_join() -> None:
 
 async def test_other_ids_are_refused_where_the_same_are_asked_for() -> None:
     async with three_services(target, renamed, same_vocabulary=True) as trio:
-        pair = trio.orchestrator.pair
+        pair = trio.orchestrator.pool
         await eventually(lambda: pair.mismatch is not None)
         assert "differs" in pair.obstacle()
         completion = await generate(trio.orchestrator, request())
@@ -272,7 +272,7 @@ async def test_rejection_with_few_tokens_in_common_has_the_targets_distribution(
         )
 
     async with three_services(small_target, other, draft_seconds=30.0) as trio:
-        [draft] = trio.orchestrator.pair.drafts
+        [draft] = trio.orchestrator.pool.drafts
         await eventually(lambda: draft.translation is not None)
         written = await texts(trio.orchestrator, range(SEEDS))
     assert p_value(starts(written), exact_distribution(small_target(), COUNT)) > ALARM

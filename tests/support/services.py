@@ -17,7 +17,7 @@ from draft_service.joining import Joining
 from draft_service.lookup import LookupServicer
 from draft_service.servicer import DraftServicer
 from orchestrator.config import OrchestratorConfig
-from orchestrator.pair import Pair
+from orchestrator.main import make_pool
 from orchestrator.peers import Peer
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import register
@@ -200,13 +200,15 @@ SERIAL = Speculation(n_max=4, policy=Policy.FIXED, run_ahead=False)
 
 
 class OrchestratorProcess:
-    """An orchestrator over two addresses, an empty one for no draft; it keeps its own port."""
+    """An orchestrator over a target, or several, and no or several drafts; it keeps its port."""
 
-    def __init__(self, target: str, draft: str = "", **options: Any) -> None:
+    def __init__(
+        self, target: str | Sequence[str], draft: str | Sequence[str] = (), **options: Any
+    ) -> None:
         self._config = OrchestratorConfig(
             server=ServerConfig(),
-            target=target,
-            draft=draft,
+            targets=[target] if isinstance(target, str) else target,
+            drafts=[draft] if isinstance(draft, str) else draft,
             **{"draft_seconds": 10.0, "speculation": SERIAL, **options},
         )
         self._server: Server | None = None
@@ -215,16 +217,15 @@ class OrchestratorProcess:
     async def start(self) -> None:
         """Listen and watch the peers."""
         config = self._config
-        draft = Peer("draft", config.draft) if config.draft else None
-        self.pair = Pair(Peer("target", config.target), draft, config.same_vocabulary)
-        self.orchestrator = Orchestrator(config, self.pair)
+        self.pool = make_pool(config)
+        self.orchestrator = Orchestrator(config, self.pool)
         self._server = await _listen(
             self.address,
             "outrider.v1.OrchestratorService",
             lambda server: register(self.orchestrator, server),
         )
         self.address = self._server.address
-        self.pair.start()
+        self.pool.start()
         self.orchestrator.texts.start()
         self.channel = open_channel(self._server.address)
         self.stub: Any = OrchestratorServiceStub(self.channel)
@@ -236,7 +237,7 @@ class OrchestratorProcess:
         assert server is not None
         await server.grpc.stop(None)
         await self.orchestrator.close()
-        await self.pair.stop()
+        await self.pool.stop()
         await self.orchestrator.texts.stop()
 
     async def status(self) -> messages.GetStatusResponse:
@@ -248,7 +249,7 @@ class OrchestratorProcess:
 
     async def until_ready(self) -> None:
         """Wait until the target, and the draft if there is one, can be used."""
-        for peer in self.pair.peers:
+        for peer in self.pool.peers:
             await eventually(partial(_is_ready, peer))
 
 

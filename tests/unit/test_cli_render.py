@@ -453,6 +453,25 @@ def test_the_kind_of_memory_is_shown_with_what_it_limits(kind: str, shown: str):
     assert ("memory" in line) == bool(shown)
 
 
+def test_each_of_several_targets_is_shown_with_what_it_writes_or_why_it_does_not():
+    busy = replace(READY, address="a:1", generation_count=3)
+    alone = replace(
+        READY, address="b:1", state=PeerState.REFUSED, detail="left alone for 5 s: slow"
+    )
+    status = replace(STATUS, peers=(alone, busy))
+    lines = ["".join(words.text for words in line) for line in status_lines("", status)[1:3]]
+    assert lines[0] == "target        b:1  refused     left alone for 5 s: slow"
+    assert lines[1].endswith("round trip 0.4 ms, writes 3 generations")
+
+
+def test_of_several_peers_of_a_role_one_that_is_ready_stands_for_all():
+    lost = replace(READY, address="a:1", state=PeerState.LOST)
+    ready = replace(READY, address="b:1")
+    assert replace(STATUS, peers=(lost, ready)).peer("target") is ready
+    assert replace(STATUS, peers=(lost,)).peer("target") is lost
+    assert replace(STATUS, peers=()).peer("target") is None
+
+
 def test_drafts_that_were_sent_away_are_shown_with_the_reason():
     stranger = RefusedDraft(
         address="10.0.0.9:4711",

@@ -142,6 +142,30 @@ def test_keys_are_spelled_with_dashes_or_underscores(write: Any, show: Show):
     assert show("generate", "cache-type-k")[0] == "q8_0"
 
 
+@pytest.mark.parametrize(
+    ("text", "targets"),
+    [
+        ("[orchestrator]\ntarget = 'a:1'", ["a:1"]),
+        ("[orchestrator]\ntarget = ['a:1', 'b:1']", ["a:1", "b:1"]),
+    ],
+)
+def test_an_option_that_may_be_repeated_takes_a_list_or_one_text(
+    write: Any, show: Show, text: str, targets: list[str]
+):
+    write(text)
+    assert show("orchestrator", "target") == [targets, "outrider.toml"]
+
+
+def test_an_option_may_be_repeated_and_a_variable_has_spaces_between_the_values(
+    show: Show, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OUTRIDER_ORCHESTRATOR_TARGET", "a:1 b:1")
+    its = [["a:1", "b:1"], "OUTRIDER_ORCHESTRATOR_TARGET"]
+    assert show("orchestrator", "target") == its
+    flags = ("--draft", "a:1", "--draft", "b:1")
+    assert show("orchestrator", "draft", *flags) == [["a:1", "b:1"], "flag"]
+
+
 @pytest.mark.parametrize("variable", ["OUTRIDER_THREADS", "OUTRIDER_TARGET_THREADS"])
 def test_an_empty_variable_is_as_if_it_were_not_set(
     write: Any, show: Show, monkeypatch: pytest.MonkeyPatch, variable: str
@@ -264,7 +288,7 @@ def test_variables_of_others_are_not_ours(show: Show, monkeypatch: pytest.Monkey
         ("threads = true", "threads is not true or false"),
         ("threads = [1]", "threads takes one value, not a list"),
         ("tensor-split = [3, 1]", "tensor-split takes one value, not a list"),
-        ('stop = "return"', "stop takes a list"),
+        ("stop = 7", "stop takes a list"),
     ],
 )
 def test_a_wrong_file_is_refused_by_every_command(

@@ -35,6 +35,13 @@ def test_a_quick_draft_far_away_yields_to_a_slower_one_nearby() -> None:
     assert chosen(far, FAIR) is FAIR
 
 
+def test_a_draft_that_holds_the_text_is_leased_before_one_that_has_to_read_it() -> None:
+    reads = replace(FAIR, unread_seconds=0.5)
+    assert chosen(reads, FAIR) is FAIR
+    quicker = replace(reads, token_seconds=0.006)
+    assert chosen(FAIR, quicker) is quicker  # its tokens make up for that
+
+
 def test_of_equal_drafts_generations_take_the_one_that_fewest_lease() -> None:
     counts = [0, 0, 0]
     for _ in range(9):

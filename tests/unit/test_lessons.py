@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from orchestrator import lessons
+from orchestrator.first_estimates import process_of
 from orchestrator.lessons import Lesson
-from orchestrator.pair import _process
 from orchestrator.peers import Hosted, Peer
 from outrider.descriptions import check_learned
 from outrider.errors import InvalidRequest, PeerUnavailable
@@ -126,7 +126,7 @@ async def test_an_answer_that_cannot_be_is_not_taken_in(
     assert pupil.count == 1
 
 
-def test_a_draft_that_learned_a_vocabulary_is_the_same_process() -> None:
+def test_a_draft_that_learned_a_vocabulary_is_the_sameprocess_of() -> None:
     before, after = hosted(b"a").model, hosted(b"a").model
     after.known_vocabulary_keys.append(bytes(32))
-    assert _process(before) == _process(after)
+    assert process_of(before) == process_of(after)

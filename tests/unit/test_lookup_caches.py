@@ -331,7 +331,7 @@ def test_a_kill_at_any_moment_leaves_a_file_that_can_be_read(tmp_path: Path) -> 
 
 
 def config(**options: Any) -> OrchestratorConfig:
-    return OrchestratorConfig(server=ServerConfig(), target="127.0.0.1:1", **options)
+    return OrchestratorConfig(server=ServerConfig(), targets=["127.0.0.1:1"], **options)
 
 
 def test_a_dynamic_cache_that_is_missing_is_made_for_its_owner_alone(tmp_path: Path) -> None:

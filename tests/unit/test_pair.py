@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from orchestrator.core.policies import control
-from orchestrator.pair import Pair, PairedDraft, shares_cores
+from orchestrator.first_estimates import shares_cores
+from orchestrator.paired_drafts import PairedDraft
+from orchestrator.pool import Pool
 from outrider.messages import Rule
 from outrider.speculation import Speculation
 from outrider.v1 import common_pb2 as common
@@ -57,9 +59,9 @@ class Described:
         self.model.plain_costs.alone_milliseconds = milliseconds
 
 
-def pair_of(target: Described, *drafts: Described) -> Pair:
-    made: Any = Pair
-    pair: Pair = made(target, None)
+def pair_of(target: Described, *drafts: Described) -> Pool:
+    made: Any = Pool
+    pair: Pool = made([target])
     for each in drafts:
         paired: Any = PairedDraft
         pair.add(paired(each, is_trusted=False))
@@ -71,14 +73,14 @@ def pair_of(target: Described, *drafts: Described) -> Pair:
 def test_measured_costs_replace_rough_ones_and_nothing_else_that_was_learned(drafts: int) -> None:
     target = Described(20.0)
     pair = pair_of(target, *[Described(2.0)] * drafts)
-    estimates = pair.joined[0].estimates if drafts else pair._alone
+    estimates = pair.joined[0].estimates if drafts else pair.standing.alone
     running = control(Speculation(), Rule.MATCH, estimates, 1.0)
     estimates.gap.note(0.004)
     known = estimates.acceptance[Rule.MATCH]
     known.note([128] * 20, 3)
     target.measure(15.0, is_rough=False)
     pair._check()
-    again = pair.joined[0].estimates if drafts else pair._alone
+    again = pair.joined[0].estimates if drafts else pair.standing.alone
     assert again is running.estimates
     assert again.costs.seconds(1) == pytest.approx(0.015) and again.costs.is_known(8)
     assert again.alone_seconds == pytest.approx(0.015)
@@ -104,17 +106,17 @@ def test_a_draft_that_measured_again_keeps_what_was_seen_of_it() -> None:
 def test_another_process_is_learned_anew() -> None:
     target, its = Described(20.0), Described(2.0)
     pair = pair_of(target, its)
-    alone, beside = pair._alone, pair.joined[0].estimates
+    alone, beside = pair.standing.alone, pair.joined[0].estimates
     target.model = Described(20.0, seconds=4).model
     pair._check()
-    assert pair._alone is not alone and pair.joined[0].estimates is not beside
-    assert pair.joined[0].estimates.costs is pair._alone.costs
+    assert pair.standing.alone is not alone and pair.joined[0].estimates is not beside
+    assert pair.joined[0].estimates.costs is pair.standing.alone.costs
 
 
 def test_how_good_sources_without_a_model_are_is_known_beside_every_draft() -> None:
     pair = pair_of(Described(20.0), Described(2.0), Described(3.0))
     overall = []
-    for estimates in (pair._alone, *(draft.estimates for draft in pair.joined)):
+    for estimates in (pair.standing.alone, *(draft.estimates for draft in pair.joined)):
         _, known = control(Speculation(), Rule.MATCH, estimates, 1.0).acceptance_of("suffix")
         overall.append(known)
     assert overall[0] is overall[1] is overall[2]

@@ -259,7 +259,7 @@ def test_what_is_no_address_is_refused_wherever_one_is_read(text: str):
         open_channel(text)
     if text:
         with pytest.raises(InvalidConfig, match=f"^draft: {refusal}"):
-            OrchestratorConfig(server=ServerConfig(), target="127.0.0.1:1", draft=text)
+            OrchestratorConfig(server=ServerConfig(), targets=["127.0.0.1:1"], drafts=[text])
     if text != "host:0":
         with pytest.raises(InvalidConfig, match=f"^listen: {refusal}"):
             read_listen(text)

@@ -1,0 +1,152 @@
+"""What is known of a target and of a draft beside it before the first round: as measured."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from orchestrator.core.estimates import (
+    Mean,
+    OwnDraftEstimates,
+    PairEstimates,
+    RunnerUpEstimates,
+    credit_for,
+)
+from outrider.costs import CostTable, Point, RejectionCost
+from outrider.messages import MAX_LINES
+from outrider.trees import MAX_LEAVES
+from outrider.v1 import common_pb2 as common
+
+_TOO_MUCH = 3600.0
+"""Seconds of a rejection after which a target reads the whole text again: nothing is drafted."""
+
+
+class Described(Protocol):
+    """A model service that may have described itself."""
+
+    @property
+    def model(self) -> common.GetModelResponse | None:
+        """The description, once it is known."""
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds of the newest small call; 0 before the first."""
+
+
+def process_of(model: common.GetModelResponse) -> bytes:
+    """Return what stays the same while the same process hosts the same model."""
+    described = common.GetModelResponse()
+    described.CopyFrom(model)
+    for name in ("activity", "known_vocabulary_keys", *_MEASURED):
+        described.ClearField(name)
+    return described.SerializeToString(deterministic=True)
+
+
+_MEASURED = (
+    "decode_costs",
+    "rough_decode_costs",
+    "plain_costs",
+    "cache_layout",
+    "tree_leaf_limit",
+    "checkpoint_milliseconds",
+    "restore_milliseconds",
+)
+"""What a process measures again when nobody waits."""
+
+
+def measured_of(model: common.GetModelResponse) -> bytes:
+    """Return what a process has measured of its model."""
+    measured = common.GetModelResponse()
+    measured.CopyFrom(model)
+    for field_ in model.DESCRIPTOR.fields:
+        if field_.name not in _MEASURED:
+            measured.ClearField(field_.name)
+    return measured.SerializeToString(deterministic=True)
+
+
+def of_target(target: Described, generation_count: int) -> PairEstimates:
+    """Return what is known before the first round: what the target measured at load."""
+    estimates = PairEstimates(generation_count=generation_count)
+    if target.model is not None:
+        take_target_costs(estimates, target.model)
+        estimates.overhead = Mean(target.round_trip)
+        estimates.continues = target.model.continues
+        if target.model.HasField("own_draft"):
+            own = target.model.own_draft
+            seconds = own.token_milliseconds / 1e3, own.read_milliseconds / 1e3
+            estimates.own_draft = OwnDraftEstimates.of_load(*seconds)
+        estimates.credit = credit_for(estimates.decode_seconds(1), target.round_trip)
+    return estimates
+
+
+def take_target_costs(estimates: PairEstimates, model: common.GetModelResponse) -> None:
+    """Go by what a target measured, in place of what it said before; all else stays learned."""
+    if costs := costs_of(model):
+        estimates.costs.replace(costs, model.rough_decode_costs)
+    estimates.alone_seconds = model.plain_costs.alone_milliseconds / 1e3
+    estimates.rejection = _rejection_cost(model)
+    estimates.tree_leaves = min(MAX_LEAVES, model.tree_leaf_limit)
+
+
+def _rejection_cost(model: common.GetModelResponse) -> RejectionCost:
+    if model.rollback_capability == common.ROLLBACK_CAPABILITY_NONE:
+        return RejectionCost(_TOO_MUCH, _TOO_MUCH)
+    seconds = model.checkpoint_milliseconds / 1e3, model.restore_milliseconds / 1e3
+    return RejectionCost(*seconds, model.snapshot_token_count)
+
+
+def with_draft(of_target: PairEstimates, target: Described, draft: Described) -> PairEstimates:
+    """Return what is known of a draft before its first round, beside what is of the target."""
+    estimates = of_target.beside_another_draft()
+    if draft.model is None:
+        return estimates
+    estimates.latency = Mean(draft.round_trip)
+    if costs_of(draft.model):
+        estimates.runner_ups = _runner_ups(draft.model)
+        take_draft_costs(estimates, draft.model)
+    if target.model is not None:
+        estimates.same_host = shares_cores(target.model, draft.model)
+        estimates.takes_turns = _take_turns(target.model, draft.model)
+    return estimates
+
+
+def take_draft_costs(estimates: PairEstimates, model: common.GetModelResponse) -> None:
+    """Go by what a draft measured, but for what was seen of it since."""
+    if not (costs := costs_of(model)):
+        return
+    estimates.loaded_token_time = costs[0].seconds
+    estimates.is_roughly_loaded = model.rough_decode_costs
+    if not estimates.token_time.count:
+        estimates.token_time = Mean(costs[0].seconds)
+    if not estimates.read_time.count:
+        estimates.read_time = Mean(costs[-1].seconds / costs[-1].rows)
+    estimates.runner_ups.step_ratio = _runner_ups(model).step_ratio
+
+
+def _runner_ups(model: common.GetModelResponse) -> RunnerUpEstimates:
+    """Return what is known of a draft's runner-up lines: how many, and what rows beside cost."""
+    lines, costs = max(1, min(MAX_LINES, model.parallel_line_count)), CostTable(costs_of(model))
+    return RunnerUpEstimates(lines, max(1.0, costs.seconds(lines) / costs.seconds(1)))
+
+
+def shares_cores(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:
+    """Return whether a busy draft may slow the target down.
+
+    Not on another machine, nor where both know their cores and those are others.
+    """
+    if not target.machine_digest or target.machine_digest != draft.machine_digest:
+        return False
+    both_know = target.cores_digest and draft.cores_digest
+    return not both_know or target.cores_digest == draft.cores_digest
+
+
+def _take_turns(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:
+    """Return whether the two never decode at the same time."""
+    together = target.cores_digest and target.cores_digest == draft.cores_digest
+    return bool(together) and target.thread_count + draft.thread_count > target.core_count
+
+
+def costs_of(model: common.GetModelResponse) -> list[Point]:
+    return [
+        Point(cost.row_count, cost.milliseconds / 1e3, cost.microseconds_per_token / 1e6)
+        for cost in model.decode_costs
+    ]

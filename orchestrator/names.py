@@ -1,0 +1,84 @@
+"""Follows the records of a configured name: each of several is a service that is dialled."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable
+
+from orchestrator.core.records import dialled
+from orchestrator.peers import Peer
+from orchestrator.pool import Pool
+from outrider import logs
+from outrider.rpc.channel import PLAIN, Address, read_address
+from outrider.rpc.security import ANONYMOUS, ClientSecurity
+
+_RESOLVE_SECONDS = 5.0
+"""Between two looks at the records: as long as most resolvers keep them."""
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+"""Returns the IP addresses of a host; none where nobody answers for it."""
+
+
+def may_have_records(address: str) -> bool:
+    """Return whether HOST:PORT names a host, and not an address or this machine."""
+    host = read_address("address", address).host
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host != "localhost"
+    return False
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Return the IP addresses of a host, as the system's resolver has them now."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [str(sockaddr[0]) for *_, sockaddr in found]
+
+
+class Name:
+    """A configured name and the services behind it: itself, or one for each of several records."""
+
+    def __init__(
+        self, peer: Peer, security: ClientSecurity = ANONYMOUS, resolve: Resolve = resolve
+    ) -> None:
+        """`peer` is dialled by the name."""
+        self._role = peer.role
+        self._configured = peer.address
+        self._address: Address = read_address(peer.role, peer.address)
+        self._security = security
+        self._resolve = resolve
+        self._by_name: Peer | None = peer  # until the name has had several records
+        self._by_record: dict[str, Peer] = {}  # those that are dialled in its place
+
+    async def follow(self, pool: Pool) -> None:
+        """Keep the services of the pool those of the records, for as long as this runs."""
+        while True:
+            try:
+                records = await self._resolve(self._address.host, self._address.port)
+                self._take(pool, dialled(records, self._by_record))
+            except Exception as error:  # whatever a resolver says, it is asked again
+                logs.internal_error("outrider.orchestrator", error)
+            await asyncio.sleep(_RESOLVE_SECONDS)
+
+    def _take(self, pool: Pool, records: list[str]) -> None:
+        for ip in records:
+            if ip not in self._by_record:
+                peer = Peer(self._role, self._dialled(ip), self._security, self._address.host)
+                self._by_record[ip] = peer
+                logs.event("outrider.orchestrator", f"{self._role} found", address=peer.address)
+                pool.dial(peer)
+        for ip in [ip for ip in self._by_record if ip not in records]:
+            pool.leave(self._by_record.pop(ip))
+        if records and self._by_name is not None:
+            pool.leave(self._by_name)
+            self._by_name = None
+
+    def _dialled(self, ip: str) -> str:
+        host = f"[{ip}]" if ":" in ip else ip
+        return f"{PLAIN if self._address.plain else ''}{host}:{self._address.port}"

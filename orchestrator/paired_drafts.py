@@ -1,0 +1,273 @@
+"""The drafts for the targets of a pool: which are usable, what was learned of them, who leases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from orchestrator.core.estimates import Acceptance, PairEstimates
+from orchestrator.core.leasing import Offer
+from orchestrator.core.prefixes import BLOCK, HeldTexts
+from orchestrator.first_estimates import measured_of, process_of, take_draft_costs, with_draft
+from orchestrator.lessons import Lesson
+from orchestrator.peers import Hosted
+from orchestrator.streams import SessionStream
+from orchestrator.targets import PooledTarget
+from outrider import logs
+from outrider.errors import VocabularyMismatch
+from outrider.handshake import check_rollback
+from outrider.messages import PeerState, Rule, SessionParameters
+from outrider.v1 import common_pb2 as common
+from outrider.v1.draft_service_pb2 import LearnVocabularyResponse
+
+_LONGEST_PAUSE = 60.0  # of a draft that breaks the protocol
+_FORGIVING_SECONDS = 600.0  # without a fault, and the next pause is a short one again
+
+
+class DraftPeer(Protocol):
+    """A draft service, whoever dialled whom."""
+
+    @property
+    def role(self) -> str:
+        """Always "draft"."""
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people."""
+
+    @property
+    def state(self) -> PeerState:
+        """Where it stands."""
+
+    @property
+    def detail(self) -> str:
+        """Why it is not ready, in one line; empty when it is."""
+
+    @property
+    def hosted(self) -> Hosted | None:
+        """What it described last."""
+
+    @property
+    def model(self) -> common.GetModelResponse | None:
+        """The description, once it is known."""
+
+    @property
+    def chat_template(self) -> str:
+        """Its model's own chat template; empty where it has none, or is not known."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether generations may use it."""
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds of the newest small call; 0 before the first."""
+
+    def open(self, opening: SessionParameters) -> SessionStream:
+        """Return a new stream of a session; it fails at its first use if the draft is away."""
+
+    async def roll_back(self, opening: SessionParameters, token_count: int, round_: int) -> None:
+        """Truncate a session; a draft that is away has nothing to cut."""
+
+    async def teach(self, key: bytes, target: Hosted) -> LearnVocabularyResponse:
+        """Send it a target's vocabulary."""
+
+
+@dataclass(slots=True)
+class Learned:
+    """What was learned of a draft beside one target."""
+
+    estimates: PairEstimates = field(default_factory=PairEstimates)
+    """Of these two models; started again when either is another."""
+    models: tuple[bytes, bytes] = (b"", b"")
+    """Whose estimates these are: target and draft, by process; empty before it is known."""
+    measured: bytes = b""  # what the draft had measured of itself
+
+
+@dataclass(slots=True)
+class Experience:
+    """What was learned of a draft. It outlives the draft's connection."""
+
+    beside: dict[str, Learned] = field(default_factory=dict)
+    """By the address of the target, in the order of the pool."""
+    fault: str = ""  # why the draft is left alone until `paused_until`
+    paused_until: float = 0.0  # of the monotonic clock
+    fault_count: int = 0  # in a row, each soon after the pause of the one before
+
+
+class PairedDraft:
+    """A draft beside the targets: whether it fits, what was learned of them, who leases it."""
+
+    def __init__(
+        self,
+        peer: DraftPeer,
+        is_trusted: bool,
+        on_mismatch: Callable[[VocabularyMismatch], None] = lambda _: None,
+        experience: Experience | None = None,
+        same_vocabulary: bool = False,
+    ) -> None:
+        """With `same_vocabulary` a draft whose ids are not the target's is not used."""
+        self.peer = peer
+        self._lesson = Lesson(peer, same_vocabulary)
+        self.is_trusted = is_trusted
+        """Whether it may draft under the rejection rule, whose proof needs an honest draft."""
+        self.mismatch: VocabularyMismatch | None = None
+        """Why it cannot draft for this target."""
+        self.experience = experience or Experience()
+        self.generation_count = 0  # that lease it now
+        self.passed_over = 0  # leases of others since its own last one
+        self.held = HeldTexts()
+        """What it probably holds; kept where there are several drafts."""
+        self._on_mismatch = on_mismatch  # called when the target became one that it does not fit
+
+    @property
+    def estimates(self) -> PairEstimates:
+        """What is known of it beside the first target."""
+        learned = next(iter(self.experience.beside.values()), None)
+        return learned.estimates if learned is not None else PairEstimates()
+
+    def estimates_beside(self, target: PooledTarget) -> PairEstimates:
+        """Return what is known of it and this target."""
+        learned = self.experience.beside.get(target.address)
+        return learned.estimates if learned is not None else target.alone
+
+    @property
+    def has_model(self) -> bool:
+        """Whether it can draft for any text, and not only where one repeats itself."""
+        return self.peer.model is not None and not self.peer.model.vocabulary.fits_any
+
+    @property
+    def vocabulary_key(self) -> bytes:
+        """What its sessions name the target's vocabulary by; empty where its ids are the same."""
+        return self._lesson.key
+
+    @property
+    def translation(self) -> LearnVocabularyResponse | None:
+        """How it translates; None where its ids are the target's."""
+        return self._lesson.learned
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether it is being sent the target's vocabulary."""
+        return self._lesson.is_under_way
+
+    def check(self, target: Hosted) -> None:
+        """Compare the vocabularies, once the draft has described itself."""
+        before, self.mismatch = self.mismatch, None
+        its = self.peer.hosted
+        if its is None:
+            return
+        try:
+            check_rollback("target", target.model)
+            check_rollback("draft", its.model)
+            self._lesson.begin(its, target)
+        except VocabularyMismatch as error:
+            self.mismatch = error
+            if str(before) != str(error):
+                logs.warning("outrider.orchestrator", "pair refused", detail=str(error))
+            self._on_mismatch(error)
+
+    def close(self) -> None:
+        """Teach it nothing more."""
+        self._lesson.close()
+
+    def begin_experience(self, targets: Sequence[PooledTarget]) -> None:
+        """Forget what was learned when another model, or another process, came in its place.
+
+        One that only measured again is the same: what it measured is taken over.
+        """
+        before = self.experience.beside
+        beside = {each.address: before.get(each.address) or Learned() for each in targets}
+        for target in targets:
+            alike = [beside[t.address] for t in targets if t.identity == target.identity]
+            self._begin_beside(target, beside[target.address], alike)
+        self.experience.beside = beside
+
+    def _begin_beside(self, target: PooledTarget, known: Learned, alike: Sequence[Learned]) -> None:
+        """Begin beside one target; `alike` is of those with its weights, itself included."""
+        its = self.peer.model
+        process = process_of(its) if its is not None else b""
+        models = (process_of(target.peer.model) if target.peer.model is not None else b"", process)
+        if models != known.models or known.estimates.costs is not target.alone.costs:
+            if process != known.models[1]:
+                self.held.clear()
+            known.estimates = with_draft(target.alone, target.peer, self.peer)
+            for other in alike:
+                if other is not known and process and other.models[1] == process:
+                    known.estimates = _beside_equal_weights(known.estimates, other.estimates)
+                    break
+        else:
+            known.estimates.take_measured(target.alone)
+            if its is not None and measured_of(its) != known.measured:
+                take_draft_costs(known.estimates, its)
+        known.models = models
+        known.measured = measured_of(its) if its is not None else b""
+
+    def pause(self, fault: str) -> None:
+        """Leave a draft that breaks the protocol alone, twice as long as the last time."""
+        now, known = time.monotonic(), self.experience
+        if now > known.paused_until + _FORGIVING_SECONDS:
+            known.fault_count = 0
+        pause = min(_LONGEST_PAUSE, 2.0**known.fault_count)
+        known.fault_count += 1
+        known.fault, known.paused_until = fault, now + pause
+        logs.warning("outrider.orchestrator", "draft left alone", seconds=pause, detail=fault)
+
+    def obstacle(self) -> str:
+        """Return why it is not used, in one line; empty when it is."""
+        if not self.peer.ready:
+            return self.peer.detail
+        if self.mismatch is not None:
+            return str(self.mismatch)
+        if self._lesson.obstacle:
+            return self._lesson.obstacle
+        if time.monotonic() < self.experience.paused_until:
+            return f"the draft breaks the protocol and is left alone: {self.experience.fault}"
+        return ""
+
+    def may_draft(self, rule: Rule) -> bool:
+        """Return whether it can be leased for a generation under this rule."""
+        return (self.is_trusted or rule is not Rule.REJECTION) and not self.obstacle()
+
+    def offer(self, rule: Rule, target: PooledTarget, text: Sequence[bytes] = ()) -> Offer:
+        """Return what is known of it; `text` is what it would have to read, by digests."""
+        estimates, model = self.estimates_beside(target), self.peer.model
+        unread = BLOCK * len(text) - self.held.count(text)
+        return Offer(
+            token_seconds=estimates.token_time.value,
+            latency_seconds=estimates.latency.value,
+            acceptance=estimates.acceptance.get(rule, Acceptance()).mean,
+            session_count=model.session_count if model is not None else 1,
+            generation_count=self.generation_count,
+            passed_over=self.passed_over,
+            unread_seconds=unread * estimates.read_time.value,
+        )
+
+    def note_leased(self, text: tuple[bytes, ...]) -> None:
+        """A generation leases it and lets it read a text, by digests; it gives it back."""
+        self.generation_count += 1
+        model = self.peer.model
+        self.held.note(text, model.session_count if model is not None else 1)
+
+    def give_back(self) -> None:
+        """End a lease."""
+        self.generation_count -= 1
+
+
+def _beside_equal_weights(new: PairEstimates, known: PairEstimates) -> PairEstimates:
+    """Return what is known of a draft beside another target of the same weights.
+
+    How often it is right is the same there, and its own times are: both learn of them together.
+    """
+    return replace(
+        new,
+        latency=known.latency,
+        token_time=known.token_time,
+        loaded_token_time=known.loaded_token_time,
+        is_roughly_loaded=known.is_roughly_loaded,
+        read_time=known.read_time,
+        runner_ups=known.runner_ups,
+        acceptance=known.acceptance,
+    )

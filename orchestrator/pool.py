@@ -1,0 +1,507 @@
+"""The targets of one set of weights and the drafts for them: who is usable, who leases whom."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from orchestrator.core.conduct import not_left_alone
+from orchestrator.core.estimates import PairEstimates
+from orchestrator.core.leasing import choose
+from orchestrator.core.prefixes import digests_of
+from orchestrator.core.routing import choose_target, weights_served
+from orchestrator.paired_drafts import DraftPeer, PairedDraft
+from orchestrator.peers import Calls, Hosted, Peer
+from orchestrator.targets import PooledTarget
+from outrider.errors import PeerUnavailable, VocabularyMismatch
+from outrider.messages import ANY_MODEL, ModelReference, Rule, SessionParameters
+
+_KEY_BYTES = 16
+
+
+class Name(Protocol):
+    """A configured name whose records are services of a pool."""
+
+    async def follow(self, pool: Pool) -> None:
+        """Keep the services of the pool those of the records, for as long as this runs."""
+
+
+class Stay:
+    """A generation at a target: from its lease until it ends, or goes on at another one."""
+
+    def __init__(self, target: PooledTarget, text: tuple[bytes, ...], token_count: int) -> None:
+        """`text` is what it begins with, by digests; none where there is no other target."""
+        self.target = target
+        self._text = text
+        # Tokens that the target has to read of it, as far as is known; 0 once it has.
+        self._unread = token_count - target.held.count(text)
+        target.generation_count += 1
+        self._together = target.generation_count  # generations there when it began
+        target.unread_count += self._unread
+        target.held.note(text, target.session_count)
+
+    def note_read(self, count: int, cached_count: int, seconds: float) -> None:
+        """A prompt of `count` tokens was read, but for those that the target held."""
+        self.target.held.correct(self._text, cached_count)
+        self.target.held.note(self._text, self.target.session_count)
+        self.target.note_read(count - cached_count, seconds)
+        self.forget_unread()
+
+    def note_written(self, count: int, row_count: int, seconds: float) -> None:
+        """It took this time for so many decodes of the text, with so many of its rows together."""
+        together = max(self._together, self.target.generation_count)
+        self.target.note_written(count, row_count * together, seconds)
+
+    def forget_unread(self) -> None:
+        """The text was read, as far as is known."""
+        self.target.unread_count -= self._unread
+        self._unread = 0
+
+    @property
+    def read_seconds(self) -> float:
+        """How long reading it is expected to take."""
+        return self._unread * self.target.read_seconds
+
+    def end(self) -> None:
+        """Give the target back, once."""
+        self.forget_unread()
+        self.target.generation_count -= 1
+
+
+class Pool:
+    """Targets that host the same weights, and every draft that there is for them.
+
+    The drafts are the configured ones and those that joined. A target that hosts other weights
+    than the first is in the pool, and not used.
+    """
+
+    def __init__(
+        self, targets: Sequence[Peer], drafts: Sequence[Peer] = (), same_vocabulary: bool = False
+    ) -> None:
+        """With `same_vocabulary` drafts whose ids are not the targets' are not used."""
+        self.targets = [PooledTarget(peer) for peer in targets]
+        """In the order of the configuration; never empty."""
+        self.same_vocabulary = same_vocabulary
+        self.configured: list[PairedDraft] = []
+        """The configured drafts."""
+        self.joined: list[PairedDraft] = []
+        """Those that joined, oldest first."""
+        self.accepts_drafts = False
+        """Whether drafts may join, so that there may be one later."""
+        self.names: list[Name] = []
+        """Followed from `start` to `stop`."""
+        self.expects_drafts = bool(drafts)
+        """Whether drafts are configured, though none may be known by its name."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called whenever the state of a target may be another."""
+        self._weights = ANY_MODEL  # what is served, once a target has described itself
+        self._has_written = False  # a text was begun: from then on the order says nothing
+        self._key = secrets.token_bytes(_KEY_BYTES)  # of the digests of texts
+        self._changed = asyncio.Event()  # set whenever the state of a target may be another
+        self._writing_count = 0  # generations that are being written, at all targets
+        self._is_started = False
+        self._tasks: dict[object, asyncio.Task[None]] = {}  # of each peer and name
+        self._closing: set[asyncio.Task[None]] = set()  # of peers that were left
+        for target in self.targets:
+            target.peer.on_change = self._note_change
+        for peer in drafts:
+            self._configure_draft(peer)
+
+    # --- who is there ---
+
+    @property
+    def standing(self) -> PooledTarget:
+        """The target that is asked what all would answer: the first that is usable, if any is."""
+        targets = self.targets
+        served = [each for each in targets if each.identity and not each.refused]
+        return next((each for each in targets if each.is_usable), (served or targets)[0])
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is nothing to choose between."""
+        return len(self.targets) == 1
+
+    @property
+    def target(self) -> Peer:
+        """The service of that one."""
+        return self.standing.peer
+
+    @property
+    def draft(self) -> Peer | None:
+        """The first configured draft."""
+        peers = [draft.peer for draft in self.configured if isinstance(draft.peer, Peer)]
+        return peers[0] if peers else None
+
+    @property
+    def peers(self) -> list[Peer]:
+        """The configured peers, the targets first."""
+        drafts = [draft.peer for draft in self.configured if isinstance(draft.peer, Peer)]
+        return [*(each.peer for each in self.targets), *drafts]
+
+    @property
+    def drafts(self) -> list[PairedDraft]:
+        """All drafts, the configured ones first."""
+        return self.configured + self.joined
+
+    @property
+    def ready(self) -> bool:
+        """Whether any target is usable."""
+        return any(target.is_usable for target in self.targets)
+
+    @property
+    def detail(self) -> str:
+        """Why no target is usable, in one line; empty where one is."""
+        if self.ready:
+            return ""
+        return "; ".join(filter(None, (target.obstacle() for target in self.targets)))
+
+    @property
+    def session_count(self) -> int:
+        """Sessions that the usable targets can hold at the same time; at least one."""
+        known = [each for each in self.targets if each.peer.model is not None and not each.refused]
+        return sum(each.session_count for each in known) or 1
+
+    @property
+    def mismatch(self) -> VocabularyMismatch | None:
+        """Why the first configured draft cannot draft for these targets."""
+        return self.configured[0].mismatch if self.configured else None
+
+    @property
+    def target_drafts(self) -> bool:
+        """Whether the targets have a draft in their own process."""
+        model = self.target.model
+        return model is not None and model.HasField("own_draft")
+
+    @property
+    def may_have_draft(self) -> bool:
+        """Whether there is a draft service, or may be one later."""
+        return self.expects_drafts or self.accepts_drafts
+
+    # --- watching ---
+
+    def start(self) -> None:
+        """Start to watch the peers, and to follow the names."""
+        self._is_started = True
+        for peer in self.peers:
+            self._tasks[peer] = asyncio.create_task(peer.watch(self._check))
+        for name in self.names:
+            self._tasks[name] = asyncio.create_task(name.follow(self))
+
+    async def stop(self) -> None:
+        """Stop watching and close the channels; what is in flight ends with PeerUnavailable."""
+        for task in self._tasks.values():
+            task.cancel()
+        for draft in self.drafts:
+            draft.close()
+        for peer in self.peers:
+            await peer.close()
+        self._note_change()
+        await asyncio.gather(*self._closing)
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self.on_change()
+
+    def _check(self) -> None:
+        """Compare what is hosted; called whenever a peer has described itself."""
+        for target in self.targets:
+            others = [each for each in self.targets if each is not target]
+            target.note_described(others)
+        self._compare_weights()
+        for draft in list(self.drafts):
+            self.check_draft(draft)
+
+    def _compare_weights(self) -> None:
+        """Say which weights are served; those of targets that leave say nothing of it."""
+        staying = [target for target in self.targets if not target.is_leaving] or self.targets
+        hosted = [target.identity for target in staying]
+        current = self._weights.identity if self._has_written else b""
+        identity = weights_served(current, hosted)
+        if identity in hosted:
+            self._weights = staying[hosted.index(identity)].reference
+        for target in self.targets:
+            target.compare(self._weights)
+
+    def check_draft(self, draft: PairedDraft) -> None:
+        """Compare a draft's vocabulary with the targets', once they have described themselves."""
+        draft.begin_experience(self.targets)
+        self._share_out()
+        if self.target.hosted is not None:
+            draft.check(self.target.hosted)
+
+    # --- who comes and goes ---
+
+    def add(self, draft: PairedDraft) -> None:
+        """Take in a draft that joined; one that does not fit is not used."""
+        self.joined.append(draft)
+        self.check_draft(draft)
+
+    def remove(self, draft: PairedDraft) -> None:
+        """Forget a draft that left."""
+        draft.close()
+        if draft in self.joined:
+            self.joined.remove(draft)
+
+    def dial(self, peer: Peer) -> None:
+        """Take in a service that came up behind a name, a target or a draft."""
+        if peer.role == "target":
+            peer.on_change = self._note_change
+            self.targets.append(PooledTarget(peer))
+        else:
+            self._configure_draft(peer)
+        if self._is_started:
+            self._tasks[peer] = asyncio.create_task(peer.watch(self._check))
+
+    def leave(self, peer: Peer) -> None:
+        """Use a service no more whose record is gone; texts that are written there end there."""
+        for draft in [each for each in self.configured if each.peer is peer]:
+            draft.close()
+            self.configured.remove(draft)
+            self._close(peer)
+        for target in self.targets:
+            if target.peer is peer:
+                target.is_leaving = True
+        self._let_go()
+        self._check()  # others may serve now
+        self._note_change()
+
+    def _configure_draft(self, peer: Peer) -> None:
+        insists = self.same_vocabulary
+        self.configured.append(PairedDraft(peer, is_trusted=True, same_vocabulary=insists))
+
+    def _let_go(self) -> None:
+        """Close the targets that leave and write nothing any more, but for the last one."""
+        for target in list(self.targets):
+            if target.is_leaving and not target.generation_count and not self.is_single:
+                self.targets.remove(target)
+                self._close(target.peer)
+
+    def _close(self, peer: Peer) -> None:
+        if task := self._tasks.pop(peer, None):
+            task.cancel()
+        closing = asyncio.create_task(peer.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    # --- targets ---
+
+    async def wait_for_model(self, seconds: float) -> Hosted:
+        """Return what is served once a target is usable. Raises PeerUnavailable."""
+        if not await self.wait_until_ready(seconds):
+            raise PeerUnavailable(self.detail)
+        hosted = self.target.hosted
+        assert hosted is not None
+        return hosted
+
+    async def wait_until_ready(self, seconds: float) -> bool:
+        """Return whether a target was usable within the time."""
+        deadline = time.monotonic() + seconds
+        while not self.ready:
+            left = deadline - time.monotonic()
+            if left <= 0 or self.target.closed:
+                return False
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left)
+        return True
+
+    def stay(
+        self,
+        text: Sequence[int],
+        opening: SessionParameters,
+        besides: Collection[PooledTarget] = (),
+    ) -> Stay | None:
+        """Lease the target where a text is expected to end first; None if none is usable.
+
+        It hosts the model of the opening, if any target does: one that hosts another one refuses
+        that by name. The caller ends the stay.
+        """
+        usable = self._usable_for(opening.model, besides)
+        if not usable:
+            return None
+        digests = () if self.is_single else digests_of(text, opening.salt, self._key)
+        chosen = _best(usable, len(text), digests)
+        for target in usable:
+            target.pass_over()
+        chosen.passed_over = 0
+        self._has_written = True
+        stay = Stay(chosen, digests, len(text))
+        self._share_out()
+        return stay
+
+    def likely_target(self, text: Sequence[int], opening: SessionParameters) -> Peer | None:
+        """Return the target that would be leased for a text now; None if none is usable."""
+        usable = self._usable_for(opening.model, ())
+        if self.is_single or not usable:
+            return None
+        return _best(usable, len(text), digests_of(text, opening.salt, self._key)).peer
+
+    def end_stay(self, stay: Stay, text: Sequence[int], salt: bytes) -> None:
+        """Give a target back that holds this text now."""
+        stay.end()
+        if not self.is_single:
+            target = stay.target
+            target.held.note(digests_of(text, salt, self._key), target.session_count)
+            others = [each.conduct for each in self.targets if each is not target]
+            target.conduct.note_others(others, time.monotonic())
+            self._share_out()
+            self._let_go()
+
+    def has_another(self, model: ModelReference, besides: PooledTarget) -> bool:
+        """Return whether another target hosts a model, though it may not be ready now."""
+        return any(
+            each is not besides and each.identity == model.identity and not each.is_leaving
+            for each in self.targets
+        )
+
+    def has_room(self, model: ModelReference, besides: PooledTarget) -> bool:
+        """Return whether another target hosts a model, and can take a text of it now."""
+        return any(
+            not each.is_busy and each.generation_count < each.session_count
+            for each in self._usable_for(model, [besides])
+        )
+
+    def _usable_for(
+        self, model: ModelReference, besides: Collection[PooledTarget]
+    ) -> list[PooledTarget]:
+        known = [each for each in self.targets if each.identity == model.identity]
+        # Where nobody hosts it any more whoever is asked says so.
+        there = [e for e in known or self.targets if e.peer.ready and e not in besides]
+        usable = [each for each in there if not each.is_leaving] or there
+        if len(usable) < 2:
+            return usable
+        chosen = not_left_alone([each.conduct for each in usable], time.monotonic())
+        return [usable[i] for i in chosen]
+
+    # --- calls ---
+
+    async def call(
+        self, method: str, request: Any, deadline: float, first: Peer | None = None
+    ) -> Any:
+        """Make an idempotent call at a usable target by `deadline`, again where it is lost.
+
+        `first` is the one to ask, if it is usable.
+
+        Raises InvalidRequest for what the target refuses, ModelChanged when it hosts
+        another model than `request` names, else PeerUnavailable.
+        """
+        return await self._calls(first).call(method, request, deadline)
+
+    def stream(self, method: str, request: Any, deadline: float) -> AsyncGenerator[Any]:
+        """Yield what an idempotent call streams; else like `call`.
+
+        When the target is lost meanwhile another call continues after what was yielded:
+        a repeated one has to stream the same.
+        """
+        return self._calls().stream(method, request, deadline)
+
+    def _calls(self, first: Peer | None = None) -> Calls:
+        def choose(failed: Peer | None) -> Peer:
+            is_first = failed is None and first is not None and first.ready
+            return first if is_first and first is not None else self._callee(failed)
+
+        return Calls(choose, self.wait_until_ready)
+
+    def _callee(self, failed: Peer | None) -> Peer:
+        """Return the service that a call is made at: any usable one rather than one that failed."""
+        usable = [each for each in self.targets if each.is_usable and each.peer is not failed]
+        return min(usable, key=_load).peer if usable else self.target
+
+    # --- drafts ---
+
+    def lease(
+        self,
+        rule: Rule,
+        target: PooledTarget,
+        besides: Collection[DraftPeer] = (),
+        text: Sequence[int] = (),
+        salt: bytes = b"",
+    ) -> PairedDraft | None:
+        """Return the best draft that can draft beside a target now; None if there is none.
+
+        It is leased for one generation, of this text, until `give_back`. Those in `besides` are
+        left out.
+        """
+        usable = _rather([d for d in self._usable(rule) if d.peer not in besides])
+        if not usable:
+            return None
+        digests = digests_of(text, salt, self._key) if len(usable) > 1 else ()
+        chosen = usable[choose([draft.offer(rule, target, digests) for draft in usable])]
+        for draft in usable:
+            draft.passed_over += 1
+        chosen.passed_over = 0
+        chosen.note_leased(digests)
+        return chosen
+
+    def _usable(self, rule: Rule) -> list[PairedDraft]:
+        return [d for d in self.drafts if d.may_draft(rule)] if self.ready else []
+
+    @property
+    def estimates(self) -> PairEstimates:
+        """What is known of the standing target and of the draft that would be leased now."""
+        return self.estimates_at(self.standing)
+
+    def estimates_at(self, target: PooledTarget) -> PairEstimates:
+        """Return what is known of a target and of the draft that would be leased now.
+
+        That is the first configured one while none can be; without one, it is the target's alone.
+        """
+        usable = _rather(self._usable(Rule.MATCH))
+        if usable:
+            best = choose([draft.offer(Rule.MATCH, target) for draft in usable])
+            return usable[best].estimates_beside(target)
+        return self.configured[0].estimates_beside(target) if self.configured else target.alone
+
+    def count_generations(self, count: int) -> None:
+        """Take note of how many generations are being written."""
+        if count != self._writing_count:
+            self._writing_count = count
+            self._share_out()
+
+    def _share_out(self) -> None:
+        """Let each target's estimates know of how many share its decodes."""
+        count = self._writing_count
+        for target in self.targets:
+            there = count if self.is_single else min(count, target.generation_count)
+            for each in (target.alone, *(d.estimates_beside(target) for d in self.drafts)):
+                each.generation_count = max(1, there)
+
+    @property
+    def draft_usable(self) -> bool:
+        """Whether generations may draft."""
+        return not self.obstacle()
+
+    def obstacle(self) -> str:
+        """Return why drafts are not used, in one line; empty when they are."""
+        if not self.expects_drafts and self.ready and self.target_drafts:
+            return ""
+        if not self.may_have_draft:
+            return "no draft is configured"
+        obstacles = [draft.obstacle() for draft in self.drafts]
+        waiting = [] if self.ready else [self.detail]
+        if not obstacles:
+            waiting.append("no draft has joined (outrider draft --join)")
+        elif all(obstacles):
+            waiting += obstacles
+        return "; ".join(waiting)
+
+
+def _best(usable: Sequence[PooledTarget], count: int, text: Sequence[bytes]) -> PooledTarget:
+    """Return the target where a text of `count` tokens, by digests, is expected to end first."""
+    return usable[choose_target([each.offer(count, text) for each in usable])]
+
+
+def _load(target: PooledTarget) -> tuple[bool, int]:
+    return target.is_busy, target.generation_count
+
+
+def _rather(drafts: list[PairedDraft]) -> list[PairedDraft]:
+    """Return the drafts with a model, or else those without one.
+
+    These are quick and right where they propose something, which a text may never let them do.
+    """
+    return [d for d in drafts if d.has_model] or drafts

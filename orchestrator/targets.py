@@ -1,0 +1,168 @@
+"""One target of several: whether it may be used, what was learned of it, who writes there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from orchestrator.core.conduct import Conduct
+from orchestrator.core.estimates import Mean, PairEstimates
+from orchestrator.core.prefixes import HeldTexts
+from orchestrator.core.routing import TargetOffer
+from orchestrator.first_estimates import (
+    costs_of,
+    measured_of,
+    of_target,
+    process_of,
+    take_target_costs,
+)
+from orchestrator.peers import Peer
+from outrider import logs, wire
+from outrider.costs import CostTable
+from outrider.messages import ANY_MODEL, ModelReference
+
+_LEAST_READ = 4 * 16
+"""Tokens of a prompt that have to be read before the time says something of each."""
+_LEAST_DECODES = 16
+"""Decodes of a text before their mean time says something of the target."""
+_READ_SECONDS = 0.001
+"""Of a prompt's token, before anything is known."""
+
+
+class PooledTarget:
+    """A target in a pool; what is learned of it is kept for as long as it is there."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.alone = PairEstimates()
+        """Of the target, whatever drafts for it."""
+        self.generation_count = 0  # that lease it now
+        self.unread_count = 0  # tokens of their prompts that it has still to read
+        self.passed_over = 0  # leases of others since its own last one
+        self.is_leaving = False
+        """Nothing new comes here; when the last text is over, it is left."""
+        self.refused = ""
+        """Why it hosts nothing that this pool serves; empty where it does."""
+        self.held = HeldTexts()
+        """What it probably holds; kept where there are several targets."""
+        self.conduct = Conduct()
+        self._loaded = self.alone.costs  # of decodes as it measured them, and nothing learned since
+        self._read_time = Mean(_READ_SECONDS)  # seconds of each token that it reads
+        self._busy_until = 0.0  # of the monotonic clock: until then it said that it has no room
+        self._model = self._measured = b""  # whose estimates these are, and what it had measured
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people."""
+        return self.peer.address
+
+    @property
+    def reference(self) -> ModelReference:
+        """The model that it hosts, or hosted last; any, before it described itself."""
+        return wire.hosted_model(self.peer.model) if self.peer.model is not None else ANY_MODEL
+
+    @property
+    def identity(self) -> bytes:
+        """Of the weights that it hosts, or hosted last; empty before it described itself."""
+        return bytes(self.peer.model.identity) if self.peer.model is not None else b""
+
+    @property
+    def read_seconds(self) -> float:
+        """The time of each token that it reads."""
+        return self._read_time.value
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a text may be begun or continued here."""
+        return self.peer.ready and not self.refused and not self.is_leaving
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it said lately that it has no room."""
+        return time.monotonic() < self._busy_until
+
+    @property
+    def session_count(self) -> int:
+        """Sessions that it can hold at the same time."""
+        return self.peer.model.session_count if self.peer.model is not None else 1
+
+    @property
+    def token_seconds(self) -> float:
+        """The time of a token, as many texts as now and one more written at once."""
+        return self.alone.costs.seconds(self.generation_count + 1)
+
+    def note_described(self, siblings: Sequence[PooledTarget]) -> None:
+        """Take in what it says of itself; `siblings` are the others of the pool."""
+        model = self.peer.model
+        if model is None:
+            return
+        process, measured = process_of(model), measured_of(model)
+        if process != self._model:
+            self.alone = of_target(self.peer, self.alone.generation_count)
+            for each in siblings:
+                if each.identity == self.identity:  # what drafts without a model is of the text
+                    self.alone.of_sources = each.alone.of_sources
+                    break
+            self.held.clear()
+        elif measured != self._measured:
+            take_target_costs(self.alone, model)
+        if (process, measured) != (self._model, self._measured) and (costs := costs_of(model)):
+            self._loaded = CostTable(costs, model.rough_decode_costs)
+            self._read_time = Mean(costs[-1].seconds / costs[-1].rows)
+        self._model, self._measured = process, measured
+
+    def compare(self, served: ModelReference) -> None:
+        """Refuse it, by name, where it hosts other weights than the pool serves."""
+        refused = ""
+        if self.peer.model is not None and self.identity != served.identity:
+            refused = f"it hosts {self.reference} and not {served}, which is served"
+        if refused and refused != self.refused:
+            logs.warning("outrider.orchestrator", "target refused", detail=refused)
+        self.refused = refused
+
+    def offer(self, prompt_count: int, digests: Sequence[bytes]) -> TargetOffer:
+        """Return what is known of it for a text."""
+        return TargetOffer(
+            session_count=self.session_count,
+            generation_count=self.generation_count,
+            unread_count=self.unread_count,
+            prompt_count=prompt_count,
+            cached_count=self.held.count(digests),
+            read_seconds=self.read_seconds,
+            token_seconds=self.token_seconds,
+            is_busy=self.is_busy,
+            passed_over=self.passed_over,
+        )
+
+    def pass_over(self) -> None:
+        """Another one is leased: what is known of this one may be old."""
+        self.passed_over += 1
+        self._read_time.fade()
+
+    def note_busy(self, seconds: float) -> None:
+        """It says that it has no room, and to ask again after this time."""
+        self._busy_until = time.monotonic() + seconds
+
+    def note_read(self, count: int, seconds: float) -> None:
+        """It read so many tokens of a prompt in this time."""
+        if count >= _LEAST_READ:
+            self._read_time.note(seconds / count)
+
+    def note_written(self, count: int, row_count: int, seconds: float) -> None:
+        """It took this time for so many decodes, with so many rows together, all texts' ones."""
+        if count < _LEAST_DECODES:
+            return
+        expected = self._loaded.seconds(max(1, row_count // count)) + self.peer.round_trip
+        self.conduct.note_text(seconds / count, expected)
+
+    def obstacle(self) -> str:
+        """Return why nothing new comes here, in one line; empty where it may."""
+        if not self.peer.ready:
+            return self.peer.detail
+        if self.refused:
+            return self.refused
+        if self.is_leaving:
+            return "its name has it no more: it ends what it has"
+        if seconds := self.conduct.left_alone(time.monotonic()):
+            return f"left alone for {seconds:.0f} s: {self.conduct.reason}"
+        return ""
