@@ -200,7 +200,10 @@ SERIAL = Speculation(n_max=4, policy=Policy.FIXED, run_ahead=False)
 
 
 class OrchestratorProcess:
-    """An orchestrator over a target, or several, and no or several drafts; it keeps its port."""
+    """An orchestrator over a target, or several, and no or several drafts; it keeps its port.
+
+    An empty draft is none.
+    """
 
     def __init__(
         self, target: str | Sequence[str], draft: str | Sequence[str] = (), **options: Any
@@ -208,7 +211,7 @@ class OrchestratorProcess:
         self._config = OrchestratorConfig(
             server=ServerConfig(),
             targets=[target] if isinstance(target, str) else target,
-            drafts=[draft] if isinstance(draft, str) else draft,
+            drafts=[each for each in ([draft] if isinstance(draft, str) else draft) if each],
             **{"draft_seconds": 10.0, "speculation": SERIAL, **options},
         )
         self._server: Server | None = None
