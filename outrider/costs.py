@@ -22,7 +22,7 @@ _BEYOND = 1.5  # times the rows of the last point: a decode of so many says what
 _NO_MORE = 2.0  # times what so many rows take in proportion: a first decode may be disturbed
 _FADING = 0.005  # of what is known of a row count, with every decode of another one
 _LARGEST_DRIFT = 1.5  # of one decode: what disturbs a machine for a moment is soon unlearned
-_KERNEL_ROWS = 4  # that kernels take at once; what is left they take row by row
+KERNEL_ROWS = 4  # that kernels take at once; what is left they take row by row
 _CHEAPER = 0.9  # times what it replaces: less may be noise
 _DOUBLING = 16384
 """Tokens: attending to so many may double a decode, for all that a slope of 0 is worth."""
@@ -158,7 +158,7 @@ class CostTable:
         i = bisect_left(self._counts, rows)
         if i == 0 or self._counts[i] == rows:
             return values[i]
-        between, full = _between(self._counts, values, rows), rows - rows % _KERNEL_ROWS
+        between, full = _between(self._counts, values, rows), rows - rows % KERNEL_ROWS
         if left_over is None:
             return values[i] if self._is_rough else between
         if full < self._counts[0]:
@@ -181,7 +181,7 @@ class CostTable:
         return self._cheapest[row_count]
 
     def _find_cheapest(self, row_count: int) -> int:
-        last = -(-row_count // _KERNEL_ROWS) * _KERNEL_ROWS
+        last = -(-row_count // KERNEL_ROWS) * KERNEL_ROWS
         if row_count < self._counts[0] or last >= len(self._unpadded) or row_count == last:
             return row_count
         best = min(range(row_count, last + 1), key=self._unpadded.__getitem__)

@@ -11,9 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from outrider.costs import CostTable
-from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, ModelDescription
+from outrider.costs import KERNEL_ROWS, CostTable
+from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, ModelDescription, Rollback
 from outrider.trees import Tree
+
+_CLEARLY_LESS = 0.95
+"""Of the time of a decode in parts: what takes less is worth rows in the gaps between them."""
+_FILLED = 0.02
+"""Of the time of a decode that its last kernel's other rows may attend for. That they make it
+quicker is not in the table, in which no decode takes more than one of more rows."""
 
 LEAST_CHUNK = 8
 """Tokens of prompts that a decode takes, whoever else waits: reading advances."""
@@ -57,17 +63,20 @@ class Limits:
     padded: int = 0  # rows that a session may be padded to beyond what kernels ask for
     is_pool: bool = False  # rows of all sessions are computed at once, whatever their numbers
     branches: Sequence[int] = ()  # sequences for leaves of trees; none where there are no trees
+    streams: int = 0  # those of [0, streams) may have a row that only fills a decode; 0: none may
 
 
 def limits_of(model: ModelDescription) -> Limits:
     """Return what a decode of a model may carry."""
     pool = model.layout.is_pool
+    can_fill = not pool and model.rollback is Rollback.FULL
     return Limits(
         model.batch_rows,
         MAX_ROWS_OUT,
         MAX_PADDED,
         is_pool=pool,
         branches=model.branch_sequences,
+        streams=model.sequence_count if can_fill else 0,
     )
 
 
@@ -223,6 +232,33 @@ def apart_seconds(rows: Mapping[int, int], cost: CostTable, is_pool: bool = Fals
         runs[-1].append(rows[sequence])
         before = sequence
     return sum(split_seconds(run, cost) for run in runs)
+
+
+def fillers(
+    sequences: Collection[int], limits: Limits, cost: CostTable, held: Callable[[int], int]
+) -> list[int]:
+    """Return sequences to decode a row of beside these, which have one each; often none.
+
+    Rows in the gaps between them let llama.cpp compute all streams at once, and some at an end
+    fill the last kernel, which takes four rows in less time than three. `held` are the tokens that
+    a sequence holds, to which its row attends in vain.
+    """
+    first, last = min(sequences), max(sequences)
+    if len(sequences) < 2 or last >= limits.streams:
+        return []
+    apart = apart_seconds(dict.fromkeys(sequences, 1), cost)
+    span = last - first + 1
+    count = span
+    for more in range(span + 1, -(-span // KERNEL_ROWS) * KERNEL_ROWS + 1):
+        count = more if cost.seconds(more) <= cost.seconds(span) else count
+    best: list[int] = []
+    least = _CLEARLY_LESS * apart if span > len(sequences) else apart * (1.0 + _FILLED)
+    for start in range(max(0, last - count + 1), min(first, limits.streams - count) + 1):
+        added = [each for each in range(start, start + count) if each not in sequences]
+        seconds = cost.seconds(count) + cost.attending([(1, held(each)) for each in added])
+        if seconds < least:
+            best, least = added, seconds
+    return best
 
 
 def exchange_to_adjoin(sequences: Collection[int]) -> tuple[int, int] | None:

@@ -227,7 +227,8 @@ class EngineHost:
                     continue
                 before = self.counters.decodes
                 self._draft(self._scheduler.asking())
-                self._decode(self._scheduler.next_decode(now, self._cache.free_sequences))
+                free, held = self._cache.free_sequences, self._cache.held_count
+                self._decode(self._scheduler.next_decode(now, free, held))
                 # Right after a decode no copy is pending, see Model.exchange.
                 if self.counters.decodes > before and (
                     pair := self._scheduler.exchange_due(perf_counter())
@@ -485,7 +486,7 @@ class EngineHost:
         self._decode_seconds = spent
         self.counters.note_decode(begin, spent, bool(self._open))
         rows_of = [self._model.padded(len(chunk.token_ids)) for _, chunk in entries]
-        count = sum(rows_of)
+        count = sum(rows_of) + sum(len(chunk.fillers) for _, chunk in entries)
         attended = sum(c * chunk.position for c, (_, chunk) in zip(rows_of, entries, strict=True))
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
             assert ticket.lease is not None

@@ -241,10 +241,21 @@ class LlamaModel:
         if len(chunks) == 1:
             is_token = self._is_token(chunks[0])
             return self._decode_token(chunks) if is_token else self._decode(chunks)
+        whole = [*chunks, *self._fillers(chunks)]
         # llama.cpp computes streams together only where their numbers rise one by one.
-        order = sorted(range(len(chunks)), key=lambda i: chunks[i].sequence)
-        rows = self._decode([chunks[i] for i in order])
+        order = sorted(range(len(whole)), key=lambda i: whole[i].sequence)
+        rows = self._decode([whole[i] for i in order])
+        for filler in whole[len(chunks) :]:
+            self._cut(filler.sequence, filler.position)
+            self._sequences.note(filler.sequence, filler.position, 0)
         return [rows[order.index(i)] for i in range(len(chunks))]
+
+    def _fillers(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Return a token for each sequence that only fills the decode, where it has room for it."""
+        named = [sequence for chunk in chunks for sequence in chunk.fillers]
+        assert not named or self._sequences.kind is Rollback.FULL, "what fills a decode is cut"
+        places = [(sequence, self._held[sequence]) for sequence in named]
+        return [Chunk(s, held, [0], 1) for s, held in places if held < self._capacity]
 
     def _is_token(self, chunk: Chunk) -> bool:
         """Return whether a chunk is one token with its row, and nothing is to be done beside it."""

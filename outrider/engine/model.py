@@ -141,6 +141,9 @@ class Chunk:
     and the path to their leaf, and the chunk's own sequence the first leaf's."""
     certain: int | None = None
     """Tokens of the sequence that stay, whatever follows; None: all up to the first wanted row."""
+    fillers: Sequence[int] = ()
+    """Sequences of no chunk of the decode that have a row each in it, of which nothing stays: with
+    them it is computed at once, by full kernels. Only of streams that can be cut to any length."""
 
 
 class NoRoom(Exception):

@@ -19,6 +19,7 @@ from outrider.engine.batching import (
     allot,
     apart_seconds,
     exchange_to_adjoin,
+    fillers,
     fits_whole,
     gains_that_pay,
     nodes_within,
@@ -200,10 +201,15 @@ class Scheduler:
         """Return the jobs that want tokens of the engine's own draft before they can decode."""
         return [ticket for ticket in self._active.values() if ticket.ask is not None]
 
-    def next_decode(self, now: float, free: Sequence[int] = ()) -> list[tuple[Ticket, Chunk]]:
+    def next_decode(
+        self,
+        now: float,
+        free: Sequence[int] = (),
+        held: Callable[[int], int] = lambda _: 0,
+    ) -> list[tuple[Ticket, Chunk]]:
         """Return what joins the next decode; nobody asks for drafts any more.
 
-        No session has the `free` sequences, which are empty.
+        No session has the `free` sequences, which are empty; `held` are the tokens of any one.
         """
         tickets = list(self._active.values())
         assert all(ticket.ask is None for ticket in tickets)
@@ -219,10 +225,21 @@ class Scheduler:
         rows = [self._padded(take) for _, take in taking]
         pads = widths(rows, self._limits, self.cost)
         unused = iter(spare)
-        return [
+        entries = [
             (ticket, _chunk(ticket, take, min(pad, MAX_PADDED), unused))
             for (ticket, take), pad in zip(taking, pads, strict=True)
         ]
+        return self._filled(entries, held) if set(pads) == {1} else entries
+
+    def _filled(
+        self, entries: list[tuple[Ticket, Chunk]], held: Callable[[int], int]
+    ) -> list[tuple[Ticket, Chunk]]:
+        """Return a decode of one row of each session with rows that make it quicker, if any do."""
+        sequences = {chunk.sequence for _, chunk in entries}
+        if not (added := fillers(sequences, self._limits, self.cost, held)):
+            return entries
+        ticket, chunk = entries[0]
+        return [(ticket, replace(chunk, fillers=added)), *entries[1:]]
 
     def _alone(self, ticket: Ticket) -> Chunk | None:
         """Return all tokens of the only job; None where it reads, branches, or has too many.

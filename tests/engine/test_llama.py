@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -663,3 +664,34 @@ def test_a_small_context_can_be_measured_or_is_refused(load: Load, context: int)
     assert decode_costs(model, time.perf_counter)
     assert exact_padding(model) in (None, *PADDINGS)
     model.decode([Chunk(0, 0, [5] * context, 1), Chunk(1, 0, [5] * context, 1)])
+
+
+def test_rows_that_fill_a_decode_change_no_row_and_leave_nothing(load: Load) -> None:
+    """Whatever the sequences hold that they are of, and whether they hold anything."""
+    model, alone = load(pad_multiple=1, sequence_count=6), load(pad_multiple=1, sequence_count=6)
+    for each in (model, alone):
+        for sequence in (0, 1, 3, 4):  # 2 and 5 are empty
+            each.decode([Chunk(sequence, 0, TEXT[: 5 + sequence], 0)])
+    for step in range(3):
+        places = [(sequence, 5 + sequence + step) for sequence in (0, 1, 4)]
+        plain = [Chunk(sequence, held, [65 + held], 1) for sequence, held in places]
+        filled = [replace(plain[0], fillers=(2, 3, 5)), *plain[1:]]
+        rows, expected = model.decode(filled), alone.decode(plain)
+        for [row], [other] in zip(rows, expected, strict=True):
+            assert np.abs(row - other).max() < 1e-3 * other.std()
+    # What they were of goes on as if nothing had been.
+    for sequence, count in ((3, 8), (2, 0)):
+        chunk = Chunk(sequence, count, TEXT[:3], 1)
+        [[row]], [[other]] = model.decode([chunk]), alone.decode([chunk])
+        assert np.abs(row - other).max() < 1e-3 * other.std()
+
+
+def test_a_sequence_without_room_fills_no_decode(load: Load) -> None:
+    model = load(pad_multiple=1, context=64)
+    capacity = model.describe().context
+    model.decode([Chunk(2, 0, [5] * min(64, capacity), 0)])
+    if capacity > 64:
+        model.decode([Chunk(2, 64, [5] * (capacity - 64), 0)])
+    rows = model.decode([Chunk(0, 0, [7], 1, fillers=(2,)), Chunk(1, 0, [7], 1)])
+    assert [len(each) for each in rows] == [1, 1]
+    assert model.truncate(2, 1000) == capacity
