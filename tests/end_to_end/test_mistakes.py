@@ -208,7 +208,7 @@ def _write_files(folder: Path) -> None:
     (folder / "latin1.toml").write_bytes('alias = "é"\n'.encode("latin-1"))
     (folder / "unknown-key.toml").write_text("[target]\nthreds = 2\n")
     (folder / "unknown-command.toml").write_text("[targt]\nthreads = 2\n")
-    (folder / "wrong-kind.toml").write_text('stop = "return"\n')
+    (folder / "wrong-kind.toml").write_text("stop = 7\n")
     (folder / "wrong-type.toml").write_text('threads = "two"\n')
 
 
