@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt scripts/setup scripts/check_llama.py
 	@touch $@
 
 demo: setup ## stream a completion with the bundled pair
-	@$(BIN)/outrider generate --temperature 0 --n-predict 128 --n-draft 4
+	@$(BIN)/outrider generate --temperature 0 --n-predict 128
 
 # To play with: MODEL= DRAFT= PROMPT= N_DRAFT= N_PREDICT= name your own; without them the bundled pair is used.
 # Drafts have a fixed length here, so that there is something to see even where none would pay.
