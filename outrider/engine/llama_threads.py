@@ -83,4 +83,10 @@ def _library() -> ctypes.CDLL | None:
         library.llama_attach_threadpool.restype = None
     except (OSError, AttributeError):
         return None
-    return library
+    # LLAMA_CPP_LIB_PATH may have the binding use another one, whose contexts this one cannot take.
+    is_same = _address(library.llama_get_logits) == _address(ll.llama_get_logits)
+    return library if is_same else None
+
+
+def _address(function: Any) -> int | None:
+    return ctypes.cast(function, ctypes.c_void_p).value
