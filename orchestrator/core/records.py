@@ -1,11 +1,11 @@
-"""Which services stand behind a configured name, by its records. Pure."""
+"""Which services a configured name stands for, by its records. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 MOST_RECORDS = 256
-"""Services behind one name, at most; those of more records are not dialled."""
+"""Services of one name, at most; those of more records are not dialled."""
 
 
 def dialled(records: Sequence[str], before: Collection[str] = ()) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MOST_BUSY = 3
-"""Answers in a row that a target has no room, after which a text goes on at another one."""
+"""Answers in a row that a target has no room, after which a text continues at another one."""
 
 MOST_PASSED_OVER = 256
 """Leases of others after which an idle target is tried again, since what is known may be old."""

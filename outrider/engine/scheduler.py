@@ -175,9 +175,8 @@ class Scheduler:
         reading = self._reading.seconds((), Share(min(self._limits.rows, count)))
         times = [t.submit_time for t in active]
         ends = min(times) + min(_LONGEST_GATHERING, _GATHERING * reading)
-        if (
-            len(times) > 1 and count < self._limits.rows
-        ):  # one after the other, as whoever sends them needs some time for each
+        # More come one after the other: their sender needs some time for each.
+        if len(times) > 1 and count < self._limits.rows:
             ends = max(ends, min(max(times) + _NEXT_PROMPT, min(times) + _GATHERING_MORE * reading))
         return ends
 
