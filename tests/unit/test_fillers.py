@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from outrider.costs import CostTable
 from outrider.engine.batching import Limits, apart_seconds, fillers
+from outrider.engine.cache import Session
+from outrider.engine.job import Lease, Ticket
+from outrider.engine.scheduler import Scheduler
 
 # As measured of a 1.1B on two cores: what is left over of four rows takes as long as by itself.
 COST = CostTable([(1, 0.015), (2, 0.024), (3, 0.034), (4, 0.026), (8, 0.046), (16, 0.085)])
 LIMITS = Limits(512, 128, streams=8)
+NOTHING: Any = None  # the scheduler runs no job and asks no model
 
 
 def nothing(_: int) -> int:
@@ -61,3 +66,16 @@ def test_what_fills_never_makes_a_decode_slower_by_the_table() -> None:
         before = apart_seconds(dict.fromkeys(sequences, 1), COST)
         after = apart_seconds(dict.fromkeys(sequences | set(added), 1), COST)
         assert after <= before * (1 + 1e-9)
+
+
+def test_a_decode_of_one_row_of_each_session_is_filled() -> None:
+    scheduler = Scheduler(COST, LIMITS, padded=lambda rows: rows)
+    for sequence in (0, 1, 2):
+        job = Ticket(bytes([sequence]), NOTHING, (), 0.0)
+        job.lease = Lease(Session(job.session_id, 0.0, sequence), NOTHING, 100)
+        job.tokens, job.row_count = [5], 1
+        scheduler.start(job, 0.0)
+    entries = scheduler.next_decode(0.0)
+    assert [list(chunk.fillers) for _, chunk in entries] == [[3], [], []]
+    entries[0][0].tokens, entries[0][0].row_count = [5, 6], 2  # a draft token
+    assert not any(chunk.fillers for _, chunk in scheduler.next_decode(0.0))
