@@ -19,6 +19,7 @@ def of_decodes(spent: EngineSeconds) -> ServiceTime:
         attended=spent.attended,
         draft=spent.own_draft,
         sample=spent.sample,
+        sessions=spent.sessions,
     )
 
 

@@ -25,6 +25,7 @@ class EngineSeconds:
     prompt: float = 0.0  # of the decoding, what the first answer took
     rows: int = 0  # of the decodes, other sessions' included
     attended: int = 0  # tokens that these rows attended to, summed over the rows
+    sessions: int = 0  # that generated in the decodes, summed over those
     runner_ups: float = 0.0  # beside `decode`: of a draft's runner-up lines without its line
     steps: int | None = None  # decodes that gave rows for this one; None: no service has told
 
@@ -38,6 +39,7 @@ class EngineSeconds:
         self.runner_ups += spent.runner_up_us / 1e6
         self.rows += spent.decoded_row_count
         self.attended += spent.attended_token_count
+        self.sessions += spent.generating_session_count
         self._add_steps(spent.step_count if spent.HasField("step_count") else None)
         self.prompt = self.prompt or self.decode
 
@@ -50,6 +52,7 @@ class EngineSeconds:
         self.runner_ups += later.runner_ups
         self.rows += later.rows
         self.attended += later.attended
+        self.sessions += later.sessions
         self._add_steps(later.steps)
         self.prompt = self.prompt or later.prompt
 
@@ -109,6 +112,7 @@ def _check(spent: common.ServiceTime) -> None:
         spent.attended_token_count,
         spent.own_draft_us,
         spent.runner_up_us,
+        spent.generating_session_count,
     )
     at_least("service_time", least, 0)
     within("step_count", spent.step_count, 0, _MOST_STEPS_AT_ONCE)

@@ -583,6 +583,7 @@ def write_time(
     attended: int = 0,
     steps: int | None = None,
     own_draft: float = 0.0,
+    sessions: int = 0,
 ) -> common.ServiceTime:
     """Return the message of a service's own time, from seconds, and of its decodes and rows."""
     return common.ServiceTime(
@@ -593,4 +594,5 @@ def write_time(
         attended_token_count=attended,
         step_count=steps,
         own_draft_us=int(1e6 * own_draft),
+        generating_session_count=sessions,
     )

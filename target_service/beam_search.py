@@ -174,6 +174,7 @@ class BeamSearch:
         self._spent.rows += max(each.rows for each in spent)
         self._spent.attended += max(each.attended for each in spent)
         self._spent.steps += max(each.steps for each in spent)
+        self._spent.sessions += max(each.sessions for each in spent)
         beams = grow(self._beams, nexts, self._count, self._end_ids)
         if not beams:
             raise InvalidRequest("grammar", "leaves no token that may follow")

@@ -27,7 +27,6 @@ _HOPELESS = 0.02
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
 _WORTHWHILE_TOGETHER = 1.3  # where generations take turns: not all share every decode after all
 _OTHER_LOAD = 1.25  # times as many sessions in a decode as forecast: it is made anew
-_MOST_SHARING = 16.0
 _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
 _LATENCY_RISE = 0.002  # beside twice of what is known, at once: a first answer may meet anything
@@ -204,7 +203,9 @@ class Control(ABC):
         estimates, again = self.estimates, self._taken_back
         rows = outcome.drafted + 1 + outcome.beside + again.count
         self._text_length = outcome.length
-        if not outcome.is_prompt:
+        if outcome.is_prompt:
+            estimates.sharing.restart(1.0)  # who was there before may be gone
+        else:
             since = self.last_time if self.last_time is not None else outcome.sent or outcome.now
             self._recent.note(outcome.committed, max(0.0, outcome.now - since), outcome.decodes)
             spent, ratio = outcome.spent, None
@@ -242,18 +243,10 @@ class Control(ABC):
         Returns how many times what was expected it took; None where that cannot be said.
         """
         estimates, seconds = self.estimates, spent.decode
-        own = estimates.costs.padded(rows)
-        attended = [(own, float(self._text_length))]
-        if spent.rows:
-            sharing = estimates.sharing_of(spent, rows)
-            if sharing > _MOST_SHARING:
-                return None  # a piece of somebody's prompt was among them
-            estimates.sharing.note(sharing)
-            rows = spent.rows
-            if rows > own:
-                length = self._others_length(spent, own)
-                estimates.others_length.note(length)
-                attended.append((rows - own, length))
+        attended = estimates.note_sharing(spent, rows, self._text_length)
+        if attended is None:
+            return None
+        rows = spent.rows or rows
         # One on other cores takes nothing from the target.
         shares = draft_busy and estimates.same_host
         overlap = min(seconds, self._draft_seconds) if shares else 0.0
@@ -264,12 +257,6 @@ class Control(ABC):
         if overlap > 0.5 * seconds:
             estimates.slowdown.note(max(0.5, 1.0 + (seconds - expected) / overlap))
         return None
-
-    def _others_length(self, spent: ServiceTime, own: float) -> float:
-        """Return what a row of the others in a decode attends to; as much as ours if not known."""
-        if not spent.attended:
-            return self._text_length
-        return max(0.0, spent.attended - own * self._text_length) / (spent.rows - own)
 
     def note_credit(self, is_used_up: bool) -> None:
         """The target came, or did not come, to the end of what it may write by itself.

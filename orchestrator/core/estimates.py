@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from orchestrator.core.short_matches import ShortMatches
-from outrider.costs import NO_REJECTION_COST, CostTable, RejectionCost
+from outrider.costs import KERNEL_ROWS, NO_REJECTION_COST, Attended, CostTable, RejectionCost
 from outrider.messages import Rule
 
 _UNKNOWN_COSTS = ((1, 0.03), (64, 0.06))
@@ -24,6 +24,9 @@ _OWN_HOPE = 0.3
 """Of what a token of a target's own draft took at load it may take in truth."""
 _OWN_PROBE_STEP, _LAST_OWN_PROBE = 4, 512
 """Times as many rounds before the next probe as before one in vain, and at most."""
+
+_MOST_SHARING = 16.0
+"""Sessions in a decode of a target that does not count them: more were a piece of a prompt."""
 
 ABOUT = 0.15
 """Of the expected time of a decode: less may be noise."""
@@ -68,6 +71,10 @@ class Mean:
     def hope_for(self, value: float) -> None:
         """Fall back towards this value from now on, where nothing is seen."""
         self._prior = value
+
+    def restart(self, value: float) -> None:
+        """Forget the values so far; `value` stands until the next one, which counts in full."""
+        self.value, self._known = value, 0.0
 
     def fade(self, rounds: int = 1) -> None:
         """Fall back towards the prior, since nothing was seen; the next values count for more.
@@ -440,8 +447,43 @@ class PairEstimates:
         return max(self.sharing.value, float(together))
 
     def sharing_of(self, spent: ServiceTime, row_count: int) -> float:
-        """Return how many sessions like ours, which had so many rows, were in a decode."""
-        return max(1.0, spent.rows / self.costs.padded(row_count))
+        """Return how many sessions were in a decode, where ours had so many rows.
+
+        An older target reports rows alone: then it is how many like ours would have had those.
+        """
+        return max(1.0, spent.sessions or spent.rows / self.costs.padded(row_count))
+
+    def note_sharing(self, spent: ServiceTime, row_count: int, length: int) -> Attended | None:
+        """Learn who shared a decode with `row_count` rows of ours after `length` tokens.
+
+        Returns what its rows attended to; None where its time says nothing of what so many rows
+        cost, since others read a prompt in it or had other numbers of rows than ours.
+        """
+        own = self.costs.padded(row_count)
+        if not spent.rows:
+            return [(own, float(length))]
+        sharing, is_alike = self.sharing_of(spent, row_count), self._is_alike(spent, own)
+        if is_alike or spent.sessions:
+            self.sharing.note(sharing)
+        if not is_alike:
+            return None
+        if spent.rows <= own:
+            return [(own, float(length))]
+        others = float(length)
+        if spent.attended:
+            others = max(0.0, spent.attended - own * length) / (spent.rows - own)
+        self.others_length.note(others)
+        return [(own, float(length)), (spent.rows - own, others)]
+
+    def _is_alike(self, spent: ServiceTime, own: float) -> bool:
+        """Return whether a decode had as many rows of each session as of ours, and no prompt's.
+
+        Some rows more may have filled it.
+        """
+        if not spent.sessions:
+            return spent.rows <= _MOST_SHARING * own
+        least = spent.sessions * own
+        return least <= spent.rows < least + (KERNEL_ROWS if spent.sessions > 1 else 1)
 
     def decode_seconds(self, row_count: int, length: int = 0) -> float:
         """Return the expected time of a decode with so many rows of a session, after its text.
@@ -484,6 +526,7 @@ class ServiceTime:
     attended: int = 0  # tokens that these rows attended to, summed over the rows
     draft: float = 0.0  # of the target's own draft
     sample: float = 0.0  # of its own work between decodes
+    sessions: int = 0  # that generate in its decodes, ours included; 0 where it does not say
 
     def shared(self, decode_count: int) -> ServiceTime:
         """Return what one of so many decodes took."""
@@ -492,7 +535,8 @@ class ServiceTime:
         queue, rows = self.queue / decode_count, self.rows // decode_count
         decode, attended = self.decode / decode_count, self.attended // decode_count
         draft, sample = self.draft / decode_count, self.sample / decode_count
-        return ServiceTime(decode, queue, rows, attended, draft, sample)
+        sessions = self.sessions // decode_count
+        return ServiceTime(decode, queue, rows, attended, draft, sample, sessions)
 
 
 UNREPORTED = ServiceTime(0.0)

@@ -23,7 +23,7 @@ from outrider.engine.cache import Session, SessionCache
 from outrider.engine.core_lock import CoreLock, NoCoreLock
 from outrider.engine.guesser import Guess
 from outrider.engine.hosting import Counters, HostOptions, Loaded
-from outrider.engine.job import Job, Lease, Step, Ticket
+from outrider.engine.job import Job, Lease, Step, Ticket, counts_of
 from outrider.engine.measurements import Measurements
 from outrider.engine.model import MAX_PADDED, Chunk, Model, NoRoom, Row
 from outrider.engine.moving import Moved, exchange
@@ -401,7 +401,7 @@ class EngineHost:
                 if needed > self._capacity:
                     raise ContextExhausted(needed, self._capacity)
             ticket.take(step, perf_counter())
-            self._scheduler.put_last(ticket)
+            self._scheduler.begin_step(ticket)
         except StopIteration as end:
             self._finish(ticket, end.value)
         except Exception as error:
@@ -485,13 +485,10 @@ class EngineHost:
         self._scheduler.note_decode(spent, [chunk for _, chunk in entries])
         self._decode_seconds = spent
         self.counters.note_decode(begin, spent, bool(self._open))
-        rows_of = [self._model.padded(len(chunk.token_ids)) for _, chunk in entries]
-        count = sum(rows_of) + sum(len(chunk.fillers) for _, chunk in entries)
-        attended = sum(c * chunk.position for c, (_, chunk) in zip(rows_of, entries, strict=True))
+        shared = counts_of([chunk for _, chunk in entries], self._model.padded)
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
             assert ticket.lease is not None
-            ticket.lease.spent.rows += count
-            ticket.lease.spent.attended += attended
+            ticket.lease.spent.count(shared)
             ticket.lease.spent.steps += bool(its_rows)
             self._deliver(ticket, chunk, its_rows, begin, spent)
 

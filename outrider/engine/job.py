@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from outrider.engine.batching import reads
 from outrider.engine.branches import Branch, branches_of, stem_count
 from outrider.engine.cache import Session, common_prefix, tokens_to_keep
 from outrider.engine.model import Chunk, Model, Rollback
@@ -50,6 +51,13 @@ class EngineTime:
     attended: int = 0  # tokens that the rows attended to, summed over the rows
     steps: int = 0  # of the decodes, those that gave rows for this session
     draft: float = 0.0  # of the engine's own draft, other sessions' tokens included
+    sessions: int = 0  # that generate in the decodes, summed over those; none that read a prompt
+
+    def count(self, shared: EngineTime) -> None:
+        """Count a decode, of which `shared` says what it was of."""
+        self.rows += shared.rows
+        self.attended += shared.attended
+        self.sessions += shared.sessions
 
     def __add__(self, more: EngineTime) -> EngineTime:
         """Return the time of both."""
@@ -61,7 +69,19 @@ class EngineTime:
             self.attended + more.attended,
             self.steps + more.steps,
             self.draft + more.draft,
+            self.sessions + more.sessions,
         )
+
+
+def counts_of(chunks: Sequence[Chunk], padded: Callable[[int], int]) -> EngineTime:
+    """Return the rows of a decode, what they attended to, and the sessions that generate in it."""
+    rows, attended, sessions = 0, 0, 0
+    for chunk in chunks:
+        count = padded(len(chunk.token_ids))
+        rows += count + len(chunk.fillers)
+        attended += count * chunk.position
+        sessions += not reads(len(chunk.token_ids), chunk.row_count)
+    return EngineTime(rows=rows, attended=attended, sessions=sessions)
 
 
 class Lease:

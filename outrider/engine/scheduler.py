@@ -28,6 +28,7 @@ from outrider.engine.batching import (
     wait_until,
     widths,
 )
+from outrider.engine.gathering import Gathering
 from outrider.engine.job import Ticket
 from outrider.engine.model import MAX_PADDED, Chunk
 from outrider.engine.reading import Reading, Share
@@ -36,10 +37,6 @@ _FIRST_TURNAROUND = 0.001
 _LONGEST_TURNAROUND = 1.0
 _IN_FLIGHT = 2.0  # seconds without a decode, from an answer: until then its session generates
 _FIRST_EXCHANGE = 0.1  # seconds that an exchange of sequences is taken to cost before there was one
-_GATHERING, _LONGEST_GATHERING = 0.015, 0.02
-"""Of the time of reading, and in seconds: how long the first prompts wait for others."""
-_NEXT_PROMPT, _GATHERING_MORE = 0.01, 0.04
-"""Once several came: seconds until the next one, and of the time of reading, how long at most."""
 _ROUND_EVERY = 8  # decodes beside a prompt, one is without: by what that takes more is promised
 _CLEARLY_MORE = 1.1  # split batches, times one batch: less may be noise
 
@@ -64,6 +61,7 @@ class Scheduler:
         self._exchange_seconds = _FIRST_EXCHANGE  # what the last exchange took
         self._decoding = 0.0  # seconds of all decodes
         self._reading = Reading(cost, limits, padded)
+        self._gathering = Gathering()
         self._is_bounded = False  # the last decode read a part of a prompt while others generate
         self._since_round = 0  # decodes like that, since one without a prompt
 
@@ -116,6 +114,12 @@ class Scheduler:
         self._note_turnaround(ticket.session_id, now)
         self._active[ticket.session_id] = ticket
 
+    def begin_step(self, ticket: Ticket) -> None:
+        """An active job has come to its next step: the others decode before it."""
+        if reads(len(ticket.tokens), ticket.row_count):
+            self._gathering.note(ticket.submit_time)
+        self.put_last(ticket)
+
     def put_last(self, ticket: Ticket) -> None:
         """Let the other active jobs decode before this one."""
         self._active.move_to_end(ticket.session_id)
@@ -163,22 +167,13 @@ class Scheduler:
         return max(ready, self._gathering_ends())
 
     def _gathering_ends(self) -> float:
-        """Return until when prompts that came at about the same time are gathered.
-
-        Read at once they take less than one after the other beside those who have begun to
-        generate. Nobody waits for it longer than is hardly noticed beside the reading itself.
-        """
+        """Return until when prompts that came at about the same time are gathered."""
         active = self._active.values()
         if not all(reads(len(t.tokens), t.row_count) for t in active):
             return 0.0
-        count = sum(len(t.tokens) for t in active)
-        reading = self._reading.seconds((), Share(min(self._limits.rows, count)))
-        times = [t.submit_time for t in active]
-        ends = min(times) + min(_LONGEST_GATHERING, _GATHERING * reading)
-        # More come one after the other: their sender needs some time for each.
-        if len(times) > 1 and count < self._limits.rows:
-            ends = max(ends, min(max(times) + _NEXT_PROMPT, min(times) + _GATHERING_MORE * reading))
-        return ends
+        count, most = sum(len(t.tokens) for t in active), self._limits.rows
+        reading = self._reading.seconds((), Share(min(most, count)))
+        return self._gathering.ends([t.submit_time for t in active], reading, count >= most)
 
     def first_submit_time(self) -> float | None:
         """Return when the oldest of the waiting jobs' lanes was first submitted to."""

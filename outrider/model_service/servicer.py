@@ -240,7 +240,8 @@ async def first_opening(requests: AsyncIterator[Any]) -> common.OpenSession:
 def write_spent(spent: EngineTime) -> common.ServiceTime:
     """Return the message of an engine's own time."""
     seconds = spent.queue, spent.decode, spent.sample
-    return wire.write_time(*seconds, spent.rows, spent.attended, spent.steps, spent.draft)
+    counts = spent.rows, spent.attended, spent.steps
+    return wire.write_time(*seconds, *counts, spent.draft, spent.sessions)
 
 
 _CAPABILITIES = {

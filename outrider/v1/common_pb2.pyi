@@ -240,7 +240,7 @@ class Candidates(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ServiceTime(_message.Message):
-    __slots__ = ("queue_us", "decode_us", "sample_us", "decoded_row_count", "attended_token_count", "step_count", "own_draft_us", "runner_up_us")
+    __slots__ = ("queue_us", "decode_us", "sample_us", "decoded_row_count", "attended_token_count", "step_count", "own_draft_us", "runner_up_us", "generating_session_count")
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     DECODE_US_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +249,7 @@ class ServiceTime(_message.Message):
     STEP_COUNT_FIELD_NUMBER: _ClassVar[int]
     OWN_DRAFT_US_FIELD_NUMBER: _ClassVar[int]
     RUNNER_UP_US_FIELD_NUMBER: _ClassVar[int]
+    GENERATING_SESSION_COUNT_FIELD_NUMBER: _ClassVar[int]
     queue_us: int
     decode_us: int
     sample_us: int
@@ -257,7 +258,8 @@ class ServiceTime(_message.Message):
     step_count: int
     own_draft_us: int
     runner_up_us: int
-    def __init__(self, queue_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., decoded_row_count: _Optional[int] = ..., attended_token_count: _Optional[int] = ..., step_count: _Optional[int] = ..., own_draft_us: _Optional[int] = ..., runner_up_us: _Optional[int] = ...) -> None: ...
+    generating_session_count: int
+    def __init__(self, queue_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., decoded_row_count: _Optional[int] = ..., attended_token_count: _Optional[int] = ..., step_count: _Optional[int] = ..., own_draft_us: _Optional[int] = ..., runner_up_us: _Optional[int] = ..., generating_session_count: _Optional[int] = ...) -> None: ...
 
 class Missing(_message.Message):
     __slots__ = ("held_token_count",)

@@ -127,6 +127,8 @@ async def test_an_answer_counts_what_its_rows_attended_to(monkeypatch: pytest.Mo
     count = sum(each.rows for each in seen) - prompt
     assert count >= 11
     assert sum(each.attended for each in seen) == sum(range(prompt, prompt + count))
+    # It was alone in each decode after the prompt's.
+    assert sum(each.sessions for each in seen) == count
 
 
 async def test_what_a_target_measures_after_its_load_replaces_what_was_known(

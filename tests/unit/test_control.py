@@ -674,6 +674,41 @@ def test_a_decode_that_others_share_is_weighed_with_their_rows() -> None:
     assert crowded.estimates.decode_seconds(4) == pytest.approx(0.2, rel=0.02)
 
 
+@pytest.mark.parametrize(("drafted", "rows"), [(0, 9), (3, 6)])
+def test_who_shares_a_decode_is_counted_not_guessed_from_rows(drafted: int, rows: int) -> None:
+    crowded = made(costs=CPU)
+    before = crowded.estimates.costs.points
+    for _ in range(60):  # beside two that draft, or two that do not
+        spent = ServiceTime(0.2, rows=rows, sessions=3)
+        crowded.note_round(outcome(spent=spent, drafted=drafted))
+    assert crowded.estimates.sharing.value == pytest.approx(3.0)
+    # What so many rows cost that are not as many of each session is not learned from it.
+    assert crowded.estimates.costs.points == before
+
+
+def test_a_decode_that_others_share_with_as_many_rows_teaches_what_those_cost() -> None:
+    crowded = made(costs=CPU)
+    for _ in range(60):
+        spent = ServiceTime(0.3, rows=12, sessions=3)
+        crowded.note_round(outcome(spent=spent, drafted=3))
+    assert crowded.estimates.costs.seconds(12) == pytest.approx(0.3, rel=0.02)
+    crowded = made(costs=[(1, 0.03), (4, 0.06), (8, 0.12)])
+    for _ in range(60):  # three plain ones, and a row that fills the decode
+        crowded.note_round(outcome(spent=ServiceTime(0.1, rows=4, sessions=3)))
+    assert crowded.estimates.costs.seconds(4) == pytest.approx(0.1, rel=0.02)
+
+
+def test_after_a_prompt_nobody_is_expected_who_is_gone() -> None:
+    crowded = made(costs=CPU)
+    for _ in range(20):
+        crowded.note_round(outcome(spent=ServiceTime(0.3, rows=8, sessions=8)))
+    assert crowded.estimates.sessions_together == pytest.approx(8.0)
+    crowded.note_round(outcome(is_prompt=True))
+    assert crowded.estimates.sessions_together == 1.0
+    crowded.note_round(outcome(spent=ServiceTime(0.3, rows=8, sessions=8)))
+    assert crowded.estimates.sessions_together == pytest.approx(8.0)
+
+
 def test_where_the_two_take_turns_a_decode_is_expected_to_be_shared_by_all() -> None:
     serial = made(costs=ZEN, token_time=0.002, acceptance=0.85, n_max=3, run_ahead=False)
     alone = serial.forecast.length

@@ -55,6 +55,7 @@ PURE = (
     "outrider.engine.batching",
     "outrider.engine.branches",
     "outrider.engine.profile",
+    "outrider.engine.gathering",
     "outrider.engine.reading",
     "orchestrator.admission",
     "orchestrator.core",

@@ -37,6 +37,7 @@ def run(
     job.lease = Lease(Session(session_id, now, sequence), NOTHING, 100)
     job.tokens, job.row_count = tokens, 1
     some.start(job, now)
+    some.begin_step(job)
     return job
 
 
@@ -97,6 +98,23 @@ def test_prompts_are_not_gathered_for_long_however_many_come() -> None:
         run(some, bytes([i]), i, 1.0 + 0.004 * i, range(5, 15))
         reading = COST.in_proportion(min(512, 10 * (i + 1)))
         assert some.decode_time(1.0) <= 1.0 + max(0.02, 0.06 * reading)
+
+
+def test_as_many_prompts_as_came_together_before_are_waited_for() -> None:
+    some, now = scheduler(), 1.0
+    for i in range(4):  # the first burst: nothing is known of it
+        some.end(run(some, bytes([i]), i, now + 0.02 * i, range(90)))
+    first = run(some, A, 0, 2.0, range(90))
+    assert some.decode_time(2.0) > 2.015, "a few milliseconds more than a single prompt waits"
+    others = [run(some, bytes([i]), i, 2.0 + 0.005 * i, range(90)) for i in (1, 2)]
+    assert some.decode_time(2.01) > 2.01
+    others.append(run(some, b"last", 3, 2.02, range(90)))
+    assert some.decode_time(2.02) <= 2.02, "all are there"
+    for job in (first, *others):
+        some.end(job)
+    some.end(run(some, A, 0, 3.0, range(90)))  # it came alone
+    run(some, A, 0, 4.0, range(90))
+    assert some.decode_time(4.0) < 4.0 + 0.02 * COST.in_proportion(90)
 
 
 def test_a_long_prompt_that_is_being_read_waits_for_nobody() -> None:

@@ -38,6 +38,7 @@ _MOST = 2**31 - 1
     [
         *({name: -1} for name in ("queue_us", "decode_us", "sample_us", "own_draft_us")),
         *({name: -(2**31)} for name in ("runner_up_us", "decoded_row_count", "step_count")),
+        {"generating_session_count": -1},
         {"attended_token_count": -(2**63)},
         {"step_count": _MOST},
     ],
