@@ -25,6 +25,9 @@ _OWN_HOPE = 0.3
 _OWN_PROBE_STEP, _LAST_OWN_PROBE = 4, 512
 """Times as many rounds before the next probe as before one in vain, and at most."""
 
+_GATHER_MS, _SEVERAL = 100, 3
+"""Milliseconds, and writers from which on it is twice as long."""
+
 _MOST_SHARING = 16.0
 """Sessions in a decode of a target that does not count them: more were a piece of a prompt."""
 
@@ -310,8 +313,8 @@ class OwnDraftEstimates:
     """Seconds of a drafted token, those of other sessions in the same decodes included."""
     read_time: float
     """Seconds of each token of a text that it reads, as timed at load."""
-    unused_rounds: int = 0
-    """Rounds since it was last seen to draft, in the latest generation to have any."""
+    unused_rounds: float = 0.0
+    """Decodes since it was last seen to draft, in the latest generation to have any."""
     probe_after: int = FIRST_PROBE
     """After so many of them it is tried again."""
 
@@ -338,9 +341,12 @@ class OwnDraftEstimates:
         again = min(_LAST_OWN_PROBE, _OWN_PROBE_STEP * self.probe_after)
         self.unused_rounds, self.probe_after = 0, again
 
-    def note_unused(self, rounds: int) -> None:
-        """Rounds had no draft of its own: what was once slow may be quicker now."""
-        self.unused_rounds += rounds
+    def note_unused(self, rounds: int, sessions: float = 1.0) -> None:
+        """Rounds had no draft of its own: what was once slow may be quicker now.
+
+        So many sessions shared their decodes; each of them notes those.
+        """
+        self.unused_rounds += rounds / sessions
         self.token_time.fade(rounds)
 
 
@@ -434,6 +440,14 @@ class PairEstimates:
             unprobed_rounds=0,
             probe_after=FIRST_PROBE,
         )
+
+    @property
+    def gather_ms(self) -> int:
+        """For how long a target may gather text that no draft needs at once.
+
+        A message costs some 2 ms of the processor, for each who writes.
+        """
+        return _GATHER_MS if self.generation_count < _SEVERAL else 2 * _GATHER_MS
 
     @property
     def sessions_together(self) -> float:

@@ -65,8 +65,6 @@ from outrider.speculation import MODEL
 
 T = TypeVar("T")
 
-_GATHER_MS = 100  # of text that no draft needs at once: a message costs 2 ms of the processor
-
 
 class Generation:
     """One completion. See the module's docstring for how it is driven."""
@@ -482,7 +480,7 @@ class Generation:
                 asked.round,
                 continue_count=credit,
                 decode_limit=limit if asked.round.draft else 0,
-                gather_ms=_GATHER_MS if gathers else 0,
+                gather_ms=self._control.estimates.gather_ms if gathers else 0,
             )
             asked.let_draft(own)
 

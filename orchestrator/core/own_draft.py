@@ -35,6 +35,8 @@ _PROBE_LENGTH, _PROBE_TIME = 3, 1.5
 """Tokens of a probe, if the draft takes no more for them than so many tokens of the target do."""
 _PROBE_GAIN = 0.1
 """Of a token's time a draft that is only tried is taken to save: what it may read for a probe."""
+_PROBE_SHARE = 0.015
+"""Of the time since the last one that reading a text for a probe may take, where it is long."""
 _SILENT_ROUNDS, _READ_AT_ONCE = 16, 64
 """Rounds in a row that it was asked for and drafted nothing, after which it is not counted on; and
 tokens of a text that it reads in one of them, at least, before it can draft."""
@@ -117,7 +119,17 @@ class OwnDraft:
             most = _PROBE_TIME * plain_seconds / estimates.token_time.value
             most = min(most, _PROBE_LENGTH / sessions)  # all of them may probe in one decode
             order = OwnDraftOrder(max(1, int(most)), is_probe=True)
+            if not self._may_read(length, plain_seconds):
+                return NO_OWN_DRAFT
         else:
             return NO_OWN_DRAFT
         reading = 0.0 if self._has_read else length * estimates.read_time
         return order if saved >= _READING_PAYS * reading else NO_OWN_DRAFT
+
+    def _may_read(self, length: int, plain_seconds: float) -> bool:
+        """Return whether a text may be read for a probe, with all decodes since the last one."""
+        if self._has_read or length <= _READ_AT_ONCE:
+            return True
+        estimates = self._estimates
+        since = estimates.unused_rounds * plain_seconds
+        return length * estimates.read_time <= _PROBE_SHARE * since

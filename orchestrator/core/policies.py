@@ -144,7 +144,7 @@ class Measured(Control):
         if self._own is None or own is None:
             return
         if not outcome.is_own:
-            own.note_unused(outcome.decodes)
+            own.note_unused(outcome.decodes, self.estimates.sessions_together)
             is_in_vain = outcome.asks_own and not (outcome.drafted or outcome.is_prompt)
             if is_in_vain and self._own.note_nothing(outcome.length, outcome.decodes):
                 self._forecast = None  # without it

@@ -9,8 +9,9 @@ import pytest
 
 from orchestrator.core.actions import Commit
 from orchestrator.core.estimates import Mean, OwnDraftEstimates, PairEstimates, ServiceTime
-from orchestrator.core.forecast import plain
+from orchestrator.core.forecast import Conditions, plain
 from orchestrator.core.generation import Generation
+from orchestrator.core.own_draft import OwnDraft
 from orchestrator.core.policies import control
 from outrider.costs import CostTable
 from outrider.errors import InvalidRequest
@@ -248,6 +249,46 @@ def test_probes_of_many_sessions_are_short():
         orders.append(its.own_draft)
     assert [order.is_probe for order in orders] == [True] * 3
     assert [order.count for order in orders] == [3, 1, 1]
+
+
+def test_a_long_text_is_read_for_a_probe_once_that_is_little_of_the_time_since_the_last() -> None:
+    known = OwnDraftEstimates.of_load(0.0016, 0.00015)
+    draft = OwnDraft(known)
+    useless = plain(
+        Conditions(
+            acceptance=0.1,
+            decode_seconds=lambda rows: 0.0165 * rows,
+            overhead=0.0,
+            latency=0.0,
+            token_time=0.002,
+        )
+    )
+
+    def probes(length: int, rounds: int) -> bool:
+        known.unused_rounds = rounds
+        return draft.order(useless, 0.0165, length, 256, False, 1.0).is_probe
+
+    assert probes(60, 16), "a short one is read beside a decode"
+    assert not probes(1400, 800)  # .21 s of the 13 s
+    assert probes(1400, 900)
+    draft.note_drafted(0.002, 1, pays=False)
+    assert probes(1400, 64), "it has read the text"
+
+
+def test_rounds_without_it_count_once_for_all_who_share_their_decodes() -> None:
+    known = OwnDraftEstimates.of_load(0.0016, 0.00015)
+    for _ in range(8):
+        known.note_unused(20, 8.0)
+    assert known.unused_rounds == pytest.approx(20.0)
+
+
+def test_what_three_write_is_gathered_for_longer() -> None:
+    assert [PairEstimates(generation_count=n).gather_ms for n in (1, 2, 3, 8)] == [
+        100,
+        100,
+        200,
+        200,
+    ]
 
 
 def test_whatever_goes_wrong_the_text_is_the_targets():
