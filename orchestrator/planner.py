@@ -24,7 +24,7 @@ from orchestrator.sources import Expected, Grammars, sources_behind, sources_of
 from outrider import wire
 from outrider.drafters.source import Source
 from outrider.errors import InvalidRequest, PromptTooLong
-from outrider.messages import SALT_BYTES, FinishReason, Rule, SessionParameters, Span
+from outrider.messages import SALT_BYTES, FinishReason, Form, Rule, SessionParameters, Span
 from outrider.sampling import SamplingParameters, check_bias_count
 from outrider.speculation import Policy, Speculation
 from outrider.texts import least_token_count
@@ -87,7 +87,7 @@ class Planner:
                 end_token_ids=frozenset([*vocabulary.end_token_ids, *stop_ids]),
             ),
             prompt=prompt,
-            control=self._control(speculation, asked.rule),
+            control=self._control(speculation, asked.rule, asked.form, asked.rollback_calls),
             form=asked.form,
             rollback_calls=asked.rollback_calls,
             target_context=capacity,
@@ -132,11 +132,17 @@ class Planner:
 
     def _renewed(self, plan: Plan, opening: SessionParameters) -> Plan:
         """Return the plan with a controller of its own."""
-        its_control = self._control(plan.control.speculation, opening.rule)
+        its_control = self._control(
+            plan.control.speculation, opening.rule, plan.form, plan.rollback_calls
+        )
         return replace(plan, opening=opening, control=its_control)
 
-    def _control(self, speculation: Speculation, rule: Rule) -> Control:
-        return control(speculation, rule, self._pool.estimates, self._config.draft_seconds)
+    def _control(
+        self, speculation: Speculation, rule: Rule, form: Form, rollback_calls: bool
+    ) -> Control:
+        samples = form is Form.SAMPLED and not rollback_calls
+        patience = self._config.draft_seconds
+        return control(speculation, rule, self._pool.estimates, patience, samples)
 
     async def score(self, plan: Plan, deadline: float) -> AsyncGenerator[list[TokenLogprob]]:
         """Yield the log probabilities of the prompt's tokens in parts; the first has none."""

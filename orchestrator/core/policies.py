@@ -22,11 +22,93 @@ CLASSIC_RATIO = 2.0
 likely as the second."""
 
 
-class Fixed(Control):
-    """Draft `n_max` tokens a round and wait for all of them."""
+class OwnDrafting(Control):
+    """What policies know of the draft in the target's own process, where there is one."""
+
+    def __init__(
+        self,
+        speculation: Speculation,
+        rule: Rule,
+        estimates: PairEstimates,
+        patience: float,
+        samples: bool = True,
+    ) -> None:
+        """`samples` says that rows are sampled ids and no `Rollback` is called for.
+
+        Only then the target knows by itself what is accepted.
+        """
+        self._samples = samples
+        super().__init__(speculation, rule, estimates, patience)
+
+    def note_draft(self, estimates: PairEstimates) -> None:
+        super().note_draft(estimates)
+        known = estimates.of_sources.setdefault((self.rule, OWN), Acceptance())
+        self._own_acceptance, self._all_own_acceptance = Acceptance(known), known
+        own = estimates.own_draft if self._may_have_own else None
+        self._own = OwnDraft(own) if own is not None else None
+
+    def note_round(self, outcome: Outcome) -> None:
+        super().note_round(outcome)
+        self._note_own(outcome)
+
+    def _note_own(self, outcome: Outcome) -> None:
+        own = self.estimates.own_draft
+        if self._own is None or own is None:
+            return
+        if not outcome.is_own:
+            own.note_unused(outcome.decodes, self.estimates.sessions_together)
+            is_in_vain = outcome.asks_own and not (outcome.drafted or outcome.is_prompt)
+            if is_in_vain and self._own.note_nothing(outcome.length, outcome.decodes):
+                self._forecast = None  # without it
+            return
+        if self._own.is_silent:
+            self._forecast = None  # with it again
+        self._own.note_drafted(outcome.spent.draft, outcome.drafted, self._own_pays)
+        for acceptance in (self._own_acceptance, self._all_own_acceptance):
+            acceptance.note(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
+
+    @property
+    def _own_pays(self) -> bool:
+        """Whether it is used for more than to see how good it is."""
+        return self.forecast.own_length > 0
+
+    @property
+    def _leaves_to_own(self) -> bool:
+        """Whether another draft is not even tried beside the target's own.
+
+        There may be none; and on the same cores it would do the same work with messages in between.
+        """
+        is_useless = self.estimates.takes_turns or not self._has_draft
+        return self._own is not None and not self._own.is_silent and is_useless
+
+    @property
+    def _may_have_own(self) -> bool:
+        """Whether this generation may use a draft in the target's own process."""
+        asked = self.speculation
+        pins = asked.n_min > 0 or asked.run_ahead is not None
+        return self.may_continue and self._samples and asked.drafts and not pins
+
+
+class Fixed(OwnDrafting):
+    """Draft `n_max` tokens a round and wait for all of them.
+
+    The target's own draft does so on the same cores, without messages in between.
+    """
 
     def draft_count(self, cap: int) -> int:
-        return max(0, min(self._length(), cap))
+        return 0 if self._leaves_to_own else max(0, min(self._length(), cap))
+
+    @property
+    def own_draft(self) -> OwnDraftOrder:
+        return OwnDraftOrder(self._length()) if self._leaves_to_own else NO_OWN_DRAFT
+
+    @property
+    def _own_pays(self) -> bool:
+        return True
+
+    @property
+    def _may_have_own(self) -> bool:
+        return super()._may_have_own and not self.may_doubt
 
     def _length(self) -> int:
         return self.speculation.n_max
@@ -45,9 +127,14 @@ class Classic(Fixed):
     """
 
     def __init__(
-        self, speculation: Speculation, rule: Rule, estimates: PairEstimates, patience: float
+        self,
+        speculation: Speculation,
+        rule: Rule,
+        estimates: PairEstimates,
+        patience: float,
+        samples: bool = True,
     ) -> None:
-        super().__init__(speculation, rule, estimates, patience)
+        super().__init__(speculation, rule, estimates, patience, samples)
         self._current = speculation.n_max
 
     def _length(self) -> int:
@@ -63,7 +150,7 @@ class Classic(Fixed):
             self._current = min(_CLASSIC_LARGEST, self._current + _CLASSIC_STEP)
 
 
-class Measured(Control):
+class Measured(OwnDrafting):
     """Draft, verify and wait for what pays."""
 
     _PROBE_LENGTH = 3
@@ -91,9 +178,14 @@ class Measured(Control):
     """Tokens a round by which a draft grows again after a busy target cut it."""
 
     def __init__(
-        self, speculation: Speculation, rule: Rule, estimates: PairEstimates, patience: float
+        self,
+        speculation: Speculation,
+        rule: Rule,
+        estimates: PairEstimates,
+        patience: float,
+        samples: bool = True,
     ) -> None:
-        super().__init__(speculation, rule, estimates, patience)
+        super().__init__(speculation, rule, estimates, patience, samples)
         # No length would pay, as of the forecast of that round.
         self._slow, self._slow_round = False, -1
         # Tokens at most; less after a rejection, then growing again.
@@ -101,16 +193,11 @@ class Measured(Control):
 
     def note_draft(self, estimates: PairEstimates) -> None:
         super().note_draft(estimates)
-        known = estimates.of_sources.setdefault((self.rule, OWN), Acceptance())
-        self._own_acceptance, self._all_own_acceptance = Acceptance(known), known
-        own = estimates.own_draft if self._may_have_own else None
-        self._own = OwnDraft(own) if own is not None else None
         self._unknown_rounds = estimates.unprobed_rounds  # since the draft was last seen to draft
         self._probe_after = estimates.probe_after  # so many of them it is tried again
 
     def note_round(self, outcome: Outcome) -> None:
         super().note_round(outcome)
-        self._note_own(outcome)
         # By the forecast that the round went by: asking for it here would renew it too early.
         if self._forecast is None or self._forecast.lines == 1:
             self.estimates.runner_ups.note_rounds(outcome.decodes)
@@ -138,22 +225,6 @@ class Measured(Control):
         if self.estimates.takes_turns:
             return min(self._LAST_PROBE_IN_TURNS, self._PROBE_STEP_IN_TURNS * self._probe_after)
         return min(self._LAST_PROBE, self._PROBE_STEP * self._probe_after)
-
-    def _note_own(self, outcome: Outcome) -> None:
-        own = self.estimates.own_draft
-        if self._own is None or own is None:
-            return
-        if not outcome.is_own:
-            own.note_unused(outcome.decodes, self.estimates.sessions_together)
-            is_in_vain = outcome.asks_own and not (outcome.drafted or outcome.is_prompt)
-            if is_in_vain and self._own.note_nothing(outcome.length, outcome.decodes):
-                self._forecast = None  # without it
-            return
-        if self._own.is_silent:
-            self._forecast = None  # with it again
-        self._own.note_drafted(outcome.spent.draft, outcome.drafted, self.forecast.own_length > 0)
-        for acceptance in (self._own_acceptance, self._all_own_acceptance):
-            acceptance.note(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
 
     @property
     def own_draft(self) -> OwnDraftOrder:
@@ -195,22 +266,6 @@ class Measured(Control):
     def note_presence(self, is_there: bool) -> None:
         super().note_presence(is_there)
         self._slow_round = -1
-
-    @property
-    def _leaves_to_own(self) -> bool:
-        """Whether another draft is not even tried beside the target's own.
-
-        There may be none; and on the same cores it would do the same work with messages in between.
-        """
-        is_useless = self.estimates.takes_turns or not self._has_draft
-        return self._own is not None and not self._own.is_silent and is_useless
-
-    @property
-    def _may_have_own(self) -> bool:
-        """Whether this generation may use a draft in the target's own process."""
-        asked = self.speculation
-        pins = asked.n_min > 0 or asked.run_ahead is not None
-        return self.may_continue and asked.drafts and not pins
 
     @property
     def probing(self) -> bool:
@@ -416,7 +471,14 @@ _POLICIES = {Policy.FIXED: Fixed, Policy.CLASSIC: Classic, Policy.MEASURED: Meas
 
 
 def control(
-    speculation: Speculation, rule: Rule, estimates: PairEstimates, patience: float
+    speculation: Speculation,
+    rule: Rule,
+    estimates: PairEstimates,
+    patience: float,
+    samples: bool = True,
 ) -> Control:
-    """Return what decides for one generation; `patience` seconds without a sign are too many."""
-    return _POLICIES[speculation.policy](speculation, rule, estimates, patience)
+    """Return what decides for one generation; `patience` seconds without a sign are too many.
+
+    `samples` says that rows are sampled ids and no `Rollback` is called for.
+    """
+    return _POLICIES[speculation.policy](speculation, rule, estimates, patience, samples)

@@ -16,7 +16,7 @@ from orchestrator.core.policies import control
 from outrider.costs import CostTable
 from outrider.errors import InvalidRequest
 from outrider.messages import Answer, Origin, OwnTokens, Round, Rows, Rule
-from outrider.speculation import Speculation
+from outrider.speculation import Policy, Speculation
 from tests.support.shared_engine import SharedEngine
 from tests.support.simulation import (
     Faults,
@@ -312,6 +312,38 @@ def test_what_pins_the_other_drafts_way_leaves_it_out(asked: Speculation):
     assert control(asked, Rule.MATCH, known, 1.0).own_draft.count == 0
     assert control(Speculation(), Rule.REJECTION, known, 1.0).own_draft.count == 0
     assert control(Speculation(), Rule.MATCH, known, 1.0).own_draft.count > 0
+
+
+def test_a_given_length_is_drafted_without_messages_where_both_share_their_cores() -> None:
+    pinned = Speculation(policy=Policy.FIXED, n_max=3)
+    its = control(pinned, Rule.MATCH, known_estimates(models()), 1.0)
+    assert (its.own_draft.count, its.draft_count(10)) == (3, 0)
+    here, result = rate(models(), speculation=pinned, estimates=known_estimates(models()))
+    there, _ = rate(models(own_token=0.0), speculation=pinned)
+    assert result.text == alone(Simulation(models(), pinned, tokens=400, seed=3).language, 400)
+    assert here > 1.1 * there
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Speculation(policy=Policy.CLASSIC),
+        Speculation(policy=Policy.FIXED, p_min=0.5),
+        Speculation(policy=Policy.FIXED, run_ahead=True),
+        Speculation(policy=Policy.FIXED, n_min=1),
+    ],
+)
+def test_a_given_length_that_the_draft_may_shorten_is_drafted_at_its_service(asked: Speculation):
+    its = control(asked, Rule.MATCH, known_estimates(models()), 1.0)
+    assert its.own_draft.count == 0 < its.draft_count(10)
+
+
+@pytest.mark.parametrize("policy", [Policy.FIXED, Policy.MEASURED])
+def test_where_rows_are_no_samples_the_service_drafts(policy: Policy):
+    asked = Speculation(policy=policy)
+    its = control(asked, Rule.MATCH, known_estimates(models()), 1.0, samples=False)
+    its.note_presence(True)
+    assert its.own_draft.count == 0 < its.draft_count(10)
 
 
 # --- the state machine ---
