@@ -15,9 +15,24 @@ COMMAND = (sys.executable, "-P", "-m", "outrider_cli")
 """Runs this command in a process of its own; the role and its options follow."""
 
 
+_HOSTS = {"target", "draft"}
+"""Roles whose process holds a model."""
+
+
 def main() -> None:
     """Run the command line of this process."""
+    if _HOSTS.intersection(sys.argv[1:4]):  # options of the command itself may come first
+        _begin_with_huge_pages()
     sys.exit(run(sys.argv[1:]))
+
+
+def _begin_with_huge_pages() -> None:
+    """Begin this process anew where only its start can put its memory into huge pages."""
+    from outrider.memory import environment_with_huge_pages
+
+    environment = environment_with_huge_pages(os.environ)
+    if environment is not None:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -78,6 +78,9 @@ class ModelOptions:
     no_mmap: Annotated[bool, typer.Option("--no-mmap", help="Read the file, do not map it.")] = (
         False
     )
+    mmap: Annotated[
+        bool, typer.Option("--mmap", help="Map the file, even where reading is faster.")
+    ] = False
     mlock: Annotated[bool, typer.Option("--mlock", help="Keep the weights in memory.")] = False
     cache_type_k: Annotated[
         str, typer.Option(metavar="TYPE", help="Keys of the cache: f16, f32, q8_0, ...")
@@ -110,10 +113,14 @@ class ModelOptions:
 
     def config(self, model: Path) -> ModelConfig:
         """Return the configuration of a service. Raises InvalidConfig."""
+        from outrider.errors import InvalidConfig
         from outrider.model_service.config import ModelConfig
 
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return ModelConfig(model=model, mmap=not values.pop("no_mmap"), **values)
+        reads, maps = values.pop("no_mmap"), values.pop("mmap")
+        if reads and maps:
+            raise InvalidConfig("mmap", "goes with --no-mmap as little as yes with no")
+        return ModelConfig(model=model, mmap=maps if reads or maps else None, **values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,7 @@ class LlamaModel:
         self._ctx: Any = None
         checked = check_gguf(config.path)
         with FilesDigest(checked.files) as files:
-            self._model = load_model(config)
+            self._model = load_model(config, checked.files)
             self._vocabulary = Vocabulary(self._model)
             self._size = self._vocabulary.size
             try:

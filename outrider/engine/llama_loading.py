@@ -15,12 +15,14 @@ from outrider.engine.llama_library import init_backend, last_error, ll, recent_e
 from outrider.engine.llama_vocabulary import Vocabulary
 from outrider.engine.model import Layout, VocabularyDescription
 from outrider.errors import InvalidConfig
+from outrider.memory import available_memory, has_huge_pages, huge_pages
 
 _NUMA = {
     "distribute": ll.GGML_NUMA_STRATEGY_DISTRIBUTE,
     "isolate": ll.GGML_NUMA_STRATEGY_ISOLATE,
     "numactl": ll.GGML_NUMA_STRATEGY_NUMACTL,
 }
+_MOST_OF_MEMORY = 0.4  # of what is available, that a model which is read may take
 _LOAD_MODES = {  # by (mmap, mlock)
     (True, False): ll.LLAMA_LOAD_MODE_AUTO,  # mmap, unless a device cannot
     (True, True): ll.LLAMA_LOAD_MODE_MMAP_MLOCK,
@@ -60,7 +62,7 @@ class LlamaConfig:
     main_gpu: int = 0  # above 0: holds the whole model, other GPUs nothing
     tensor_split: Sequence[float] = ()  # shares of the layers, GPU by GPU; () goes by free memory
     numa: str = ""  # distribute, isolate or numactl; the first model of a process decides
-    mmap: bool = True
+    mmap: bool | None = None  # map the file, or read it; None: as tokens are sooner, if it fits
     mlock: bool = False
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"  # a quantised one turns flash attention on: llama.cpp wants it
@@ -74,9 +76,13 @@ class LlamaConfig:
     """Called with the share that is loaded: 0.0 once the file was found sound, up to 1.0."""
 
 
-def load_model(config: LlamaConfig) -> Any:
-    """Return the model; raise InvalidConfig with one line that says what is wrong."""
+def load_model(config: LlamaConfig, files: Sequence[Path]) -> Any:
+    """Return the model that these files hold.
+
+    Raises InvalidConfig with one line that says what is wrong.
+    """
     params = _model_params(config)
+    params.load_mode = _LOAD_MODES[_maps(config, files), config.mlock]
     _init_numa(config.numa)
     report = config.progress or _ignore
     report(0.0)
@@ -114,7 +120,6 @@ def _ignore(_: float) -> None:
 def _model_params(config: LlamaConfig) -> Any:
     params = ll.llama_model_default_params()
     params.n_gpu_layers = gpu_layers_of(config)
-    params.load_mode = _LOAD_MODES[config.mmap, config.mlock]
     if config.main_gpu > 0:
         _need_gpu("main-gpu")
         params.split_mode = ll.LLAMA_SPLIT_MODE_NONE
@@ -125,6 +130,21 @@ def _model_params(config: LlamaConfig) -> Any:
         shares = (ctypes.c_float * ll.llama_max_devices())(*config.tensor_split)
         params.tensor_split = shares
     return params
+
+
+def _maps(config: LlamaConfig, files: Sequence[Path]) -> bool:
+    """Return whether to map the file: where nothing is gained by reading it, or memory is short.
+
+    What is read is in memory of malloc's, where that is in huge pages; a file's is not. It is not
+    shared with other processes, and not given back under pressure.
+    """
+    if config.mmap is not None:
+        return config.mmap
+    if gpu_layers_of(config) or not has_huge_pages(os.environ, huge_pages()):
+        return True
+    memory = available_memory()
+    size = sum(path.stat().st_size for path in files)
+    return memory is None or size > _MOST_OF_MEMORY * memory[0]
 
 
 def gpu_layers_of(config: LlamaConfig) -> int:

@@ -41,7 +41,7 @@ class ModelConfig:
     context: int = 0  # tokens of one session; the model's training context, at most 4096
     sessions: int = 4  # caches at the same time; each costs the memory of a whole context
     numa: str = ""  # how threads are bound to nodes; not at all
-    mmap: bool = True  # map the file: quick to load, and shared with other processes
+    mmap: bool | None = None  # map the file: shared with other processes; else read it
     mlock: bool = False  # keep the weights in memory; refused where the limits forbid it
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"  # a quantised one needs flash attention, which is then on

@@ -158,8 +158,8 @@ def _look(
 
 def _look_here(hosted: Sequence[Hosted]) -> list[Finding]:
     """Return what is found about this machine as a host of models."""
+    from outrider.memory import available_memory
     from outrider_cli.doctor import checks
-    from outrider_cli.doctor.machine import available_memory
 
     configs = {one.role: one.options.config(one.path) for one in hosted}
     library = _library(hosted)

@@ -1,4 +1,4 @@
-"""What this machine leaves to a process: memory, GPUs; and until when a certificate is good."""
+"""Whether this machine has a GPU, and until when a certificate is good."""
 
 from __future__ import annotations
 
@@ -6,66 +6,7 @@ import ssl
 import time
 from pathlib import Path
 
-from outrider_cli.doctor.checks import Memory
-
-_CGROUPS = Path("/sys/fs/cgroup")
 _GPU_DEVICES = ("/dev/nvidia0", "/dev/nvidiactl")
-_NO_LIMIT = 1 << 60  # version 1 writes a number near 2**63
-
-
-def available_memory(proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> Memory | None:
-    """Return what a new process could take; None where the system does not say."""
-    found = []
-    machine = _field(proc / "meminfo", "MemAvailable:")
-    if machine is not None:
-        found.append((1024 * machine, "machine"))
-    for folder in _memory_folders(proc, cgroups):
-        left = _left(folder)
-        if left is not None:
-            found.append((left, "cgroup"))
-    return min(found, default=None)
-
-
-def _memory_folders(proc: Path, cgroups: Path) -> list[Path]:
-    """Return the folders of this process's cgroup and those above it, versions 1 and 2."""
-    folders = []
-    for line in _read(proc / "self" / "cgroup").splitlines():
-        _, names, path = line.split(":", 2)
-        if names in ("", "memory"):
-            top = cgroups / names
-            own = top / path.strip("/")
-            # In a container the path is often the host's, and only the top is there.
-            folders += [f for f in (own, *own.parents) if f == top or top in f.parents]
-    return folders
-
-
-def _left(folder: Path) -> int | None:
-    """Return the bytes until the limit of one cgroup, not counting files it could drop."""
-    for limit, usage, idle in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        most, used = _read(folder / limit).strip(), _read(folder / usage).strip()
-        if most.isdecimal() and used.isdecimal() and int(most) < _NO_LIMIT:
-            dropped = _field(folder / "memory.stat", idle) or 0
-            return max(0, int(most) - int(used) + dropped)
-    return None
-
-
-def _field(path: Path, name: str) -> int | None:
-    """Return the number after a name in a file of such lines."""
-    for line in _read(path).splitlines():
-        words = line.split()
-        if len(words) > 1 and words[0] == name and words[1].isdecimal():
-            return int(words[1])
-    return None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def has_gpu_device() -> bool:

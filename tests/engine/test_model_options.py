@@ -168,6 +168,33 @@ def test_an_option_of_speed_changes_no_bit(path: Path, options: dict[str, Any]) 
     np.testing.assert_array_equal(last_row(path, **options), last_row(path))
 
 
+@pytest.mark.parametrize(
+    ("pages", "memory", "mmap", "is_mapped"),
+    [
+        ("always", 1 << 40, None, False),
+        ("never", 1 << 40, None, True),  # nothing is gained
+        ("always", 1 << 10, None, True),  # it does not fit twice
+        ("always", 1 << 40, True, True),
+        ("never", 1 << 40, False, False),
+    ],
+)
+def test_a_file_is_read_where_memory_is_in_huge_pages_and_there_is_enough(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pages: str,
+    memory: int,
+    mmap: bool | None,
+    is_mapped: bool,
+) -> None:
+    monkeypatch.setattr("outrider.engine.llama_loading.huge_pages", lambda: pages)
+    monkeypatch.setattr(
+        "outrider.engine.llama_loading.available_memory", lambda: (memory, "machine")
+    )
+    model = load(path, mmap=mmap)
+    assert (str(path) in Path("/proc/self/maps").read_text()) is is_mapped
+    model.close()
+
+
 def test_the_batch_is_the_rows_of_a_decode(path: Path) -> None:
     model = load(path, batch=100, context=256)
     assert model.describe().batch_rows == 100

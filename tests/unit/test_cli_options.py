@@ -41,6 +41,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "sessions": 7,
         "numa": "isolate",
         "no_mmap": True,
+        "mmap": True,
         "mlock": True,
         "cache_type_k": "q8_0",
         "cache_type_v": "f32",
@@ -247,13 +248,23 @@ def test_a_targets_own_draft_has_a_panel_of_its_own():
 
 
 def test_model_options_become_the_configuration_of_a_service():
-    config = ModelOptions(**OTHER[ModelOptions] | {"tensor_split": ""}).config(Path("m.gguf"))
+    other = OTHER[ModelOptions] | {"tensor_split": "", "mmap": False}
+    config = ModelOptions(**other).config(Path("m.gguf"))
     plain = ModelOptions().config(Path("m.gguf"))
     assert plain == ModelConfig(model=Path("m.gguf"))
     assert (config.mmap, config.context, config.cache_type_k) == (False, 256, "q8_0")
     same = [field.name for field in fields(ModelConfig)]
     changed = {name for name in same if getattr(config, name) != getattr(plain, name)}
-    assert changed == {*OTHER[ModelOptions], "mmap"} - {"no_mmap", "tensor_split"}
+    assert changed == {*OTHER[ModelOptions]} - {"no_mmap", "tensor_split"}
+
+
+def test_a_file_is_mapped_or_read_as_asked_and_else_as_is_best():
+    def maps(**options: bool) -> bool | None:
+        return ModelOptions(**options).config(Path("m.gguf")).mmap
+
+    assert (maps(), maps(mmap=True), maps(no_mmap=True)) == (None, True, False)
+    with pytest.raises(InvalidConfig, match="mmap"):
+        maps(mmap=True, no_mmap=True)
 
 
 def test_server_options_become_the_configuration_of_a_server():

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from outrider_cli.doctor.machine import available_memory, ca_expiry, own_expiry
+from outrider.memory import available_memory
+from outrider_cli.doctor.machine import ca_expiry, own_expiry
 
 DAY = 86400.0
 
