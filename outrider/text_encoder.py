@@ -57,6 +57,15 @@ class TextEncoder:
         """Return the token of a text; None where there is none."""
         return self._ids.get(text)
 
+    def is_made(self, text: bytes) -> bool:
+        """Return whether the token of a text may come of a merge, or is where merges begin.
+
+        Any other one was added to the vocabulary: no text is encoded as it.
+        """
+        return len(text) <= _character_length(text[0]) or any(
+            text[:end] in self._ids and text[end:] in self._ids for end in range(1, len(text))
+        )
+
     def encode(self, text: bytes) -> list[int]:
         """Return the ids of a text; what no token has is left out."""
         return [self._ids[piece] for piece in self.pieces(text) if piece in self._ids]

@@ -33,6 +33,12 @@ draft, the string level had 1.2 to 2 times as many accepted (benchmarks/other_vo
 _LONGEST_RUN = 256
 """Bytes that are encoded together at most; in a longer run without a break one is made."""
 
+_LOOKS_SPECIAL = re.compile(
+    rb"<(\||\xef\xbd\x9c).*\1>|<unused.*>|<pad>|<mask>|<2mass>|\[@BOS@\]", re.DOTALL
+)
+"""What llama.cpp takes for a control token when it converts a model, by its text. The second bar is a
+wide one, DeepSeek's."""
+
 _BYTE_NAME = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
 _BYTE_PAIR_ENCODING = 2  # llama.cpp's number of the vocabulary type
 
@@ -72,7 +78,8 @@ class Translation:
     """Which tokens of a draft are which of a target.
 
     Tokens are the same where they add the same bytes to a text. Special tokens are where they have
-    the same role (BOS, EOS, EOT) or, without a role, the same name.
+    the same role (BOS, EOS, EOT) or, without a role, the same name. A token that was added to a
+    vocabulary may be special in one and text in the other: then the one's name is the other's text.
     """
 
     def __init__(self, draft: TokenTable, target: TokenTable) -> None:
@@ -81,7 +88,7 @@ class Translation:
         self.draft_encoder = draft.encoder()
         self.target_encoder = target.encoder()
         """What encodes text with the target's tokens."""
-        self.to_target = _counterparts(draft, target, self.target_encoder)
+        self.to_target = _Counterparts(self).found()
         """Of each of the draft's ids the target's, or ABSENT: int32[draft vocabulary]."""
         self.to_draft = np.full(len(target.texts), ABSENT, np.int32)
         """Of each of the target's ids the draft's, or ABSENT: int32[target vocabulary]."""
@@ -96,6 +103,32 @@ class Translation:
         self._merges = len(shared) != np.count_nonzero(self.to_draft != ABSENT)
         self.shared_count = len(shared)
         """Tokens of the draft that the target has too."""
+        self.apart = self._stand_apart()
+        """The target's ids that no text of the draft's has pieces of: what they are to the draft is
+        read by itself, if it has them at all."""
+        self.written_apart = self._written_apart()
+        """The same of the draft's ids, for the target."""
+
+    def _stand_apart(self) -> frozenset[int]:
+        draft, found = self.draft, set()
+        for token_id, own in enumerate(self.to_draft.tolist()):
+            if text := self.target.texts[token_id]:
+                is_lost = own == ABSENT and _LOOKS_SPECIAL.fullmatch(text)
+                its = draft.texts[own] if own != ABSENT else text
+                is_added = own != ABSENT and not (its and self.draft_encoder.is_made(its))
+                if is_lost or is_added:
+                    found.add(token_id)
+        return frozenset(found)
+
+    def _written_apart(self) -> frozenset[int]:
+        its, encoder = self.target.texts, self.target_encoder
+        return frozenset(
+            own
+            for own, token_id in enumerate(self.to_target.tolist())
+            if self.draft.texts[own]
+            and token_id != ABSENT
+            and not (its[token_id] and encoder.is_made(its[token_id]))
+        )
 
     @cached_property
     def end_token_ids(self) -> frozenset[int]:
@@ -155,17 +188,34 @@ class Translation:
         return Reader(self, prompt_count, most, own_prompt)
 
 
-def _counterparts(draft: TokenTable, target: TokenTable, encoder: TextEncoder) -> NDArray[np.int32]:
-    names = {name: i for i, name in enumerate(target.names) if name and not target.texts[i]}
-    roles = _roles(draft, target)
-    found = []
-    for token_id, text in enumerate(draft.texts):
-        if token_id in roles:
-            its = roles[token_id]
-        else:
-            its = encoder.id_of(text) if text else names.get(draft.names[token_id])
-        found.append(ABSENT if its is None else its)
-    return np.array(found, np.int32)
+class _Counterparts:
+    """Finds which of a target's tokens each of a draft's is."""
+
+    def __init__(self, its: Translation) -> None:
+        self._draft, self._target = its.draft, its.target
+        self._own, self._encoder = its.draft_encoder, its.target_encoder
+        target = self._target
+        self._silent = {
+            name: i for i, name in enumerate(target.names) if name and not target.texts[i]
+        }
+        self._roles = _roles(its.draft, target)
+
+    def found(self) -> NDArray[np.int32]:
+        """Return the target's ids by the draft's."""
+        found = [self._id(token_id) for token_id in range(len(self._draft.texts))]
+        return np.array([ABSENT if its is None else its for its in found], np.int32)
+
+    def _id(self, token_id: int) -> int | None:
+        if token_id in self._roles:
+            return self._roles[token_id]
+        text = self._draft.texts[token_id]
+        name = text or self._draft.names[token_id]
+        its, silent = self._encoder.id_of(name) if name else None, self._silent.get(name)
+        if text:
+            return silent if its is None and not self._own.is_made(text) else its
+        if silent is None and its is not None and not self._encoder.is_made(name):
+            return its
+        return silent
 
 
 def _roles(draft: TokenTable, target: TokenTable) -> dict[int, int | None]:
@@ -229,13 +279,14 @@ class Reader:
         translation, ids, run = self._translation, list[int](), b""
         for token_id in token_ids:
             own = int(translation.to_draft[token_id])
-            if own == ABSENT:
+            if own == ABSENT and token_id not in translation.apart:
                 run += translation.target.texts[token_id]
                 continue
             if run:
                 ids += translation.draft_encoder.encode(run)
                 run = b""
-            ids.append(own)
+            if own != ABSENT:
+                ids.append(own)
         return ids + translation.draft_encoder.encode(run) if run else ids
 
     def _read_text(self, text: list[int]) -> list[int]:
@@ -270,7 +321,7 @@ class Reader:
                 del self._text[index:]
                 return
             token_id = self._text[index]
-            text = texts[token_id]
+            text = b"" if token_id in its.apart else texts[token_id]
             is_apart = run and not encoder.may_join(run, text)
             if is_apart or not text or index == self._prompt_count or len(run) > _LONGEST_RUN:
                 end_run(index)

@@ -111,11 +111,12 @@ class StringGuesser:
         self._probability *= probability
         self._own.append(own_id)
         text = self._translation.draft.texts[own_id]
-        if text:
+        if text and own_id not in self._translation.written_apart:
             self._settle(self._stream.feed(text))
             self._is_over = self._stream.is_stuck
             return
-        # A special token ends what is before it, and the line if the target does not have it.
+        # A special token, and one that was added to the target's vocabulary, ends what is before
+        # it, and the line if the target does not have it.
         self._settle(self._stream.finish())
         its = int(self._translation.to_target[own_id])
         if its != ABSENT and not self._stream.is_stuck:

@@ -8,11 +8,13 @@ test is next.
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+
+from orchestrator.core.controller import Control
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,3 +30,17 @@ async def _collect_servers() -> AsyncIterator[None]:
     """Free the last servers while their loop runs."""
     yield
     gc.collect()
+
+
+@pytest.fixture
+def every_line_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what sources without a model propose verified as a whole, whatever decodes take.
+
+    What they take depends on what else the machine does.
+    """
+
+    def all_of_it(control: Control, chances: Sequence[float]) -> tuple[int, float]:
+        count = min(len(chances), control.speculation.local_n_max)
+        return count, float(count)
+
+    monkeypatch.setattr(Control, "best_part", all_of_it)

@@ -33,6 +33,9 @@ from tests.support.toy import NEVER, ToyModel
 LENGTH = 96
 GREEDY, SHARED = 0.0, 0.8
 
+WAITING = {"rollback": messages.ROLLBACK_MODE_RPC}
+"""The target writes nothing by itself, and so nothing before a line comes, however late it is."""
+
 
 def target() -> ToyModel:
     return toy(seed=1, eos_bias=NEVER)
@@ -77,10 +80,10 @@ async def test_the_text_is_the_same_whoever_drafts(trio: Trio, temperature: floa
 
 @pytest.mark.parametrize("temperature", [GREEDY, SHARED])
 async def test_a_right_prediction_saves_rounds_and_is_counted(
-    trio: Trio, temperature: float
+    trio: Trio, temperature: float, every_line_pays: None
 ) -> None:
     truth = written_alone(target(), asked(temperature, []))
-    only = {"drafters": ["prediction"]}
+    only = {"drafters": ["prediction"], **WAITING}
     without = await generate(trio.orchestrator, asked(temperature, [], **only))
     completion = await generate(trio.orchestrator, asked(temperature, truth, **only))
     statistics = completion.statistics
@@ -89,9 +92,11 @@ async def test_a_right_prediction_saves_rounds_and_is_counted(
     assert counts(completion)["prediction"].accepted_token_count == statistics.accepted_token_count
 
 
-async def test_a_prediction_of_text_is_tokenized_as_the_target_does(trio: Trio) -> None:
+async def test_a_prediction_of_text_is_tokenized_as_the_target_does(
+    trio: Trio, every_line_pays: None
+) -> None:
     first = await generate(trio.orchestrator, asked(GREEDY, []))
-    again = asked(GREEDY, [], drafters=["prediction"])
+    again = asked(GREEDY, [], drafters=["prediction"], **WAITING)
     again.prediction.text = first.text
     completion = await generate(trio.orchestrator, again)
     assert completion.token_ids == first.token_ids
@@ -99,9 +104,11 @@ async def test_a_prediction_of_text_is_tokenized_as_the_target_does(trio: Trio) 
     assert completion.statistics.accepted_prediction_token_count > LENGTH / 2
 
 
-async def test_reports_name_the_source_of_each_draft_token(trio: Trio) -> None:
+async def test_reports_name_the_source_of_each_draft_token(
+    trio: Trio, every_line_pays: None
+) -> None:
     truth = written_alone(target(), asked(GREEDY, []))
-    told = asked(GREEDY, truth, drafters=["prediction"])
+    told = asked(GREEDY, truth, drafters=["prediction"], **WAITING)
     told.round_detail = messages.ROUND_DETAIL_TOKENS
     completion = await generate(trio.orchestrator, told)
     drafted = [report for report in completion.reports if report.draft]

@@ -67,7 +67,10 @@ def draft() -> ToyModel:
 
 
 def exact_distribution(
-    model: ToyModel, count: int, prompt: Sequence[int] = PROMPT
+    model: ToyModel,
+    count: int,
+    prompt: Sequence[int] = PROMPT,
+    sampling: SamplingParameters = SAMPLING,
 ) -> TextDistribution:
     """Return the probability of every start of a text, by the product rule."""
 
@@ -79,7 +82,10 @@ def exact_distribution(
             return
         model.truncate(0, 0)
         [[row]] = model.decode([Chunk(0, 0, [*prompt, *text], 1)])
-        distribution = model.sampler(SAMPLING).distribution(row)
+        sampler = model.sampler(sampling)
+        for token_id in text:
+            sampler.accept(token_id)
+        distribution = sampler.distribution(row)
         for token_id in distribution.token_ids.tolist():
             yield from extend((*text, token_id), probability * distribution.probability(token_id))
 

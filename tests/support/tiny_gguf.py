@@ -61,11 +61,12 @@ class Vocabulary:
     adds_bos: bool = True
     adds_eos: bool = False
     pre_tokenizer: str = "gpt-2"
+    sample: str = _SAMPLE  # that the merges are learned from
 
     @property
     def names(self) -> list[str]:
         """The text each token is stored under, in GPT-2's alphabet for bytes."""
-        known = [*_CONTROL, *bytes_to_unicode().values(), *map("".join, merges())]
+        known = [*_CONTROL, *bytes_to_unicode().values(), *map("".join, merges(self.sample))]
         tail = [f"tail{index}" for index in range(self.tail_count)]
         return [self.changed.get(index, name) for index, name in enumerate(known + tail)]
 
@@ -229,7 +230,7 @@ def _add_tokenizer(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
     writer.add_tokenizer_pre(vocabulary.pre_tokenizer)
     writer.add_token_list(names)
     writer.add_token_types(vocabulary.token_types)
-    writer.add_token_merges([" ".join(pair) for pair in merges()])
+    writer.add_token_merges([" ".join(pair) for pair in merges(vocabulary.sample)])
     writer.add_bos_token_id(vocabulary.bos)
     writer.add_eos_token_id(vocabulary.eos)
     writer.add_pad_token_id(vocabulary.pad)
@@ -244,13 +245,13 @@ def _add_tensor(
     writer.add_tensor(name, quants.quantize(tensor, kind), raw_dtype=kind)
 
 
-@lru_cache(1)
-def merges() -> tuple[tuple[str, str], ...]:
-    """Return the merges of byte pairs learned from the sample, most frequent first."""
+@lru_cache(8)
+def merges(sample: str = _SAMPLE, count: int = _MERGE_COUNT) -> tuple[tuple[str, str], ...]:
+    """Return the merges of byte pairs learned from a sample, most frequent first."""
     alphabet = bytes_to_unicode()
-    words = Counter(re.findall(r" ?[A-Za-z]+| ?[^\sA-Za-z]+|\s+", _SAMPLE))
+    words = Counter(re.findall(r" ?[A-Za-z]+| ?[^\sA-Za-z]+|\s+", sample))
     spelled = {tuple(alphabet[byte] for byte in word.encode()): n for word, n in words.items()}
-    return tuple(itertools.islice(_learned(spelled), _MERGE_COUNT))
+    return tuple(itertools.islice(_learned(spelled), count))
 
 
 def _learned(words: Mapping[tuple[str, ...], int]) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,7 @@ from outrider.engine.model import (
     NoRoom,
     Rollback,
     Row,
+    Sampler,
     VocabularyDescription,
 )
 from outrider.engine.rollback import RollbackMemory
@@ -279,7 +280,7 @@ class ToyModel:
             _require(not self._copied, "sequences are exchanged before a copy was carried out")
             self._cells[first], self._cells[second] = self._cells[second], self._cells[first]
 
-    def sampler(self, parameters: SamplingParameters, seed: int = 0, choice: int = 0) -> ToySampler:
+    def sampler(self, parameters: SamplingParameters, seed: int = 0, choice: int = 0) -> Sampler:
         """Return a new sampler chain; more than the four basic stages is refused."""
         more = parameters.beyond_basic()
         if more:
@@ -483,6 +484,7 @@ def generate_alone(
         row = _decode_alone(model, position - len(pending), pending)
         token_id, _ = sampler.distribution(row).race(seed, choice, position)
         written.append(token_id)
+        sampler.accept(token_id)
         pending = [token_id]
     return written
 

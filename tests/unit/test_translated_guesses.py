@@ -110,3 +110,29 @@ def test_a_guess_that_the_own_draft_has_no_token_for_ends_its_line() -> None:
     line.take(ROW)
     assert line.is_over
     assert -1 not in line.own_ids
+
+
+@pytest.mark.fault(
+    "text",
+    "a token that a foreign draft writes and that was added to the target's vocabulary too",
+    before="at string level the pieces of its text were sent, which the target never writes",
+    now="the target's token is",
+)
+@pytest.mark.parametrize("is_text", [True, False], ids=["text at the target", "silent there"])
+def test_an_added_token_is_written_as_the_targets_own(is_text: bool) -> None:
+    texts = [b"", b"a", b"<", b"b", b">", b"<b-b>"]
+    names = [b"<s>", *texts[1:]]
+    draft = TokenTable(texts=texts, names=names, type=2, bos=0)
+    target = TokenTable(texts=[*texts[:5], b"<b-b>" * is_text], names=names, type=2, bos=0)
+    guesser = StringGuesser(Following(), session(), Translation(draft, target))  # type: ignore[arg-type]
+    line, written = [0, 1], list[int]()
+    for best in (1, 5, 5, 3, 4):  # a <b-b> <b-b> b >
+        guesser.text(line, 2)
+        row = np.full(len(texts), -90.0, np.float32)
+        row[best] = 90.0
+        guesser.write(row, line)
+        while guess := guesser.settled():
+            line.append(guess.token_id)
+            written.append(guess.token_id)
+    assert written[:3] == [1, 5, 5]
+    assert not guesser.is_over

@@ -47,6 +47,35 @@ def test_byte_tokens_stand_for_bytes_that_no_other_token_has() -> None:
     assert its.to_draft.tolist() == [2, 1]
 
 
+ADDED = {
+    "both": (b"<think>", b"<think>"),
+    "silent at the target": (b"<think>", b""),
+    "silent at the draft": (b"", b"<think>"),
+}
+"""What a token that was added to both vocabularies adds to a text of the draft, of the target."""
+
+
+def letters(text: bytes) -> TokenTable:
+    """Return a vocabulary of the letters of an added token, and that as the last one."""
+    singles = [bytes([byte]) for byte in sorted(set(b"<think>ab"))]
+    return TokenTable(texts=[*singles, text], names=[*singles, b"<think>"], type=2)
+
+
+@pytest.mark.parametrize("kind", ADDED)
+def test_an_added_token_is_the_same_by_its_text_or_its_name(kind: str) -> None:
+    draft, target = map(letters, ADDED[kind])
+    its = Translation(draft, target)
+    assert its.to_target.tolist() == its.to_draft.tolist() == list(range(len(draft.texts)))
+
+
+def test_a_text_token_is_none_of_the_others_name() -> None:
+    """Only what no merge leads to is an added token."""
+    names = [b"a", b"b", b"ab"]
+    draft = TokenTable(texts=[b"a", b"b", b""], names=names, type=2)
+    target = TokenTable(texts=[b"a", b"b", b"ab"], names=names, type=2)
+    assert Translation(draft, target).to_target.tolist() == [0, 1, ABSENT]
+
+
 def test_a_distribution_is_restricted_to_what_is_shared_and_renormalised() -> None:
     q = Translation(*AB_AND_BA).in_target(row(0.0, 0.0, 0.2, 0.3, 0.5))
     assert q.probability(2) == pytest.approx(0.4)
@@ -144,6 +173,44 @@ def test_a_text_is_read_no_further_than_anyone_can_use_it() -> None:
     reader = its.reader(most=10)
     assert 10 < len(reader.read([2, 3] * 40, 80)) < 20
     assert reader.read([2, 3, 3], 3) == [0, 2, 3, 3]
+
+
+@pytest.mark.fault(
+    "text",
+    "a token that was added to the vocabularies of a target and of a foreign draft",
+    before="the draft read the pieces of its text, `<`, `th`, `ink`, `>`, as in no text of its own",
+    now="it reads its own token of that text, or of that name",
+)
+@pytest.mark.parametrize("kind", ADDED)
+@pytest.mark.parametrize("base", [1, 4])
+def test_an_added_token_is_read_as_the_drafts_own(kind: str, base: int) -> None:
+    its = Translation(*map(letters, ADDED[kind]))
+    a, b, think = its.draft.texts.index(b"a"), its.draft.texts.index(b"b"), len(its.draft.texts) - 1
+    line = [a, think, think, b]
+    assert its.reader().read(line, base) == line
+    assert its.reader().own_ids(line) == line
+
+
+SPECIAL = [b"<|im_start|>", b"<\xef\xbd\x9cUser\xef\xbd\x9c>", b"<unused7>", b"<pad>"]
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+def test_a_special_token_that_the_draft_lacks_is_left_out_even_if_text(special: bytes) -> None:
+    names = [bytes([byte]) for byte in range(256)]
+    draft = TokenTable(texts=names, names=names, type=2)
+    target = TokenTable(texts=[*names, special], names=[*names, special], type=2)
+    reader = Translation(draft, target).reader()
+    line = [97, 256, 98, 256]
+    for base in range(len(line) + 1):
+        assert reader.read(line, base) == [97, 98]
+
+
+def test_an_added_token_of_plain_text_that_the_draft_lacks_is_read_as_text() -> None:
+    """Gemma's runs of new lines are such tokens, and its HTML."""
+    names = [bytes([byte]) for byte in range(256)]
+    draft = TokenTable(texts=names, names=names, type=2)
+    target = TokenTable(texts=[*names, b"\n\n\n"], names=[*names, b"\n\n\n"], type=2)
+    assert Translation(draft, target).reader().read([97, 256], 2) == [97, 10, 10, 10]
 
 
 # Reports
