@@ -1,9 +1,9 @@
-# Every target but `help` and `clean` sets up .venv first, once.
+# Every target but `help`, `images` and `clean` sets up .venv first, once.
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
     test mutations http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
-    bench-grammar bench-rows bench-drafters compose-test clean
+    bench-grammar bench-rows bench-drafters compose-test wheel-test images clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -99,8 +99,14 @@ bench-rows: setup ## milliseconds to sample one row, by sampler and vocabulary
 bench-drafters: setup ## what the drafters without a model cost, and what they predict
 	$(BIN)/python -m benchmarks.local_drafters
 
-compose-test: setup ## build the image and try deploy/compose.yaml with a real Docker
+compose-test: setup ## build the image and try deploy/compose*.yaml with a real Docker
 	@scripts/compose-test
+
+wheel-test: setup ## install the wheel into an empty environment and let it write
+	@scripts/wheel-test
+
+images: ## build the images for CPU and CUDA from a tag: TAG=v0.1.0; KINDS="cpu cuda" REGISTRY=
+	@KINDS='$(KINDS)' REGISTRY='$(REGISTRY)' scripts/images $(or $(TAG),HEAD) $(DOCKER_BUILD)
 
 pair-card: setup ## measure the bundled pair; the figures of its card
 	$(BIN)/python -m models.evaluate

@@ -1,4 +1,4 @@
-"""The health check of containers: `python -m outrider.rpc.probe HOST:PORT`.
+"""The health check of containers: `python -m outrider.rpc.probe HOST:PORT [--live]`.
 
 It says what `outrider health` says at half its cost. The other half goes into reading options, so
 here there are none: the same environment variables name the token's file and the certificates.
@@ -15,6 +15,7 @@ from pathlib import Path
 from outrider.errors import OutriderError
 from outrider.rpc.health import check
 from outrider.rpc.security import ClientSecurity
+from outrider.rpc.server import LIVENESS
 
 
 def read_security(environment: Mapping[str, str]) -> ClientSecurity:
@@ -32,11 +33,18 @@ def read_security(environment: Mapping[str, str]) -> ClientSecurity:
     )
 
 
-def main(address: str) -> int:
-    """Print whether the service serves; return the exit code, 0 only if it does."""
+def main(address: str, *flags: str) -> int:
+    """Print whether the service serves, with --live whether its process is alive.
+
+    Returns the exit code, 0 only if it does.
+    """
+    if flags not in ((), ("--live",)):
+        print("usage: python -m outrider.rpc.probe HOST:PORT [--live]")
+        return 2
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    service = LIVENESS if flags else ""
     try:
-        answer = asyncio.run(check(address, read_security(os.environ)))
+        answer = asyncio.run(check(address, read_security(os.environ), service=service))
     except OutriderError as error:
         answer = str(error)
     print(answer)
@@ -44,4 +52,4 @@ def main(address: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

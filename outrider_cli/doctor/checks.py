@@ -79,6 +79,7 @@ class LlamaBuild:
     version: str
     pinned: str
     is_checkout: bool = True  # of the repository, with its `make setup`
+    pip: str = "pip"  # the words that run the pip of this Python
     machine: str = "x86_64"
     has_gpu_device: bool = False
     gpu_layers: int = -1  # most that any model asks for
@@ -177,7 +178,7 @@ def _judge_gpu(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
 def _install(library: LlamaBuild) -> str:
     if library.is_checkout:
         return "rm -f .venv/ready && make setup"
-    return _pip(library) if _is_x86(library) else "pip install 'outrider[llama]'"
+    return _pip(library) if _is_x86(library) else f"{library.pip} install 'outrider[llama]'"
 
 
 def _rebuild(library: LlamaBuild) -> str:
@@ -191,7 +192,7 @@ def _pip(library: LlamaBuild, flags: str = "") -> str:
     build = f'CMAKE_ARGS="{flags.strip()}" ' if flags else ""
     version = f"=={library.pinned}" if library.pinned else ""
     return (
-        f"{build}pip install --force-reinstall --no-deps --no-cache-dir "
+        f"{build}{library.pip} install --force-reinstall --no-deps --no-cache-dir "
         f"--no-binary llama-cpp-python llama-cpp-python{version}"
     )
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import platform
+import shlex
 import shutil
 import signal
 import socket
@@ -180,12 +181,13 @@ def _look_here(hosted: Sequence[Hosted]) -> list[Finding]:
 def _library(hosted: Sequence[Hosted]) -> LlamaBuild:
     from outrider_cli.doctor.checks import LlamaBuild
     from outrider_cli.doctor.machine import has_gpu_device
-    from outrider_cli.services.pair import BUNDLED
+    from outrider_cli.services.pair import ROOT
 
     return LlamaBuild(
         version=_version("llama-cpp-python"),
         pinned=_pinned_version(),
-        is_checkout=(BUNDLED.parent / "scripts" / "setup").is_file(),
+        is_checkout=(ROOT / "scripts" / "setup").is_file(),
+        pip=f"{shlex.quote(sys.executable)} -m pip",
         machine=platform.machine(),
         has_gpu_device=has_gpu_device(),
         gpu_layers=max((one.options.n_gpu_layers for one in hosted), default=-1),

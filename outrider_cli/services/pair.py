@@ -15,8 +15,13 @@ from outrider_cli.options import ModelOptions, flags
 if TYPE_CHECKING:
     from outrider_cli.services.local import Hosted, LocalPlan
 
-BUNDLED = Path(outrider.__file__).parents[1] / "models"
-BUNDLED_TARGET = BUNDLED / "stdlib-target-q8_0.gguf"
+ROOT = Path(outrider.__file__).parents[1]
+"""The checkout, or the folder that the packages are installed in."""
+
+_IN_A_WHEEL = ROOT / "outrider_models"
+_TARGET = "stdlib-target-q8_0.gguf"
+BUNDLED = ROOT / "models" if (ROOT / "models" / _TARGET).is_file() else _IN_A_WHEEL
+BUNDLED_TARGET = BUNDLED / _TARGET
 BUNDLED_DRAFT = BUNDLED / "stdlib-draft-q8_0.gguf"
 
 # All threads: the two take turns. Only what is neither of them goes before the draft.

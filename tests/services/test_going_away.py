@@ -17,6 +17,7 @@ import pytest
 from outrider.rpc.channel import open_channel
 from outrider.rpc.errors import read_error_info
 from outrider.rpc.health import check
+from outrider.rpc.probe import main as probe
 from outrider.rpc.server import LIVENESS
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
@@ -121,12 +122,14 @@ async def test_alive_and_ready_are_two_things(capsys: pytest.CaptureFixture[str]
             command = ("health", front.process.address)
             assert await asyncio.to_thread(run_command, command) == 1
             assert await asyncio.to_thread(run_command, (*command, "--live")) == 0
+            assert await asyncio.to_thread(probe, front.process.address) == 1
+            assert await asyncio.to_thread(probe, front.process.address, "--live") == 0
             await service.start()
             await eventually(lambda: says(READY))
             assert await asyncio.to_thread(run_command, command) == 0
             await service.kill()
             await eventually(lambda: says(WAITING))
-    assert capsys.readouterr().out == "not serving\nserving\nserving\n"
+    assert capsys.readouterr().out == "not serving\nserving\nnot serving\nserving\nserving\n"
 
 
 @pytest.mark.fault(

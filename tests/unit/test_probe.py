@@ -27,3 +27,8 @@ def test_a_service_that_is_not_there_is_one_line_and_a_failure(
     monkeypatch.delenv("OUTRIDER_TOKEN_FILE", raising=False)
     assert main("127.0.0.1:1") == 1
     assert capsys.readouterr().out == "no service answers at 127.0.0.1:1\n"
+
+
+def test_other_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("127.0.0.1:1", "--life") == 2
+    assert capsys.readouterr().out.startswith("usage: ")
