@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from outrider import logs
 from outrider.descriptions import MOST_DIFFERENCES, check_vocabulary
@@ -57,6 +58,33 @@ class Learned:
     mass, and of the tokens in the target's encoding."""
     differences: str
     """What differs, in one line."""
+
+    def answer(self) -> messages.LearnVocabularyResponse:
+        """Return what the orchestrator is answered."""
+        return messages.LearnVocabularyResponse(
+            level=_LEVELS[self.level],
+            shared_token_count=self.translation.shared_count,
+            shared_mass=self.shared_mass,
+            differences=self.differences,
+        )
+
+
+class Answer(Protocol):
+    """What came of a vocabulary."""
+
+    def answer(self) -> messages.LearnVocabularyResponse:
+        """Return what the orchestrator is answered."""
+
+
+class Learner(Protocol):
+    """What a lesson is for."""
+
+    @property
+    def keys(self) -> Sequence[bytes]:
+        """Of the vocabularies that are known."""
+
+    async def learn(self, key: bytes, reader: VocabularyReader, introduction: object) -> Answer:
+        """Take in a vocabulary."""
 
 
 class Translations:
@@ -166,7 +194,7 @@ class Translations:
 class Lesson:
     """Takes in the messages of one vocabulary."""
 
-    def __init__(self, translations: Translations) -> None:
+    def __init__(self, translations: Learner) -> None:
         self._translations = translations
         self._introduction: messages.VocabularyIntroduction | None = None
         self._reader = VocabularyReader(0, 0)
@@ -204,9 +232,4 @@ class Lesson:
             raise InvalidRequest("message", "the first one introduces the vocabulary")
         key = self._introduction.key
         learned = await self._translations.learn(key, self._reader, self._introduction)
-        return messages.LearnVocabularyResponse(
-            level=_LEVELS[learned.level],
-            shared_token_count=learned.translation.shared_count,
-            shared_mass=learned.shared_mass,
-            differences=learned.differences,
-        )
+        return learned.answer()

@@ -28,8 +28,11 @@ from outrider.errors import InvalidConfig
 FILE_VARIABLE = "OUTRIDER_CONFIG"
 
 _PREFIX = "OUTRIDER_"
-# Kubernetes sets these in every pod beside a service named outrider or outrider-something.
-_FOREIGN = re.compile(r"OUTRIDER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
+# Kubernetes sets the first in every pod beside a service named outrider or outrider-something; the
+# last are read inside vLLM.
+_FOREIGN = re.compile(
+    r"OUTRIDER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)|OUTRIDER_VLLM_\w+"
+)
 
 
 def commands(root: Any) -> dict[str, Any]:

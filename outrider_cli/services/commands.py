@@ -118,12 +118,20 @@ def draft(
     tls_ca: Annotated[
         Path | None, typer.Option(metavar="PEM", help="Reach it by TLS; trust this.")
     ] = None,
+    llama_server: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Draft with a running llama-server in place of a model."),
+    ] = "",
+    llama_server_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its --api-key, where it wants one.")
+    ] = None,
     engine: ModelOptions = ModelOptions(),
     server: ServerOptions = ServerOptions(),
 ) -> None:
     """Run a draft service: a small model that guesses ahead.
 
     With --drafters lookup and without --model it drafts for any target from what is in its texts.
+    With --llama-server http://HOST:PORT a llama-server does, as it is; --model is then its own.
     With --join it shows its own token and certificate to the orchestrator.
     """
     from draft_service.config import DraftConfig
@@ -136,6 +144,8 @@ def draft(
         server=server.config(listen),
         model=engine.config(model) if model is not None else None,
         drafters=read_names(drafters),
+        llama_server=llama_server,
+        llama_server_key=llama_server_key_file,
         alias=engine.alias,
         nice=engine.nice,
         join=join,

@@ -268,6 +268,11 @@ def test_what_kubernetes_sets_beside_our_services_is_tolerated(
     assert {origin for _, origin in show("target").values()} == {"default"}
 
 
+def test_what_a_draft_for_vllm_reads_is_tolerated(show: Show, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OUTRIDER_VLLM_DRAFT", "localhost:50061")
+    assert {origin for _, origin in show("draft").values()} == {"default"}
+
+
 def test_variables_of_others_are_not_ours(show: Show, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OUTRIDERS_CLUB", "1")
     monkeypatch.setenv("outrider_threads", "1")

@@ -77,6 +77,8 @@ PURE = (
     "outrider_cli.layouts",
     "outrider.engine.guesser",
     "outrider.engine.string_guesser",
+    "draft_service.llama_server.answers",
+    "draft_service.llama_server.guesses",
     "draft_service.local_sources",
     "draft_service.runner_ups",
     "outrider.wire_checks",

@@ -1,0 +1,101 @@
+"""Starts a draft service over a llama-server, and stops using that while it is away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from draft_service.config import DraftConfig
+from draft_service.joining import Joining
+from draft_service.llama_server.http import HttpServer
+from draft_service.llama_server.servicer import LlamaServerServicer
+from draft_service.llama_server.upstream import Upstream
+from outrider import logs
+from outrider.errors import InvalidConfig
+from outrider.rpc.server import Server
+from outrider.tasks import first_of
+from outrider.v1.draft_service_pb2_grpc import add_DraftServiceServicer_to_server
+
+_LONGEST_KEY = 4096
+
+
+async def run(config: DraftConfig) -> None:
+    """Serve until SIGTERM: health says SERVING while the llama-server is there."""
+    os.nice(config.nice)
+    key = _read_key(config.llama_server_key) if config.llama_server_key is not None else ""
+    upstream = Upstream(HttpServer(config.llama_server, key))
+    servicer = LlamaServerServicer(upstream, config.alias)
+    server = Server(config.server, "outrider.v1.DraftService")
+    add_DraftServiceServicer_to_server(servicer, server.grpc)
+    await start(server)
+    logs.event("outrider.draft", "serving", address=server.address, upstream=config.llama_server)
+    parts = [server.run_until_stopped(_nothing), serve_while_up(server, upstream)]
+    if config.join:
+        parts.append(_stay_joined(config, upstream, servicer))
+    await first_of(*parts)
+
+
+def _read_key(path: Path) -> str:
+    """Return the key in a file. Raises InvalidConfig."""
+    try:
+        key = path.read_bytes()[: _LONGEST_KEY + 1].strip().decode("ascii", "replace")
+    except OSError as error:
+        raise InvalidConfig("llama-server-key-file", f"{path}: {error.strerror}") from None
+    if not 0 < len(key) <= _LONGEST_KEY or not (key.isascii() and key.isprintable()):
+        raise InvalidConfig("llama-server-key-file", f"{path} is no line of printable ASCII")
+    return key
+
+
+async def start(server: Server) -> None:
+    """Listen, and say where."""
+    try:
+        await server.start()
+        server.watch_for_stop()
+        if server.address:
+            print(f"outrider draft listening on {server.address}", flush=True)
+    except BaseException:
+        await server.grpc.stop(None)
+        raise
+
+
+async def serve_while_up(server: Server, upstream: Upstream) -> None:
+    """Look at the llama-server, and let health say whether it can draft."""
+    changes = asyncio.Event()
+
+    async def follow() -> None:
+        while True:
+            await changes.wait()
+            changes.clear()
+            await server.set_serving(upstream.is_up)
+
+    await first_of(upstream.watch(changes.set), follow())
+
+
+async def _stay_joined(
+    config: DraftConfig, upstream: Upstream, servicer: LlamaServerServicer
+) -> None:
+    """Be joined while the llama-server is there; another model joins anew."""
+    while True:
+        await upstream.until(lambda: upstream.is_up)
+        joining = Joining(config.join, config.join_security)
+        staying = asyncio.create_task(joining.stay(servicer))
+        leaves = asyncio.create_task(_until_other(upstream))
+        try:
+            await asyncio.wait([staying, leaves], return_when=asyncio.FIRST_COMPLETED)
+            if staying.done():
+                staying.result()
+        finally:
+            for task in (staying, leaves):
+                task.cancel()
+            await asyncio.wait([staying, leaves])
+
+
+async def _until_other(upstream: Upstream) -> None:
+    """Wait until the llama-server is away, or serves another model."""
+    served = upstream.served
+    await upstream.until(lambda: not upstream.is_up or upstream.served != served)
+
+
+async def _nothing() -> None:
+    """There is no engine to stop."""
