@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from orchestrator import reporting
 from orchestrator.admission import Pace, Writers
 from orchestrator.beam_driver import BeamDriver
 from orchestrator.config import OrchestratorConfig
-from orchestrator.core.actions import End
+from orchestrator.core.actions import Commit, End
 from orchestrator.core.counts import Counts
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
@@ -26,8 +26,9 @@ from orchestrator.own_prompts import DraftTemplates, OwnPrompts
 from orchestrator.planner import Planner
 from orchestrator.pool import Pool
 from orchestrator.request import GenerationRequest, read_request
+from orchestrator.resuming import NOTHING_REPORTED, Repeated, Reported
 from orchestrator.timings import Timings
-from outrider import logs
+from outrider import logs, wire
 from outrider.errors import EngineBusy
 from outrider.messages import FinishReason
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -90,6 +91,7 @@ class Completions:
         seconds: float | None = None,
         counts_cached: bool = False,
         turn: Turn | None = None,
+        reported: Mapping[int, Reported] = NOTHING_REPORTED,
     ) -> AsyncGenerator[messages.GenerateResponse]:
         """Yield one `started`; then of each completion any number of `delta`, one `finished`.
 
@@ -97,7 +99,8 @@ class Completions:
         asks the target first how much of the prompt it holds. Raises what can
         be wrong with the request, EngineBusy when too much is in flight, and
         DeadlinePassed or PeerUnavailable when `seconds` are over. With a
-        `turn` the tokens wait for it, and time counts from there anew.
+        `turn` the tokens wait for it, and time counts from there anew. What was
+        `reported` of each completion is not repeated: it is continued from there.
         """
         limit = self._config.request_seconds
         seconds = limit if seconds is None else min(seconds, limit)
@@ -125,7 +128,12 @@ class Completions:
                 clock = _Clock(time.perf_counter(), time.monotonic() + seconds)
             plans = [plan]
             plans += [self.planner.another(plan, i) for i in range(1, asked.completion_count)]
-            first, *others = [self._completion(each, asked, clock) for each in plans]
+            before = [reported.get(each.opening.choice, Reported()) for each in plans]
+            first, *others = [
+                self._completion(its_plan, asked, clock, its)
+                for its_plan, its in zip(plans, before, strict=True)
+                if not its.is_finished
+            ] or [_none()]
             async with aclosing(merged(first, others) if others else first) as stream:
                 async for response in stream:
                     in_flight.token_count += len(response.delta.token_ids)
@@ -198,19 +206,26 @@ class Completions:
         self._pool.count_generations(self._writers.count(now))
 
     async def _completion(
-        self, plan: Plan, asked: GenerationRequest, clock: _Clock
+        self, plan: Plan, asked: GenerationRequest, clock: _Clock, before: Reported
     ) -> AsyncGenerator[messages.GenerateResponse]:
         """Yield one completion; where a full context shifts, of several generations."""
         text = TextAssembler[messages.TokenOrigin](asked.stops)
         taken = _Taken(Timings(clock.begin))
-        last = messages.TOKEN_ORIGIN_PLAIN
+        last = _show_again(plan, before, text)
+        reason = before.reason(plan.end_token_ids, text.stopped_by)
+        repeated = Repeated(())
+        if plan.repeats and reason is None:
+            repeated = Repeated(before.token_ids)
+        else:
+            plan = self.planner.resumed(plan, before.token_ids)
         while True:
             generation = Generation(plan)
+            generation.finished, reason = reason, None
             driver = self._driver(generation, asked, clock.deadline)
             driver.timings.begin = clock.begin
-            deltas = self._counted(_deltas(generation, driver, text, asked.wants_report))
-            async with aclosing(deltas):
-                async for delta in deltas:
+            deltas = _deltas(generation, driver, text, asked.wants_report, repeated)
+            async with aclosing(self._counted(deltas)) as counted:
+                async for delta in counted:
                     last = delta.origins[-1]
                     if asked.wants_statistics:
                         delta.statistics.CopyFrom(taken.with_part(generation, driver))
@@ -222,7 +237,7 @@ class Completions:
             plan = following
         self._note_text(generation, asked)
         rest = text.finish(last)
-        if rest:
+        if rest and not before.has_rest:
             delta = messages.GenerationDelta(pieces=reporting.pieces_of(rest))
             if asked.wants_statistics:
                 delta.statistics.CopyFrom(taken.statistics(generation))
@@ -284,8 +299,9 @@ async def _deltas(
     driver: Driver | BeamDriver,
     text: TextAssembler[messages.TokenOrigin],
     wants_report: bool,
+    repeated: Repeated,
 ) -> AsyncGenerator[messages.GenerationDelta]:
-    """Drive a generation and yield what its rounds add to the text."""
+    """Drive a generation and yield what its rounds add to the text, but for what is repeated."""
     plan = generation.plan
     length = len(plan.prompt)
     events = driver.run()
@@ -295,13 +311,45 @@ async def _deltas(
                 break
             if text.stopped_by:
                 continue  # it came with what the text ends in, and is no part of it
-            delta = reporting.delta_of(event, plan, text)
+            count = repeated.pass_over(event.token_ids)
+            length += count
+            if count == len(event.token_ids) > 0:
+                continue
+            delta = reporting.delta_of(_after(event, count) if count else event, plan, text)
             length += len(delta.token_ids)
             if text.stopped_by and generation.finished is not FinishReason.STOP_SEQUENCE:
                 generation.stop(length)
             if wants_report and event.report is not None:
                 delta.report.CopyFrom(reporting.report_of(event.report, plan.token_texts))
             yield delta
+
+
+def _after(commit: Commit, count: int) -> Commit:
+    """Return a commit without its first tokens."""
+    return replace(
+        commit,
+        token_ids=commit.token_ids[count:],
+        origins=commit.origins[count:],
+        logprobs=commit.logprobs[count:],
+    )
+
+
+def _show_again(
+    plan: Plan, before: Reported, text: TextAssembler[messages.TokenOrigin]
+) -> messages.TokenOrigin:
+    """Bring a text to where it was after what was reported; return its last token's origin."""
+    if not before.token_ids:
+        return messages.TOKEN_ORIGIN_PLAIN
+    origins = [wire.ORIGINS.read(each) for each in before.origins]
+    reporting.delta_of(Commit(before.token_ids, origins), plan, text)
+    return before.origins[-1]
+
+
+async def _none() -> AsyncGenerator[messages.GenerateResponse]:
+    """Yield nothing."""
+    nothing: tuple[messages.GenerateResponse, ...] = ()
+    for each in nothing:
+        yield each
 
 
 async def merged(

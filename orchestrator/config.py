@@ -37,6 +37,7 @@ class OrchestratorConfig:
     chat_template: str = ""  # jinja2, in place of the target's own
     jobs: int = 256  # running, or over with results kept
     job_seconds: float = 600.0  # results are kept so long after the last look at them
+    state: Path | None = None  # a folder; jobs are kept there and outlive the process
     lookup_cache_static: Path | None = None  # n-grams of a large text, only read
     lookup_cache_dynamic: Path | None = None  # n-grams of past texts, read and saved
     share_past_texts: int = 0  # tokens of past texts that any caller's are drafted from

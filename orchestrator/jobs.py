@@ -6,82 +6,107 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from orchestrator.admission import Pace, next_turn
 from orchestrator.completions import Responses, Turn
-from orchestrator.reporting import in_pages, leading
+from orchestrator.job_logs import JobLog, MemoryLog, StoredLog
+from orchestrator.job_store import JobStore, StoredJob
+from orchestrator.reporting import in_pages
+from orchestrator.resuming import (
+    NOTHING_REPORTED,
+    Reported,
+    check_prompt,
+    continuation,
+    counted,
+    repeatable,
+    reported_of,
+)
 from outrider import logs
-from outrider.errors import EngineBusy, InvalidRequest, NotFound, OutriderError
+from outrider.errors import (
+    EngineBusy,
+    InvalidRequest,
+    NotFound,
+    OutriderError,
+    PeerUnavailable,
+    StateUnavailable,
+)
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 MAX_RESPONSES = 1 << 16
 """A job ends when so many responses wait to be taken."""
 
 MAX_WAITING_BYTES = 128 * 2**20
-"""And when they are as large as this."""
+"""And when they are as large as this; on disk, with those that were taken."""
+
+MAX_ATTEMPTS = 5
+"""Restarts after which a job is continued: it may be what ends the process."""
+
+Generate = Callable[[messages.GenerateRequest, Turn, Mapping[int, Reported]], Responses]
 
 
 class _Job:
-    """One job: the responses that are not forgotten yet, the first of them with index `first`."""
+    """One job: what it brings goes into its log."""
 
-    def __init__(self, started: messages.GenerationStarted, caller: str) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        caller: str,
+        started: messages.GenerationStarted,
+        log: JobLog,
+        note: str = "",
+    ) -> None:
+        self.job_id = job_id
         self.caller = caller
-        self._counted = messages.GenerationStatistics(
-            prompt_token_count=len(started.prompt_token_ids),
-            cached_token_count=started.cached_token_count,
-        )
-        self.job_id = secrets.token_hex(16)
-        self.first = 0  # the cursor of the first response that is kept; it only grows
-        self.responses: list[messages.GenerateResponse] = []  # that were not taken yet
-        self.waiting_bytes = 0  # of these responses
-        self.error: OutriderError | None = None  # what ended it, where that was a failure
-        self.is_over = False  # nothing is added any more
+        self.started = started
+        self.log = log
+        self.note = note
+        self._counted = counted(started, NOTHING_REPORTED)
         # Of the latest look at it; what it brought is kept from there.
         self.last_use = time.monotonic()
         self.settled = asyncio.Event()
         """Set once nobody waits for it any more: its end was taken, or it was cancelled."""
         self.task: asyncio.Task[None] | None = None  # that fills it; None until it is started
-        self._news = asyncio.Event()  # set when there is more than there was, or the end
+        self.is_left = False  # its end is for the next process to bring
 
-    @property
-    def end(self) -> int:
-        """The cursor after everything that came."""
-        return self.first + len(self.responses)
+    def note_response(self, response: messages.GenerateResponse) -> None:
+        """Take a response."""
+        self.log.append(response)
+        origins = list(response.delta.origins)
+        self._counted.generated_token_count += len(origins)
+        self._counted.accepted_token_count += origins.count(messages.TOKEN_ORIGIN_DRAFTED)
 
-    def note(self, response: messages.GenerateResponse | None) -> None:
-        """Take a response; None is the end."""
-        if response is None:
-            self.is_over = True
-        else:
-            self.responses.append(response)
-            self.waiting_bytes += response.ByteSize()
-            origins = list(response.delta.origins)
-            self._counted.generated_token_count += len(origins)
-            accepted = origins.count(messages.TOKEN_ORIGIN_DRAFTED)
-            self._counted.accepted_token_count += accepted
-        self._news.set()
+    def resume(self, reported: Mapping[int, Reported]) -> None:
+        """Count what it brought before a restart."""
+        self._counted = counted(self.started, reported)
 
-    async def run(self, stream: Responses) -> None:
-        """Take everything that comes; the last message says how it ended, whatever happens."""
+    async def run(self, stream: Responses, check_room: Callable[[], None]) -> None:
+        """Take everything that comes; the last message says how it ended, whatever happens.
+
+        `check_room` raises EngineBusy where nothing more can be kept.
+        """
+        error = None
         try:
             async with aclosing(stream):
                 async for response in stream:
-                    self.note(response)
-                    if (
-                        len(self.responses) > MAX_RESPONSES
-                        or self.waiting_bytes > MAX_WAITING_BYTES
-                    ):
+                    if response.HasField("started"):  # again, after a restart
+                        check_prompt(self.started, response.started)
+                        continue
+                    self.note_response(response)
+                    waiting = self.log.waiting > MAX_RESPONSES
+                    if waiting or self.log.byte_count > MAX_WAITING_BYTES:
                         raise EngineBusy("nobody takes what the job brings", 0.0)
+                    check_room()
         except asyncio.CancelledError:
-            self.note(self._cancelled())
-        except OutriderError as error:
-            self.error = error
-        except Exception as error:
-            self.error = logs.internal_error("outrider.orchestrator", error)
-        finally:
-            self.note(None)
+            if self.is_left:
+                return
+            self.log.append(self._cancelled())
+        except OutriderError as failure:
+            error = _write_error(failure)
+        except Exception as failure:
+            error = _write_error(logs.internal_error("outrider.orchestrator", failure))
+        self.log.close(error)
 
     def _cancelled(self) -> messages.GenerateResponse:
         """Return the last message of a job that was ended early, with what is known of it."""
@@ -89,24 +114,13 @@ class _Job:
         finished.statistics.CopyFrom(self._counted)
         return messages.GenerateResponse(finished=finished)
 
-    def take_until(self, cursor: int) -> None:
-        """Forget what came before the cursor."""
-        taken = self.responses[: cursor - self.first]
-        self.waiting_bytes -= sum(each.ByteSize() for each in taken)
-        del self.responses[: len(taken)]
-        self.first += len(taken)
-
-    def page(self) -> list[messages.GenerateResponse]:
-        """Return the first of what is left, as much as goes into one answer; at least one."""
-        return self.responses[: leading(self.responses)]
-
     async def wait(self, cursor: int, seconds: float) -> None:
         """Wait until there is something after the cursor, or the end."""
-        deadline = time.monotonic() + seconds
-        while self.end <= cursor and not self.is_over and time.monotonic() < deadline:
-            self._news.clear()
+        log, deadline = self.log, time.monotonic() + seconds
+        while log.end <= cursor and not log.is_over and time.monotonic() < deadline:
+            log.news.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), deadline - time.monotonic())
+                await asyncio.wait_for(log.news.wait(), deadline - time.monotonic())
 
 
 class _Turns:
@@ -158,23 +172,29 @@ class Jobs:
     """The jobs of one orchestrator. Results are kept `keep_seconds` after the last look at them.
 
     As many run as `share` says; a quarter of `capacity` may be of one caller.
+    With a `store` they outlive the process.
     """
 
     def __init__(
         self,
-        generate: Callable[[messages.GenerateRequest, Turn], Responses],
+        generate: Generate,
         share: Callable[[], int],
         capacity: int,
         keep_seconds: float,
+        store: JobStore | None = None,
     ) -> None:
         self._generate = generate
         self._turns = _Turns(share)
         self._capacity = capacity
         self._caller_capacity = max(1, capacity // 4)
         self._keep_seconds = keep_seconds
+        self._store = store
         self._jobs: dict[str, _Job] = {}  # by id, those that are over and kept included
         # By caller: jobs that are not among `_jobs` yet, and count as if.
         self._starting: Counter[str] = Counter()
+        self._interrupted: list[tuple[_Job, StoredJob]] = []  # not continued yet
+        if store is not None:
+            self._restore(store)
 
     def __len__(self) -> int:
         self._forget_old()
@@ -183,33 +203,113 @@ class Jobs:
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._jobs
 
+    def _restore(self, store: JobStore) -> None:
+        """Take over the jobs of the process before this one."""
+        for stored in store.found:
+            log = StoredLog.of(store, stored)
+            job = _Job(stored.job_id, stored.caller, stored.started, log, stored.note)
+            self._jobs[job.job_id] = job
+            if not stored.is_over:
+                self._interrupted.append((job, stored))
+        store.found.clear()
+
+    def start(self) -> None:
+        """Continue what a restart interrupted; without a store that is nothing."""
+        interrupted, self._interrupted = self._interrupted, []
+        for job, stored in interrupted:
+            assert self._store is not None
+            self._store.note_attempt(stored.key)
+            rest = self._continued(job, stored)
+            job.task = asyncio.create_task(job.run(rest, self._check_room))
+
+    def notes(self) -> dict[str, str]:
+        """Return the notes of all jobs, by id, those of the oldest first."""
+        return {job.job_id: job.note for job in self._jobs.values() if job.note}
+
+    async def recall(
+        self, job_id: str
+    ) -> tuple[messages.GenerationStarted, list[messages.GenerateResponse]]:
+        """Return how a job began, and what of it was taken. Raises NotFound, StateUnavailable."""
+        job = self._find(job_id)
+        taken: list[messages.GenerateResponse] = []
+        if isinstance(job.log, StoredLog):
+            while page := await job.log.page(len(taken), job.log.first):
+                taken += page
+        return job.started, taken
+
+    async def take(self, job_id: str, cursor: int) -> None:
+        """Note that what is before a cursor was taken, for good if the disk takes it. NotFound."""
+        job = self._find(job_id)
+        job.log.take_until(cursor)
+        with suppress(StateUnavailable):
+            await job.log.settle()
+
+    async def _continued(self, job: _Job, stored: StoredJob) -> Responses:
+        """Yield the rest of a job that a restart interrupted."""
+        assert self._store is not None
+        if stored.attempts >= MAX_ATTEMPTS:
+            raise PeerUnavailable(f"the job was begun anew after {MAX_ATTEMPTS} restarts")
+        responses: list[messages.GenerateResponse] = []
+        while page := await job.log.page(len(responses), stored.end):
+            responses += page
+        reported = reported_of(responses)
+        job.resume(reported)
+        turn = self._turns.take(job.caller)
+        async with aclosing(self._generate(continuation(stored.request), turn, reported)) as rest:
+            async for response in rest:
+                yield response
+
     async def submit(
-        self, request: messages.GenerateRequest, caller: str = ""
+        self, request: messages.GenerateRequest, caller: str = "", note: str = ""
     ) -> tuple[str, messages.GenerationStarted]:
         """Start a job; return its id and how the prompt was read.
 
-        Raises what is wrong with the request, and EngineBusy when too many
-        jobs, of all callers or of this one, run or wait.
+        Raises what is wrong with the request, EngineBusy when too many jobs, of all callers or of
+        this one, run or wait, and StateUnavailable where it cannot be kept.
         """
         self._check_place(caller)
-        stream = self._generate(request, self._turns.take(caller))
+        if self._store is not None:
+            self._store.file.check()
+        stream = self._generate(request, self._turns.take(caller), NOTHING_REPORTED)
         self._starting[caller] += 1
         try:
             first, *rest = in_pages(await anext(stream))
         finally:
             self._starting[caller] -= 1
-        job = _Job(first.started, caller)
+        job_id = secrets.token_hex(16)
+        log: JobLog = MemoryLog()
+        kept_note = ""  # nobody asks for it without a restart
+        if self._store is not None:
+            same = repeatable(request, first.started)
+            log = StoredLog(
+                self._store, *self._store.add(job_id, caller, note, same, first.started)
+            )
+            kept_note = note
+        job = self._jobs[job_id] = _Job(job_id, caller, first.started, log, kept_note)
         for response in rest:
-            job.note(response)
-        self._jobs[job.job_id] = job
-        job.task = asyncio.create_task(job.run(stream))
+            job.note_response(response)
+        job.task = asyncio.create_task(job.run(stream, self._check_room))
         await asyncio.sleep(0)  # a task that has not begun would not notice its end
-        return job.job_id, first.started
+        try:
+            await log.settle()
+        except StateUnavailable:
+            job.task.cancel()
+            self._forget(job)
+            raise
+        return job_id, first.started
+
+    def _check_room(self) -> None:
+        """Make room on the disk where that is needed. Raises EngineBusy when there is none."""
+        store = self._store
+        while store is not None and store.byte_count > store.most_bytes:
+            if not self._drop_one_that_is_over():
+                message = f"the jobs that are kept take {store.most_bytes} bytes"
+                raise EngineBusy(message, self._turns.wait_seconds())
 
     def _check_place(self, caller: str) -> None:
         """Raise EngineBusy when there is no place for another job of a caller."""
         self._forget_old()
-        its = [job for job in self._jobs.values() if job.caller == caller and not job.is_over]
+        its = [job for job in self._jobs.values() if job.caller == caller and not job.log.is_over]
         its_count = len(its) + self._starting[caller]
         if its_count >= self._caller_capacity:
             message = f"{its_count} jobs of this caller are in flight"
@@ -223,51 +323,68 @@ class Jobs:
     ) -> messages.PollGenerationResponse:
         """Return what came after the cursor, and forget what came before it.
 
-        Raises NotFound for a job that is not known, or not any more, and
-        InvalidRequest for a cursor after which nothing can come.
+        Raises NotFound for a job that is not known, or not any more, InvalidRequest for a cursor
+        after which nothing can come, and StateUnavailable where it cannot be kept or read.
         """
         job = self._find(request.job_id)
+        log = job.log
         seconds = request.wait_duration.ToMilliseconds() / 1e3
         if not 0 <= seconds <= 30:
             raise InvalidRequest("wait_duration", f"must be in [0, 30] seconds, not {seconds}")
-        cursor = request.cursor or job.first
-        if not job.first <= cursor <= job.end:
-            raise InvalidRequest("cursor", f"must be in [{job.first}, {job.end}], not {cursor}")
+        cursor = request.cursor or log.first
+        if not log.first <= cursor <= log.end:
+            raise InvalidRequest("cursor", f"must be in [{log.first}, {log.end}], not {cursor}")
         await job.wait(cursor, seconds)
         job.last_use = time.monotonic()
-        job.take_until(cursor)
-        page = job.page()
+        log.take_until(cursor)
+        page = await log.page(cursor, log.end)
         next_cursor = cursor + len(page)
-        is_last = job.is_over and next_cursor == job.end
+        is_last = log.is_over and next_cursor == log.end
         if is_last:
             job.settled.set()
+        elif not page:
+            log.check()
         return messages.PollGenerationResponse(
             responses=page,
             next_cursor=next_cursor,
             finished=is_last,
-            error=_write_error(job.error) if is_last else None,
+            error=log.error if is_last else None,
         )
 
     async def cancel(self, job_id: str) -> None:
-        """End a job and wait until it is over. Raises NotFound."""
+        """End a job and wait until it is over. Raises NotFound and StateUnavailable."""
         job = self._find(job_id)
         job.settled.set()
         if job.task is not None:
             job.task.cancel()
             await asyncio.wait([job.task])
+            await job.log.settle()
 
     async def until_settled(self) -> None:
-        """Wait until the jobs that run now are over, and their ends were polled."""
-        for job in [each for each in self._jobs.values() if not each.is_over]:
+        """Wait until the jobs that run now are over, and their ends were polled.
+
+        Those that outlive the process are not waited for.
+        """
+        if self._store is not None:
+            return
+        for job in [each for each in self._jobs.values() if not each.log.is_over]:
             await job.settled.wait()
 
-    async def close(self) -> None:
+    async def end_all(self) -> None:
         """End all jobs; what they brought is kept."""
         tasks = [job.task for job in self._jobs.values() if job.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+    async def close(self) -> None:
+        """End all jobs, or leave them to the next process where they are stored."""
+        for job in self._jobs.values():
+            job.is_left = self._store is not None
+        await self.end_all()
+        if self._store is not None:
+            await self._store.file.close()
 
     def _find(self, job_id: str) -> _Job:
         self._forget_old()
@@ -279,18 +396,20 @@ class Jobs:
         """Forget what is over and was not looked at for long."""
         oldest = time.monotonic() - self._keep_seconds
         for job in list(self._jobs.values()):
-            if job.is_over and job.last_use < oldest:
-                del self._jobs[job.job_id]
+            if job.log.is_over and job.last_use < oldest:
+                self._forget(job)
 
     def _drop_one_that_is_over(self) -> bool:
         """Make room: forget the job over that nobody looked at for longest; say if there is one."""
-        over = [job for job in self._jobs.values() if job.is_over]
+        over = [job for job in self._jobs.values() if job.log.is_over]
         if over:
-            del self._jobs[min(over, key=lambda job: job.last_use).job_id]
+            self._forget(min(over, key=lambda job: job.last_use))
         return bool(over)
 
+    def _forget(self, job: _Job) -> None:
+        job.log.drop()
+        del self._jobs[job.job_id]
 
-def _write_error(error: OutriderError | None) -> messages.JobError | None:
-    if error is None:
-        return None
+
+def _write_error(error: OutriderError) -> messages.JobError:
     return messages.JobError(reason=error.reason, message=str(error), metadata=error.metadata)

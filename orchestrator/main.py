@@ -55,6 +55,7 @@ async def run(
         print(f"outrider http listening on {gateway.address}", flush=True)
     pool.start()
     orchestrator.texts.start()
+    orchestrator.start_jobs()
     following = asyncio.create_task(_follow_readiness(orchestrator, server))
     logs.event("outrider.orchestrator", "serving", address=server.address)
     for peer in pool.peers:

@@ -117,9 +117,14 @@ class Planner:
 
         Where the context was full, its start stays and half of the rest goes.
         """
-        text, opening, keep = generation.committed, plan.opening, plan.keep_count
+        if generation.finished is not FinishReason.CONTEXT_FULL:
+            return None
+        return self._shifted(plan, generation.committed, generation.mirostat_mu)
+
+    def _shifted(self, plan: Plan, text: Sequence[int], mirostat_mu: float | None) -> Plan | None:
+        opening, keep = plan.opening, plan.keep_count
         drop = (len(text) - keep) // 2
-        if generation.finished is not FinishReason.CONTEXT_FULL or keep < 0 or not drop:
+        if keep < 0 or not drop:
             return None
         dropped = Span(keep, [*opening.dropped.token_ids, *text[keep : keep + drop]])
         prompt = [*text[:keep], *text[keep + drop :]]
@@ -127,8 +132,23 @@ class Planner:
             self._renewed(plan, replace(opening, dropped=dropped)),
             prompt=prompt,
             sources=sources_behind(plan.sources, plan.make_sources(prompt)),
-            mirostat_mu=generation.mirostat_mu,
+            mirostat_mu=mirostat_mu,
         )
+
+    def resumed(self, plan: Plan, token_ids: Sequence[int]) -> Plan:
+        """Return the plan of a text of which so much is written, after its prompt."""
+        left = list(token_ids)
+        # One token more than the context holds is committed before it is full.
+        while plan.keep_count >= 0 and len(left) > (
+            room := plan.target_context + 1 - len(plan.prompt)
+        ):
+            following = self._shifted(plan, [*plan.prompt, *left[:room]], None)
+            if following is None:
+                break
+            plan, left = following, left[room:]
+        prompt = [*plan.prompt, *left]
+        sources = sources_behind(plan.sources, plan.make_sources(prompt))
+        return replace(plan, prompt=prompt, sources=sources)
 
     def _renewed(self, plan: Plan, opening: SessionParameters) -> Plan:
         """Return the plan with a controller of its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -16,6 +16,7 @@ from orchestrator.chat.tool_calls import CallFormat, detect_format
 from orchestrator.completions import Completions, InFlight, Observer, Responses, Turn
 from orchestrator.config import OrchestratorConfig
 from orchestrator.core.policies import control
+from orchestrator.job_store import JobStore
 from orchestrator.jobs import Jobs
 from orchestrator.joined_drafts import DraftRegistry
 from orchestrator.lookup_caches import load_shared_texts
@@ -25,6 +26,7 @@ from orchestrator.planner import check_embedded
 from orchestrator.pool import Pool
 from orchestrator.reporting import duration, view
 from orchestrator.request import read_json, read_parts
+from orchestrator.resuming import NOTHING_REPORTED, Reported
 from orchestrator.targets import PooledTarget
 from outrider import wire
 from outrider.errors import Draining, InvalidRequest
@@ -63,10 +65,13 @@ class Orchestrator:
         self._template: ChatTemplate | None = None  # the one compiled last, for `_template_key`
         self._template_key = ("", "", "")  # its source, BOS and EOS
         self._jobs = Jobs(
-            lambda request, turn: self.generate(request, counts_cached=True, turn=turn),
+            lambda request, turn, reported: self.generate(
+                request, counts_cached=not reported, turn=turn, reported=reported
+            ),
             self._job_share,
             config.jobs,
             config.job_seconds,
+            JobStore(config.state) if config.state is not None else None,
         )
 
     def _take_up(self, pool: Pool) -> None:
@@ -106,17 +111,20 @@ class Orchestrator:
         seconds: float | None = None,
         counts_cached: bool = False,
         turn: Turn | None = None,
+        reported: Mapping[int, Reported] = NOTHING_REPORTED,
     ) -> Responses:
         """Yield one `started`, then deltas and one `finished` of each completion.
 
         Closing the iterator stops the work at both models. With
         `counts_cached`, `started` says how much of the prompt the target holds.
-        With a `turn`, everything after `started` waits for it. Raises Draining.
+        With a `turn`, everything after `started` waits for it. Of what was
+        `reported` before nothing comes again. Raises Draining.
         """
         self._take_work()
-        responses = self._completions.generate(request, seconds, counts_cached, turn)
+        responses = self._completions.generate(request, seconds, counts_cached, turn, reported)
+        count = max(1, request.completion_count) - sum(its.is_finished for its in reported.values())
         for observer in self._observers:
-            responses = observer.watch(responses, max(1, request.completion_count))
+            responses = observer.watch(responses, count)
         return responses
 
     def in_flight(self) -> list[InFlight]:
@@ -124,10 +132,10 @@ class Orchestrator:
         return list(self._completions.in_flight)
 
     async def submit(
-        self, request: messages.SubmitGenerationRequest, caller: str = ""
+        self, request: messages.SubmitGenerationRequest, caller: str = "", note: str = ""
     ) -> messages.SubmitGenerationResponse:
-        """Start a job of a caller."""
-        job_id, started = await self._jobs.submit(request.request, caller)
+        """Start a job of a caller; `note` is kept with it."""
+        job_id, started = await self._jobs.submit(request.request, caller, note)
         return messages.SubmitGenerationResponse(job_id=job_id, started=started)
 
     async def poll(
@@ -143,12 +151,30 @@ class Orchestrator:
         await self._jobs.cancel(request.job_id)
         return messages.CancelGenerationResponse()
 
+    def job_notes(self) -> dict[str, str]:
+        """Return what was noted with the jobs that there are, by id."""
+        return self._jobs.notes()
+
+    async def recall_job(
+        self, job_id: str
+    ) -> tuple[messages.GenerationStarted, list[messages.GenerateResponse]]:
+        """Return how a job began, and what of it was taken, where it is kept on disk."""
+        return await self._jobs.recall(job_id)
+
+    async def take_job(self, job_id: str, cursor: int) -> None:
+        """Note that a caller has what a job brought before a cursor."""
+        await self._jobs.take(job_id, cursor)
+
     def knows_job(self, job_id: str) -> bool:
         """Return whether a job runs, or its results are kept."""
         return job_id in self._jobs
 
+    def start_jobs(self) -> None:
+        """Continue the jobs of the process before this one, where they are kept."""
+        self._jobs.start()
+
     async def close(self) -> None:
-        """End all jobs."""
+        """End all jobs, but for those that outlive the process."""
         await self._jobs.close()
 
     async def use(self, pool: Pool) -> None:
@@ -160,7 +186,7 @@ class Orchestrator:
         self._take_up(pool)
         self.readiness_changed.set()
         self._completions = Completions(self.config, pool, self.texts, self._observers)
-        await self._jobs.close()
+        await self._jobs.end_all()
         await before.stop()
 
     async def tokenize(

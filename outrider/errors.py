@@ -18,6 +18,7 @@ OutriderError
 + DeadlinePassed        the caller: allow more time
 + Draining              the caller: try another replica
 + ReaderStalled         the caller: read what was asked for
++ StateUnavailable      the operator: mend the disk that what is to last is kept on
 + DecodeFailed          a bug in the engine, or a broken model
 """
 
@@ -211,6 +212,13 @@ class Draining(OutriderError):
     """The server is stopping."""
 
     reason = "DRAINING"
+    status = "UNAVAILABLE"
+
+
+class StateUnavailable(OutriderError):
+    """What is to outlive the process cannot be written, or read again. Try again later."""
+
+    reason = "STATE_UNAVAILABLE"
     status = "UNAVAILABLE"
 
 

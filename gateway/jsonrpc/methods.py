@@ -7,8 +7,8 @@ import json
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from contextlib import aclosing, suppress
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gateway.jsonrpc.protocol import Method, one_object
@@ -34,7 +34,7 @@ from outrider.errors import (
 )
 from outrider.messages import PeerState
 from outrider.v1 import orchestrator_service_pb2 as messages
-from outrider.wire import write_reference
+from outrider.wire import write_reference, writer_of
 
 _log = logging.getLogger("outrider.orchestrator")
 
@@ -81,6 +81,17 @@ class LegacyRpc:
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._latest: dict[str, str] = {}  # by caller: its newest job's id
         self._callers: dict[str, Caller] = {}  # by job
+        # Notes of jobs from before a restart, by id, until somebody asks for one.
+        self._before: dict[str, str] = {}
+        self._recalling = asyncio.Lock()
+        for job_id, note in orchestrator.job_notes().items():
+            self._note_caller(job_id, Caller(**json.loads(note)["caller"]))
+            self._before[job_id] = note
+
+    def _note_caller(self, job_id: str, caller: Caller) -> None:
+        self._callers[job_id] = caller
+        if caller.name:
+            self._latest[caller.name] = job_id
 
     def methods(self, caller: Caller) -> dict[str, Method]:
         """Return what `caller` may call, by name."""
@@ -241,12 +252,11 @@ class LegacyRpc:
         asked, texts = await self._read({**params, "stream": None})
         submission = messages.SubmitGenerationRequest(request=asked.request)
         who = caller.name or caller.address
-        submitted = await self._orchestrator.submit(submission, who)
+        note = json.dumps({"caller": asdict(caller), "params": dict(params)})
+        submitted = await self._orchestrator.submit(submission, who, note)
         job_id = submitted.job_id
         self._jobs[job_id] = _Job(Progress(asked, submitted.started, texts))
-        if caller.name:
-            self._latest[caller.name] = job_id
-        self._callers[job_id] = caller
+        self._note_caller(job_id, caller)
         self._forget_lost()
         if asked.fields.debug:
             _log_text("job", params, {"job_id": job_id})
@@ -256,7 +266,7 @@ class LegacyRpc:
     async def _poll(self, caller: Caller, params: Mapping[str, Any]) -> Any:
         """Return what came since the last poll, and whether that was all."""
         job_id = self._named(caller, params)
-        job = self._jobs[job_id]
+        job = await self._job(job_id)
         updates: list[dict[str, Any]] = []
         async with job.turn:
             if not job.is_over:
@@ -266,7 +276,25 @@ class LegacyRpc:
                 job.cursor = polled.next_cursor
                 updates = self._updates(job, polled)
                 job.is_over = polled.finished
+                with suppress(NotFound):
+                    await self._orchestrator.take_job(job_id, job.cursor)
         return {"success": True, "completion_updates": updates, "finished": job.is_over}
+
+    async def _job(self, job_id: str) -> _Job:
+        """Return a job as its caller knows it, that of a process before this one included."""
+        async with self._recalling:
+            if note := self._before.get(job_id):
+                params = {**json.loads(note)["params"], "stream": None}
+                started, taken = await self._orchestrator.recall_job(job_id)
+                hosted = await self._orchestrator.model()
+                writer_of(started).check(hosted.reference)
+                texts = hosted.vocabulary.texts
+                progress = Progress(read_asked(params, len(texts)), started, texts)
+                for response in taken:
+                    progress.add(response.delta)
+                self._jobs[job_id] = _Job(progress, len(taken))
+                del self._before[job_id]
+        return self._jobs[job_id]
 
     @staticmethod
     def _updates(job: _Job, polled: messages.PollGenerationResponse) -> list[dict[str, Any]]:
@@ -295,18 +323,20 @@ class LegacyRpc:
         job_id = params.get("job_id") or self._latest.get(caller.name)
         if not (job_id or caller.name):
             raise InvalidRequest("job_id", "is needed without the header Outrider-Client")
-        if job_id not in self._jobs:
+        if job_id not in self._jobs and job_id not in self._before:
             named = f"{job_id!r} is no job" if job_id else "there is no job yet"
             raise NotFound("job_id", f"{named}, or is forgotten by now")
         return str(job_id)
 
     def _forget_lost(self) -> None:
         """Forget the jobs that the orchestrator has forgotten."""
-        for job_id in [each for each in self._jobs if not self._orchestrator.knows_job(each)]:
+        known = [*self._jobs, *self._before]
+        for job_id in [each for each in known if not self._orchestrator.knows_job(each)]:
             self._forget(job_id)
 
     def _forget(self, job_id: str) -> None:
         self._jobs.pop(job_id, None)
+        self._before.pop(job_id, None)
         caller = self._callers.pop(job_id, NOBODY)
         if self._latest.get(caller.name) == job_id:
             del self._latest[caller.name]

@@ -52,6 +52,7 @@ CODES = {
     "SERVICE_STOPPED": -32015,
     "MODEL_CHANGED": -32016,
     "READER_STALLED": -32017,
+    "STATE_UNAVAILABLE": -32018,
 }
 """The code of each reason in outrider.errors. Clients rely on them: add, never change."""
 

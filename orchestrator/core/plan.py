@@ -47,6 +47,14 @@ class Plan:
         return self.opening.end_token_ids
 
     @property
+    def repeats(self) -> bool:
+        """Whether a text can only be continued by writing all of it again.
+
+        A search has no state but its beams, and mirostat's is not in the text.
+        """
+        return self.beam_count > 1 or bool(self.opening.sampling.mirostat)
+
+    @property
     def is_truncated(self) -> bool:
         """Whether the middle of the prompt is left out."""
         return self.opening.prompt_count < self.whole_count
@@ -67,5 +75,6 @@ class Plan:
         texts, room = self.token_texts, self.target_context - len(text)
         if not texts or not left > -_FINISHING_TOKENS or room <= 0:
             return True
-        written = max(len(text) - _FINISHING_TOKENS - 1, len(self.prompt))
+        begin = self.opening.prompt_count - len(self.opening.dropped.token_ids)
+        written = max(len(text) - _FINISHING_TOKENS - 1, begin, 0)
         return not ends_inside_character(b"".join(texts[i] for i in text[written:]))

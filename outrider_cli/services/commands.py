@@ -39,6 +39,10 @@ ChatTemplateFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="A jinja2 template for chats; else the target's own."),
 ]
+StateFolder = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Keep jobs here, so that they outlive the process."),
+]
 ModelPath = Annotated[Path, typer.Option("--model", "-m", metavar="GGUF", help="The model's file.")]
 
 DraftModelPath = Annotated[
@@ -189,6 +193,7 @@ def orchestrator(
     job_keep: Annotated[
         float, typer.Option(metavar="SECONDS", help="Keep a job's results so long.")
     ] = 600.0,
+    state: StateFolder = None,
     tls_ca: Annotated[
         Path | None,
         typer.Option(
@@ -221,6 +226,7 @@ def orchestrator(
         chat_template=read_template(chat_template_file),
         jobs=jobs,
         job_seconds=job_keep,
+        state=state,
         **joining.config(server),
         **sharing.config(),
     )

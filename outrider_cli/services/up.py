@@ -27,6 +27,7 @@ from outrider_cli.services.commands import (
     ORCHESTRATOR_ADDRESS,
     ChatTemplateFile,
     Listen,
+    StateFolder,
     read_template,
 )
 from outrider_cli.services.pair import (
@@ -66,6 +67,7 @@ def up(
     ] = None,
     listen: Listen = ORCHESTRATOR_ADDRESS,
     chat_template_file: ChatTemplateFile = None,
+    state: StateFolder = None,
     drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
     joining: Annotated[JoiningOptions, Prefix(panel="Speculation")] = JoiningOptions(),
     sharing: Annotated[SharingOptions, Prefix(panel="Speculation")] = SharingOptions(),
@@ -93,10 +95,8 @@ def up(
     read_template(chat_template_file)
     groups = (drafting, joining, sharing, http, server)
     words = [word for group in groups for word in arguments(group)]
-    if tls_ca:
-        words.append(f"--tls-ca={tls_ca}")
-    if chat_template_file:
-        words.append(f"--chat-template-file={chat_template_file.resolve()}")
+    paths = {"tls-ca": tls_ca, "chat-template-file": chat_template_file, "state": state}
+    words += [f"--{name}={path.resolve()}" for name, path in paths.items() if path]
     plan = LocalPlan(
         target=target or Hosted(choose_target(model), engine),
         draft=draft or (host_draft(own, draft_engine, engine) if own else None),

@@ -230,6 +230,7 @@ class OrchestratorProcess:
         self.address = self._server.address
         self.pool.start()
         self.orchestrator.texts.start()
+        self.orchestrator.start_jobs()
         self.channel = open_channel(self._server.address)
         self.stub: Any = OrchestratorServiceStub(self.channel)
 

@@ -91,6 +91,7 @@ PURE_OVER_PROTOBUF = (
     "outrider.handshake",
     "target_service.tree_rounds",
     "orchestrator.request",
+    "orchestrator.resuming",
     "orchestrator.salts",
     "outrider_cli.doctor.peer_checks",
 )

@@ -1,0 +1,116 @@
+"""What was reported of a generation before it was interrupted, and how to go on from there. Pure.
+
+Committed tokens are the truth: whoever has them has the text, whatever else was lost. So a
+generation is continued after the last token that was reported, and nothing that a client has seen
+is written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from outrider.errors import InvalidRequest
+from outrider.messages import FinishReason
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+
+@dataclass(slots=True)
+class Reported:
+    """What was reported of one completion."""
+
+    token_ids: list[int] = field(default_factory=list)
+    origins: list[messages.TokenOrigin] = field(default_factory=list)
+    has_rest: bool = False  # the text that is held back until the end, too
+    is_finished: bool = False
+
+    def add(self, response: messages.GenerateResponse) -> None:
+        """Take in what was reported next."""
+        if response.HasField("finished"):
+            self.is_finished = True
+        elif response.HasField("delta"):
+            self.token_ids += response.delta.token_ids
+            self.origins += response.delta.origins
+            if response.delta.pieces and not response.delta.token_ids:
+                self.has_rest = True
+
+    def reason(self, end_token_ids: Iterable[int], stopped_by: str) -> FinishReason | None:
+        """Return why the text ends after what was reported, apart from the limit; None: it doesn't.
+
+        `stopped_by` is the stop sequence that is complete by then.
+        """
+        if stopped_by:
+            return FinishReason.STOP_SEQUENCE
+        if self.token_ids and self.token_ids[-1] in end_token_ids:
+            return FinishReason.END_OF_TEXT
+        return None
+
+
+NOTHING_REPORTED: Mapping[int, Reported] = {}
+
+
+def reported_of(responses: Iterable[messages.GenerateResponse]) -> dict[int, Reported]:
+    """Return what was reported of each completion, by its number."""
+    reported: dict[int, Reported] = {}
+    for response in responses:
+        reported.setdefault(response.choice_index, Reported()).add(response)
+    return reported
+
+
+def counted(
+    started: messages.GenerationStarted, reported: Mapping[int, Reported]
+) -> messages.GenerationStatistics:
+    """Return what is known of a generation from what was reported of it."""
+    origins = [origin for each in reported.values() for origin in each.origins]
+    return messages.GenerationStatistics(
+        prompt_token_count=len(started.prompt_token_ids),
+        cached_token_count=started.cached_token_count,
+        generated_token_count=len(origins),
+        accepted_token_count=origins.count(messages.TOKEN_ORIGIN_DRAFTED),
+    )
+
+
+def repeatable(
+    request: messages.GenerateRequest, started: messages.GenerationStarted
+) -> messages.GenerateRequest:
+    """Return a request that asks for the same text again, of the same model."""
+    same = messages.GenerateRequest()
+    same.CopyFrom(request)
+    same.seed = started.seed
+    same.model.identity, same.model.name = started.model_identity, started.model_name
+    return same
+
+
+def continuation(request: messages.GenerateRequest) -> messages.GenerateRequest:
+    """Return a request without what was reported before the first token, and is not again."""
+    rest = messages.GenerateRequest()
+    rest.CopyFrom(request)
+    rest.prompt_logprobs = False
+    return rest
+
+
+def check_prompt(before: messages.GenerationStarted, now: messages.GenerationStarted) -> None:
+    """Raise InvalidRequest if a prompt is read as other tokens than before."""
+    if list(before.prompt_token_ids) != list(now.prompt_token_ids):
+        raise InvalidRequest(
+            "prompt", "is other tokens than before the restart: the target reads it differently"
+        )
+
+
+class Repeated:
+    """Follows a text that is written once more, and lets through what was not reported yet."""
+
+    def __init__(self, token_ids: Sequence[int]) -> None:
+        self._left = list(reversed(token_ids))  # of what was reported, the next one last
+
+    def pass_over(self, token_ids: Sequence[int]) -> int:
+        """Return how many of the tokens that come next were reported.
+
+        Raises InvalidRequest where they are others.
+        """
+        count = 0
+        while self._left and count < len(token_ids):
+            if self._left.pop() != token_ids[count]:
+                raise InvalidRequest("prompt", "is continued otherwise than before the restart")
+            count += 1
+        return count
