@@ -26,8 +26,9 @@ MAX_WAITING_BYTES = 128 * 2**20
 class _Job:
     """One job: the responses that are not forgotten yet, the first of them with index `first`."""
 
-    def __init__(self, started: messages.GenerationStarted, caller: str) -> None:
+    def __init__(self, started: messages.GenerationStarted, caller: str, owner: str) -> None:
         self.caller = caller
+        self.owner = owner  # the name of the token that it was submitted with; may be empty
         self._counted = messages.GenerationStatistics(
             prompt_token_count=len(started.prompt_token_ids),
             cached_token_count=started.cached_token_count,
@@ -183,8 +184,12 @@ class Jobs:
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._jobs
 
+    def owner(self, job_id: str) -> str:
+        """Return the name of the token that a job was submitted with. Raises NotFound."""
+        return self._find(job_id).owner
+
     async def submit(
-        self, request: messages.GenerateRequest, caller: str = ""
+        self, request: messages.GenerateRequest, caller: str = "", owner: str = ""
     ) -> tuple[str, messages.GenerationStarted]:
         """Start a job; return its id and how the prompt was read.
 
@@ -198,7 +203,7 @@ class Jobs:
             first, *rest = in_pages(await anext(stream))
         finally:
             self._starting[caller] -= 1
-        job = _Job(first.started, caller)
+        job = _Job(first.started, caller, owner)
         for response in rest:
             job.note(response)
         self._jobs[job.job_id] = job
@@ -272,7 +277,7 @@ class Jobs:
     def _find(self, job_id: str) -> _Job:
         self._forget_old()
         if job_id not in self._jobs:
-            raise NotFound("job_id", f"{job_id!r} is no job, or is forgotten by now")
+            raise unknown_job(job_id)
         return self._jobs[job_id]
 
     def _forget_old(self) -> None:
@@ -288,6 +293,11 @@ class Jobs:
         if over:
             del self._jobs[min(over, key=lambda job: job.last_use).job_id]
         return bool(over)
+
+
+def unknown_job(job_id: str) -> NotFound:
+    """Return the refusal of a job that is not there for the caller."""
+    return NotFound("job_id", f"{job_id!r} is no job, or is forgotten by now")
 
 
 def _write_error(error: OutriderError | None) -> messages.JobError | None:

@@ -16,9 +16,10 @@ from orchestrator.chat.tool_calls import CallFormat, detect_format
 from orchestrator.completions import Completions, InFlight, Observer, Responses, Turn
 from orchestrator.config import OrchestratorConfig
 from orchestrator.core.policies import control
-from orchestrator.jobs import Jobs
+from orchestrator.jobs import Jobs, unknown_job
 from orchestrator.joined_drafts import DraftRegistry
 from orchestrator.lookup_caches import load_shared_texts
+from orchestrator.metering import counted
 from orchestrator.paired_drafts import DraftPeer, PairedDraft
 from orchestrator.peers import Hosted, Peer
 from orchestrator.planner import check_embedded
@@ -27,7 +28,9 @@ from orchestrator.reporting import duration, view
 from orchestrator.request import read_json, read_parts
 from orchestrator.targets import PooledTarget
 from outrider import wire
+from outrider.access import Access, current_caller
 from outrider.errors import Draining, InvalidRequest
+from outrider.grants import Right
 from outrider.messages import Rule
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -43,9 +46,13 @@ class Orchestrator:
     Every method raises OutriderError, with a reason that says who can act.
     """
 
-    def __init__(self, config: OrchestratorConfig, pool: Pool) -> None:
+    def __init__(
+        self, config: OrchestratorConfig, pool: Pool, access: Access | None = None
+    ) -> None:
         """Raise InvalidConfig or NotFound for a lookup cache that cannot be used."""
         self.config = config
+        self.access = access or Access()
+        """Who may ask, and how much of it is left to them, whichever port they come by."""
         self.texts = load_shared_texts(config)
         """What generations draft from without a model; not started yet."""
         self.pool = pool
@@ -111,13 +118,15 @@ class Orchestrator:
 
         Closing the iterator stops the work at both models. With
         `counts_cached`, `started` says how much of the prompt the target holds.
-        With a `turn`, everything after `started` waits for it. Raises Draining.
+        With a `turn`, everything after `started` waits for it. Raises Draining; the iterator also
+        LimitReached, where the caller's token has limits.
         """
         self._take_work()
         responses = self._completions.generate(request, seconds, counts_cached, turn)
+        count = max(1, request.completion_count)
         for observer in self._observers:
-            responses = observer.watch(responses, max(1, request.completion_count))
-        return responses
+            responses = observer.watch(responses, count)
+        return counted(responses, self.access, current_caller(), count)
 
     def in_flight(self) -> list[InFlight]:
         """Return the generations in flight, of streams and of jobs whose turn it is."""
@@ -126,22 +135,31 @@ class Orchestrator:
     async def submit(
         self, request: messages.SubmitGenerationRequest, caller: str = ""
     ) -> messages.SubmitGenerationResponse:
-        """Start a job of a caller."""
-        job_id, started = await self._jobs.submit(request.request, caller)
+        """Start a job of a caller; who has a token of their own is known by its name."""
+        owner = current_caller().own_name
+        job_id, started = await self._jobs.submit(request.request, owner or caller, owner)
         return messages.SubmitGenerationResponse(job_id=job_id, started=started)
 
     async def poll(
         self, request: messages.PollGenerationRequest
     ) -> messages.PollGenerationResponse:
         """Return what a job has brought."""
+        self._check_owner(request.job_id)
         return await self._jobs.poll(request)
 
     async def cancel(
         self, request: messages.CancelGenerationRequest
     ) -> messages.CancelGenerationResponse:
         """End a job early."""
+        self._check_owner(request.job_id)
         await self._jobs.cancel(request.job_id)
         return messages.CancelGenerationResponse()
+
+    def _check_owner(self, job_id: str) -> None:
+        """Raise NotFound for a job of another token, as for one that there is not."""
+        caller = current_caller()
+        if self._jobs.owner(job_id) != caller.own_name and not caller.grant.allows(Right.OPERATOR):
+            raise unknown_job(job_id)
 
     def knows_job(self, job_id: str) -> bool:
         """Return whether a job runs, or its results are kept."""
@@ -243,6 +261,8 @@ class Orchestrator:
         if not 1 <= len(request.inputs) <= MAX_EMBEDDED:
             raise InvalidRequest("inputs", f"{len(request.inputs)}, at least 1, at most 64")
         self._take_work()
+        caller = current_caller()
+        self.access.check_tokens(caller)
         planner = self._completions.planner
         deadline = self._deadline()
         hosted = await self.model(request.model)
@@ -262,6 +282,7 @@ class Orchestrator:
             norm = float(np.linalg.norm(values)) or 1.0
             unit = (values / norm).tolist()
             response.embeddings.add(values=unit, token_count=len(ids), norm=norm)
+            self.access.spend(caller, len(ids))
         return response
 
     def status(self) -> messages.GetStatusResponse:
