@@ -113,7 +113,7 @@ class Server:
         """Let SIGTERM, SIGINT and, if configured, the end of stdin stop this process.
 
         SIGHUP does not: a service outlives the terminal that it was started from, and
-        reads nothing again, so there is nothing else for it to do.
+        reads files that changed by itself, so there is nothing else for it to do.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
