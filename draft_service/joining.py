@@ -14,10 +14,10 @@ import grpc
 from draft_service.servicer import Write
 from draft_service.translations import Lesson
 from outrider import logs, wire
-from outrider.errors import OutriderError
+from outrider.errors import InvalidConfig, OutriderError
 from outrider.rpc.channel import explain_refusal, open_channel
 from outrider.rpc.errors import describe, to_status
-from outrider.rpc.security import ClientSecurity, call_metadata
+from outrider.rpc.security import ClientSecurity, credentials_of, metadata_of
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as messages
 from outrider.v1 import draft_service_pb2 as draft
@@ -53,8 +53,10 @@ class Joining:
     def __init__(self, address: str, security: ClientSecurity) -> None:
         self._address = address
         self._security = security
-        self._metadata = call_metadata(security)
+        self._metadata = metadata_of(security)
+        self._credentials = credentials_of(security)
         self._process_id = secrets.token_bytes(wire.SESSION_ID_BYTES)
+        self._dialled_with = self._credentials()
         self._channel = open_channel(address, security)
 
     async def stay(self, servicer: Joiner) -> None:
@@ -64,15 +66,28 @@ class Joining:
         """
         logs.event("outrider.draft", "joining", address=self._address)
         pause, before = _FIRST_PAUSE, ""
-        async with self._channel as channel:
+        try:
             while True:
-                membership = _Membership(servicer, channel, self._metadata, self._process_id)
+                await self._dial_by_new_files()
+                metadata = self._metadata()
+                membership = _Membership(servicer, self._channel, metadata, self._process_id)
                 why = await self._end_of(membership)
                 if membership.joined or why != before:
                     logs.warning("outrider.draft", "not joined", address=self._address, detail=why)
                 before = why
                 pause = _FIRST_PAUSE if membership.joined else min(_LONGEST_PAUSE, 2.0 * pause)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+        finally:
+            await self._channel.close()
+
+    async def _dial_by_new_files(self) -> None:
+        """Open another channel if the certificates have changed since this one was opened."""
+        credentials = self._credentials()
+        if credentials is not self._dialled_with:
+            self._dialled_with, before = credentials, self._channel
+            with suppress(InvalidConfig):  # they change again right now
+                self._channel = open_channel(self._address, self._security)
+                await before.close()
 
     async def _end_of(self, membership: _Membership) -> str:
         """Return why a membership ended."""

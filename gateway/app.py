@@ -17,22 +17,23 @@ from gateway import anthropic, llama_server, page
 from gateway.bodies import LARGE_BYTES, JsonRoute, beside
 from gateway.config import HttpConfig
 from gateway.errors import Failure
-from gateway.gateway import ANTHROPIC, LLAMA, OPENAI, Dialect, Gateway
+from gateway.gateway import ANTHROPIC, JSON_RPC, LLAMA, OPENAI, Dialect, Gateway
 from gateway.jsonrpc.methods import Caller, LegacyRpc
 from gateway.jsonrpc.protocol import answer
 from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.middleware import (
     AnyContentType,
-    ApiKey,
     BodyLimit,
     HeadAsGet,
     InternalErrors,
     KnownHost,
 )
 from gateway.openai import answers, requests, responses
+from gateway.rights import Rights
 from gateway.streams import ClientGone, until_gone
 from orchestrator.service import Orchestrator
 from outrider import logs
+from outrider.access import Access, current_caller
 from outrider.errors import Draining, OutriderError
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -59,12 +60,16 @@ class _Nobody:
 
 
 def create_app(
-    orchestrator: Orchestrator, config: HttpConfig, library: LegacyRpc | None = None
+    orchestrator: Orchestrator,
+    config: HttpConfig,
+    library: LegacyRpc | None = None,
+    access: Access | None = None,
 ) -> FastAPI:
     """Return the gateway over an orchestrator, as an ASGI application.
 
-    Without a `library` there are no methods at /rpc.
+    Without a `library` there are no methods at /rpc, without an `access` anybody may call.
     """
+    access = access or Access()
     app = FastAPI(
         title="Outrider",
         version=outrider.__version__,
@@ -79,7 +84,7 @@ def create_app(
     _add_anthropic(app, gateway)
     _add_llama(app, gateway, config)
     _add_ours(app, gateway)
-    _add_rpc(app, library, config)
+    _add_rpc(app, library, config, access)
     _add_errors(app)
     app.add_middleware(InternalErrors, answer=lambda path, error: _dialect(path).error(error))
     app.add_middleware(AnyContentType)
@@ -87,8 +92,9 @@ def create_app(
     app.add_middleware(
         BodyLimit, most=config.body_bytes, seconds=config.body_seconds, refusal=_refuse
     )
-    if config.api_key:
-        app.add_middleware(ApiKey, key=config.api_key, refusal=_refuse)
+    if access.is_guarded:
+        paths = frozenset(path for route in app.routes if (path := getattr(route, "path", "")))
+        app.add_middleware(Rights, access=access, paths=paths, refusal=_refuse)
     if config.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -244,7 +250,7 @@ def _add_ours(app: FastAPI, gateway: Gateway) -> None:
         return JSONResponse(gateway.status())
 
 
-def _add_rpc(app: FastAPI, library: LegacyRpc | None, config: HttpConfig) -> None:
+def _add_rpc(app: FastAPI, library: LegacyRpc | None, config: HttpConfig, access: Access) -> None:
     def report(method: str, error: Exception) -> str:
         failure = logs.internal_error("outrider.http", error)
         return failure.metadata["errorId"]
@@ -258,13 +264,23 @@ def _add_rpc(app: FastAPI, library: LegacyRpc | None, config: HttpConfig) -> Non
             message = f"with --allow-init, --http-cors must name the web page's origin, {page}"
             return _refuse(request.url.path, Failure(403, message))
         address = request.client.host if request.client else ""
-        caller = Caller(request.headers.get("Outrider-Client", ""), address)
+        asking = current_caller()
+        caller = Caller(request.headers.get("Outrider-Client", ""), address, asking.own_name)
         methods = library.methods(caller) if library else {}
         body = await request.body()
 
+        def count() -> None:
+            try:
+                access.count_request(asking)
+            except OutriderError as error:
+                access.refused(asking, "a call in a batch", error)
+                raise
+
         async def work() -> Response:
             is_large = len(body) > LARGE_BYTES
-            reply = await answer(body, methods, report, beside=beside if is_large else None)
+            reply = await answer(
+                body, methods, report, count=count, beside=beside if is_large else None
+            )
             if reply is None:
                 return Response(status_code=204)
             return Response(reply, media_type="application/json")
@@ -278,6 +294,8 @@ def _add_rpc(app: FastAPI, library: LegacyRpc | None, config: HttpConfig) -> Non
 def _dialect(path: str) -> Dialect:
     if path.startswith("/v1/messages"):
         return ANTHROPIC
+    if path == "/rpc":
+        return JSON_RPC
     others = ("/chat/completions", "/chat/completions/input_tokens", "/models", "/responses")
     return OPENAI if path.startswith("/v1/") or path in others else LLAMA
 

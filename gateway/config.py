@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from outrider.access import Grants
 from outrider.errors import InvalidConfig
+from outrider.grants import grant_of
 from outrider.rpc.channel import read_listen
+from outrider.rpc.security import ServerSecurity, let_in
 
 METRICS_NAMES = ("vllm", "llamacpp")
 
@@ -16,7 +19,10 @@ class HttpConfig:
     """Where the gateway listens, and to whom. Raises InvalidConfig."""
 
     listen: str
-    api_key: str = ""  # what every request must carry; empty: nothing
+    api_key: str = ""  # what every request must carry, where no file has it; empty: nothing
+    key_file: Path | None = None  # has the key, which may everything
+    key_option: str = "--http-key-file"  # names that file
+    tokens: Path | None = None  # of named tokens, which are keys too
     allow_remote: bool = False  # listen on other addresses than loopback
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -38,16 +44,35 @@ class HttpConfig:
         Without a key a web page could otherwise have its own name resolved to
         this address, and read here as if it came from here.
         """
-        if self.api_key and not self.allowed_hosts:
+        if self.wants_key and not self.allowed_hosts:
             return None
         return frozenset([read_listen(self.listen).host.strip("[]"), *self.allowed_hosts])
+
+    @property
+    def wants_key(self) -> bool:
+        """Whether every request must carry a key."""
+        return bool(self.api_key) or self.key_file is not None or self.tokens is not None
+
+    @property
+    def tls(self) -> ServerSecurity:
+        """The files of TLS; none without it. Raises InvalidConfig."""
+        return ServerSecurity(
+            tls_cert=self.tls_cert, tls_key=self.tls_key, tls_client_ca=self.tls_client_ca
+        )
+
+    def let_in(self) -> Grants | None:
+        """Return whose requests are answered; None: anybody's. Raises InvalidConfig."""
+        if not self.api_key:
+            return let_in(self.key_file, self.tokens, self.key_option)
+        grants = (grant_of(self.api_key, self.key_option),)
+        return lambda: grants
 
     def __post_init__(self) -> None:
         address = read_listen(self.listen)
         missing = []
         if not self.allow_remote:
             missing.append("--allow-remote")
-        if not self.api_key:
+        if not self.wants_key:
             missing.append("--http-key-file")
         if missing and not address.loopback:
             needs = " and ".join(missing)

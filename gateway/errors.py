@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.jsonrpc.protocol import CODES, OTHER_CODE
 from outrider.errors import Draining, EngineBusy, InvalidRequest, OutriderError
 
 _STATUSES = {
@@ -74,7 +76,7 @@ class Failure:
             return {"WWW-Authenticate": "Bearer"}
         if self.retry_seconds is None:
             return {}
-        return {"Retry-After": str(max(1, round(self.retry_seconds)))}
+        return {"Retry-After": str(max(1, math.ceil(self.retry_seconds)))}
 
 
 def failure_of(error: OutriderError) -> Failure:
@@ -140,6 +142,15 @@ def anthropic_body(failure: Failure) -> dict[str, Any]:
         message = message.format_map(failure.metadata)
     kind = _ANTHROPIC_TYPES.get(failure.status, "api_error")
     return {"type": "error", "error": {"type": kind, "message": message, **_excess(failure)}}
+
+
+def json_rpc_body(failure: Failure) -> dict[str, Any]:
+    """Return the answer to calls that were refused before they were read."""
+    reason = failure.reason or ("UNAUTHENTICATED" if failure.status == 401 else "")
+    error: dict[str, Any] = {"code": CODES.get(reason, OTHER_CODE), "message": failure.message}
+    if reason:
+        error["data"] = {"reason": reason, "metadata": dict(failure.metadata or {})}
+    return {"jsonrpc": "2.0", "error": error, "id": None}
 
 
 def _excess(failure: Failure) -> dict[str, Any]:

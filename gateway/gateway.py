@@ -26,9 +26,12 @@ from gateway.openai import answers, requests, responses
 from gateway.options import GenerationFields, Prompt, name_in, name_of_input, prompt_parts
 from gateway.progress import StreamProgress
 from gateway.streams import DONE, EventStream, event, numbered
+from orchestrator.metering import for_client
 from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
+from outrider.access import current_caller
 from outrider.errors import Draining, InvalidRequest, OutriderError
+from outrider.grants import Right
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.wire import write_reference, writer_of
@@ -61,6 +64,7 @@ class Dialect:
 OPENAI = Dialect(errors.openai_body)
 LLAMA = Dialect(errors.llama_body)
 ANTHROPIC = Dialect(errors.anthropic_body, error_event="error")
+JSON_RPC = Dialect(errors.json_rpc_body)
 
 
 def failure_of(error: Exception) -> errors.Failure:
@@ -373,6 +377,8 @@ class Gateway:
         Chat templates are left out: they are long, and the page asks every 2 seconds.
         """
         status = self._orchestrator.status()
+        if not current_caller().grant.allows(Right.OPERATOR):
+            status = for_client(status)
         for peer in status.peers:
             if peer.HasField("model"):
                 peer.model.ClearField("chat_template")
@@ -405,8 +411,9 @@ class Gateway:
         progress: StreamProgress | None = None,
     ) -> AsyncGenerator[tuple[int, messages.GenerateResponse]]:
         counts_cached = progress is not None and progress.tells_prompts
+        credentials = current_caller().credentials
         for each in requests:
-            separate(each, self._config.api_key.encode())
+            separate(each, credentials)
         return numbered([partial(self._one, each, fields, counts_cached) for each in requests])
 
     async def _one(

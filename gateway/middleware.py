@@ -1,4 +1,4 @@
-"""What stands before every route: the host, the key, bodies and their limits, errors. Plain ASGI.
+"""What stands before every route: the host, bodies and their limits, errors. Plain ASGI.
 
 Nothing here comes between a route and its client, so a route sees at once when
 the client hangs up.
@@ -7,7 +7,6 @@ the client hangs up.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -17,17 +16,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import page
 from gateway.errors import Failure
 
 Refusal = Callable[[str, Failure], Response]
 """Makes the answer to a refused request of a path."""
 
 _PORT = re.compile(r":\d*$")
-
-_OPEN_PATHS = frozenset(
-    {"/", "/health", "/v1/health", "/livez", *(f"/page/{name}" for name in page.PARTS)}
-)
 
 
 class InternalErrors:
@@ -84,34 +78,6 @@ class AnyContentType:
             if not any(name == b"origin" for name, _ in headers):
                 scope = {**scope, "headers": [*headers, (b"content-type", b"application/json")]}
         await self._app(scope, receive, send)
-
-
-class ApiKey:
-    """Lets requests with the key through, as `Authorization: Bearer` or `X-Api-Key`.
-
-    The page and the health are open.
-    """
-
-    def __init__(self, app: ASGIApp, key: str, refusal: Refusal) -> None:
-        self._app = app
-        self._key = key.encode()
-        self._refusal = refusal
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve as an ASGI application."""
-        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS or self._knows(scope):
-            await self._app(scope, receive, send)
-            return
-        failure = Failure(401, "invalid API key: send it as Authorization: Bearer KEY")
-        await self._refusal(scope["path"], failure)(scope, receive, send)
-
-    def _knows(self, scope: Scope) -> bool:
-        given = [
-            value.removeprefix(b"Bearer ") if name == b"authorization" else value
-            for name, value in scope["headers"]
-            if name in (b"authorization", b"x-api-key")
-        ]
-        return any([hmac.compare_digest(value.strip(), self._key) for value in given])
 
 
 class KnownHost:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Iterator
 
 import uvicorn
@@ -17,8 +16,10 @@ from gateway.jsonrpc.methods import LegacyRpc
 from orchestrator.init_models import Launcher
 from orchestrator.service import Orchestrator
 from outrider import logs
+from outrider.access import Access
 from outrider.errors import InvalidConfig
 from outrider.rpc.channel import read_listen
+from outrider.rpc.security import server_context
 
 _BACKLOG = 2048
 _SEND_BYTES = 128 * 1024
@@ -27,29 +28,36 @@ _SEND_BYTES = 128 * 1024
 class HttpServer:
     """The gateway on its port. `address` is known once it is started.
 
-    With a `launcher`, `init` may change the pair.
+    With a `launcher`, `init` may change the pair. `access` counts what callers use, also at
+    other ports of this process; whom this one lets in, `config` says. Raises InvalidConfig.
     """
 
     def __init__(
-        self, config: HttpConfig, orchestrator: Orchestrator, launcher: Launcher | None = None
+        self,
+        config: HttpConfig,
+        orchestrator: Orchestrator,
+        launcher: Launcher | None = None,
+        access: Access | None = None,
     ) -> None:
         self._config = config
-        self._server = _Server(
-            uvicorn.Config(
-                create_app(orchestrator, config, LegacyRpc(orchestrator, launcher, config.api_key)),
-                log_config=None,
-                access_log=False,  # paths and queries may hold text of users
-                lifespan="off",
-                ws="none",
-                server_header=False,
-                http=type("Connection", (Connection,), {"stall_seconds": config.stall_seconds}),
-                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-                ssl_certfile=config.tls_cert,
-                ssl_keyfile=config.tls_key,
-                ssl_ca_certs=None if config.tls_client_ca is None else str(config.tls_client_ca),
-                ssl_cert_reqs=ssl.CERT_NONE if config.tls_client_ca is None else ssl.CERT_REQUIRED,
-            )
+        library = LegacyRpc(orchestrator, launcher)
+        own_access = (access or Access()).with_grants(config.let_in())
+        context = server_context(config.tls)
+        options = uvicorn.Config(
+            create_app(orchestrator, config, library, own_access),
+            log_config=None,
+            access_log=False,  # paths and queries may hold text of users
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            http=type("Connection", (Connection,), {"stall_seconds": config.stall_seconds}),
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            ssl_certfile=config.tls_cert,
+            ssl_keyfile=config.tls_key,
         )
+        options.load()
+        options.ssl = context
+        self._server = _Server(options)
         self._serving: asyncio.Task[None] | None = None
         self.address = ""
 

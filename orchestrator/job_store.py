@@ -25,9 +25,9 @@ _MOST_AWAY_SECONDS = 24 * 3600.0
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
-    key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, caller TEXT NOT NULL, note TEXT NOT NULL,
-    request BLOB NOT NULL, started BLOB NOT NULL, used REAL NOT NULL, first INTEGER NOT NULL,
-    attempts INTEGER NOT NULL, over INTEGER NOT NULL, error BLOB NOT NULL);
+    key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, caller TEXT NOT NULL, owner TEXT NOT NULL,
+    note TEXT NOT NULL, request BLOB NOT NULL, started BLOB NOT NULL, used REAL NOT NULL,
+    first INTEGER NOT NULL, attempts INTEGER NOT NULL, over INTEGER NOT NULL, error BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS responses (
     job INTEGER NOT NULL, number INTEGER NOT NULL, response BLOB NOT NULL,
     PRIMARY KEY (job, number)) WITHOUT ROWID
@@ -41,6 +41,7 @@ class StoredJob:
     key: int
     job_id: str
     caller: str
+    owner: str  # the name of the token that it was submitted with; may be empty
     note: str  # of whoever submitted it
     request: messages.GenerateRequest
     started: messages.GenerationStarted
@@ -70,6 +71,7 @@ class JobStore:
         self,
         job_id: str,
         caller: str,
+        owner: str,
         note: str,
         request: messages.GenerateRequest,
         started: messages.GenerationStarted,
@@ -79,7 +81,7 @@ class JobStore:
         asked, begun = request.SerializeToString(), started.SerializeToString()
         byte_count = len(asked) + len(begun) + len(note)
         self.byte_count += byte_count
-        row = (key, job_id, caller, note, asked, begun, time.time(), 0, 0, 0, b"")
+        row = (key, job_id, caller, owner, note, asked, begun, time.time(), 0, 0, 0, b"")
         self.file.put(
             lambda its: its.execute(f"INSERT INTO jobs VALUES ({','.join('?' * len(row))})", row)
         )
@@ -119,15 +121,26 @@ def _jobs(connection: sqlite3.Connection) -> Iterator[StoredJob]:
         "SELECT job, max(number) + 1, sum(length(response)) FROM responses GROUP BY job"
     )
     known = {key: (end, byte_count) for key, end, byte_count in sizes}
-    columns = "key, id, caller, note, request, started, first, attempts, over, error"
-    for key, job_id, caller, note, asked, begun, first, attempts, over, error in connection.execute(
-        f"SELECT {columns} FROM jobs ORDER BY key"
-    ):
+    columns = "key, id, caller, owner, note, request, started, first, attempts, over, error"
+    for (
+        key,
+        job_id,
+        caller,
+        owner,
+        note,
+        asked,
+        begun,
+        first,
+        attempts,
+        over,
+        error,
+    ) in connection.execute(f"SELECT {columns} FROM jobs ORDER BY key"):
         end, byte_count = known.get(key, (0, 0))
         yield StoredJob(
             key=key,
             job_id=job_id,
             caller=caller,
+            owner=owner,
             note=note,
             request=messages.GenerateRequest.FromString(asked),
             started=messages.GenerationStarted.FromString(begun),

@@ -53,12 +53,14 @@ class _Job:
         self,
         job_id: str,
         caller: str,
+        owner: str,
         started: messages.GenerationStarted,
         log: JobLog,
         note: str = "",
     ) -> None:
         self.job_id = job_id
         self.caller = caller
+        self.owner = owner  # the name of the token that it was submitted with; may be empty
         self.started = started
         self.log = log
         self.note = note
@@ -207,7 +209,7 @@ class Jobs:
         """Take over the jobs of the process before this one."""
         for stored in store.found:
             log = StoredLog.of(store, stored)
-            job = _Job(stored.job_id, stored.caller, stored.started, log, stored.note)
+            job = _Job(stored.job_id, stored.caller, stored.owner, stored.started, log, stored.note)
             self._jobs[job.job_id] = job
             if not stored.is_over:
                 self._interrupted.append((job, stored))
@@ -259,8 +261,16 @@ class Jobs:
             async for response in rest:
                 yield response
 
+    def owner(self, job_id: str) -> str:
+        """Return the name of the token that a job was submitted with. Raises NotFound."""
+        return self._find(job_id).owner
+
     async def submit(
-        self, request: messages.GenerateRequest, caller: str = "", note: str = ""
+        self,
+        request: messages.GenerateRequest,
+        caller: str = "",
+        note: str = "",
+        owner: str = "",
     ) -> tuple[str, messages.GenerationStarted]:
         """Start a job; return its id and how the prompt was read.
 
@@ -282,10 +292,11 @@ class Jobs:
         if self._store is not None:
             same = repeatable(request, first.started)
             log = StoredLog(
-                self._store, *self._store.add(job_id, caller, note, same, first.started)
+                self._store,
+                *self._store.add(job_id, caller, owner, note, same, first.started),
             )
             kept_note = note
-        job = self._jobs[job_id] = _Job(job_id, caller, first.started, log, kept_note)
+        job = self._jobs[job_id] = _Job(job_id, caller, owner, first.started, log, kept_note)
         for response in rest:
             job.note_response(response)
         job.task = asyncio.create_task(job.run(stream, self._check_room))
@@ -389,7 +400,7 @@ class Jobs:
     def _find(self, job_id: str) -> _Job:
         self._forget_old()
         if job_id not in self._jobs:
-            raise NotFound("job_id", f"{job_id!r} is no job, or is forgotten by now")
+            raise unknown_job(job_id)
         return self._jobs[job_id]
 
     def _forget_old(self) -> None:
@@ -409,6 +420,11 @@ class Jobs:
     def _forget(self, job: _Job) -> None:
         job.log.drop()
         del self._jobs[job.job_id]
+
+
+def unknown_job(job_id: str) -> NotFound:
+    """Return the refusal of a job that is not there for the caller."""
+    return NotFound("job_id", f"{job_id!r} is no job, or is forgotten by now")
 
 
 def _write_error(error: OutriderError) -> messages.JobError:

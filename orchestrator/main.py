@@ -16,6 +16,7 @@ from orchestrator.pool import Pool
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import register
 from outrider import logs
+from outrider.rpc.security import make_access
 from outrider.rpc.server import Server
 
 
@@ -42,8 +43,9 @@ async def run(
     and NotFound for a lookup cache.
     """
     pool = make_pool(config)
-    server = Server(config.server, "outrider.v1.OrchestratorService")
-    orchestrator = Orchestrator(config, pool)
+    access = make_access(config.server.security)
+    server = Server(config.server, "outrider.v1.OrchestratorService", access)
+    orchestrator = Orchestrator(config, pool, access)
     register(orchestrator, server.grpc)
     await server.start()
     launcher = Launcher(orchestrator, partial(make_pool, config), command)

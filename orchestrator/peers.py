@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from orchestrator.streams import Stream, is_cancelled, model_changed
 from outrider import logs, wire
 from outrider.descriptions import check_model
 from outrider.errors import (
+    InvalidConfig,
     InvalidRequest,
     PeerUnavailable,
     Unauthenticated,
@@ -24,7 +26,13 @@ from outrider.errors import (
 from outrider.messages import ModelReference, PeerState, SessionParameters
 from outrider.rpc.channel import MESSAGE_BYTES, explain_refusal, open_channel
 from outrider.rpc.errors import describe
-from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
+from outrider.rpc.security import (
+    ANONYMOUS,
+    ClientSecurity,
+    Metadata,
+    credentials_of,
+    metadata_of,
+)
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
@@ -88,16 +96,36 @@ class Peer:
         """What it described last."""
         self.round_trip = 0.0  # of the newest GetModel; 0 before the first
         self._security = security
-        self.metadata = call_metadata(security)
-        limit = DRAFT_BYTES if role == "draft" else MESSAGE_BYTES
-        self._channel = open_channel(address, security, limit, name)
-        self._health = health_pb2_grpc.HealthStub(self._channel)
-        stub = DraftServiceStub if role == "draft" else TargetServiceStub
-        self.stub: Any = stub(self._channel)
+        self._name = name
+        self._metadata = metadata_of(security)
+        self._credentials = credentials_of(security)
+        self._dial()
         self._changed = asyncio.Event()  # set whenever the state may be another
         self.on_change: Callable[[], None] = _ignore
         """Called whenever the state may be another."""
         self.closed = False  # never false again; every wait for it ends
+
+    def _dial(self) -> None:
+        """Open a channel. Raises InvalidConfig."""
+        self._dialled_with = self._credentials()
+        limit = DRAFT_BYTES if self.role == "draft" else MESSAGE_BYTES
+        self._channel = open_channel(self.address, self._security, limit, self._name)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+        stub = DraftServiceStub if self.role == "draft" else TargetServiceStub
+        self.stub: Any = stub(self._channel)
+
+    async def _dial_by_new_files(self) -> None:
+        """Open another channel if the certificates have changed since this one was opened."""
+        if self._credentials() is not self._dialled_with:
+            before = self._channel
+            with suppress(InvalidConfig):  # they change again right now
+                self._dial()
+                await before.close()
+
+    @property
+    def metadata(self) -> Metadata:
+        """What goes with every call."""
+        return self._metadata()
 
     @property
     def model(self) -> common.GetModelResponse | None:
@@ -133,6 +161,7 @@ class Peer:
         tries = 0
         while True:
             try:
+                await self._dial_by_new_files()
                 await self._describe()
                 note_described()
                 self._set(PeerState.READY, "")

@@ -17,9 +17,10 @@ from orchestrator.completions import Completions, InFlight, Observer, Responses,
 from orchestrator.config import OrchestratorConfig
 from orchestrator.core.policies import control
 from orchestrator.job_store import JobStore
-from orchestrator.jobs import Jobs
+from orchestrator.jobs import Jobs, unknown_job
 from orchestrator.joined_drafts import DraftRegistry
 from orchestrator.lookup_caches import load_shared_texts
+from orchestrator.metering import counted
 from orchestrator.paired_drafts import DraftPeer, PairedDraft
 from orchestrator.peers import Hosted, Peer
 from orchestrator.planner import check_embedded
@@ -29,7 +30,9 @@ from orchestrator.request import read_json, read_parts
 from orchestrator.resuming import NOTHING_REPORTED, Reported
 from orchestrator.targets import PooledTarget
 from outrider import wire
+from outrider.access import Access, current_caller
 from outrider.errors import Draining, InvalidRequest
+from outrider.grants import Right
 from outrider.messages import Rule
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -45,9 +48,13 @@ class Orchestrator:
     Every method raises OutriderError, with a reason that says who can act.
     """
 
-    def __init__(self, config: OrchestratorConfig, pool: Pool) -> None:
+    def __init__(
+        self, config: OrchestratorConfig, pool: Pool, access: Access | None = None
+    ) -> None:
         """Raise InvalidConfig or NotFound for a lookup cache that cannot be used."""
         self.config = config
+        self.access = access or Access()
+        """Who may ask, and how much of it is left to them, whichever port they come by."""
         self.texts = load_shared_texts(config)
         """What generations draft from without a model; not started yet."""
         self.pool = pool
@@ -118,14 +125,15 @@ class Orchestrator:
         Closing the iterator stops the work at both models. With
         `counts_cached`, `started` says how much of the prompt the target holds.
         With a `turn`, everything after `started` waits for it. Of what was
-        `reported` before nothing comes again. Raises Draining.
+        `reported` before nothing comes again. Raises Draining; the iterator also
+        LimitReached, where the caller's token has limits.
         """
         self._take_work()
         responses = self._completions.generate(request, seconds, counts_cached, turn, reported)
         count = max(1, request.completion_count) - sum(its.is_finished for its in reported.values())
         for observer in self._observers:
             responses = observer.watch(responses, count)
-        return responses
+        return counted(responses, self.access, current_caller(), count)
 
     def in_flight(self) -> list[InFlight]:
         """Return the generations in flight, of streams and of jobs whose turn it is."""
@@ -134,20 +142,26 @@ class Orchestrator:
     async def submit(
         self, request: messages.SubmitGenerationRequest, caller: str = "", note: str = ""
     ) -> messages.SubmitGenerationResponse:
-        """Start a job of a caller; `note` is kept with it."""
-        job_id, started = await self._jobs.submit(request.request, caller, note)
+        """Start a job of a caller; `note` is kept with it.
+
+        Who has a token of their own is known by its name.
+        """
+        owner = current_caller().own_name
+        job_id, started = await self._jobs.submit(request.request, owner or caller, note, owner)
         return messages.SubmitGenerationResponse(job_id=job_id, started=started)
 
     async def poll(
         self, request: messages.PollGenerationRequest
     ) -> messages.PollGenerationResponse:
         """Return what a job has brought."""
+        self._check_owner(request.job_id)
         return await self._jobs.poll(request)
 
     async def cancel(
         self, request: messages.CancelGenerationRequest
     ) -> messages.CancelGenerationResponse:
         """End a job early."""
+        self._check_owner(request.job_id)
         await self._jobs.cancel(request.job_id)
         return messages.CancelGenerationResponse()
 
@@ -159,11 +173,19 @@ class Orchestrator:
         self, job_id: str
     ) -> tuple[messages.GenerationStarted, list[messages.GenerateResponse]]:
         """Return how a job began, and what of it was taken, where it is kept on disk."""
+        self._check_owner(job_id)
         return await self._jobs.recall(job_id)
 
     async def take_job(self, job_id: str, cursor: int) -> None:
         """Note that a caller has what a job brought before a cursor."""
+        self._check_owner(job_id)
         await self._jobs.take(job_id, cursor)
+
+    def _check_owner(self, job_id: str) -> None:
+        """Raise NotFound for a job of another token, as for one that there is not."""
+        caller = current_caller()
+        if self._jobs.owner(job_id) != caller.own_name and not caller.grant.allows(Right.OPERATOR):
+            raise unknown_job(job_id)
 
     def knows_job(self, job_id: str) -> bool:
         """Return whether a job runs, or its results are kept."""
@@ -269,6 +291,8 @@ class Orchestrator:
         if not 1 <= len(request.inputs) <= MAX_EMBEDDED:
             raise InvalidRequest("inputs", f"{len(request.inputs)}, at least 1, at most 64")
         self._take_work()
+        caller = current_caller()
+        self.access.check_tokens(caller)
         planner = self._completions.planner
         deadline = self._deadline()
         hosted = await self.model(request.model)
@@ -288,6 +312,7 @@ class Orchestrator:
             norm = float(np.linalg.norm(values)) or 1.0
             unit = (values / norm).tolist()
             response.embeddings.add(values=unit, token_count=len(ids), norm=norm)
+            self.access.spend(caller, len(ids))
         return response
 
     def status(self) -> messages.GetStatusResponse:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
-from urllib.parse import unquote
 
 import grpc
 
 from orchestrator.joined_drafts import DraftRegistry
+from orchestrator.metering import for_client
 from orchestrator.reporting import in_pages
 from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
+from outrider.access import current_caller, note_peer
+from outrider.grants import Right
+from outrider.rpc.access import peer_of
 from outrider.v1 import draft_registry_service_pb2 as registry_messages
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.draft_registry_service_pb2_grpc import (
@@ -55,6 +58,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def Generate(
         self, request: messages.GenerateRequest, context: Context
     ) -> AsyncIterator[messages.GenerateResponse]:
+        note_peer(peer_of(context))
         separate(request, _credentials(context))
         async with aclosing(self.orchestrator.generate(request, _seconds(context))) as stream:
             async for response in stream:
@@ -64,6 +68,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def SubmitGeneration(
         self, request: messages.SubmitGenerationRequest, context: Context
     ) -> messages.SubmitGenerationResponse:
+        note_peer(peer_of(context))
         separate(request.request, _credentials(context))
         return await self.orchestrator.submit(request, context.peer().rpartition(":")[0])
 
@@ -77,7 +82,9 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def GetStatus(
         self, request: messages.GetStatusRequest, context: Context
     ) -> messages.GetStatusResponse:
-        return self.orchestrator.status()
+        status = self.orchestrator.status()
+        is_operator = current_caller().grant.allows(Right.OPERATOR)
+        return status if is_operator else for_client(status)
 
 
 class DraftRegistryServicer(DraftRegistryServiceServicer):
@@ -89,8 +96,7 @@ class DraftRegistryServicer(DraftRegistryServiceServicer):
     async def Join(
         self, request_iterator: AsyncIterator[registry_messages.JoinRequest], context: Context
     ) -> None:
-        address = unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
-        await self._registry.join(request_iterator, context.write, address)
+        await self._registry.join(request_iterator, context.write, peer_of(context))
 
     async def Attend(
         self, request_iterator: AsyncIterator[registry_messages.AttendRequest], context: Context

@@ -8,11 +8,13 @@ OutriderError
 + PositionPastCache     the orchestrator: send the span again from `held`
 + ContextExhausted      the orchestrator: end the generation
 + EngineBusy            the caller: wait and try again
+  + LimitReached        the caller: wait, or have the token's limit raised
 + RoundSuperseded       the orchestrator: a later round took this one's place
 + SessionTaken          an older stream: a newer attempt owns the session
 + VocabularyMismatch    the operator: pair other models
 + ModelChanged          the caller: start again, with the model that is there now
 + Unauthenticated       the operator: fix a token or a certificate
++ PermissionDenied      the operator: use another token, or give this one the right
 + PeerUnavailable       the caller: try again later
 + ServiceStopped        the operator: the message has the service's own last words
 + DeadlinePassed        the caller: allow more time
@@ -135,6 +137,23 @@ class EngineBusy(OutriderError):
         self.retry_seconds = retry_seconds
 
 
+class LimitReached(EngineBusy):
+    """The caller's token may have `maximum` of `limit`, a key of its table in the tokens' file."""
+
+    reason = "LIMIT_REACHED"
+
+    def __init__(self, limit: str, maximum: int, retry_seconds: float) -> None:
+        what = limit.replace("_", " ")
+        OutriderError.__init__(
+            self,
+            f"this token may have {maximum} {what}: try again in {retry_seconds:.1f} s",
+            limit=limit,
+            maximum=maximum,
+            retrySeconds=retry_seconds,
+        )
+        self.retry_seconds = retry_seconds
+
+
 class ReaderStalled(OutriderError):
     """A stream's reader took nothing for `seconds`, so the stream ended."""
 
@@ -185,6 +204,13 @@ class Unauthenticated(OutriderError):
 
     reason = "UNAUTHENTICATED"
     status = "UNAUTHENTICATED"
+
+
+class PermissionDenied(OutriderError):
+    """The caller is known, and its token is not for this."""
+
+    reason = "PERMISSION_DENIED"
+    status = "PERMISSION_DENIED"
 
 
 class PeerUnavailable(OutriderError):

@@ -10,6 +10,7 @@ import typer
 
 from outrider_cli import settings
 from outrider_cli.bench.command import bench
+from outrider_cli.certs.command import certs
 from outrider_cli.chat.command import chat
 from outrider_cli.doctor.command import doctor
 from outrider_cli.generate.command import generate
@@ -42,6 +43,7 @@ for command in (
     target,
     draft,
     orchestrator,
+    certs,
 ):
     app.command()(command)
 lookup = typer.Typer(

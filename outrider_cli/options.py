@@ -136,6 +136,10 @@ class ServerOptions:
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The shared token that calls must carry.")
     ] = None
+    tokens: Annotated[
+        Path | None,
+        typer.Option(metavar="TOML", help="Named tokens, with their rights and limits."),
+    ] = None
     tls_cert: Annotated[
         Path | None, typer.Option(metavar="PEM", help="Serve TLS with this certificate.")
     ] = None
@@ -213,18 +217,15 @@ class HttpOptions:
     def config(self, server: ServerOptions) -> HttpConfig | None:
         """Return the configuration of the gateway, None without one. Raises InvalidConfig."""
         from gateway.config import HttpConfig
-        from outrider.rpc.security import read_token
 
         if not self.http:
             return None
-        key = ""
-        if self.http_key_file is not None:
-            key = read_token(self.http_key_file, "--http-key-file")
-        elif server.token_file is not None:
-            key = read_token(server.token_file)
-        return HttpConfig(
+        its_own = self.http_key_file is not None
+        config = HttpConfig(
             listen=self.http,
-            api_key=key,
+            key_file=self.http_key_file if its_own else server.token_file,
+            key_option="--http-key-file" if its_own else "--token-file",
+            tokens=server.tokens,
             allow_remote=server.allow_remote,
             tls_cert=server.tls_cert,
             tls_key=server.tls_key,
@@ -237,6 +238,8 @@ class HttpOptions:
             stall_seconds=server.stall_timeout,
             metrics_names=_split(self.metrics_names),
         )
+        config.let_in()
+        return config
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -410,7 +413,7 @@ class JoiningOptions:
         """Return the arguments of OrchestratorConfig."""
         accepts = self.accept_drafts
         if accepts is None:
-            accepts = server.token_file is not None
+            accepts = server.token_file is not None or server.tokens is not None
         return {
             "accept_drafts": accepts,
             "trust_drafts": self.trust_drafts,

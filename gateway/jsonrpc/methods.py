@@ -24,6 +24,7 @@ from gateway.jsonrpc.shapes import (
 from orchestrator.init_models import Launcher, model_name, read_wanted_pair
 from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
+from outrider.access import current_caller
 from outrider.errors import (
     DeadlinePassed,
     InvalidConfig,
@@ -32,6 +33,7 @@ from outrider.errors import (
     OutriderError,
     PeerUnavailable,
 )
+from outrider.grants import Right
 from outrider.messages import PeerState
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.wire import write_reference, writer_of
@@ -56,11 +58,13 @@ class _Job:
 class Caller:
     """Who calls, by the name that it gives itself, if any, and where from.
 
-    Only a name makes two calls the same caller's: an address may be a proxy's.
+    Only a name makes two calls the same caller's: an address may be a proxy's. Two tokens, each
+    of a name of its own, are never the same caller's.
     """
 
     name: str
     address: str = field(default="", compare=False)
+    token: str = ""  # its name
 
 
 NOBODY = Caller("")
@@ -69,17 +73,14 @@ NOBODY = Caller("")
 class LegacyRpc:
     """The methods of all callers.
 
-    Without a `launcher`, `init` loads nothing. `api_key` is what every caller shows.
+    Without a `launcher`, `init` loads nothing.
     """
 
-    def __init__(
-        self, orchestrator: Orchestrator, launcher: Launcher | None = None, api_key: str = ""
-    ) -> None:
-        self._credentials = api_key.encode()
+    def __init__(self, orchestrator: Orchestrator, launcher: Launcher | None = None) -> None:
         self._orchestrator = orchestrator
         self._launcher = launcher
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
-        self._latest: dict[str, str] = {}  # by caller: its newest job's id
+        self._latest: dict[Caller, str] = {}  # by named caller: its newest job's id
         self._callers: dict[str, Caller] = {}  # by job
         # Notes of jobs from before a restart, by id, until somebody asks for one.
         self._before: dict[str, str] = {}
@@ -91,7 +92,7 @@ class LegacyRpc:
     def _note_caller(self, job_id: str, caller: Caller) -> None:
         self._callers[job_id] = caller
         if caller.name:
-            self._latest[caller.name] = job_id
+            self._latest[caller] = job_id
 
     def methods(self, caller: Caller) -> dict[str, Method]:
         """Return what `caller` may call, by name."""
@@ -140,8 +141,9 @@ class LegacyRpc:
         return await self._status(caller, params)
 
     def _begin(self, params: Mapping[str, Any]) -> asyncio.Task[OutriderError | None] | None:
-        """Begin to load what is wanted; return None if it is in use."""
+        """Begin to load what is wanted; return None if it is in use. Raises PermissionDenied."""
         if self._launcher is not None:
+            self._orchestrator.access.check(current_caller(), Right.OPERATOR, "init")
             return self._launcher.begin(read_wanted_pair(params))
         self._confirm(params)
         return None
@@ -320,7 +322,7 @@ class LegacyRpc:
 
     def _named(self, caller: Caller, params: Mapping[str, Any]) -> str:
         """Return the job that a call is about: the one it names, or the named caller's latest."""
-        job_id = params.get("job_id") or self._latest.get(caller.name)
+        job_id = params.get("job_id") or self._latest.get(caller)
         if not (job_id or caller.name):
             raise InvalidRequest("job_id", "is needed without the header Outrider-Client")
         if job_id not in self._jobs and job_id not in self._before:
@@ -338,8 +340,8 @@ class LegacyRpc:
         self._jobs.pop(job_id, None)
         self._before.pop(job_id, None)
         caller = self._callers.pop(job_id, NOBODY)
-        if self._latest.get(caller.name) == job_id:
-            del self._latest[caller.name]
+        if self._latest.get(caller) == job_id:
+            del self._latest[caller]
 
     async def _read(self, params: Mapping[str, Any]) -> tuple[Asked, list[bytes]]:
         """Return what is asked for, of the model that is there now, and its token texts."""
@@ -347,7 +349,7 @@ class LegacyRpc:
         texts = hosted.vocabulary.texts
         asked = read_asked(params, len(texts))
         asked.request.model.CopyFrom(write_reference(hosted.reference))
-        separate(asked.request, self._credentials)
+        separate(asked.request, current_caller().credentials)
         return asked, texts
 
 

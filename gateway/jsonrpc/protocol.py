@@ -26,6 +26,9 @@ Report = Callable[[str, Exception], str]
 Beside = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Calls what takes long where it keeps nobody waiting, and returns its result."""
 
+Count = Callable[[], None]
+"""Counts a call of a batch beyond the first. Raises OutriderError for one too many."""
+
 MAX_BODY_BYTES = 2 * 2**20  # a prompt of 128k tokens takes 1 MB as ids
 MAX_BATCH = 64
 MAX_DEPTH = 128
@@ -52,7 +55,9 @@ CODES = {
     "SERVICE_STOPPED": -32015,
     "MODEL_CHANGED": -32016,
     "READER_STALLED": -32017,
-    "STATE_UNAVAILABLE": -32018,
+    "LIMIT_REACHED": -32018,
+    "PERMISSION_DENIED": -32019,
+    "STATE_UNAVAILABLE": -32020,
 }
 """The code of each reason in outrider.errors. Clients rely on them: add, never change."""
 
@@ -72,6 +77,7 @@ async def answer(
     methods: Mapping[str, Method],
     report: Report,
     max_bytes: int = MAX_BODY_BYTES,
+    count: Count | None = None,
     beside: Beside | None = None,
 ) -> bytes | None:
     """Return the answer to a request or a batch, None where there is nothing to answer.
@@ -88,7 +94,8 @@ async def answer(
         return _failure(None, refusal)
     if not isinstance(request, list):
         return await _answer_one(request, methods, report)
-    answers = [await _answer_one(each, methods, report) for each in request]
+    answers = [await _answer_one(request[0], methods, report)]
+    answers += [await _answer_one(each, methods, report, count) for each in request[1:]]
     shown = [each for each in answers if each is not None]
     return b"[%b]" % b",".join(shown) if shown else None
 
@@ -123,8 +130,15 @@ class _Refusal(Exception):
 # --- one call ---
 
 
-async def _answer_one(request: Any, methods: Mapping[str, Method], report: Report) -> bytes | None:
+async def _answer_one(
+    request: Any, methods: Mapping[str, Method], report: Report, count: Count | None = None
+) -> bytes | None:
     """Return the answer to what should be a request, None if it is a notification."""
+    if count is not None:
+        try:
+            count()
+        except OutriderError as error:
+            return _failure(_find_id(request), _refusal_of(error))
     if not _is_request(request):
         return _failure(_find_id(request), _Refusal(*_INVALID_REQUEST))
     call_id, name = request.get("id"), request["method"]
@@ -145,8 +159,12 @@ async def _call(methods: Mapping[str, Method], name: str, params: Params) -> Any
     try:
         return await methods[name](params)
     except OutriderError as error:
-        code = CODES.get(error.reason, OTHER_CODE)
-        raise _Refusal(code, str(error), error.reason, error.metadata) from error
+        raise _refusal_of(error) from error
+
+
+def _refusal_of(error: OutriderError) -> _Refusal:
+    code = CODES.get(error.reason, OTHER_CODE)
+    return _Refusal(code, str(error), error.reason, error.metadata)
 
 
 def _is_request(value: Any) -> bool:

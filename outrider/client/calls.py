@@ -33,7 +33,7 @@ from outrider.client.values import (
 )
 from outrider.rpc.channel import explain_refusal, open_channel
 from outrider.rpc.errors import read_error_info
-from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
+from outrider.rpc.security import ANONYMOUS, ClientSecurity, metadata_of
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 
@@ -59,7 +59,7 @@ class OutriderClient:
     def __init__(self, address: str, security: ClientSecurity = ANONYMOUS) -> None:
         self.address = address
         self._security = security
-        self._metadata = call_metadata(security)
+        self._metadata = metadata_of(security)
         self._channel = open_channel(address, security)
         self._stub: Any = OrchestratorServiceStub(self._channel)
 
@@ -87,7 +87,7 @@ class OutriderClient:
         """
         request = write_request(prompt, options or GenerateOptions())
         await self._redial()
-        call = self._stub.Generate(request, timeout=timeout_seconds, metadata=self._metadata)
+        call = self._stub.Generate(request, timeout=timeout_seconds, metadata=self._metadata())
         try:
             async for response in call:
                 yield read_event(response)
@@ -175,7 +175,7 @@ class OutriderClient:
         make = getattr(self._stub, method)
         await self._redial()
         try:
-            return await make(request, timeout=seconds, metadata=self._metadata)
+            return await make(request, timeout=seconds, metadata=self._metadata())
         except grpc.aio.AioRpcError as error:
             raise self._failure(error) from None
 

@@ -162,6 +162,8 @@ def explain_refusal(
         if security.token_file is None:
             return Unauthenticated(f"{service} wants a token (--token-file)")
         return Unauthenticated(f"{service} does not accept this token (--token-file)")
+    if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+        return Unauthenticated(f"{service} gives this token no right to that (--token-file)")
     if error.code() is not grpc.StatusCode.UNAVAILABLE or "failed to connect" not in details:
         return None
     for words, meaning in _HANDSHAKE_FAILURES:

@@ -1,24 +1,22 @@
-"""What a server demands of its callers and what a client presents: a shared token, TLS, or both."""
+"""What a server demands of its callers and what a client presents: tokens, TLS, or both."""
 
 from __future__ import annotations
 
-import hmac
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
-from grpc_status import rpc_status
 
-from outrider.errors import InvalidConfig, Unauthenticated
-from outrider.rpc.errors import to_status
+from outrider.access import THE_TOKEN, Access, Grants
+from outrider.errors import InvalidConfig, InvalidRequest
+from outrider.grants import MOST_BYTES, MOST_TOKEN, Grant, check_token, grant_of, read_grants
+from outrider.rereading import Reread
 
-LEAST_TOKEN = 16
-MOST_TOKEN = 4096  # gRPC takes 16 KiB of metadata
-
-_HEADER = "authorization"
+HEADER = "authorization"
+BEARER = "Bearer "
 
 Metadata = tuple[tuple[str, str], ...]
 """What goes with every call of a client."""
@@ -29,7 +27,8 @@ class ServerSecurity:
     """What a server demands."""
 
     allow_remote: bool = False  # listen on other addresses than loopback
-    token_file: Path | None = None
+    token_file: Path | None = None  # of the token that may everything
+    tokens: Path | None = None  # of named tokens with rights and limits
     tls_cert: Path | None = None  # with its chain, if there is one
     tls_key: Path | None = None
     tls_client_ca: Path | None = None  # demand certificates of clients, signed by this
@@ -38,6 +37,11 @@ class ServerSecurity:
         _check_together(self.tls_cert, self.tls_key)
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise InvalidConfig("--tls-client-ca", "needs --tls-cert and --tls-key")
+
+    @property
+    def wants_token(self) -> bool:
+        """Whether every call must carry a token."""
+        return self.token_file is not None or self.tokens is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,74 +80,142 @@ def call_metadata(security: ClientSecurity) -> Metadata:
     """Return what every call must carry. Raises InvalidConfig."""
     if security.token_file is None:
         return ()
-    return ((_HEADER, _bearer(security.token_file)),)
+    return ((HEADER, BEARER + read_token(security.token_file)),)
 
 
-class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Lets calls with the token through and refuses all others, before anything is read.
-
-    A method that does not exist is refused like one that does.
-    """
-
-    def __init__(self, token_file: Path) -> None:
-        self._expected = _bearer(token_file).encode()
-        # A stream that is never read stands for every kind of call.
-        self._refusal: Any = grpc.stream_stream_rpc_method_handler(_refuse)
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        metadata = handler_call_details.invocation_metadata
-        given = [value for key, value in metadata if key == _HEADER]
-        if len(given) == 1 and hmac.compare_digest(_encode(given[0]), self._expected):
-            return await continuation(handler_call_details)
-        return self._refusal
-
-
-async def _refuse(requests: AsyncIterator[Any], context: Any) -> None:
-    error = Unauthenticated("every call must carry the token of this service (--token-file)")
-    await context.abort_with_status(rpc_status.to_status(to_status(error)))
-
-
-def _bearer(token_file: Path) -> str:
-    return f"Bearer {read_token(token_file)}"
+def metadata_of(security: ClientSecurity) -> Callable[[], Metadata]:
+    """Return what returns `call_metadata`, of the file as it is then. Raises InvalidConfig."""
+    files = [path for path in (security.token_file,) if path is not None]
+    return Reread(files, lambda: call_metadata(security))
 
 
 def read_token(path: Path, option: str = "--token-file") -> str:
     """Return the token in a file that an option names. Raises InvalidConfig."""
+    token = _read_start(option, path, 2 * MOST_TOKEN).strip().decode("ascii", "replace")
+    try:
+        return check_token(option, token)
+    except InvalidRequest as refusal:
+        message = str(refusal).removeprefix(f"{option}: ")
+        raise InvalidConfig(option, f"{message}; not so in {path}") from None
+
+
+def make_access(security: ServerSecurity) -> Access:
+    """Return whom a process lets in. Raises InvalidConfig for files that cannot be used."""
+    return Access(let_in(security.token_file, security.tokens))
+
+
+def let_in(token_file: Path | None, tokens: Path | None, option: str = THE_TOKEN) -> Grants | None:
+    """Return who has the token in a file, or one of those in the other; None without both files.
+
+    `option` names the first file. Both are read again when they change. Raises InvalidConfig.
+    """
+    sources: list[Grants] = []
+    if token_file is not None:
+        path = token_file
+        sources.append(Reread([path], lambda: (grant_of(read_token(path, option), option),)))
+    if tokens is not None:
+        named = tokens
+        sources.append(Reread([named], lambda: read_tokens(named)))
+    if not sources:
+        return None
+    return lambda: [grant for source in sources for grant in source()]
+
+
+def read_tokens(path: Path) -> tuple[Grant, ...]:
+    """Return the grants in a file. Raises InvalidConfig."""
+    data = _read_start("--tokens", path, MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise InvalidConfig("--tokens", f"{path} is longer than {MOST_BYTES} bytes")
+    try:
+        return read_grants(data.decode())
+    except UnicodeDecodeError:
+        raise InvalidConfig("--tokens", f"{path} is not UTF-8") from None
+    except InvalidRequest as refusal:
+        raise InvalidConfig("--tokens", f"{path}: {refusal}") from None
+
+
+def _read_start(option: str, path: Path, most: int) -> bytes:
     try:
         with path.open("rb") as file:
-            token = file.read(2 * MOST_TOKEN).strip().decode("ascii", "replace")
+            return file.read(most)
     except OSError as error:
         _refuse_file(option, path, error)
-    if not LEAST_TOKEN <= len(token) <= MOST_TOKEN:
-        message = f"a token has {LEAST_TOKEN} to {MOST_TOKEN} characters; not so in {path}"
-        raise InvalidConfig(option, message)
-    if not (token.isascii() and token.isprintable()):
-        raise InvalidConfig(option, f"a token is one line of printable ASCII; not so {path}")
-    return token
-
-
-def _encode(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
 
 
 # --- TLS ---
 
 
 def server_credentials(security: ServerSecurity) -> grpc.ServerCredentials | None:
-    """Return what turns TLS on, or None. Raises InvalidConfig for files that gRPC would refuse."""
-    if security.tls_cert is None or security.tls_key is None:
+    """Return what turns TLS on, or None. Raises InvalidConfig for files that gRPC would refuse.
+
+    Connections that are made after the files have changed see the new ones.
+    """
+    if security.tls_cert is None:
         return None
+    configuration: Reread[Any] = Reread(_server_files(security), lambda: _configuration(security))
+    known = first = configuration()
+
+    def changed() -> Any:
+        nonlocal known
+        before, known = known, configuration()
+        return None if known is before else known
+
+    demanded = security.tls_client_ca is not None
+    return grpc.dynamic_ssl_server_credentials(first, changed, demanded)
+
+
+def _server_files(security: ServerSecurity) -> list[Path]:
+    files = (security.tls_cert, security.tls_key, security.tls_client_ca)
+    return [path for path in files if path is not None]
+
+
+def _configuration(security: ServerSecurity) -> Any:
+    assert security.tls_cert is not None and security.tls_key is not None
     chain, key = _read_pair(security.tls_cert, security.tls_key)
-    client_ca = security.tls_client_ca
-    return grpc.ssl_server_credentials(
-        [(key, chain)],
-        root_certificates=_read_certificates("--tls-client-ca", client_ca) if client_ca else None,
-        require_client_auth=client_ca is not None,
-    )
+    ca = security.tls_client_ca
+    roots = _read_certificates("--tls-client-ca", ca) if ca is not None else None
+    return grpc.ssl_server_certificate_configuration([(key, chain)], root_certificates=roots)
+
+
+def server_context(security: ServerSecurity) -> ssl.SSLContext | None:
+    """Return what turns TLS on in a server of Python's own, or None. Raises InvalidConfig.
+
+    Connections that are made after the files have changed see the new ones.
+    """
+    if security.tls_cert is None:
+        return None
+    read = Reread(_server_files(security), lambda: _context(security))
+    first = read()
+
+    def use_newest(connection: Any, name: str | None, context: ssl.SSLContext) -> None:
+        newest = read()
+        if newest is not connection.context:
+            connection.context = newest
+
+    # Called for each connection, of clients that name no server too.
+    first.sni_callback = use_newest
+    return first
+
+
+def _context(security: ServerSecurity) -> ssl.SSLContext:
+    assert security.tls_cert is not None and security.tls_key is not None
+    _read_pair(security.tls_cert, security.tls_key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(security.tls_cert, security.tls_key)
+    if security.tls_client_ca is not None:
+        _read_certificates("--tls-client-ca", security.tls_client_ca)
+        context.load_verify_locations(security.tls_client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def credentials_of(security: ClientSecurity) -> Callable[[], grpc.ChannelCredentials | None]:
+    """Return what returns `channel_credentials`: another value once the files have changed.
+
+    Raises InvalidConfig.
+    """
+    files = [p for p in (security.tls_ca, security.tls_cert, security.tls_key) if p is not None]
+    return Reread(files, lambda: channel_credentials(security))
 
 
 def channel_credentials(security: ClientSecurity) -> grpc.ChannelCredentials | None:

@@ -16,10 +16,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from outrider import logs
+from outrider.access import Access
 from outrider.errors import InvalidConfig
+from outrider.rpc.access import AccessInterceptor
 from outrider.rpc.channel import SERVER_OPTIONS, Address, read_listen
 from outrider.rpc.errors import ErrorInterceptor
-from outrider.rpc.security import OPEN, ServerSecurity, TokenInterceptor, server_credentials
+from outrider.rpc.security import OPEN, ServerSecurity, make_access, server_credentials
 from outrider.rpc.stall import StallInterceptor
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -49,11 +51,15 @@ class ServerConfig:
 class Server:
     """One service on one port. Health says NOT_SERVING until `set_serving`, except for LIVENESS.
 
-    Raises InvalidConfig for a token or certificate that cannot be used.
+    `access` says whom it lets in, where the process has other ports too. Raises InvalidConfig for a
+    token or certificate that cannot be used.
     """
 
-    def __init__(self, config: ServerConfig, service_name: str) -> None:
+    def __init__(
+        self, config: ServerConfig, service_name: str, access: Access | None = None
+    ) -> None:
         self._config = config
+        access = access or make_access(config.security)
         self._credentials = server_credentials(config.security)
         self._names = ("", service_name)  # that the health service answers for
         self._health = health.aio.HealthServicer()
@@ -61,8 +67,8 @@ class Server:
             StallInterceptor(config.stall_seconds),
             ErrorInterceptor(),
         ]
-        if config.security.token_file is not None:
-            interceptors.insert(0, TokenInterceptor(config.security.token_file))
+        if access.is_guarded:
+            interceptors.insert(0, AccessInterceptor(access))
         self.grpc = grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         if config.reflection:
@@ -107,7 +113,7 @@ class Server:
         """Let SIGTERM, SIGINT and, if configured, the end of stdin stop this process.
 
         SIGHUP does not: a service outlives the terminal that it was started from, and
-        reads nothing again, so there is nothing else for it to do.
+        reads files that changed by itself, so there is nothing else for it to do.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -158,7 +164,7 @@ def _check_reach(address: Address, security: ServerSecurity) -> None:
     missing = []
     if not security.allow_remote:
         missing.append("--allow-remote")
-    if security.token_file is None:
+    if not security.wants_token:
         missing.append("--token-file")
     if missing and not address.loopback:
         needs = " and ".join(missing)

@@ -240,7 +240,8 @@ def _gateway(config: HttpConfig | None) -> StartGateway | None:
     from gateway.server import HttpServer
 
     async def start(orchestrator: Orchestrator, launcher: Launcher) -> HttpServer:
-        server = HttpServer(config, orchestrator, launcher if config.allow_init else None)
+        allowed = launcher if config.allow_init else None
+        server = HttpServer(config, orchestrator, allowed, orchestrator.access)
         await server.start()
         return server
 

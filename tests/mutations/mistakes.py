@@ -403,9 +403,9 @@ MISTAKES = (
     ),
     Mistake(
         "any token opens the door",
-        "outrider/rpc/security.py",
-        "hmac.compare_digest(_encode(given[0]), self._expected)",
-        "hmac.compare_digest(_encode(given[0]), _encode(given[0]))",
+        "outrider/grants.py",
+        "hmac.compare_digest(digest, grant.digest)",
+        "hmac.compare_digest(digest, digest)",
         ("tests/unit/test_security.py::test_only_the_token_itself_once_opens_the_door",),
     ),
     Mistake(

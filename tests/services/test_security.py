@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,7 +29,7 @@ from orchestrator.servicer import OrchestratorServicer
 from outrider.client import CallFailed, Delta, GenerateOptions, OutriderClient, PeerState, Rollback
 from outrider.engine.host import EngineHost
 from outrider.errors import DeadlinePassed, InvalidConfig, PeerUnavailable, Unauthenticated
-from outrider.rpc import security as guarded
+from outrider.rpc.access import AccessInterceptor
 from outrider.rpc.channel import open_channel
 from outrider.rpc.health import check
 from outrider.rpc.security import ClientSecurity, ServerSecurity, call_metadata
@@ -38,6 +39,7 @@ from outrider.speculation import Policy
 from outrider.v1 import draft_service_pb2, orchestrator_service_pb2, target_service_pb2
 from outrider.v1.orchestrator_service_pb2_grpc import add_OrchestratorServiceServicer_to_server
 from outrider_cli import run as run_command
+from tests.support.calls import call, calls_of
 from tests.support.services import (
     DRAFT,
     OPTIONS,
@@ -244,14 +246,21 @@ EVERY_CALL = {
 
 async def test_no_call_forgets_the_token(files: Files, monkeypatch: pytest.MonkeyPatch):
     let_in, refused = set(), set()
-    intercept = guarded.TokenInterceptor.intercept_service
+    intercept = AccessInterceptor.intercept_service
 
     async def note(self: Any, continuation: Any, details: Any) -> Any:
-        handler = await intercept(self, continuation, details)
-        (refused if handler is self._refusal else let_in).add(details.method)
+        inside = False
+
+        async def enter(details: Any) -> Any:
+            nonlocal inside
+            inside = True
+            return await continuation(details)
+
+        handler = await intercept(self, enter, details)
+        (let_in if inside else refused).add(details.method)
         return handler
 
-    monkeypatch.setattr(guarded.TokenInterceptor, "intercept_service", note)
+    monkeypatch.setattr(AccessInterceptor, "intercept_service", note)
     security = ServerSecurity(token_file=files.right_token)
     shown = ClientSecurity(token_file=files.right_token)
     async with all_three(security, shown) as joined:
@@ -276,15 +285,6 @@ async def test_one_peer_may_have_tls_and_the_other_none(files: Files):
 # --- every call of every service ---
 
 
-def calls_of(file: Any, service: str) -> list[tuple[str, bool, bool]]:
-    """Return the path of every call, and whether requests and responses are streams."""
-    described = file.DESCRIPTOR.services_by_name[service]
-    return [
-        (f"/{described.full_name}/{call.name}", call.client_streaming, call.server_streaming)
-        for call in described.methods
-    ]
-
-
 COMMON = [
     *calls_of(health_pb2, "Health"),
     *calls_of(reflection_pb2, "ServerReflection"),
@@ -296,48 +296,6 @@ CALLS = {
     "Target": calls_of(target_service_pb2, "TargetService"),
     "Orchestrator": calls_of(orchestrator_service_pb2, "OrchestratorService"),
 }
-
-
-async def call(
-    channel: grpc.aio.Channel, kind: tuple[str, bool, bool], metadata: Any, seconds: float = 2.0
-) -> grpc.aio.AioRpcError | None:
-    """Make a call with one empty message and return how it failed, if it did within `seconds`."""
-    while True:
-        error = await call_once(channel, kind, metadata, seconds)
-        # A refusal that overtakes the message breaks the writing of it, and grpc tells of that
-        # instead if it comes first.
-        if error is None or "execute_batch" not in (error.debug_error_string() or ""):
-            return error
-
-
-async def call_once(
-    channel: grpc.aio.Channel, kind: tuple[str, bool, bool], metadata: Any, seconds: float
-) -> grpc.aio.AioRpcError | None:
-    """Make such a call once."""
-    path, streams_in, streams_out = kind
-
-    async def messages() -> AsyncIterator[bytes]:
-        yield b""
-
-    ways: dict[tuple[bool, bool], Callable[..., Any]] = {
-        (False, False): channel.unary_unary,
-        (False, True): channel.unary_stream,
-        (True, False): channel.stream_unary,
-        (True, True): channel.stream_stream,
-    }
-    made = ways[bool(streams_in), bool(streams_out)](path)(
-        messages() if streams_in else b"", metadata=metadata, timeout=seconds
-    )
-    try:
-        if streams_out:
-            await made.read()  # Health.Watch answers once and continues
-        else:
-            await made
-    except grpc.aio.AioRpcError as error:
-        return error
-    finally:
-        made.cancel()
-    return None
 
 
 @contextlib.asynccontextmanager
@@ -538,14 +496,14 @@ async def test_a_peer_that_refuses_is_not_asked_all_the_time(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ):
     asked = 0
-    compare = guarded.hmac.compare_digest
+    compare = hmac.compare_digest
 
     def count(one: bytes, other: bytes) -> bool:
         nonlocal asked
         asked += 1
         return compare(one, other)
 
-    monkeypatch.setattr(guarded.hmac, "compare_digest", count)
+    monkeypatch.setattr(hmac, "compare_digest", count)
     shown = ClientSecurity(token_file=files.wrong_token)
     async with (
         health_server(ServerSecurity(token_file=files.right_token)) as server,

@@ -1,4 +1,4 @@
-"""Tokens and certificates in a folder, made for one run of the tests."""
+"""Tokens and certificates, made for one run of the tests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,27 @@ import secrets
 from pathlib import Path
 
 import trustme
+
+
+def token_of(name: str) -> str:
+    """Return the token that `write_tokens` gives a name."""
+    return f"the-token-of-{name}"
+
+
+def write_tokens(path: Path, **more: str) -> Path:
+    """Write tokens of two clients, a draft and an operator; `more` are lines of some of them."""
+    rights = {
+        "alice": '"client"',
+        "bob": '"client"',
+        "laptop": '"draft"',
+        "olga": '"operator"',
+    }
+    tables = [
+        f'[tokens.{name}]\ntoken = "{token_of(name)}"\nrights = [{its}]\n{more.get(name, "")}\n'
+        for name, its in rights.items()
+    ]
+    path.write_text("\n".join(tables))
+    return path
 
 
 def write_certificates(folder: Path) -> None:

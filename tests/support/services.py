@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,12 +21,13 @@ from orchestrator.main import make_pool
 from orchestrator.peers import Peer
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import register
+from outrider.access import Access
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions
 from outrider.engine.model import Chunk, Numerics
 from outrider.model_service.servicer import ModelService
 from outrider.rpc.channel import open_channel
-from outrider.rpc.security import ANONYMOUS
+from outrider.rpc.security import ANONYMOUS, OPEN, ClientSecurity, ServerSecurity, make_access
 from outrider.rpc.server import Server, ServerConfig
 from outrider.speculation import Policy, Speculation
 from outrider.v1 import common_pb2 as common
@@ -98,7 +99,9 @@ class ModelProcess:
         options: HostOptions = OPTIONS,
         pace: float = 0.0,  # seconds of every decode once the model is loaded
         own_draft: Callable[[], Any] | None = None,  # what drafts in the engine's own thread
+        security: ServerSecurity = OPEN,  # what it demands of its callers
     ) -> None:
+        self._security = security
         self._role = role
         self._pace = pace
         self._own_draft = own_draft
@@ -123,7 +126,9 @@ class ModelProcess:
         self.servicer = self._role.make_servicer(self.host)
         name = f"outrider.v1.{self._role.name}Service"
         self._server = await _listen(
-            self.address, name, lambda server: self._role.register(self.servicer, server)
+            ServerConfig(listen=self.address, security=self._security),
+            name,
+            lambda server: self._role.register(self.servicer, server),
         )
         self.address = self._server.address
 
@@ -202,14 +207,18 @@ SERIAL = Speculation(n_max=4, policy=Policy.FIXED, run_ahead=False)
 class OrchestratorProcess:
     """An orchestrator over a target, or several, and no or several drafts; it keeps its port.
 
-    An empty draft is none.
+    An empty draft is none. `security` is what it demands of those who call it.
     """
 
     def __init__(
-        self, target: str | Sequence[str], draft: str | Sequence[str] = (), **options: Any
+        self,
+        target: str | Sequence[str],
+        draft: str | Sequence[str] = (),
+        security: ServerSecurity = OPEN,
+        **options: Any,
     ) -> None:
         self._config = OrchestratorConfig(
-            server=ServerConfig(),
+            server=ServerConfig(security=security),
             targets=[target] if isinstance(target, str) else target,
             drafts=[each for each in ([draft] if isinstance(draft, str) else draft) if each],
             **{"draft_seconds": 10.0, "speculation": SERIAL, **options},
@@ -221,11 +230,13 @@ class OrchestratorProcess:
         """Listen and watch the peers."""
         config = self._config
         self.pool = make_pool(config)
-        self.orchestrator = Orchestrator(config, self.pool)
+        access = make_access(config.server.security)
+        self.orchestrator = Orchestrator(config, self.pool, access)
         self._server = await _listen(
-            self.address,
+            replace(config.server, listen=self.address),
             "outrider.v1.OrchestratorService",
             lambda server: register(self.orchestrator, server),
+            access,
         )
         self.address = self._server.address
         self.pool.start()
@@ -260,9 +271,12 @@ class OrchestratorProcess:
 class JoiningDraft:
     """A draft that listens to nobody and dials an orchestrator."""
 
-    def __init__(self, address: str, make_model: Callable[[], Any]) -> None:
+    def __init__(
+        self, address: str, make_model: Callable[[], Any], shown: ClientSecurity = ANONYMOUS
+    ) -> None:
         self._address = address
         self._make_model = make_model
+        self._shown = shown
 
     async def start(self) -> None:
         """Load the model and begin to join."""
@@ -270,7 +284,7 @@ class JoiningDraft:
         self._host = EngineHost(lambda: self.model, OPTIONS)
         self.servicer = servicer = DraftServicer(self._host, alias="", support=64, tail=0.0)
         servicer.set_loaded(await asyncio.wrap_future(self._host.start()))
-        joining = Joining(self._address, ANONYMOUS)
+        joining = Joining(self._address, self._shown)
         self._task = asyncio.create_task(joining.stay(servicer))
 
     async def close(self) -> None:
@@ -296,7 +310,7 @@ class LookupProcess:
             self._task = asyncio.create_task(joining.stay(self.servicer))
             return
         self._server = await _listen(
-            self.address,
+            ServerConfig(listen=self.address),
             "outrider.v1.DraftService",
             lambda server: add_DraftServiceServicer_to_server(self.servicer, server),
         )
@@ -326,9 +340,12 @@ def _is_ready(peer: Peer) -> bool:
 
 
 async def _listen(
-    address: str, service_name: str, register: Callable[[grpc.aio.Server], None]
+    config: ServerConfig,
+    service_name: str,
+    register: Callable[[grpc.aio.Server], None],
+    access: Access | None = None,
 ) -> Server:
-    server = Server(ServerConfig(listen=address), service_name)
+    server = Server(config, service_name, access)
     register(server.grpc)
     await server.start()
     return server

@@ -56,6 +56,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
     ServerOptions: {
         "allow_remote": True,
         "token_file": Path("a token"),
+        "tokens": Path("tokens.toml"),
         "tls_cert": Path("cert.pem"),
         "tls_key": Path("--key.pem"),
         "tls_client_ca": Path("ca.pem"),

@@ -15,16 +15,19 @@ from grpc.aio import AioRpcError, Metadata
 
 from orchestrator.config import OrchestratorConfig
 from outrider.errors import InvalidConfig, PeerUnavailable, Unauthenticated
+from outrider.grants import digest_of
+from outrider.rpc.access import AccessInterceptor
 from outrider.rpc.channel import Address, explain_refusal, open_channel, read_address, read_listen
 from outrider.rpc.security import (
     ClientSecurity,
     ServerSecurity,
-    TokenInterceptor,
     call_metadata,
     channel_credentials,
+    make_access,
     server_credentials,
 )
 from outrider.rpc.server import Server, ServerConfig
+from tests.support.certificates import write_tokens
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -85,7 +88,7 @@ def test_what_cannot_be_a_token_is_refused_without_a_word_of_it(
     path.write_bytes(content)
     for read in (
         lambda: call_metadata(ClientSecurity(token_file=path)),
-        lambda: TokenInterceptor(path),
+        lambda: door(path),
     ):
         with pytest.raises(InvalidConfig) as caught:
             read()
@@ -104,7 +107,11 @@ def test_a_token_file_that_cannot_be_read_is_named(tmp_path: Path):
         assert str(caught.value) == f"--token-file: cannot read {path}: {words}"
 
 
-async def let_through(interceptor: TokenInterceptor, *metadata: tuple[str, Any]) -> bool:
+def door(token_file: Path) -> AccessInterceptor:
+    return AccessInterceptor(make_access(ServerSecurity(token_file=token_file)))
+
+
+async def let_through(interceptor: AccessInterceptor, *metadata: tuple[str, Any]) -> bool:
     """Return whether a call with this metadata reaches its method."""
     inside = object()
 
@@ -116,8 +123,8 @@ async def let_through(interceptor: TokenInterceptor, *metadata: tuple[str, Any])
 
 
 async def test_only_the_token_itself_once_opens_the_door(token_file: Path):
-    door, right = TokenInterceptor(token_file), ("authorization", f"Bearer {TOKEN}")
-    assert await let_through(door, ("user-agent", "x"), right)
+    guard, right = door(token_file), ("authorization", f"Bearer {TOKEN}")
+    assert await let_through(guard, ("user-agent", "x"), right)
     for wrong in (
         "",
         TOKEN,
@@ -126,12 +133,12 @@ async def test_only_the_token_itself_once_opens_the_door(token_file: Path):
         "Bearer ",
         f"Basic {TOKEN}",
     ):
-        assert not await let_through(door, ("authorization", wrong))
-    assert not await let_through(door)
-    assert not await let_through(door, ("token", f"Bearer {TOKEN}"))
-    assert not await let_through(door, right, right)
-    assert not await let_through(door, ("authorization", "Bearer schlüssel"))
-    assert not await let_through(door, ("authorization", b"\xff\x00"))
+        assert not await let_through(guard, ("authorization", wrong))
+    assert not await let_through(guard)
+    assert not await let_through(guard, ("token", f"Bearer {TOKEN}"))
+    assert not await let_through(guard, right, right)
+    assert not await let_through(guard, ("authorization", "Bearer schlüssel"))
+    assert not await let_through(guard, ("authorization", b"\xff\x00"))
 
 
 async def test_tokens_are_compared_in_constant_time(
@@ -144,8 +151,8 @@ async def test_tokens_are_compared_in_constant_time(
         return True
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    assert await let_through(TokenInterceptor(token_file), ("authorization", "Bearer guess"))
-    assert compared == [(b"Bearer guess", f"Bearer {TOKEN}".encode())]
+    assert await let_through(door(token_file), ("authorization", "Bearer guess"))
+    assert compared == [(digest_of(b"guess"), digest_of(TOKEN.encode()))]
 
 
 # --- TLS ---
@@ -281,7 +288,9 @@ def test_loopback_hosts_are_known(host: str):
 )
 async def test_what_others_may_reach_must_be_meant_and_guarded(host: str, token_file: Path):
     assert not read_listen(f"{host}:0").loopback
+    named = write_tokens(token_file.with_name("tokens.toml"))
     for security, missing in (
+        (ServerSecurity(tokens=named), "--allow-remote"),
         (ServerSecurity(), "--allow-remote and --token-file"),
         (ServerSecurity(allow_remote=True), "--token-file"),
         (ServerSecurity(token_file=token_file), "--allow-remote"),

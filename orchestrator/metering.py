@@ -1,0 +1,55 @@
+"""Counts what a caller's generations use, and shows a caller what it may see of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from orchestrator.completions import Responses
+from outrider.access import Access, Caller
+from outrider.v1 import orchestrator_service_pb2 as messages
+
+HIDDEN = "(hidden)"
+
+
+async def counted(
+    responses: Responses, access: Access, caller: Caller, completion_count: int
+) -> AsyncGenerator[messages.GenerateResponse]:
+    """Pass on what a generation of a caller brings. Raises LimitReached before anything else.
+
+    It counts as in flight until it is over, a job's also while it waits for its turn; the tokens
+    of its prompt and its texts count as they come.
+    """
+    async with aclosing(responses):
+        with access.generation(caller, completion_count):
+            async for response in responses:
+                prompt = len(response.started.prompt_token_ids)
+                access.spend(caller, prompt + len(response.delta.token_ids))
+                yield response
+
+
+def for_client(status: messages.GetStatusResponse) -> messages.GetStatusResponse:
+    """Return a status without what is others' business: addresses, counts, who was refused.
+
+    What is left is what a client acts on: whether there is a target and a draft, of which models.
+    """
+    shown = messages.GetStatusResponse()
+    shown.CopyFrom(status)
+    addresses = sorted({peer.address for peer in shown.peers} - {""}, key=len, reverse=True)
+    shown.ClearField("refused_drafts")
+    shown.ClearField("active_generation_count")
+    shown.ClearField("job_count")
+    shown.reason = _without(addresses, shown.reason)
+    for peer in shown.peers:
+        peer.address = HIDDEN
+        peer.detail = _without(addresses, peer.detail)
+        peer.ClearField("generation_count")
+        if peer.HasField("model"):
+            peer.model.ClearField("activity")
+    return shown
+
+
+def _without(addresses: list[str], text: str) -> str:
+    for address in addresses:
+        text = text.replace(address, HIDDEN)
+    return text

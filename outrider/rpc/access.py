@@ -1,0 +1,101 @@
+"""Lets calls in by what their tokens may, before anything of them is read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+from grpc_status import rpc_status
+
+from outrider.access import Access, Caller, work_for
+from outrider.errors import OutriderError
+from outrider.grants import Right
+from outrider.rpc.errors import to_status
+from outrider.rpc.security import BEARER, HEADER
+
+_CLIENTS = tuple(
+    f"/outrider.v1.OrchestratorService/{name}"
+    for name in (
+        *("Generate", "SubmitGeneration", "PollGeneration", "CancelGeneration"),
+        *("Tokenize", "Detokenize", "ApplyTemplate", "Embed"),
+        "GetStatus",  # of which a client is shown a part
+    )
+)
+_RIGHTS = dict.fromkeys(_CLIENTS, Right.CLIENT) | {
+    "/outrider.v1.DraftRegistryService/Join": Right.DRAFT,
+    "/outrider.v1.DraftRegistryService/Attend": Right.DRAFT,
+}
+_FREE_PREFIXES = ("/grpc.health.v1.Health/", "/grpc.reflection.v1alpha.ServerReflection/")
+"""What any token may, and what is not counted as a request."""
+
+_SHOWN_PREFIXES = ("/outrider.v1.", *_FREE_PREFIXES)
+_MOST_CHARACTERS = 96
+
+
+def right_for(method: str) -> Right | None:
+    """Return the right that a method needs; None: any token will do.
+
+    Whatever is not listed is for operators: all of a model service, and what does not exist.
+    """
+    if method.startswith(_FREE_PREFIXES):
+        return None
+    return _RIGHTS.get(method, Right.OPERATOR)
+
+
+class AccessInterceptor(grpc.aio.ServerInterceptor):
+    """Lets calls through whose token is known, has the right, and has requests left.
+
+    A method that does not exist is refused like one that does.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        method, caller = handler_call_details.method, None
+        try:
+            caller = self._access.admit(_shown(handler_call_details.invocation_metadata))
+            right = right_for(method)
+            if right is not None:
+                caller.grant.check(right)
+                self._access.count_request(caller)
+        except OutriderError as error:
+            return self._refusal(method, caller, error)
+        work_for(caller)
+        return await continuation(handler_call_details)
+
+    def _refusal(self, method: str, caller: Caller | None, error: OutriderError) -> Any:
+        """Return what stands for the method; a stream that is never read fits every kind."""
+        name = caller.name if caller else ""
+        shown = method if method.startswith(_SHOWN_PREFIXES) else "an unknown method"
+
+        async def refuse(requests: AsyncIterator[Any], context: Any) -> None:
+            peer = peer_of(context)
+            self._access.audit.refused(name, peer, shown[:_MOST_CHARACTERS], error)
+            await context.abort_with_status(rpc_status.to_status(to_status(error)))
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def peer_of(context: Any) -> str:
+    """Return where a call comes from: an address and a port."""
+    return unquote(context.peer() or "").removeprefix("ipv4:").removeprefix("ipv6:")
+
+
+def _shown(metadata: Any) -> list[bytes]:
+    """Return the token that a call carries; none where it carries more than one."""
+    given = [_encode(value) for key, value in metadata or () if key == HEADER]
+    bearer = BEARER.encode()
+    if len(given) != 1 or not given[0].startswith(bearer):
+        return []
+    return [given[0].removeprefix(bearer)]
+
+
+def _encode(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
