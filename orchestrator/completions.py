@@ -27,7 +27,7 @@ from orchestrator.planner import Planner
 from orchestrator.pool import Pool
 from orchestrator.request import GenerationRequest, read_request
 from orchestrator.timings import Timings
-from outrider import logs
+from outrider import logs, request_scope
 from outrider.errors import EngineBusy
 from outrider.messages import FinishReason
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -105,6 +105,7 @@ class Completions:
         default, pool = self._config.speculation, self._pool
         drafts = pool.may_have_draft or pool.target_drafts
         asked = read_request(request, default, drafts)
+        scope = request_scope.current()
         async with AsyncExitStack() as stack:
             if turn is None:
                 self._check_place(asked.completion_count)
@@ -118,6 +119,8 @@ class Completions:
                     texts = plan.token_texts
                     logprobs = [reporting.logprob_of(each, texts) for each in scores]
                     started.prompt_logprobs.extend(logprobs)
+            if scope is not None:
+                scope.prompt_tokens += len(plan.prompt)
             yield messages.GenerateResponse(started=started)
             if turn is not None:
                 await stack.enter_async_context(turn)
@@ -128,7 +131,10 @@ class Completions:
             first, *others = [self._completion(each, asked, clock) for each in plans]
             async with aclosing(merged(first, others) if others else first) as stream:
                 async for response in stream:
-                    in_flight.token_count += len(response.delta.token_ids)
+                    count = len(response.delta.token_ids)
+                    in_flight.token_count += count
+                    if scope is not None:
+                        scope.tokens += count
                     yield response
 
     def _driver(

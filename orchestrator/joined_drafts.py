@@ -20,7 +20,7 @@ from orchestrator.peers import DRAFT_BYTES, Hosted, check_description, is_refusa
 from orchestrator.pool import Pool
 from orchestrator.refused_drafts import Refusal, RefusedDrafts
 from orchestrator.streams import StreamLost
-from outrider import handshake, logs, wire
+from outrider import handshake, logs, request_scope, wire
 from outrider.errors import (
     DeadlinePassed,
     Draining,
@@ -87,7 +87,10 @@ class JoinedStream:
         self.byte_count += message.ByteSize()
         if self._opening is not None:
             opening, self._opening = self._opening, None
-            self._invite(self, messages.SessionInvitation(open=opening, order=message.order))
+            invitation = messages.SessionInvitation(
+                open=opening, order=message.order, metadata=dict(request_scope.carried())
+            )
+            self._invite(self, invitation)
         else:
             await self._outbox.put(messages.AttendResponse(order=message.order))
 

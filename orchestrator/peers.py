@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
 from orchestrator.streams import Stream, is_cancelled, model_changed
-from outrider import logs, wire
+from outrider import logs, request_scope, wire
 from outrider.descriptions import check_model
 from outrider.errors import (
     InvalidRequest,
@@ -24,7 +24,7 @@ from outrider.errors import (
 from outrider.messages import ModelReference, PeerState, SessionParameters
 from outrider.rpc.channel import MESSAGE_BYTES, explain_refusal, open_channel
 from outrider.rpc.errors import describe
-from outrider.rpc.security import ANONYMOUS, ClientSecurity, call_metadata
+from outrider.rpc.security import ANONYMOUS, ClientSecurity, Metadata, call_metadata
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2, target_service_pb2
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
@@ -72,9 +72,8 @@ def check_description(role: str, model: common.GetModelResponse) -> None:
 class Peer:
     """One model service. `watch` keeps its state true for the life of the process.
 
-    `metadata` goes with every call, and `name` is whom its certificate is for, where that is not
-    the host of the address. Raises InvalidConfig for an address, a token or a certificate that
-    cannot be used.
+    `name` is whom its certificate is for, where that is not the host of the address. Raises
+    InvalidConfig for an address, a token or a certificate that cannot be used.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class Peer:
         """What it described last."""
         self.round_trip = 0.0  # of the newest GetModel; 0 before the first
         self._security = security
-        self.metadata = call_metadata(security)
+        self._shown = call_metadata(security)
         limit = DRAFT_BYTES if role == "draft" else MESSAGE_BYTES
         self._channel = open_channel(address, security, limit, name)
         self._health = health_pb2_grpc.HealthStub(self._channel)
@@ -98,6 +97,11 @@ class Peer:
         self.on_change: Callable[[], None] = _ignore
         """Called whenever the state may be another."""
         self.closed = False  # never false again; every wait for it ends
+
+    @property
+    def metadata(self) -> Metadata:
+        """What goes with a call that is made now: what it wants to be shown, and for whom it is."""
+        return self._shown + request_scope.carried()
 
     @property
     def model(self) -> common.GetModelResponse | None:

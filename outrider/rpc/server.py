@@ -19,6 +19,7 @@ from outrider import logs
 from outrider.errors import InvalidConfig
 from outrider.rpc.channel import SERVER_OPTIONS, Address, read_listen
 from outrider.rpc.errors import ErrorInterceptor
+from outrider.rpc.requests import RequestInterceptor
 from outrider.rpc.security import OPEN, ServerSecurity, TokenInterceptor, server_credentials
 from outrider.rpc.stall import StallInterceptor
 
@@ -63,6 +64,7 @@ class Server:
         ]
         if config.security.token_file is not None:
             interceptors.insert(0, TokenInterceptor(config.security.token_file))
+        interceptors.insert(0, RequestInterceptor())
         self.grpc = grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         if config.reflection:
