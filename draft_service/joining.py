@@ -13,11 +13,12 @@ import grpc
 
 from draft_service.servicer import Write
 from draft_service.translations import Lesson
-from outrider import logs, request_scope, wire
+from outrider import logs, request_scope, tracing, wire
 from outrider.errors import OutriderError
 from outrider.rpc.channel import explain_refusal, open_channel
 from outrider.rpc.errors import describe, to_status
 from outrider.rpc.security import ClientSecurity, Metadata, call_metadata
+from outrider.tracing import NOTHING
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as messages
 from outrider.v1 import draft_service_pb2 as draft
@@ -198,7 +199,15 @@ class _Membership:
         """Serve a session as `Draft` does, with client and server exchanged."""
         scope = request_scope.read_scope(invitation.metadata)
         with request_scope.entered(scope):
-            await self._serve(invitation, self._metadata + scope.carried())
+            span = NOTHING
+            if scope.trace_parent:
+                span = tracing.begin("Attend", request_id=scope.id)
+            carried = request_scope.carried(span.trace_parent)
+            scope.trace_parent = span.trace_parent or scope.trace_parent
+            try:
+                await self._serve(invitation, self._metadata + carried)
+            finally:
+                span.end()
 
     async def _serve(self, invitation: messages.SessionInvitation, metadata: Metadata) -> None:
         call = self._stub.Attend(metadata=metadata)

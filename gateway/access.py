@@ -7,12 +7,14 @@ from collections.abc import Collection
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from outrider import logs, request_scope
-from outrider.request_scope import CARRIED, REQUEST_ID, RequestScope
+from outrider import logs, request_scope, tracing
+from outrider.request_scope import CARRIED, REQUEST_ID, TRACE_RESPONSE, RequestScope
+from outrider.tracing import NOTHING, Kind, Span
 
 _SEEN_ELSEWHERE = frozenset({"/health", "/v1/health", "/livez", "/metrics", "/status"})
 """What is asked for again and again by machines; a line only where it fails."""
 _HANGING_UP = 499
+_MOST_METHOD = 16
 _ANTHROPIC = "/v1/messages"
 
 
@@ -39,12 +41,14 @@ class RequestScopes:
             return
         mine = _read(scope)
         mine.route = scope["path"] if scope["path"] in self._paths else ""
-        answer = _Answer(send, mine)
         begin = time.perf_counter()
         with request_scope.entered(mine):
+            span = _begin_span(scope["method"], mine)
+            answer = _Answer(send, mine, span)
             try:
                 await self._app(scope, receive, answer.send)
             finally:
+                _end_span(span, mine, answer)
                 if answer.status >= 400 or mine.route not in _SEEN_ELSEWHERE:
                     _log(scope["method"], mine, answer, time.perf_counter() - begin)
 
@@ -52,12 +56,14 @@ class RequestScopes:
 class _Answer:
     """What goes back to the client of a request. `status`: 499 as long as it got nothing."""
 
-    def __init__(self, send: Send, scope: RequestScope) -> None:
+    def __init__(self, send: Send, scope: RequestScope, span: Span) -> None:
         self._send = send
         names = [REQUEST_ID]
         if scope.route.startswith(_ANTHROPIC):
             names.append("request-id")  # where its clients look for it
         self._headers = [(name.encode(), scope.id.encode()) for name in names]
+        if span.trace_parent:
+            self._headers.append((TRACE_RESPONSE.encode(), span.trace_parent.encode()))
         self.status = _HANGING_UP
         self.is_whole = False
 
@@ -68,6 +74,22 @@ class _Answer:
         elif not message.get("more_body", False):
             self.is_whole = True
         await self._send(message)
+
+
+def _begin_span(method: str, mine: RequestScope) -> Span:
+    """Begin the span of a request, which what is done for it is part of."""
+    if mine.route in _SEEN_ELSEWHERE or not tracing.is_on():
+        return NOTHING
+    name = f"{method[:_MOST_METHOD]} {mine.route}".strip()
+    span = tracing.begin(name, Kind.SERVER, request_id=mine.id)
+    span.note(http__request__method=method[:_MOST_METHOD])
+    mine.trace_parent = span.trace_parent
+    return span
+
+
+def _end_span(span: Span, mine: RequestScope, answer: _Answer) -> None:
+    span.note(http__route=mine.route, http__response__status_code=answer.status)
+    span.end(error=str(answer.status) if answer.status >= 500 else "")
 
 
 def _read(scope: Scope) -> RequestScope:
@@ -81,7 +103,7 @@ def _log(method: str, mine: RequestScope, answer: _Answer, seconds: float) -> No
         "outrider.access",
         "request",
         over="http",
-        method=method[:16],
+        method=method[:_MOST_METHOD],
         route=mine.route or "none",
         status=answer.status,
         **({} if answer.is_whole else {"cut_off": True}),

@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    contextmanager,
+    nullcontext,
+)
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -27,6 +33,7 @@ from orchestrator.planner import Planner
 from orchestrator.pool import Pool
 from orchestrator.request import GenerationRequest, read_request
 from orchestrator.timings import Timings
+from orchestrator.traces import GenerationTrace
 from outrider import logs, request_scope
 from outrider.errors import EngineBusy
 from outrider.messages import FinishReason
@@ -105,12 +112,15 @@ class Completions:
         default, pool = self._config.speculation, self._pool
         drafts = pool.may_have_draft or pool.target_drafts
         asked = read_request(request, default, drafts)
-        scope = request_scope.current()
+        scope, trace = request_scope.current(), GenerationTrace.begun(clock.begin)
         async with AsyncExitStack() as stack:
+            if trace is not None:
+                stack.push(lambda _, error, __: trace.end(error))
             if turn is None:
                 self._check_place(asked.completion_count)
                 in_flight = stack.enter_context(self._active(asked))
-            plan = await self.planner.plan(asked, clock.deadline)
+            with nullcontext() if trace is None else trace.planning():
+                plan = await self.planner.plan(asked, clock.deadline)
             started = reporting.started(plan)
             if counts_cached:
                 started.cached_token_count = await self.planner.cached_count(plan, clock.deadline)
@@ -121,6 +131,8 @@ class Completions:
                     started.prompt_logprobs.extend(logprobs)
             if scope is not None:
                 scope.prompt_tokens += len(plan.prompt)
+            if trace is not None:
+                trace.planned(plan, turn is not None)
             yield messages.GenerateResponse(started=started)
             if turn is not None:
                 await stack.enter_async_context(turn)
@@ -128,7 +140,7 @@ class Completions:
                 clock = _Clock(time.perf_counter(), time.monotonic() + seconds)
             plans = [plan]
             plans += [self.planner.another(plan, i) for i in range(1, asked.completion_count)]
-            first, *others = [self._completion(each, asked, clock) for each in plans]
+            first, *others = [self._completion(each, asked, clock, trace) for each in plans]
             async with aclosing(merged(first, others) if others else first) as stream:
                 async for response in stream:
                     count = len(response.delta.token_ids)
@@ -204,16 +216,17 @@ class Completions:
         self._pool.count_generations(self._writers.count(now))
 
     async def _completion(
-        self, plan: Plan, asked: GenerationRequest, clock: _Clock
+        self, plan: Plan, asked: GenerationRequest, clock: _Clock, whole: GenerationTrace | None
     ) -> AsyncGenerator[messages.GenerateResponse]:
         """Yield one completion; where a full context shifts, of several generations."""
+        trace = None if whole is None else whole.completion(plan.opening.choice)
         text = TextAssembler[messages.TokenOrigin](asked.stops)
         taken = _Taken(Timings(clock.begin))
         last = messages.TOKEN_ORIGIN_PLAIN
         while True:
             generation = Generation(plan)
             driver = self._driver(generation, asked, clock.deadline)
-            driver.timings.begin = clock.begin
+            driver.timings.begin, driver.timings.trace = clock.begin, trace
             deltas = self._counted(_deltas(generation, driver, text, asked.wants_report))
             async with aclosing(deltas):
                 async for delta in deltas:
@@ -236,6 +249,8 @@ class Completions:
         finished = reporting.finished(generation, taken.statistics(generation))
         finished.stop_sequence = text.stopped_by
         _log(generation, finished.statistics)
+        if trace is not None:
+            trace.end(finished)
         for observer in self._observers:
             observer.note_rounds(taken.timings.rounds)
         yield _response(plan, finished=finished)

@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
-from orchestrator.streams import Stream, is_cancelled, model_changed
+from orchestrator.streams import Stream, begin_session, is_cancelled, model_changed
 from outrider import logs, request_scope, wire
 from outrider.descriptions import check_model
 from outrider.errors import (
@@ -302,12 +302,15 @@ class Peer:
 
     def open(self, opening: SessionParameters) -> Stream:
         """Return a new stream of a session; it fails at its first use if the peer is away."""
+        span = begin_session(self.role, self.address, opening)
+        metadata = self._shown + request_scope.carried(span.trace_parent)
         if self.role == "draft":
             request = draft_service_pb2.DraftRequest(open=wire.write_opening(opening))
-            return Stream(self.stub.Draft(metadata=self.metadata), request)
+            return Stream(self.stub.Draft(metadata=metadata), request, span)
         return Stream(
-            self.stub.Verify(metadata=self.metadata),
+            self.stub.Verify(metadata=metadata),
             target_service_pb2.VerifyRequest(open=wire.write_opening(opening)),
+            span,
         )
 
     async def close(self) -> None:

@@ -11,11 +11,13 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 REQUEST_ID = "x-request-id"
 TRACE_PARENT = "traceparent"
 TRACE_STATE = "tracestate"
+TRACE_RESPONSE = "traceresponse"
+"""W3C's too: tells a caller the span that its request became."""
 CARRIED = (REQUEST_ID, TRACE_PARENT, TRACE_STATE)
 """Headers over HTTP, metadata over gRPC."""
 
@@ -54,10 +56,12 @@ def current() -> RequestScope | None:
     return _current.get()
 
 
-def carried() -> tuple[tuple[str, str], ...]:
-    """Return the metadata that a call made now carries on."""
+def carried(trace_parent: str = "") -> tuple[tuple[str, str], ...]:
+    """Return the metadata that a call made now carries on; its own span's, if it has one."""
     scope = _current.get()
-    return () if scope is None else scope.carried()
+    if scope is None:
+        return ()
+    return (replace(scope, trace_parent=trace_parent) if trace_parent else scope).carried()
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from typing import Any
 
 import grpc
 
-from outrider import logs
-from outrider.request_scope import REQUEST_ID, RequestScope, entered, read_scope
+from outrider import logs, tracing
+from outrider.request_scope import REQUEST_ID, TRACE_RESPONSE, RequestScope, entered, read_scope
+from outrider.tracing import NOTHING, Kind, Span
 
 _ORCHESTRATOR = "/outrider.v1.OrchestratorService/"
 _SEEN_ELSEWHERE = frozenset({f"{_ORCHESTRATOR}GetStatus", f"{_ORCHESTRATOR}PollGeneration"})
@@ -51,9 +52,10 @@ def _scoped(method: Callable[..., Any], name: str, is_stream: bool) -> Callable[
         scope.route = name
         begin, outcome = time.perf_counter(), "CANCELLED"
         with entered(scope):
+            span = _begin_span(scope, is_clients)
             try:
                 if is_clients:
-                    await context.send_initial_metadata(((REQUEST_ID, scope.id),))
+                    await context.send_initial_metadata(_shown(scope, span))
                 answer = await method(request, context)
                 outcome = "OK"
                 return answer
@@ -61,10 +63,40 @@ def _scoped(method: Callable[..., Any], name: str, is_stream: bool) -> Callable[
                 outcome = _status(context)
                 raise
             finally:
+                span.note(rpc__grpc__status_code=_number(outcome))
+                span.end(error="" if outcome == "OK" else outcome)
                 if _is_logged(scope, is_stream, outcome):
                     _log(scope, outcome, time.perf_counter() - begin)
 
     return call
+
+
+def _begin_span(scope: RequestScope, is_clients: bool) -> Span:
+    """Begin the span of a call, which what is done for it is part of.
+
+    Services that only orchestrators call begin no trace by themselves: they are asked for their
+    state every few seconds.
+    """
+    is_traced = scope.route not in _SEEN_ELSEWHERE if is_clients else bool(scope.trace_parent)
+    if not is_traced or not tracing.is_on():
+        return NOTHING
+    service, _, method = scope.route[1:].partition("/")
+    span = tracing.begin(scope.route[1:], Kind.SERVER, request_id=scope.id)
+    span.note(rpc__system="grpc", rpc__service=service, rpc__method=method)
+    scope.trace_parent = span.trace_parent
+    return span
+
+
+def _shown(scope: RequestScope, span: Span) -> tuple[tuple[str, str], ...]:
+    """Return what a client is shown of its request before the first message."""
+    if not span.trace_parent:
+        return ((REQUEST_ID, scope.id),)
+    return ((REQUEST_ID, scope.id), (TRACE_RESPONSE, span.trace_parent))
+
+
+def _number(outcome: str) -> int:
+    """Return the number of a status."""
+    return int(grpc.StatusCode[outcome].value[0])
 
 
 def _status(context: Any) -> str:
