@@ -13,11 +13,12 @@ import grpc
 
 from draft_service.servicer import Write
 from draft_service.translations import Lesson
-from outrider import logs, wire
+from outrider import logs, request_scope, tracing, wire
 from outrider.errors import InvalidConfig, OutriderError
 from outrider.rpc.channel import explain_refusal, open_channel
 from outrider.rpc.errors import describe, to_status
-from outrider.rpc.security import ClientSecurity, credentials_of, metadata_of
+from outrider.rpc.security import ClientSecurity, Metadata, credentials_of, metadata_of
+from outrider.tracing import NOTHING
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as messages
 from outrider.v1 import draft_service_pb2 as draft
@@ -112,7 +113,7 @@ class _Membership:
         self,
         servicer: Joiner,
         channel: grpc.aio.Channel,
-        metadata: Any,
+        metadata: Metadata,
         process_id: bytes,
     ) -> None:
         self.joined = False
@@ -211,7 +212,20 @@ class _Membership:
 
     async def _attend(self, invitation: messages.SessionInvitation) -> None:
         """Serve a session as `Draft` does, with client and server exchanged."""
-        call = self._stub.Attend(metadata=self._metadata)
+        scope = request_scope.read_scope(invitation.metadata)
+        with request_scope.entered(scope):
+            span = NOTHING
+            if scope.trace_parent:
+                span = tracing.begin("Attend", request_id=scope.id)
+            carried = request_scope.carried(span.trace_parent)
+            scope.trace_parent = span.trace_parent or scope.trace_parent
+            try:
+                await self._serve(invitation, self._metadata + carried)
+            finally:
+                span.end()
+
+    async def _serve(self, invitation: messages.SessionInvitation, metadata: Metadata) -> None:
+        call = self._stub.Attend(metadata=metadata)
 
         async def write(response: draft.DraftResponse) -> None:
             await call.write(messages.AttendRequest(response=response))

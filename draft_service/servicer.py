@@ -24,7 +24,7 @@ from draft_service.translating import (
     Translator,
 )
 from draft_service.translations import Learned, Lesson, Translations
-from outrider import wire
+from outrider import tracing, wire
 from outrider.engine.guesser import Guesser, guesser
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import Loaded
@@ -279,6 +279,7 @@ class _DraftStream:
         self._has_room = asyncio.Event()  # whether few enough answers wait to be written
         self._has_room.set()
         self._loop = asyncio.get_running_loop()
+        self._order_count = 0
         self._helpers = Helpers(host, opening, self._help, room)
         drafter.on_spare = self._helpers.wake
 
@@ -296,6 +297,7 @@ class _DraftStream:
     async def _start(self, order: Order) -> None:
         self._owner.last = order.number
         self.close()
+        span = self._begin_span(order)
         order = _with_known_ids(order, self._size)
         self._drafter.note_text(order.committed)
         wanted = order.committed.token_ids if order.committed.position == 0 else ()
@@ -305,21 +307,36 @@ class _DraftStream:
         try:
             self._ticket = self._host.submit(
                 self._opening.session_id,
-                lambda lease: self._run(lease, order),
+                lambda lease: self._run(lease, order, span),
                 wanted,
                 self._opening.salt,
                 self._room,
             )
         except EngineBusy as error:
+            span.end(error=error.reason)
             self._post(_outcome(order.number, error))
             return
         ticket = self._ticket
+        ticket.future.add_done_callback(lambda _: span.end())
         ticket.future.add_done_callback(
             lambda future: self._post(self._outcome(order.number, ticket, future.exception()))
         )
 
-    def _run(self, lease: Lease, order: Order) -> Any:
+    def _begin_span(self, order: Order) -> tracing.Span:
+        """Begin the span of an order, of few of them."""
+        self._order_count += 1
+        if not tracing.is_sampled(self._order_count):
+            return tracing.NOTHING
+        length, until = order.committed.end, order.draft_until
+        return tracing.begin("draft", order=order.number, length=length, until=until)
+
+    def _run(self, lease: Lease, order: Order, span: tracing.Span) -> Any:
+        begin, count = time.perf_counter(), 0
+
         def emit(frame: Frame) -> None:
+            nonlocal count
+            count += len(frame.token_ids)
+            span.note(drafted=count, work_seconds=round(time.perf_counter() - begin, 6))
             self._completed = max(self._completed, frame.completed)
             message = wire.write_frame(frame)
             lease.pause()

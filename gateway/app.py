@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 import outrider
 from gateway import anthropic, llama_server, page
+from gateway.access import RequestScopes
 from gateway.bodies import LARGE_BYTES, JsonRoute, beside
 from gateway.config import HttpConfig
 from gateway.errors import Failure
@@ -104,6 +105,8 @@ def create_app(
         )
     if config.hosts is not None:
         app.add_middleware(KnownHost, hosts=config.hosts, refusal=_refuse)
+    known = [getattr(route, "path", "") for route in app.routes]
+    app.add_middleware(RequestScopes, paths=frozenset(path for path in known if "{" not in path))
     return app
 
 

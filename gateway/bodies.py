@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from gateway.access import note_route
 from gateway.json_text import parse
 from gateway.options import MOST_DEPTH
 
@@ -35,15 +36,21 @@ async def beside(work: Callable[[], Item]) -> Item:
 
 
 class JsonRoute(APIRoute):
-    """A route that reads and checks large bodies in a thread."""
+    """A route that reads and checks large bodies in a thread, and says which one it is."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        field = self.body_field
+        field, path = self.body_field, self.path
+
+        async def handle_any(request: Request) -> Response:
+            note_route(path)
+            return await handle(request)
+
         if field is None:
-            return handle
+            return handle_any
 
         async def handle_json(request: Request) -> Response:
+            note_route(path)
             request = _JsonRequest(request.scope, request.receive)
             with suppress(ClientDisconnect):  # FastAPI meets it again, and ends the request
                 await request.read_large(field)

@@ -60,7 +60,10 @@ _ANTHROPIC_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error on its way to a client. `field` names the request's field at fault."""
+    """An error on its way to a client. `field` names the request's field at fault.
+
+    Only Anthropic's bodies have a place for `request_id`; it is in the headers of all.
+    """
 
     status: int
     message: str
@@ -68,6 +71,7 @@ class Failure:
     reason: str | None = None
     metadata: Mapping[str, str] | None = None
     retry_seconds: float | None = None
+    request_id: str = ""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -141,7 +145,8 @@ def anthropic_body(failure: Failure) -> dict[str, Any]:
         message = "prompt is too long: {promptTokenCount} tokens > {maximumTokenCount} maximum"
         message = message.format_map(failure.metadata)
     kind = _ANTHROPIC_TYPES.get(failure.status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": message, **_excess(failure)}}
+    error = {"type": kind, "message": message, **_excess(failure)}
+    return {"type": "error", "error": error, "request_id": failure.request_id or None}
 
 
 def json_rpc_body(failure: Failure) -> dict[str, Any]:

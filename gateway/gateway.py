@@ -29,6 +29,7 @@ from gateway.streams import DONE, EventStream, event, numbered
 from orchestrator.metering import for_client
 from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
+from outrider import request_scope
 from outrider.access import current_caller
 from outrider.errors import Draining, InvalidRequest, OutriderError
 from outrider.grants import Right
@@ -45,8 +46,13 @@ _log = logging.getLogger("outrider.http")
 class Dialect:
     """How a family of routes reports errors; in a stream as an event of the name `error_event`."""
 
-    body: Callable[[errors.Failure], dict[str, Any]]
+    shape: Callable[[errors.Failure], dict[str, Any]]
     error_event: str = ""
+
+    def body(self, failure: errors.Failure) -> dict[str, Any]:
+        """Return the body of an error of the request that this task works for."""
+        scope = request_scope.current()
+        return self.shape(failure if scope is None else replace(failure, request_id=scope.id))
 
     def refusal(self, failure: errors.Failure) -> Response:
         """Return the answer to a request that failed."""

@@ -47,8 +47,7 @@ class BeamDriver:
                         else:
                             generation.target_rows(action.round.number, rows, now)
                     elif isinstance(action, Commit | End):
-                        timings.last_token = time.perf_counter()
-                        timings.first_token = timings.first_token or timings.last_token
+                        timings.note_commit(time.perf_counter())
                         yield action
                         if isinstance(action, End):
                             return

@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    contextmanager,
+    nullcontext,
+)
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -28,7 +34,8 @@ from orchestrator.pool import Pool
 from orchestrator.request import GenerationRequest, read_request
 from orchestrator.resuming import NOTHING_REPORTED, Repeated, Reported
 from orchestrator.timings import Timings
-from outrider import logs, wire
+from orchestrator.traces import GenerationTrace
+from outrider import logs, request_scope, wire
 from outrider.errors import EngineBusy
 from outrider.messages import FinishReason
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -108,11 +115,15 @@ class Completions:
         default, pool = self._config.speculation, self._pool
         drafts = pool.may_have_draft or pool.target_drafts
         asked = read_request(request, default, drafts)
+        scope, trace = request_scope.current(), GenerationTrace.begun(clock.begin)
         async with AsyncExitStack() as stack:
+            if trace is not None:
+                stack.push(lambda _, error, __: trace.end(error))
             if turn is None:
                 self._check_place(asked.completion_count)
                 in_flight = stack.enter_context(self._active(asked))
-            plan = await self.planner.plan(asked, clock.deadline)
+            with nullcontext() if trace is None else trace.planning():
+                plan = await self.planner.plan(asked, clock.deadline)
             started = reporting.started(plan)
             if counts_cached:
                 started.cached_token_count = await self.planner.cached_count(plan, clock.deadline)
@@ -121,23 +132,41 @@ class Completions:
                     texts = plan.token_texts
                     logprobs = [reporting.logprob_of(each, texts) for each in scores]
                     started.prompt_logprobs.extend(logprobs)
+            if scope is not None:
+                scope.prompt_tokens += len(plan.prompt)
+            if trace is not None:
+                trace.planned(plan, turn is not None)
             yield messages.GenerateResponse(started=started)
             if turn is not None:
                 await stack.enter_async_context(turn)
                 in_flight = stack.enter_context(self._active(asked))
                 clock = _Clock(time.perf_counter(), time.monotonic() + seconds)
-            plans = [plan]
-            plans += [self.planner.another(plan, i) for i in range(1, asked.completion_count)]
-            before = [reported.get(each.opening.choice, Reported()) for each in plans]
-            first, *others = [
-                self._completion(its_plan, asked, clock, its)
-                for its_plan, its in zip(plans, before, strict=True)
-                if not its.is_finished
-            ] or [_none()]
-            async with aclosing(merged(first, others) if others else first) as stream:
+            async with aclosing(self._all(plan, asked, clock, reported, trace)) as stream:
                 async for response in stream:
-                    in_flight.token_count += len(response.delta.token_ids)
+                    count = len(response.delta.token_ids)
+                    in_flight.token_count += count
+                    if scope is not None:
+                        scope.tokens += count
                     yield response
+
+    def _all(
+        self,
+        plan: Plan,
+        asked: GenerationRequest,
+        clock: _Clock,
+        reported: Mapping[int, Reported],
+        trace: GenerationTrace | None,
+    ) -> AsyncGenerator[messages.GenerateResponse]:
+        """Return what the completions that are not finished bring, all at once."""
+        plans = [plan]
+        plans += [self.planner.another(plan, i) for i in range(1, asked.completion_count)]
+        before = [reported.get(each.opening.choice, Reported()) for each in plans]
+        first, *others = [
+            self._completion(its_plan, asked, clock, its, trace)
+            for its_plan, its in zip(plans, before, strict=True)
+            if not its.is_finished
+        ] or [_none()]
+        return merged(first, others) if others else first
 
     def _driver(
         self, generation: Generation, asked: GenerationRequest, deadline: float
@@ -206,9 +235,15 @@ class Completions:
         self._pool.count_generations(self._writers.count(now))
 
     async def _completion(
-        self, plan: Plan, asked: GenerationRequest, clock: _Clock, before: Reported
+        self,
+        plan: Plan,
+        asked: GenerationRequest,
+        clock: _Clock,
+        before: Reported,
+        whole: GenerationTrace | None,
     ) -> AsyncGenerator[messages.GenerateResponse]:
         """Yield one completion; where a full context shifts, of several generations."""
+        trace = None if whole is None else whole.completion(plan.opening.choice)
         text = TextAssembler[messages.TokenOrigin](asked.stops)
         taken = _Taken(Timings(clock.begin))
         last = _show_again(plan, before, text)
@@ -222,10 +257,10 @@ class Completions:
             generation = Generation(plan)
             generation.finished, reason = reason, None
             driver = self._driver(generation, asked, clock.deadline)
-            driver.timings.begin = clock.begin
-            deltas = _deltas(generation, driver, text, asked.wants_report, repeated)
-            async with aclosing(self._counted(deltas)) as counted:
-                async for delta in counted:
+            driver.timings.begin, driver.timings.trace = clock.begin, trace
+            deltas = self._counted(_deltas(generation, driver, text, asked.wants_report, repeated))
+            async with aclosing(deltas):
+                async for delta in deltas:
                     last = delta.origins[-1]
                     if asked.wants_statistics:
                         delta.statistics.CopyFrom(taken.with_part(generation, driver))
@@ -245,6 +280,8 @@ class Completions:
         finished = reporting.finished(generation, taken.statistics(generation))
         finished.stop_sequence = text.stopped_by
         _log(generation, finished.statistics)
+        if trace is not None:
+            trace.end(finished)
         for observer in self._observers:
             observer.note_rounds(taken.timings.rounds)
         yield _response(plan, finished=finished)

@@ -112,7 +112,7 @@ class Driver:
             if self._failure is not None:
                 raise self._failure
             for event in self._untaken:
-                self._note_commit()
+                self.timings.note_commit(time.perf_counter())
                 yield event
                 if isinstance(event, End):
                     return
@@ -161,10 +161,6 @@ class Driver:
         if self._generation.waits_for_draft:
             self._draft_wait.begin(time.perf_counter())
         self._untaken += untaken
-
-    def _note_commit(self) -> None:
-        self.timings.last_token = time.perf_counter()
-        self.timings.first_token = self.timings.first_token or self.timings.last_token
 
     # --- out ---
 
@@ -219,8 +215,9 @@ class Driver:
         self._learn_at(stay.target)
         self._rounds_sent.clear()
         opening = self._next_opening(self._target)
-        stream = stay.target.peer.open(opening)
-        self._target = self._link(opening, stream, self._read_target, self._lose_target)
+        with self.timings.traced():
+            stream = stay.target.peer.open(opening)
+            self._target = self._link(opening, stream, self._read_target, self._lose_target)
         if not self._is_at_first:  # what it takes to read the text again is told by nobody
             self._after(stay.read_seconds, stay.forget_unread)
         generation.target_opened(self._estimates_at(stay.target).continues)
@@ -283,8 +280,9 @@ class Driver:
             # A draft that knows the coins can draft what they will accept.
             opening = replace(opening, seed=draft_seed(opening.seed))
         self._allowance = Allowance()
-        stream = draft.open(opening)
-        self._draft = self._link(opening, stream, self._read_draft, self._lose_draft)
+        with self.timings.traced():
+            stream = draft.open(opening)
+            self._draft = self._link(opening, stream, self._read_draft, self._lose_draft)
         self._generation.draft_opened(hosted.model.context_token_count)
 
     def _next_opening(self, before: Link | None) -> SessionParameters:
@@ -574,7 +572,8 @@ class Driver:
         generation = self._generation
         count = len(generation.committed)
         for link, peer, number in self._sessions(generation.round, generation.order):
-            task = asyncio.create_task(peer.roll_back(link.opening, count, number))
+            with self.timings.traced():
+                task = asyncio.create_task(peer.roll_back(link.opening, count, number))
             _background.add(task)
             task.add_done_callback(_background.discard)
 

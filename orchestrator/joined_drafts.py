@@ -19,8 +19,8 @@ from orchestrator.paired_drafts import Experience, PairedDraft
 from orchestrator.peers import DRAFT_BYTES, Hosted, check_description, is_refusal
 from orchestrator.pool import Pool
 from orchestrator.refused_drafts import Refusal, RefusedDrafts
-from orchestrator.streams import StreamLost
-from outrider import handshake, logs, wire
+from orchestrator.streams import StreamLost, begin_session
+from outrider import handshake, logs, request_scope, wire
 from outrider.errors import (
     DeadlinePassed,
     Draining,
@@ -70,8 +70,10 @@ class JoinedStream:
         self,
         opening: SessionParameters,
         invite: Callable[[JoinedStream, messages.SessionInvitation], None],
+        address: str = "",
     ) -> None:
         self.byte_count = 0
+        self._span = begin_session("draft", address, opening)
         self._opening: common.OpenSession | None = wire.write_opening(opening)  # until it is sent
         self._invite = invite
         # What came and was not read yet; last, how the stream ended.
@@ -87,7 +89,12 @@ class JoinedStream:
         self.byte_count += message.ByteSize()
         if self._opening is not None:
             opening, self._opening = self._opening, None
-            self._invite(self, messages.SessionInvitation(open=opening, order=message.order))
+            invitation = messages.SessionInvitation(
+                open=opening,
+                order=message.order,
+                metadata=dict(request_scope.carried(self._span.trace_parent)),
+            )
+            self._invite(self, invitation)
         else:
             await self._outbox.put(messages.AttendResponse(order=message.order))
 
@@ -103,7 +110,7 @@ class JoinedStream:
 
     def cancel(self) -> None:
         """End the stream; the draft stops its work and keeps the cache as evictable."""
-        self.lose(StreamLost.gone("the session was closed"))
+        self.lose(StreamLost.gone("the session was closed"), is_wanted=True)
 
     # --- for the draft ---
 
@@ -112,10 +119,11 @@ class JoinedStream:
         """Whether nothing is received or sent any more."""
         return self._over.is_set()
 
-    def lose(self, lost: StreamLost) -> None:
+    def lose(self, lost: StreamLost, is_wanted: bool = False) -> None:
         """End the stream, if it is not over."""
         if not self._over.is_set():
             self._over.set()
+            self._span.end(error="" if is_wanted else lost.code.name)
             self._inbox.put_nowait(lost)
 
     async def serve(self, requests: Requests, write: Write) -> None:
@@ -200,7 +208,7 @@ class JoinedDraft:
 
     def open(self, opening: SessionParameters) -> JoinedStream:
         """Return a new stream of a session; it is lost at once if the draft left."""
-        stream = JoinedStream(opening, self._invite)
+        stream = JoinedStream(opening, self._invite, self.address)
         if not self.ready:
             stream.lose(StreamLost.gone(self.detail))
         return stream

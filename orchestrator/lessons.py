@@ -9,6 +9,7 @@ from orchestrator.peers import Hosted
 from outrider import handshake, logs
 from outrider.descriptions import check_learned
 from outrider.errors import InvalidRequest, VocabularyMismatch
+from outrider.request_scope import nobodys
 from outrider.v1.draft_service_pb2 import LearnVocabularyResponse
 from outrider.vocabulary_pieces import vocabulary_key
 
@@ -76,7 +77,7 @@ class Lesson:
         self.key = key
         self.obstacle = f"the draft is sent the target's vocabulary, since {why}"
         self.is_under_way = True
-        self._task = asyncio.create_task(self._teach(its, target))
+        self._task = asyncio.create_task(self._teach(its, target), context=nobodys())
 
     async def _teach(self, its: Hosted, target: Hosted) -> None:
         pause = _FIRST_PAUSE

@@ -13,8 +13,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
-from orchestrator.streams import Stream, is_cancelled, model_changed
-from outrider import logs, wire
+from orchestrator.streams import Stream, begin_session, is_cancelled, model_changed
+from outrider import logs, request_scope, wire
 from outrider.descriptions import check_model
 from outrider.errors import (
     InvalidConfig,
@@ -80,9 +80,8 @@ def check_description(role: str, model: common.GetModelResponse) -> None:
 class Peer:
     """One model service. `watch` keeps its state true for the life of the process.
 
-    `metadata` goes with every call, and `name` is whom its certificate is for, where that is not
-    the host of the address. Raises InvalidConfig for an address, a token or a certificate that
-    cannot be used.
+    `name` is whom its certificate is for, where that is not the host of the address. Raises
+    InvalidConfig for an address, a token or a certificate that cannot be used.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Peer:
         self.round_trip = 0.0  # of the newest GetModel; 0 before the first
         self._security = security
         self._name = name
-        self._metadata = metadata_of(security)
+        self._shown = metadata_of(security)
         self._credentials = credentials_of(security)
         self._dial()
         self._changed = asyncio.Event()  # set whenever the state may be another
@@ -124,8 +123,8 @@ class Peer:
 
     @property
     def metadata(self) -> Metadata:
-        """What goes with every call."""
-        return self._metadata()
+        """What goes with a call that is made now: what it wants to be shown, and for whom it is."""
+        return self._shown() + request_scope.carried()
 
     @property
     def model(self) -> common.GetModelResponse | None:
@@ -327,12 +326,15 @@ class Peer:
 
     def open(self, opening: SessionParameters) -> Stream:
         """Return a new stream of a session; it fails at its first use if the peer is away."""
+        span = begin_session(self.role, self.address, opening)
+        metadata = self._shown() + request_scope.carried(span.trace_parent)
         if self.role == "draft":
             request = draft_service_pb2.DraftRequest(open=wire.write_opening(opening))
-            return Stream(self.stub.Draft(metadata=self.metadata), request)
+            return Stream(self.stub.Draft(metadata=metadata), request, span)
         return Stream(
-            self.stub.Verify(metadata=self.metadata),
+            self.stub.Verify(metadata=metadata),
             target_service_pb2.VerifyRequest(open=wire.write_opening(opening)),
+            span,
         )
 
     async def close(self) -> None:

@@ -19,6 +19,7 @@ from orchestrator.peers import Calls, Hosted, Peer
 from orchestrator.targets import PooledTarget
 from outrider.errors import PeerUnavailable, VocabularyMismatch
 from outrider.messages import ANY_MODEL, ModelReference, Rule, SessionParameters
+from outrider.request_scope import nobodys
 
 _KEY_BYTES = 16
 
@@ -187,9 +188,9 @@ class Pool:
         """Start to watch the peers, and to follow the names."""
         self._is_started = True
         for peer in self.peers:
-            self._tasks[peer] = asyncio.create_task(peer.watch(self._check))
+            self._tasks[peer] = asyncio.create_task(peer.watch(self._check), context=nobodys())
         for name in self.names:
-            self._tasks[name] = asyncio.create_task(name.follow(self))
+            self._tasks[name] = asyncio.create_task(name.follow(self), context=nobodys())
 
     async def stop(self) -> None:
         """Stop watching and close the channels; what is in flight ends with PeerUnavailable."""
@@ -254,7 +255,7 @@ class Pool:
         else:
             self._configure_draft(peer)
         if self._is_started:
-            self._tasks[peer] = asyncio.create_task(peer.watch(self._check))
+            self._tasks[peer] = asyncio.create_task(peer.watch(self._check), context=nobodys())
 
     def leave(self, peer: Peer) -> None:
         """Use a service no more whose record is gone; texts that are written there end there."""

@@ -98,6 +98,8 @@ def note_answer(
 
     `each` is of its decodes, if known; `plain_share` is what one row takes of so many rows' decode.
     """
+    if timings.trace is not None:
+        timings.trace.note_answer(sent.draft_wait, spent, waited, answer, not timings.prompt)
     network = max(0.0, waited - spent.total)
     timings.draft.decode += spent.own_draft
     timings.draft_wait += spent.own_draft

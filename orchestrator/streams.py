@@ -8,8 +8,11 @@ from typing import Any, Protocol
 
 import grpc
 
+from outrider import tracing
 from outrider.errors import InvalidRequest, ModelChanged, OutriderError
+from outrider.messages import SessionParameters
 from outrider.rpc.errors import read_error_info
+from outrider.tracing import NOTHING, Kind, Span
 
 _FINAL = {
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -32,6 +35,7 @@ class StreamLost(Exception):
 
     def __init__(self, code: grpc.StatusCode, detail: str, trailing: Any = None) -> None:
         super().__init__(f"{code.name}: {detail}")
+        self.code = code
         self.final = code in _FINAL
         self.breaks_protocol = False
         field, _, message = detail.partition(": ")
@@ -89,12 +93,24 @@ class SessionStream(Protocol):
         """End the stream; the service stops its work and keeps the cache as evictable."""
 
 
+def begin_session(role: str, address: str, opening: SessionParameters) -> Span:
+    """Return the span of a session's stream to a service, as this side sees it."""
+    return tracing.begin(
+        f"{role} session",
+        Kind.CLIENT,
+        address=address,
+        session=opening.session_id.hex()[:8],
+        attempt=opening.attempt,
+    )
+
+
 class Stream:
     """A session's stream to a service that was dialled."""
 
-    def __init__(self, call: Any, opening: Any) -> None:
+    def __init__(self, call: Any, opening: Any, span: Span = NOTHING) -> None:
         self._call = call
         self._opening = opening
+        self._span = span
         self.byte_count = 0
 
     async def write(self, message: Any) -> None:
@@ -129,12 +145,13 @@ class Stream:
 
     async def _lost(self) -> StreamLost:
         call = self._call
-        return StreamLost(
-            await call.code(), await call.details() or "", await call.trailing_metadata()
-        )
+        code = await call.code()
+        self._span.end(error=code.name)
+        return StreamLost(code, await call.details() or "", await call.trailing_metadata())
 
     def cancel(self) -> None:
         """End the stream; the service stops its work and keeps the cache as evictable."""
+        self._span.end()
         self._call.cancel()
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from orchestrator.core.round_times import RoundTimes
+from outrider.messages import Answer
 from outrider.v1 import common_pb2 as common
 from outrider.wire_checks import at_least, within
 
@@ -71,11 +74,24 @@ class EngineSeconds:
         return self.queue + self.work
 
 
+class Trace(Protocol):
+    """Takes in how long each answer of a target took, for who looks at this generation alone."""
+
+    def current(self) -> AbstractContextManager[None]:
+        """Let the calls that are made meanwhile be a part of it."""
+
+    def note_answer(
+        self, draft_wait: float, spent: EngineSeconds, waited: float, answer: Answer, is_first: bool
+    ) -> None:
+        """An answer came just now that was waited for so long, and before that for the draft."""
+
+
 @dataclass(slots=True)
 class Timings:
     """Where a generation's seconds went."""
 
     begin: float
+    trace: Trace | None = None  # takes in single answers, where somebody wants to see them
     first_token: float = 0.0
     last_token: float = 0.0
     prompt: float = 0.0
@@ -88,6 +104,15 @@ class Timings:
     rounds: RoundTimes = field(default_factory=RoundTimes)
     target: EngineSeconds = field(default_factory=EngineSeconds)
     draft: EngineSeconds = field(default_factory=EngineSeconds)
+
+    def traced(self) -> AbstractContextManager[None]:
+        """Let the calls that are made meanwhile be a part of this generation's trace."""
+        return nullcontext() if self.trace is None else self.trace.current()
+
+    def note_commit(self, now: float) -> None:
+        """Count tokens that are committed now."""
+        self.last_token = now
+        self.first_token = self.first_token or now
 
     def add(self, more: Timings) -> None:
         """Count what a later part of the same completion took."""

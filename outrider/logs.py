@@ -16,6 +16,7 @@ import time
 from importlib import metadata
 
 import outrider
+from outrider import request_scope
 from outrider.errors import DecodeFailed
 
 
@@ -26,11 +27,18 @@ class _JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "where": record.name,
             "message": record.getMessage(),
+            **_whose(),
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line)
+
+
+def _whose() -> dict[str, str]:
+    """Return the id of the request that the logging task works for, if it is for one."""
+    scope = request_scope.current()
+    return {} if scope is None else {"request": scope.id}
 
 
 _MOST_LINES = 4096

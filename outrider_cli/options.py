@@ -155,6 +155,12 @@ class ServerOptions:
         typer.Option(metavar="SECONDS", help="End a stream of which nothing is read so long."),
     ] = 30.0
     reflection: Annotated[bool, typer.Option("--reflection", help="Serve gRPC reflection.")] = False
+    traces: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="Send traces to this OpenTelemetry collector: grpc:// or http://."
+        ),
+    ] = ""
     stop_on_stdin_end: Annotated[
         bool, typer.Option("--stop-on-stdin-end", hidden=True, help="Stop with the parent.")
     ] = False
@@ -168,6 +174,7 @@ class ServerOptions:
             listen=listen,
             security=_of_same_names(ServerSecurity, self),
             reflection=self.reflection,
+            traces=self.traces,
             grace_seconds=self.grace,
             stall_seconds=self.stall_timeout,
             stop_on_stdin_end=self.stop_on_stdin_end,

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from outrider import wire
+from outrider import tracing, wire
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import Loaded
 from outrider.engine.job import EngineTime, Ticket
@@ -46,6 +46,7 @@ from outrider.model_service.servicer import (
 from outrider.rpc.channel import MESSAGE_BYTES
 from outrider.sampling import SamplingParameters
 from outrider.texts import check_count, longest_token, most_bytes
+from outrider.tracing import NOTHING, Span
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import target_service_pb2 as messages
 from outrider.v1 import target_service_pb2_grpc as stubs
@@ -76,6 +77,8 @@ class _Waiting:
     is_answered: bool = False  # some were written
     news: asyncio.Event = field(default_factory=asyncio.Event)  # there are answers, or it is over
     is_watched: bool = False  # answers have to set `news`: the writer waits, or is about to
+    span: Span = NOTHING  # of few rounds; `spent` is on their answers so far
+    spent: EngineTime = field(default_factory=EngineTime)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +289,7 @@ class _VerifyStream:
         self._waiting: deque[_Waiting] = deque()  # rounds that are not answered, oldest first
         self._room = asyncio.Semaphore(_MOST_UNANSWERED)  # of `_waiting`
         self._arrived = asyncio.Event()  # set when there is a round to answer, or the end
+        self._round_count = 0
 
     async def read(self, requests: AsyncIterator[messages.VerifyRequest]) -> None:
         """Queue every round; end when the client does."""
@@ -301,6 +305,11 @@ class _VerifyStream:
             raise InvalidRequest("mirostat_mu", "the session has no mirostat")
         check_tree_round(round_, self._servicer.require_loaded())
         waiting = _Waiting(round_, message)
+        self._round_count += 1
+        if tracing.is_sampled(self._round_count):
+            drafted, length = len(round_.draft), round_.prefix.end
+            waiting.span = tracing.begin("verify", round=round_.number)
+            waiting.span.note(drafted=drafted, length=length, may_write=round_.continue_count)
         kept = self._servicer.kept_reply(self._opening, message)
         if kept is not None:
             waiting.kept = kept
@@ -354,6 +363,7 @@ class _VerifyStream:
                 await _write(context, waiting.kept)
             else:
                 await self._answer_round(waiting, context)
+            waiting.span.end()
             self._waiting.popleft()
             self._room.release()
 
@@ -381,6 +391,8 @@ class _VerifyStream:
 
     async def _write_answers(self, waiting: _Waiting, context: Context) -> None:
         answer, times = next_answer(waiting.answers)
+        if waiting.span.is_recorded:
+            _note_spent(waiting, times)
         reply = list(_pack(waiting.round, answer, times))
         if not self._has_reported_cached and self._verifier.cached_count:
             reply[0].cached_token_count = self._verifier.cached_count
@@ -392,8 +404,22 @@ class _VerifyStream:
     def close(self) -> None:
         """Stop what is in flight."""
         for waiting in self._waiting:
+            waiting.span.end()
             if waiting.ticket is not None:
                 self._servicer.host.cancel(waiting.ticket)
+
+
+def _note_spent(waiting: _Waiting, times: Sequence[EngineTime]) -> None:
+    """Let a round's span say what the engine did for it so far."""
+    waiting.spent = spent = sum(times, waiting.spent)
+    waiting.span.note(
+        decodes=spent.steps,
+        rows=spent.rows,
+        queue_seconds=round(spent.queue, 6),
+        decode_seconds=round(spent.decode, 6),
+        sample_seconds=round(spent.sample, 6),
+        own_draft_seconds=round(spent.draft, 6),
+    )
 
 
 def _superseded(number: int) -> messages.VerifyResponse:

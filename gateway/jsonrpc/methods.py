@@ -24,6 +24,7 @@ from gateway.jsonrpc.shapes import (
 from orchestrator.init_models import Launcher, model_name, read_wanted_pair
 from orchestrator.salts import separate
 from orchestrator.service import Orchestrator
+from outrider import request_scope
 from outrider.access import current_caller
 from outrider.errors import (
     DeadlinePassed,
@@ -70,6 +71,13 @@ class Caller:
 NOBODY = Caller("")
 
 
+def _with_request(error: OutriderError) -> OutriderError:
+    """Let an error say which request it is of."""
+    if (scope := request_scope.current()) is not None:
+        error.metadata["requestId"] = scope.id
+    return error
+
+
 class LegacyRpc:
     """The methods of all callers.
 
@@ -104,7 +112,9 @@ class LegacyRpc:
                 try:
                     return await method(caller, params)
                 except InvalidRequest as error:
-                    raise _under_its_name(error) from error
+                    raise _with_request(_under_its_name(error)) from error
+                except OutriderError as error:
+                    raise _with_request(error)  # noqa: B904 - it is the same one
 
             return one_object(call)
 

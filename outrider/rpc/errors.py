@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from outrider import logs
+from outrider import logs, request_scope
 from outrider.errors import EngineBusy, InvalidRequest, OutriderError
 
 DOMAIN = "outrider"
@@ -127,6 +127,8 @@ def to_status(error: Exception) -> status_pb2.Status:
     if not isinstance(error, OutriderError):
         error = logs.internal_error("outrider.rpc", error)
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
+    if (scope := request_scope.current()) is not None:
+        info.metadata["requestId"] = scope.id
     code = code_pb2.Code.Value(error.status)
     status = status_pb2.Status(code=code, message=str(error))
     status.details.add().Pack(info)

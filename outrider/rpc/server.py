@@ -21,8 +21,10 @@ from outrider.errors import InvalidConfig
 from outrider.rpc.access import AccessInterceptor
 from outrider.rpc.channel import SERVER_OPTIONS, Address, read_listen
 from outrider.rpc.errors import ErrorInterceptor
+from outrider.rpc.requests import RequestInterceptor
 from outrider.rpc.security import OPEN, ServerSecurity, make_access, server_credentials
 from outrider.rpc.stall import StallInterceptor
+from outrider.tracing import check_endpoint
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -38,6 +40,7 @@ class ServerConfig:
     listen: str = "127.0.0.1:0"  # empty: nowhere, for a service that dials its caller
     security: ServerSecurity = OPEN
     reflection: bool = False
+    traces: str = ""  # the URL of a collector of traces; empty: nothing is traced
     grace_seconds: float = 5.0  # open streams get this long after SIGTERM
     stall_seconds: float = 30.0  # a stream of which nothing is read for so long ends
     stop_on_stdin_end: bool = False  # so that no child outlives the command that started it
@@ -46,6 +49,8 @@ class ServerConfig:
         if not 0.0 < self.stall_seconds <= 1e6:
             wrong = f"must be in (0, 1000000] seconds, not {self.stall_seconds:g}"
             raise InvalidConfig("stall-timeout", wrong)
+        if self.traces:
+            check_endpoint(self.traces)
 
 
 class Server:
@@ -69,6 +74,7 @@ class Server:
         ]
         if access.is_guarded:
             interceptors.insert(0, AccessInterceptor(access))
+        interceptors.insert(0, RequestInterceptor())
         self.grpc = grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         if config.reflection:

@@ -26,13 +26,15 @@ from outrider.v1 import common_pb2 as outrider_dot_v1_dot_common__pb2
 from outrider.v1 import draft_service_pb2 as outrider_dot_v1_dot_draft__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(outrider/v1/draft_registry_service.proto\x12\x0boutrider.v1\x1a\x18outrider/v1/common.proto\x1a\x1foutrider/v1/draft_service.proto\"\x82\x02\n\x0bJoinRequest\x12.\n\x05model\x18\x01 \x01(\x0b\x32\x1d.outrider.v1.GetModelResponseH\x00\x12\x39\n\nvocabulary\x18\x02 \x01(\x0b\x32#.outrider.v1.ListVocabularyResponseH\x00\x12\x37\n\x07learned\x18\x04 \x01(\x0b\x32$.outrider.v1.LearnVocabularyResponseH\x00\x12\x31\n\x0bnot_learned\x18\x05 \x01(\x0b\x32\x1a.outrider.v1.LessonFailureH\x00\x12\x12\n\nprocess_id\x18\x03 \x01(\x0c\x42\x08\n\x06\x61nswer\".\n\rLessonFailure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xe0\x02\n\x0cJoinResponse\x12\x31\n\tget_model\x18\x01 \x01(\x0b\x32\x1c.outrider.v1.GetModelRequestH\x00\x12=\n\x0flist_vocabulary\x18\x02 \x01(\x0b\x32\".outrider.v1.ListVocabularyRequestH\x00\x12*\n\x06joined\x18\x03 \x01(\x0b\x32\x18.outrider.v1.DraftJoinedH\x00\x12\x34\n\ninvitation\x18\x04 \x01(\x0b\x32\x1e.outrider.v1.SessionInvitationH\x00\x12\x30\n\x08rollback\x18\x05 \x01(\x0b\x32\x1c.outrider.v1.RollbackRequestH\x00\x12?\n\x10learn_vocabulary\x18\x06 \x01(\x0b\x32#.outrider.v1.LearnVocabularyRequestH\x00\x42\t\n\x07message\"\r\n\x0b\x44raftJoined\"s\n\x11SessionInvitation\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12&\n\x04open\x18\x02 \x01(\x0b\x32\x18.outrider.v1.OpenSession\x12&\n\x05order\x18\x03 \x01(\x0b\x32\x17.outrider.v1.DraftOrder\"\x8b\x01\n\rAttendRequest\x12\x10\n\x06ticket\x18\x01 \x01(\x0cH\x00\x12.\n\x08response\x18\x02 \x01(\x0b\x32\x1a.outrider.v1.DraftResponseH\x00\x12-\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1a.outrider.v1.AttendFailureH\x00\x42\t\n\x07message\".\n\rAttendFailure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"8\n\x0e\x41ttendResponse\x12&\n\x05order\x18\x01 \x01(\x0b\x32\x17.outrider.v1.DraftOrder2\x9e\x01\n\x14\x44raftRegistryService\x12?\n\x04Join\x12\x18.outrider.v1.JoinRequest\x1a\x19.outrider.v1.JoinResponse(\x01\x30\x01\x12\x45\n\x06\x41ttend\x12\x1a.outrider.v1.AttendRequest\x1a\x1b.outrider.v1.AttendResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(outrider/v1/draft_registry_service.proto\x12\x0boutrider.v1\x1a\x18outrider/v1/common.proto\x1a\x1foutrider/v1/draft_service.proto\"\x82\x02\n\x0bJoinRequest\x12.\n\x05model\x18\x01 \x01(\x0b\x32\x1d.outrider.v1.GetModelResponseH\x00\x12\x39\n\nvocabulary\x18\x02 \x01(\x0b\x32#.outrider.v1.ListVocabularyResponseH\x00\x12\x37\n\x07learned\x18\x04 \x01(\x0b\x32$.outrider.v1.LearnVocabularyResponseH\x00\x12\x31\n\x0bnot_learned\x18\x05 \x01(\x0b\x32\x1a.outrider.v1.LessonFailureH\x00\x12\x12\n\nprocess_id\x18\x03 \x01(\x0c\x42\x08\n\x06\x61nswer\".\n\rLessonFailure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xe0\x02\n\x0cJoinResponse\x12\x31\n\tget_model\x18\x01 \x01(\x0b\x32\x1c.outrider.v1.GetModelRequestH\x00\x12=\n\x0flist_vocabulary\x18\x02 \x01(\x0b\x32\".outrider.v1.ListVocabularyRequestH\x00\x12*\n\x06joined\x18\x03 \x01(\x0b\x32\x18.outrider.v1.DraftJoinedH\x00\x12\x34\n\ninvitation\x18\x04 \x01(\x0b\x32\x1e.outrider.v1.SessionInvitationH\x00\x12\x30\n\x08rollback\x18\x05 \x01(\x0b\x32\x1c.outrider.v1.RollbackRequestH\x00\x12?\n\x10learn_vocabulary\x18\x06 \x01(\x0b\x32#.outrider.v1.LearnVocabularyRequestH\x00\x42\t\n\x07message\"\r\n\x0b\x44raftJoined\"\xe4\x01\n\x11SessionInvitation\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\x12&\n\x04open\x18\x02 \x01(\x0b\x32\x18.outrider.v1.OpenSession\x12&\n\x05order\x18\x03 \x01(\x0b\x32\x17.outrider.v1.DraftOrder\x12>\n\x08metadata\x18\x04 \x03(\x0b\x32,.outrider.v1.SessionInvitation.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x8b\x01\n\rAttendRequest\x12\x10\n\x06ticket\x18\x01 \x01(\x0cH\x00\x12.\n\x08response\x18\x02 \x01(\x0b\x32\x1a.outrider.v1.DraftResponseH\x00\x12-\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1a.outrider.v1.AttendFailureH\x00\x42\t\n\x07message\".\n\rAttendFailure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"8\n\x0e\x41ttendResponse\x12&\n\x05order\x18\x01 \x01(\x0b\x32\x17.outrider.v1.DraftOrder2\x9e\x01\n\x14\x44raftRegistryService\x12?\n\x04Join\x12\x18.outrider.v1.JoinRequest\x1a\x19.outrider.v1.JoinResponse(\x01\x30\x01\x12\x45\n\x06\x41ttend\x12\x1a.outrider.v1.AttendRequest\x1a\x1b.outrider.v1.AttendResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.draft_registry_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_SESSIONINVITATION_METADATAENTRY']._loaded_options = None
+  _globals['_SESSIONINVITATION_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_JOINREQUEST']._serialized_start=117
   _globals['_JOINREQUEST']._serialized_end=375
   _globals['_LESSONFAILURE']._serialized_start=377
@@ -41,14 +43,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOINRESPONSE']._serialized_end=778
   _globals['_DRAFTJOINED']._serialized_start=780
   _globals['_DRAFTJOINED']._serialized_end=793
-  _globals['_SESSIONINVITATION']._serialized_start=795
-  _globals['_SESSIONINVITATION']._serialized_end=910
-  _globals['_ATTENDREQUEST']._serialized_start=913
-  _globals['_ATTENDREQUEST']._serialized_end=1052
-  _globals['_ATTENDFAILURE']._serialized_start=1054
-  _globals['_ATTENDFAILURE']._serialized_end=1100
-  _globals['_ATTENDRESPONSE']._serialized_start=1102
-  _globals['_ATTENDRESPONSE']._serialized_end=1158
-  _globals['_DRAFTREGISTRYSERVICE']._serialized_start=1161
-  _globals['_DRAFTREGISTRYSERVICE']._serialized_end=1319
+  _globals['_SESSIONINVITATION']._serialized_start=796
+  _globals['_SESSIONINVITATION']._serialized_end=1024
+  _globals['_SESSIONINVITATION_METADATAENTRY']._serialized_start=977
+  _globals['_SESSIONINVITATION_METADATAENTRY']._serialized_end=1024
+  _globals['_ATTENDREQUEST']._serialized_start=1027
+  _globals['_ATTENDREQUEST']._serialized_end=1166
+  _globals['_ATTENDFAILURE']._serialized_start=1168
+  _globals['_ATTENDFAILURE']._serialized_end=1214
+  _globals['_ATTENDRESPONSE']._serialized_start=1216
+  _globals['_ATTENDRESPONSE']._serialized_end=1272
+  _globals['_DRAFTREGISTRYSERVICE']._serialized_start=1275
+  _globals['_DRAFTREGISTRYSERVICE']._serialized_end=1433
 # @@protoc_insertion_point(module_scope)

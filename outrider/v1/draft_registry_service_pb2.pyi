@@ -1,5 +1,6 @@
 from outrider.v1 import common_pb2 as _common_pb2
 from outrider.v1 import draft_service_pb2 as _draft_service_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Mapping as _Mapping
@@ -50,14 +51,23 @@ class DraftJoined(_message.Message):
     def __init__(self) -> None: ...
 
 class SessionInvitation(_message.Message):
-    __slots__ = ("ticket", "open", "order")
+    __slots__ = ("ticket", "open", "order", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     TICKET_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
     ticket: bytes
     open: _common_pb2.OpenSession
     order: _draft_service_pb2.DraftOrder
-    def __init__(self, ticket: _Optional[bytes] = ..., open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., order: _Optional[_Union[_draft_service_pb2.DraftOrder, _Mapping]] = ...) -> None: ...
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, ticket: _Optional[bytes] = ..., open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., order: _Optional[_Union[_draft_service_pb2.DraftOrder, _Mapping]] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class AttendRequest(_message.Message):
     __slots__ = ("ticket", "response", "failure")

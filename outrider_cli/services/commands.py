@@ -97,7 +97,7 @@ def target(
         model=engine.config(model),
         draft=own.config(draft_model) if draft_model is not None else None,
     )
-    _serve(run(config))
+    _serve("target", server, run(config))
 
 
 @spread
@@ -155,7 +155,7 @@ def draft(
         join=join,
         join_security=_shown(server, tls_ca),
     )
-    _serve(run(config))
+    _serve("draft", server, run(config))
 
 
 def _shown(server: ServerOptions, tls_ca: Path | None) -> ClientSecurity:
@@ -230,7 +230,7 @@ def orchestrator(
         **joining.config(server),
         **sharing.config(),
     )
-    _serve(run(config, COMMAND, _gateway(http.config(server))))
+    _serve("orchestrator", server, run(config, COMMAND, _gateway(http.config(server))))
 
 
 def _gateway(config: HttpConfig | None) -> StartGateway | None:
@@ -263,16 +263,21 @@ def read_template(path: Path | None) -> str:
     return text
 
 
-def _serve(service: Coroutine[Any, Any, None]) -> None:
-    """Run a service to its end, with logs on stderr."""
-    from outrider import logs
+def _serve(role: str, server: ServerOptions, service: Coroutine[Any, Any, None]) -> None:
+    """Run a service to its end, with logs on stderr, and traces where they are wanted."""
+    from outrider import logs, tracing
     from outrider.errors import InvalidConfig
 
     logs.start_logging()
     try:
+        if server.traces:
+            tracing.start(server.traces, f"outrider-{role}")
         asyncio.run(service)
     except ModuleNotFoundError as error:
         if error.name != "llama_cpp":
             raise
         message = "hosting one needs llama.cpp: pip install 'outrider[llama]'"
         raise InvalidConfig("model", message) from None
+    finally:
+        service.close()  # where it was never begun
+        tracing.stop()

@@ -48,6 +48,11 @@ class LocalPlan:
         return len(hosted) == 2 and hosted[0] == hosted[1]
 
     @property
+    def shared_words(self) -> Sequence[str]:
+        """Of the orchestrator's options, those that target and draft are started with, too."""
+        return [word for word in self.orchestrator if word.startswith("--traces=")]
+
+    @property
     def own_draft_words(self) -> Sequence[str]:
         """What tells the target to draft in its own process: where both are here, with the same."""
         draft = self.draft
@@ -98,7 +103,12 @@ class LocalServices:
     async def _start_model(
         self, role: str, hosted: Hosted, listen: str = ANY_PORT, more: Sequence[str] = ()
     ) -> Child:
-        words = (f"--model={hosted.model}", *arguments(hosted.options), *more)
+        words = (
+            f"--model={hosted.model}",
+            *arguments(hosted.options),
+            *self._plan.shared_words,
+            *more,
+        )
         command = self._plan.commands.get(role, COMMAND)
         return await Child.start(command, role, listen, words, self._tell)
 

@@ -170,6 +170,11 @@ RULES = {
         within("outrider.engine", "llama_cpp"),
         [("orchestrator.driver", "from outrider import engine"), ("gateway.app", LAZY)],
     ),
+    "one file imports OpenTelemetry": Rule(
+        outside("outrider.otlp"),
+        within("opentelemetry"),
+        [("outrider.tracing", "def start():\n    from opentelemetry import trace")],
+    ),
     "one file imports llama_cpp": Rule(
         outside("outrider.engine.llama_library"),
         within("llama_cpp"),

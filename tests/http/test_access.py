@@ -1,0 +1,96 @@
+"""Request ids over HTTP, and the line of the log that each request is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.gateway import serving
+
+KEY = "a key of sixteen characters"
+MINE = {"X-Request-Id": "mine-7"}
+
+
+def fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """Return the lines of the access log."""
+    return [each.fields for each in caplog.records if each.name == "outrider.access"]  # type: ignore[attr-defined]
+
+
+async def until_logged(caplog: pytest.LogCaptureFixture, count: int) -> list[dict[str, Any]]:
+    """Return the lines once there are so many: they come after the answer."""
+    async with asyncio.timeout(30):
+        while len(fields(caplog)) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return fields(caplog)
+
+
+@pytest.fixture(autouse=True)
+def at_info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "outrider")
+
+
+async def test_every_answer_has_an_id_refusals_too(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(api_key=KEY) as url, httpx.AsyncClient() as client:
+        refused = await client.get(f"{url}/v1/models", headers=MINE)
+        assert (refused.status_code, refused.headers["x-request-id"]) == (401, "mine-7")
+        client.headers["Authorization"] = f"Bearer {KEY}"
+        made = await client.get(f"{url}/v1/models")
+        assert len(made.headers["x-request-id"]) == 32
+        odd = await client.get(f"{url}/v1/models", headers={"X-Request-Id": "x" * 200})
+        assert len(odd.headers["x-request-id"]) == 32
+        lines = await until_logged(caplog, 3)
+    assert [(line["route"], line["status"]) for line in lines] == [
+        ("/v1/models", 401),
+        ("/v1/models", 200),
+        ("/v1/models", 200),
+    ]
+
+
+async def test_no_line_holds_what_a_user_wrote(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as url, httpx.AsyncClient() as client:
+        await client.get(f"{url}/secret?secret=secret")
+        await client.get(f"{url}/v1/models/secret")
+        await client.get(f"{url}/page/secret")
+        lines = await until_logged(caplog, 3)
+    assert [line["route"] for line in lines] == ["none", "/v1/models/{model:path}", "/page/{name}"]
+    assert {line["status"] for line in lines} == {404}
+    assert "secret" not in str(lines)
+
+
+async def test_what_machines_ask_for_all_the_time_is_a_line_where_it_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as url, httpx.AsyncClient() as client:
+        for path in ("/livez", "/metrics", "/status"):
+            assert (await client.get(url + path)).status_code == 200
+        await client.post(f"{url}/metrics")
+        [line] = await until_logged(caplog, 1)
+    assert (line["method"], line["route"], line["status"]) == ("POST", "/metrics", 405)
+
+
+async def test_a_client_that_hangs_up_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+    fake = FakeOrchestrator()
+    fake.stalls_after = 1
+    async with serving(fake) as url, httpx.AsyncClient() as client:
+        body = {"prompt": "a"}
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post(f"{url}/completion", json=body, timeout=0.5)
+        [line] = await until_logged(caplog, 1)
+    assert (line["route"], line["status"]) == ("/completion", 499)
+
+
+async def test_errors_have_the_id_where_their_shape_has_a_place() -> None:
+    async with serving() as url, httpx.AsyncClient() as client:
+        message = await client.post(f"{url}/v1/messages", json={}, headers=MINE)
+        assert message.json()["request_id"] == "mine-7" == message.headers["request-id"]
+        call = {"jsonrpc": "2.0", "id": 1, "method": "detokenize", "params": {"tokens": "x"}}
+        answer = (await client.post(f"{url}/rpc", json=call, headers=MINE)).json()
+        assert answer["error"]["data"]["metadata"]["requestId"] == "mine-7"
+        chat = await client.post(f"{url}/v1/completions", json={}, headers=MINE)
+        assert set(chat.json()["error"]) == {"message", "type", "param", "code"}
+        assert chat.headers["x-request-id"] == "mine-7"
