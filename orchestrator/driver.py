@@ -72,6 +72,7 @@ class Driver:
         self._is_at_first = True  # target: nothing was read at another one before
         self._draft: Link | None = None  # the same
         self._lease: PairedDraft | None = None  # the draft of that stream, until it is given back
+        self._is_put_off = False  # the stream to it is not opened: the target drafts by itself
         self._own_prompts = own_prompts
         # Renders the prompt of the draft that is leased; its stream is opened after that.
         self._rendering: asyncio.Task[None] | None = None
@@ -153,6 +154,9 @@ class Driver:
         """Carry out what the generation asks; work for the models goes out before text."""
         untaken = []
         self._forget_timer(self._wake)
+        if self._is_put_off and self._generation.plan.control.needs_stream:
+            self._give_back_draft()
+            self._open_draft()
         for action in self._generation.next_actions(time.perf_counter()):
             if isinstance(action, Commit | End):
                 untaken.append(action)
@@ -254,6 +258,9 @@ class Driver:
         estimates = lease.estimates_beside(target)
         if estimates is not control.estimates:
             control.note_draft(estimates)
+        self._is_put_off = not control.needs_stream
+        if self._is_put_off:
+            return True
         assert draft.hosted is not None
         if self._own_prompts is None:
             self._open_leased(lease, draft.hosted, "")
@@ -470,11 +477,8 @@ class Driver:
         if sent is None:
             return  # a repeat of a round that is over
         try:
-            size = self._opening.vocabulary
-            sent.expect(message.rows.answered_row_count)
-            piece = wire.read_rows(message.rows, size)
-            piece.check(self._generation.plan.form)
-            rows = sent.add(message.rows.first_row, piece)
+            vocabulary, form = self._opening.vocabulary, self._generation.plan.form
+            rows = sent.take(message.rows, vocabulary, form)
         except InvalidRequest as error:
             self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
             return
@@ -501,14 +505,9 @@ class Driver:
         is_prompt = not self.timings.prompt
         plain_share = self._generation.plain_share
         note_answer(self.timings, sent, spent, waited, answer, each, plain_share)
-        if is_prompt:
-            self._note_read(waited - spent.queue)
-
-    def _note_read(self, seconds: float) -> None:
-        """The target read the prompt, in this time."""
-        if self._stay is not None and self._is_at_first:
+        if is_prompt and self._stay is not None and self._is_at_first:
             plan, cached = self._generation.plan, self._generation.counts.cached
-            self._stay.note_read(len(plan.prompt), cached, seconds)
+            self._stay.note_read(len(plan.prompt), cached, waited - spent.queue)
 
     def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:
         """Take in what the draft sent; one that sends nonsense, or too much, is left alone."""

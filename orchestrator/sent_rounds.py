@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from orchestrator.core.estimates import ServiceTime
 from orchestrator.timings import EngineSeconds, Timings
+from outrider import wire
 from outrider.errors import InvalidRequest
-from outrider.messages import Answer, Round, Rows
-from outrider.v1 import common_pb2
+from outrider.messages import Answer, Form, Round, Rows
+from outrider.v1 import common_pb2, target_service_pb2
 
 
 def of_decodes(spent: EngineSeconds) -> ServiceTime:
@@ -41,13 +42,23 @@ class SentRound:
         self._may_be_cut = bool(round_.survivals)
         self._rows = Rows()  # so far, in order and without gaps
 
-    def expect(self, answered: int) -> None:
+    def take(self, message: target_service_pb2.Rows, vocabulary: int, form: Form) -> Rows | None:
+        """Return all rows once a message brings the last one. Raises InvalidRequest for nonsense.
+
+        They are of a form, over so many tokens.
+        """
+        self._expect(message.answered_row_count)
+        piece = wire.read_rows(message, vocabulary)
+        piece.check(form)
+        return self._add(message.first_row, piece)
+
+    def _expect(self, answered: int) -> None:
         """Note that fewer rows come than were asked for; 0 is all of them."""
         if not 0 <= answered <= self._expected or (answered and not self._may_be_cut):
             raise InvalidRequest("answered_row_count", f"{answered} of {self._expected}")
         self._expected = answered or self._expected
 
-    def add(self, first: int, rows: Rows) -> Rows | None:
+    def _add(self, first: int, rows: Rows) -> Rows | None:
         """Return all rows once the last one came; ignore repeats of the first ones."""
         if first == 0:
             self._rows = Rows()

@@ -361,6 +361,11 @@ class Control(ABC):
         return 0 if self.runs_ahead() or not self._may_stop else self.forecast.stop_below
 
     @property
+    def needs_stream(self) -> bool:
+        """Whether a draft that there is may be asked for anything, so that a stream is opened."""
+        return True
+
+    @property
     def leaves_draft_alone(self) -> bool:
         """Whether a draft of which nothing is wanted is not even sent the text."""
         return False

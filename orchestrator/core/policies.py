@@ -82,6 +82,11 @@ class OwnDrafting(Control):
         return self._own is not None and not self._own.is_silent and is_useless
 
     @property
+    def needs_stream(self) -> bool:
+        # On the same cores the target's own draft does the work as long as it drafts at all.
+        return self._own is None or self._own.is_silent or not self.estimates.takes_turns
+
+    @property
     def _may_have_own(self) -> bool:
         """Whether this generation may use a draft in the target's own process."""
         asked = self.speculation

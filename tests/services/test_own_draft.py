@@ -285,6 +285,56 @@ async def test_under_rejection_the_other_draft_drafts():
         assert draft.decode_count > before
 
 
+@asynccontextmanager
+async def on_the_same_cores(
+    make_own: Any, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[list[bytes], OrchestratorProcess]]:
+    """Start a target with a draft of its own, and a good draft that takes turns with it.
+
+    Yields the sessions that a stream to that draft was opened for.
+    """
+    monkeypatch.setattr("orchestrator.first_estimates._take_turns", lambda *_: True)
+    async with (
+        running(ModelProcess(TARGET, slow, own_draft=make_own)) as process,
+        running(ModelProcess(DRAFT, good)) as draft,
+        running(
+            OrchestratorProcess(process.address, draft.address, speculation=Speculation())
+        ) as orchestrator,
+    ):
+        await orchestrator.until_ready()
+        opened, pin = list[bytes](), draft.host.pin
+
+        def noted(session_id: bytes, pinned: bool) -> None:
+            opened.extend([session_id] * pinned)
+            pin(session_id, pinned)
+
+        monkeypatch.setattr(draft.host, "pin", noted)
+        yield opened, orchestrator
+
+
+async def test_a_draft_on_the_same_cores_is_not_even_called(monkeypatch: pytest.MonkeyPatch):
+    async with on_the_same_cores(good, monkeypatch) as (opened, orchestrator):
+        asked = request(temperature=0.0, token_limit=120)
+        done = await generate(orchestrator, asked)
+        assert done.token_ids == written_alone(target(), asked)
+        assert done.statistics.drafted_token_count > 0
+        assert opened == []
+
+
+async def test_it_is_called_once_the_targets_own_falls_silent(monkeypatch: pytest.MonkeyPatch):
+    def unfit() -> Refusing:
+        return Refusing(seed=2, context=256)
+
+    async with on_the_same_cores(unfit, monkeypatch) as (opened, orchestrator):
+        asked = request(temperature=0.0, token_limit=200)
+        for _ in range(10):  # it is asked only where a draft seems to pay, as on no busy machine
+            done = await generate(orchestrator, asked)
+            assert done.token_ids == written_alone(target(), asked)
+            if opened:
+                break
+        assert len(opened) == 1
+
+
 class Refusing(ToyModel):
     """A draft with whose vocabulary no sampling goes."""
 
