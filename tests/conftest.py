@@ -22,6 +22,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     The summary names each of those (`R`): it is a fault of the test or of the product, to be found.
     """
+    if not config.pluginmanager.hasplugin("rerunfailures"):  # with -p no:rerunfailures
+        return
     for item in items:
         folder = item.path.relative_to(config.rootpath).parts
         if folder[0] == "tests" and folder[1] not in _DETERMINISTIC:
