@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 import outrider
 from gateway import anthropic, llama_server, page
+from gateway.answers_kept import KeptAnswers
 from gateway.bodies import LARGE_BYTES, JsonRoute, beside
 from gateway.config import HttpConfig
 from gateway.errors import Failure
@@ -30,6 +31,7 @@ from gateway.middleware import (
     KnownHost,
 )
 from gateway.openai import answers, requests, responses
+from gateway.repeats import Repeats
 from gateway.streams import ClientGone, until_gone
 from orchestrator.service import Orchestrator
 from outrider import logs
@@ -82,6 +84,9 @@ def create_app(
     _add_rpc(app, library, config)
     _add_errors(app)
     app.add_middleware(InternalErrors, answer=lambda path, error: _dialect(path).error(error))
+    kept = KeptAnswers(config.state) if config.state is not None else None
+    app.state.kept_answers = kept
+    app.add_middleware(Repeats, refusal=_refuse, kept=kept)
     app.add_middleware(AnyContentType)
     app.add_middleware(HeadAsGet)
     app.add_middleware(

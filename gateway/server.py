@@ -34,9 +34,11 @@ class HttpServer:
         self, config: HttpConfig, orchestrator: Orchestrator, launcher: Launcher | None = None
     ) -> None:
         self._config = config
+        library = LegacyRpc(orchestrator, launcher, config.api_key)
+        self._app = create_app(orchestrator, config, library)
         self._server = _Server(
             uvicorn.Config(
-                create_app(orchestrator, config, LegacyRpc(orchestrator, launcher, config.api_key)),
+                self._app,
                 log_config=None,
                 access_log=False,  # paths and queries may hold text of users
                 lifespan="off",
@@ -70,6 +72,8 @@ class HttpServer:
             self._server.should_exit = True
             await self._serving
             await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)
+        if self._app.state.kept_answers is not None:
+            await self._app.state.kept_answers.close()
 
 
 class _Server(uvicorn.Server):

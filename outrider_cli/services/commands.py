@@ -220,13 +220,14 @@ def orchestrator(
         **joining.config(server),
         **sharing.config(),
     )
-    _serve(run(config, COMMAND, _gateway(http.config(server))))
+    _serve(run(config, COMMAND, _gateway(http.config(server), state)))
 
 
-def _gateway(config: HttpConfig | None) -> StartGateway | None:
+def _gateway(wanted: HttpConfig | None, state: Path | None) -> StartGateway | None:
     """Return what starts the gateway, if one is wanted."""
-    if config is None:
+    if wanted is None:
         return None
+    config = replace(wanted, state=state)
     from gateway.server import HttpServer
 
     async def start(orchestrator: Orchestrator, launcher: Launcher) -> HttpServer:
