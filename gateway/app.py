@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 import outrider
 from gateway import anthropic, llama_server, page
 from gateway.access import RequestScopes
+from gateway.answers_kept import KeptAnswers
 from gateway.bodies import LARGE_BYTES, JsonRoute, beside
 from gateway.config import HttpConfig
 from gateway.errors import Failure
@@ -30,6 +31,7 @@ from gateway.middleware import (
     KnownHost,
 )
 from gateway.openai import answers, requests, responses
+from gateway.repeats import Repeats
 from gateway.rights import Rights
 from gateway.streams import ClientGone, until_gone
 from orchestrator.service import Orchestrator
@@ -88,6 +90,9 @@ def create_app(
     _add_rpc(app, library, config, access)
     _add_errors(app)
     app.add_middleware(InternalErrors, answer=lambda path, error: _dialect(path).error(error))
+    kept = KeptAnswers(config.state) if config.state is not None else None
+    app.state.kept_answers = kept
+    app.add_middleware(Repeats, refusal=_refuse, kept=kept)
     app.add_middleware(AnyContentType)
     app.add_middleware(HeadAsGet)
     app.add_middleware(

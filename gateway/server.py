@@ -43,8 +43,9 @@ class HttpServer:
         library = LegacyRpc(orchestrator, launcher)
         own_access = (access or Access()).with_grants(config.let_in())
         context = server_context(config.tls)
+        self._app = create_app(orchestrator, config, library, own_access)
         options = uvicorn.Config(
-            create_app(orchestrator, config, library, own_access),
+            self._app,
             log_config=None,
             access_log=False,  # paths and queries may hold text of users
             lifespan="off",
@@ -78,6 +79,8 @@ class HttpServer:
             self._server.should_exit = True
             await self._serving
             await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)
+        if self._app.state.kept_answers is not None:
+            await self._app.state.kept_answers.close()
 
 
 class _Server(uvicorn.Server):

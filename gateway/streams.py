@@ -15,6 +15,9 @@ from outrider.errors import Draining
 
 Item = TypeVar("Item")
 
+ANSWER = "outrider.answer"
+"""In the scope of a request whose answer is kept: what is kept of it, with a method `fail`."""
+
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
 
@@ -90,6 +93,7 @@ class EventStream(Response):
             if not self._has_begun:
                 await self._refusal(error)(scope, receive, send)
                 return
+            _note_failure(scope)
             await _send(send, self._last_words(error))
             await _send(send, b"", more=False)
 
@@ -108,8 +112,16 @@ class EventStream(Response):
                 async for chunk in events:
                     await _send(send, chunk)
             except Exception as error:
+                _note_failure(scope)
                 await _send(send, self._last_words(error))
             await _send(send, b"", more=False)
+
+
+def _note_failure(scope: Scope) -> None:
+    """Tell whoever keeps the answer that it failed, though its status says that all is well."""
+    answer = scope.get(ANSWER)
+    if answer is not None:
+        answer.fail()
 
 
 async def _send(send: Send, chunk: bytes, *, more: bool = True) -> None:

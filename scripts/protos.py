@@ -1,4 +1,7 @@
-"""Generates outrider/v1 from protos/; --check says whether the committed stubs are current."""
+"""Generates outrider/v1 from protos/; --check says whether the committed stubs are current.
+
+`--keep NAME` keeps the protocol of now for the tests of what must stay readable.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,15 @@ def generate(destination: Path) -> None:
         sys.exit("protoc failed")
 
 
+def keep(name: str) -> None:
+    """Write the protocol, its imports included, where the tests find it."""
+    path = ROOT / "tests/support/protocols" / f"{name}.binpb"
+    includes = [f"-I{ROOT / 'protos'}", f"-I{WELL_KNOWN}"]
+    out = ["--include_imports", f"--descriptor_set_out={path}"]
+    if protoc.main(["protoc", *includes, *out, *map(str, SOURCES)]) != 0:
+        sys.exit("protoc failed")
+
+
 def stale_files() -> list[str]:
     """Return the committed stubs that differ from freshly generated ones."""
     with tempfile.TemporaryDirectory() as folder:
@@ -36,7 +48,9 @@ def stale_files() -> list[str]:
 
 
 def main() -> None:
-    if "--check" not in sys.argv:
+    if "--keep" in sys.argv:
+        keep(sys.argv[sys.argv.index("--keep") + 1])
+    elif "--check" not in sys.argv:
         generate(ROOT)
     elif stale := stale_files():
         sys.exit(f"stale stubs: {', '.join(stale)}; run `make protos`")

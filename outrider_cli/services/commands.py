@@ -230,13 +230,15 @@ def orchestrator(
         **joining.config(server),
         **sharing.config(),
     )
-    _serve("orchestrator", server, run(config, COMMAND, _gateway(http.config(server))))
+    gateway = _gateway(http.config(server), state)
+    _serve("orchestrator", server, run(config, COMMAND, gateway))
 
 
-def _gateway(config: HttpConfig | None) -> StartGateway | None:
+def _gateway(wanted: HttpConfig | None, state: Path | None) -> StartGateway | None:
     """Return what starts the gateway, if one is wanted."""
-    if config is None:
+    if wanted is None:
         return None
+    config = replace(wanted, state=state)
     from gateway.server import HttpServer
 
     async def start(orchestrator: Orchestrator, launcher: Launcher) -> HttpServer:

@@ -60,7 +60,7 @@ class Proxy:
         await self._channel.close()
 
     async def _forward(self, method: str, requests: Any, context: Any) -> None:
-        meddle = self._meddler() if method.endswith(f"/{self._method}") else _pass_on
+        meddle = self.meddler_of(method)
         call = self._channel.stream_stream(method)(timeout=context.time_remaining())
         up = asyncio.create_task(_pump_up(requests, call, meddle))
         try:
@@ -70,6 +70,10 @@ class Proxy:
             call.cancel()
             with contextlib.suppress(asyncio.CancelledError, Cut, Exception):
                 await up
+
+    def meddler_of(self, method: str) -> Meddler:
+        """Return what every message of a call goes through."""
+        return self._meddler() if method.endswith(f"/{self._method}") else _pass_on
 
     async def _pump_down(
         self, call: Any, context: Any, meddle: Meddler, up: asyncio.Task[None]

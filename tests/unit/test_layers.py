@@ -72,6 +72,7 @@ PURE = (
     "outrider.trees",
     "outrider.vocabularies",
     "orchestrator.chat.required_calls",
+    "gateway.idempotency",
     "gateway.json_text",
     "gateway.jsonrpc.protocol",
     "orchestrator.chat.sandbox",
