@@ -36,8 +36,8 @@ _LONGEST_RUN = 256
 _LOOKS_SPECIAL = re.compile(
     rb"<(\||\xef\xbd\x9c).*\1>|<unused.*>|<pad>|<mask>|<2mass>|\[@BOS@\]", re.DOTALL
 )
-"""What llama.cpp takes for a control token when it converts a model, by its text. The second bar is a
-wide one, DeepSeek's."""
+"""What llama.cpp takes for a control token when it converts a model, by its text. The second bar is
+a wide one, DeepSeek's."""
 
 _BYTE_NAME = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
 _BYTE_PAIR_ENCODING = 2  # llama.cpp's number of the vocabulary type
