@@ -1,7 +1,8 @@
 """docs/faults.md: what was found to go wrong, written from the tests that show it no longer does.
 
 Such a test carries `@pytest.mark.fault(section, fault, before=..., now=...)`. The page is read off
-the source of the tests, so that it is the same whichever of them run.
+the source of the tests, so that it is the same whichever of them run. Between two markers it has
+what the last run of the fault matrix wrote (`make chaos`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ What review, random tests and hostile peers found, what happened then and what h
 row names the test that was red before the fault was mended. `tests/unit/test_faults_page.py` keeps
 this page equal to the tests; with `REWRITE_FAULTS=1` it writes the page anew.
 """
+
+_BEGIN, _END = "<!-- chaos: begin -->\n", "<!-- chaos: end -->\n"
+_MATRIX_HEAD = "\n## The fault matrix\n\n"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,12 +72,24 @@ def _read_mark(mark: ast.Call, test: str) -> Fault:
     return Fault(section, fault, named["before"], named["now"], test)
 
 
-def write_page(faults: list[Fault]) -> str:
-    """Return the text of the page."""
+def read_matrix(page: str) -> str:
+    """Return what a page says of the last run of the fault matrix; empty if it says nothing."""
+    _, _, rest = page.partition(_BEGIN)
+    return rest.partition(_END)[0]
+
+
+def with_matrix(page: str, matrix: str) -> str:
+    """Return a page with another run of the fault matrix at its end."""
+    before = page.partition(_MATRIX_HEAD)[0]
+    return f"{before}{_MATRIX_HEAD}{_BEGIN}{matrix}{_END}" if matrix else before
+
+
+def write_page(faults: list[Fault], matrix: str = "") -> str:
+    """Return the text of the page, with what a run of the fault matrix wrote."""
     parts = [_HEAD]
     for section, title in SECTIONS.items():
         rows = sorted(fault for fault in faults if fault.section == section)
         if rows:
             parts.append(f"\n## {title}\n\n| fault | before | now | test |\n|---|---|---|---|\n")
             parts += [f"| {r.fault} | {r.before} | {r.now} | `{r.test}` |\n" for r in rows]
-    return "".join(parts)
+    return with_matrix("".join(parts), matrix)

@@ -1,0 +1,297 @@
+"""Runs the cells of the matrix, says what came of each, and writes the table.
+
+python -m tests.chaos.run --seed 1 --minutes 20 --write
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.faults import FAULTS, Fault
+from tests.chaos.work import SHIFTING, Asked, Left, work_job, write
+from tests.chaos.world import SERVICES, World
+from tests.support.faults_page import PAGE, with_matrix
+
+MOMENTS = ("prompt", "draft", "verify", "context shift", "job poll", "drain")
+_MOST_FILES = 24  # more than before, at rest: channels that were dialled again
+_MOST_MEMORY = (
+    96 << 20
+)  # bytes more than before, at rest; the memory of caches is mapped at a start
+_SHIFT = 0.74  # of the text: a little before its context is full
+_REST_SECONDS = 90.0  # a server notices within 15 s that a client is gone
+_LONG = "\n".join(f"def function_{i}(argument):\n    return argument + {i}" for i in range(9))
+_PROMPTS = ("def read_config(path):", "class Matrix:", "import os\n", "def parse(text):\n")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One fault, at one service, at one moment."""
+
+    fault: str
+    service: str
+    moment: str
+
+    def __str__(self) -> str:
+        return f"{self.fault} at {self.service} during {self.moment}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of a cell."""
+
+    cell: Cell
+    outcome: str
+    seconds: float
+    is_right: bool
+
+
+def cells(seed: int, only: Sequence[str] = ()) -> list[Cell]:
+    """Return every cell, in an order that the seed gives.
+
+    First each fault comes once at each service, at some moment; then at the others.
+    """
+    every = [
+        Cell(fault.name, service, moment)
+        for fault in FAULTS.values()
+        for service in fault.services
+        for moment in MOMENTS
+    ]
+    rng = random.Random(seed)
+    rng.shuffle(every)
+    times = Counter[tuple[str, str]]()
+    passes = {}
+    for cell in every:
+        passes[cell] = times[cell.fault, cell.service]
+        times[cell.fault, cell.service] += 1
+    kinds = ("plain", "shaped", "tls")
+    every.sort(key=lambda cell: (passes[cell], kinds.index(FAULTS[cell.fault].kind)))
+    return [cell for cell in every if all(word in str(cell) for word in only)]
+
+
+class Trigger:
+    """Lets a fault begin at its moment, and end in time."""
+
+    def __init__(self, world: World, cell: Cell, expected: str, rng: random.Random) -> None:
+        self._world, self._cell, self._rng = world, cell, rng
+        self._fault: Fault = FAULTS[cell.fault]
+        share = _SHIFT if cell.moment == "context shift" else rng.uniform(0.05, 0.4)
+        self._at = int(share * len(expected)) if cell.moment != "prompt" else 0
+        self._task: asyncio.Task[None] | None = None
+        self.begin_time = 0.0
+
+    async def note(self, count: int) -> None:
+        """Take note of how many characters the client has."""
+        if count >= self._at and self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        world, cell = self._world, self._cell
+        if cell.moment in ("prompt", "draft", "verify"):
+            way = world.ways["draft" if cell.moment == "draft" else "target"]
+            with suppress(TimeoutError):  # at the next message on its way there
+                await asyncio.wait_for(way.next_up(), 1.0)
+        if cell.moment == "drain":
+            world.process(cell.service).signal(15)
+            await asyncio.sleep(0.05)
+        self.begin_time = time.monotonic()
+        await self._fault.begin(world, cell.service, self._rng)
+        await asyncio.sleep(self._fault.seconds)
+        await self._fault.end(world, cell.service, self._rng)
+
+    async def finish(self) -> None:
+        """Let it happen now if it has not, and wait for its end."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        await self._task
+
+
+class Matrix:
+    """Runs cells in worlds that are kept for as long as they are well."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self._seed = seed
+        self._folder = folder
+        self._world: World | None = None
+        self._number = 0
+        self._right: dict[Asked, str] = {}
+
+    async def close(self) -> None:
+        """End the world."""
+        if self._world is not None:
+            await self._world.__aexit__()
+            self._world = None
+
+    async def _in_world(self, kind: str) -> World:
+        if self._world is not None and self._world.kind != kind:
+            await self.close()
+        if self._world is None:
+            self._number += 1
+            self._world = World(self._folder / str(self._number), kind)
+            await self._world.__aenter__()
+        await self._world.until_well()
+        return self._world
+
+    async def run(self, cell: Cell) -> Row:
+        """Run one cell; a world that does not get well again is given up."""
+        begin = time.monotonic()
+        try:
+            world = await self._in_world(FAULTS[cell.fault].kind)
+            row = await self._run(world, cell)
+        except Exception as error:
+            row = Row(cell, f"{type(error).__name__}: {error}", time.monotonic() - begin, False)
+        if not row.is_right:
+            await self.close()
+        return row
+
+    async def _run(self, world: World, cell: Cell) -> Row:
+        rng = random.Random(f"{self._seed} {cell}")
+        over_http = cell.service == "gateway"
+        asked = self._asked(cell, rng)
+        expected = await self._expected(world, asked, over_http, cell)
+        before, sessions = world.held(), await world.sessions()
+        trigger = Trigger(world, cell, expected, rng)
+        client = work_job if cell.moment == "job poll" else write
+        left = await client(world, asked, over_http, trigger.note)
+        end = time.monotonic()
+        await trigger.finish()
+        seconds = end - trigger.begin_time
+        await world.until_well()
+        again = await write(world, asked, over_http, _ignore)
+        problem = (
+            _judge(left, expected)
+            or _judge(again, expected, "afterwards: ")
+            or await self._rest(world, before, sessions)
+        )
+        said = f"told: {left.told}" if left.told else "text unchanged"
+        if seconds < 0.0:  # the fault came when the text was there: nothing was to be seen
+            said, seconds = "text unchanged, before the fault", 0.0
+        return Row(cell, problem or said, seconds, not problem)
+
+    def _asked(self, cell: Cell, rng: random.Random) -> Asked:
+        prompt = rng.choice(_PROMPTS)
+        if cell.moment == "prompt":
+            return Asked(_LONG + prompt, 24, salt=f"{self._seed} {cell}")
+        if cell.moment == "context shift":
+            return Asked(prompt, SHIFTING, shifts=True)
+        return Asked(prompt, 220)
+
+    async def _expected(self, world: World, asked: Asked, over_http: bool, cell: Cell) -> str:
+        """Return the text without a fault."""
+        known = Asked(asked.prompt, asked.limit, asked.shifts)
+        if known not in self._right:
+            left = await write(world, known, False, _ignore)
+            if left.told:
+                raise AssertionError(f"without any fault: {left.told}")
+            self._right[known] = left.text
+        return self._right[known]
+
+    async def _rest(self, world: World, before: dict, sessions: int) -> str:
+        """Return what is left behind; empty if nothing is, a while after."""
+        deadline = time.monotonic() + _REST_SECONDS
+        while problem := await self._left_behind(world, before, sessions):
+            if time.monotonic() > deadline:
+                return problem
+            await asyncio.sleep(0.25)
+        return ""
+
+    async def _left_behind(self, world: World, before: dict, sessions: int) -> str:
+        if (count := await world.sessions()) > sessions:
+            return f"{count} sessions are left, {sessions} before"
+        for name, held in world.held().items():
+            if held.starts != before[name].starts:
+                continue
+            if held.files > before[name].files + _MOST_FILES:
+                return f"{name} has {held.files} files open, {before[name].files} before"
+            if held.memory > before[name].memory + _MOST_MEMORY:
+                more = (held.memory - before[name].memory) >> 20
+                return f"{name} holds {more} MiB more"
+        return ""
+
+
+async def _ignore(count: int) -> None:
+    """Nothing goes wrong."""
+
+
+def _judge(left: Left, expected: str, when: str = "") -> str:
+    """Return what is wrong with what a client was left with."""
+    if left.told:
+        return "" if left.is_clear and not when else f"{when}{left.told}"
+    if left.text != expected:
+        pairs = enumerate(zip(left.text, expected, strict=False))
+        same = next((i for i, (a, b) in pairs if a != b), min(len(left.text), len(expected)))
+        return f"{when}another text from character {same} on ({len(left.text)}, {len(expected)})"
+    return ""
+
+
+def table(rows: Sequence[Row], seed: int, total: int) -> str:
+    """Return the page's section."""
+    wrong = sum(not row.is_right for row in rows)
+    told = sum(row.outcome.startswith("told: ") for row in rows)
+    lines = [
+        f"`make chaos SEED={seed}` ran {len(rows)} of {total} cells: {len(rows) - told - wrong} "
+        f"texts unchanged, {told} clients told why not, {wrong} faults of ours.",
+        "Afterwards each time a further text was right, and no session, file or memory was left.",
+        "Seconds are from the fault to the end of the text, or to when the client was told.",
+        "",
+        "| fault | moment | service | outcome | seconds |",
+        "|---|---|---|---|---|",
+    ]
+    order = {name: number for number, name in enumerate(FAULTS)}
+    for row in sorted(rows, key=lambda row: (order[row.cell.fault], str(row.cell))):
+        cell, outcome = row.cell, " ".join(row.outcome.replace("|", "/").split())
+        lines.append(
+            f"| {cell.fault} | {cell.moment} | {cell.service} | {outcome} | {row.seconds:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+async def run(seed: int, only: Sequence[str], minutes: float) -> tuple[list[Row], int]:
+    """Run cells until none is left, or the time is over."""
+    chosen = cells(seed, only)
+    rows: list[Row] = []
+    deadline = time.monotonic() + 60.0 * minutes
+    with tempfile.TemporaryDirectory(prefix="outrider-chaos-") as folder:
+        matrix = Matrix(seed, Path(folder))
+        try:
+            for cell in chosen:
+                if time.monotonic() > deadline:
+                    break
+                row = await matrix.run(cell)
+                rows.append(row)
+                mark = "      " if row.is_right else "FAULT "
+                print(f"{mark}{row.seconds:6.1f} s  {cell}: {row.outcome}", flush=True)
+        finally:
+            await matrix.close()
+    return rows, len(chosen)
+
+
+def main() -> int:
+    """Run what the command line says; the exit status is 1 where there was a fault of ours."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="words that a cell has, with commas")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--write", action="store_true", help=f"rewrite {PAGE.name}")
+    options = parser.parse_args()
+    only = [word.strip() for word in options.only.split(",") if word.strip()]
+    rows, total = asyncio.run(run(options.seed, only, options.minutes))
+    wrong = [row for row in rows if not row.is_right]
+    print(f"{len(rows)} of {total} cells, {len(wrong)} faults; services: {', '.join(SERVICES)}")
+    if options.write:
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(with_matrix(page, table(rows, options.seed, total)), encoding="utf-8")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
