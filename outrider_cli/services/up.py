@@ -27,6 +27,7 @@ from outrider_cli.services.commands import (
     ORCHESTRATOR_ADDRESS,
     ChatTemplateFile,
     Listen,
+    PeerTokenFile,
     read_template,
 )
 from outrider_cli.services.pair import (
@@ -64,6 +65,7 @@ def up(
     tls_ca: Annotated[
         Path | None, typer.Option(metavar="PEM", help="Reach other machines by TLS; trust this.")
     ] = None,
+    peer_token_file: PeerTokenFile = None,
     listen: Listen = ORCHESTRATOR_ADDRESS,
     chat_template_file: ChatTemplateFile = None,
     drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
@@ -95,6 +97,8 @@ def up(
     words = [word for group in groups for word in arguments(group)]
     if tls_ca:
         words.append(f"--tls-ca={tls_ca}")
+    if peer_token_file:
+        words.append(f"--peer-token-file={peer_token_file}")
     if chat_template_file:
         words.append(f"--chat-template-file={chat_template_file.resolve()}")
     plan = LocalPlan(
