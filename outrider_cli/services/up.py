@@ -27,6 +27,7 @@ from outrider_cli.services.commands import (
     ORCHESTRATOR_ADDRESS,
     ChatTemplateFile,
     Listen,
+    PeerTokenFile,
     StateFolder,
     read_template,
 )
@@ -65,6 +66,7 @@ def up(
     tls_ca: Annotated[
         Path | None, typer.Option(metavar="PEM", help="Reach other machines by TLS; trust this.")
     ] = None,
+    peer_token_file: PeerTokenFile = None,
     listen: Listen = ORCHESTRATOR_ADDRESS,
     chat_template_file: ChatTemplateFile = None,
     state: StateFolder = None,
@@ -95,7 +97,12 @@ def up(
     read_template(chat_template_file)
     groups = (drafting, joining, sharing, http, server)
     words = [word for group in groups for word in arguments(group)]
-    paths = {"tls-ca": tls_ca, "chat-template-file": chat_template_file, "state": state}
+    paths = {
+        "tls-ca": tls_ca,
+        "peer-token-file": peer_token_file,
+        "chat-template-file": chat_template_file,
+        "state": state,
+    }
     words += [f"--{name}={path.resolve()}" for name, path in paths.items() if path]
     plan = LocalPlan(
         target=target or Hosted(choose_target(model), engine),
