@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
     test mutations http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
-    bench-grammar bench-rows bench-drafters compose-test clean
+    bench-grammar bench-rows bench-drafters compose-test alerts clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -101,6 +101,9 @@ bench-drafters: setup ## what the drafters without a model cost, and what they p
 
 compose-test: setup ## build the image and try deploy/compose.yaml with a real Docker
 	@scripts/compose-test
+
+alerts: setup ## fire every alert of deploy/prometheus by its fault, with a real Prometheus; ONLY=WORD
+	@scripts/alerts $(if $(ONLY),--only '$(ONLY)')
 
 pair-card: setup ## measure the bundled pair; the figures of its card
 	$(BIN)/python -m models.evaluate
