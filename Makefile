@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
     test mutations chaos hostile http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
-    bench-grammar bench-rows bench-drafters compose-test wheel-test images clean
+    bench-grammar bench-rows bench-drafters compose-test wheel-test images alerts clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -114,6 +114,9 @@ wheel-test: setup ## install the wheel into an empty environment and let it writ
 
 images: ## build the images for CPU and CUDA from a tag: TAG=v0.1.0; KINDS="cpu cuda" REGISTRY=
 	@KINDS='$(KINDS)' REGISTRY='$(REGISTRY)' scripts/images $(or $(TAG),HEAD) $(DOCKER_BUILD)
+
+alerts: setup ## fire every alert of deploy/prometheus by its fault, with a real Prometheus; ONLY=WORD
+	@scripts/alerts $(if $(ONLY),--only '$(ONLY)')
 
 pair-card: setup ## measure the bundled pair; the figures of its card
 	$(BIN)/python -m models.evaluate

@@ -281,7 +281,7 @@ class _RoundSeconds(Collector):
 
 
 class _Drafts(Collector):
-    """Each draft that is ready, for as long as it is."""
+    """Whether each draft is used, and what those are like that are."""
 
     def __init__(self, status: Callable[[], messages.GetStatusResponse]) -> None:
         self._status = status
@@ -307,19 +307,28 @@ class _Drafts(Collector):
             "1, by how its ids become the target's: native, or translated by token or string.",
             labels=(*labels, "level"),
         )
+        used = GaugeMetricFamily(
+            "outrider_draft_used",
+            "1 where generations may lease a draft that is configured or joined, else 0.",
+            labels=("address", "joined"),
+        )
         refused = GaugeMetricFamily(
             "outrider_drafts_refused", "Drafts that dialled in and were sent away lately."
         )
         status = self._status()
         refused.add_metric((), len(status.refused_drafts))
         for peer in status.peers:
-            if peer.role == "draft" and peer.state == messages.PEER_STATE_READY:
-                values = (peer.address, peer.model.model_name, str(peer.joined).lower())
+            if peer.role != "draft":
+                continue
+            is_used, joined = peer.state == messages.PEER_STATE_READY, str(peer.joined).lower()
+            used.add_metric((peer.address, joined), is_used)
+            if is_used:
+                values = (peer.address, peer.model.model_name, joined)
                 generations.add_metric(values, peer.generation_count)
                 rates.add_metric(values, peer.tokens_per_second)
                 trips.add_metric(values, _seconds(peer.round_trip_duration))
                 levels.add_metric((*values, translation_level(peer)), 1)
-        yield from (generations, rates, trips, levels, refused)
+        yield from (used, generations, rates, trips, levels, refused)
 
 
 class _Targets(Collector):
@@ -341,6 +350,19 @@ class _Targets(Collector):
         generations = GaugeMetricFamily(
             "outrider_target_generations", "Generations at a target.", labels=labels
         )
+        trips = GaugeMetricFamily(
+            "outrider_target_round_trip_seconds", "Of a small call to a target.", labels=labels
+        )
+        sessions = GaugeMetricFamily(
+            "outrider_target_sessions",
+            "Sessions that a target has room for.",
+            labels=labels,
+        )
+        open_sessions = GaugeMetricFamily(
+            "outrider_target_open_sessions",
+            "Of these, those with an open stream.",
+            labels=labels,
+        )
         open_time = CounterMetricFamily(
             "outrider_target_open_seconds", "In which a target had an open stream.", labels=labels
         )
@@ -355,9 +377,12 @@ class _Targets(Collector):
             generations.add_metric(values, peer.generation_count)
             if is_used:
                 activity = peer.model.activity
+                trips.add_metric(values, _seconds(peer.round_trip_duration))
+                sessions.add_metric(values, peer.model.session_count)
+                open_sessions.add_metric(values, activity.open_session_count)
                 open_time.add_metric(values, _seconds(activity.open_duration))
                 decode_time.add_metric(values, _seconds(activity.decode_duration))
-        yield from (used, generations, open_time, decode_time)
+        yield from (used, generations, trips, sessions, open_sessions, open_time, decode_time)
 
 
 class _Renamed(Collector):

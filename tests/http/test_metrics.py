@@ -208,7 +208,12 @@ async def test_each_draft_that_is_ready_has_gauges_of_its_own():
         found = await scrape(client, url)
     labels = (("address", "10.0.0.9:4711"), ("joined", "true"), ("model", 'a "small" one'))
     drafts = {key: value for key, value in found.items() if key[0].startswith("outrider_draft_")}
+    used = {("10.0.0.9:4711", "true"): 1.0, ("10.0.0.8:1", "false"): 0.0}
     assert drafts == {
+        **{
+            ("outrider_draft_used", (("address", address), ("joined", joined))): value
+            for (address, joined), value in used.items()
+        },
         ("outrider_draft_generations", labels): 2.0,
         ("outrider_draft_tokens_per_second", labels): 310.0,
         ("outrider_draft_round_trip_seconds", labels): 0.005,
@@ -219,12 +224,14 @@ async def test_each_draft_that_is_ready_has_gauges_of_its_own():
 
 async def test_each_target_is_shown_and_the_time_that_it_spends_in_decodes():
     def status(of_orchestrator: FakeOrchestrator) -> messages.GetStatusResponse:
-        model = common.GetModelResponse(model_name="large")
+        model = common.GetModelResponse(model_name="large", session_count=4)
+        model.activity.open_session_count = 3
         model.activity.open_duration.FromMilliseconds(2000)
         model.activity.decode_duration.FromMilliseconds(1900)
         ready = messages.PEER_STATE_READY
         target = messages.PeerStatus(role="target", address="a:1", state=ready, model=model)
         target.generation_count = 3
+        target.round_trip_duration.FromMilliseconds(2)
         lost = messages.PeerStatus(role="target", address="b:1", state=messages.PEER_STATE_LOST)
         return messages.GetStatusResponse(peers=[target, lost])
 
@@ -239,6 +246,9 @@ async def test_each_target_is_shown_and_the_time_that_it_spends_in_decodes():
         ("outrider_target_used", second): 0.0,
         ("outrider_target_generations", first): 3.0,
         ("outrider_target_generations", second): 0.0,
+        ("outrider_target_round_trip_seconds", first): 0.002,
+        ("outrider_target_sessions", first): 4.0,
+        ("outrider_target_open_sessions", first): 3.0,
         ("outrider_target_open_seconds_total", first): 2.0,
         ("outrider_target_decode_seconds_total", first): 1.9,
     }
