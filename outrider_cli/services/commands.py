@@ -43,6 +43,7 @@ StateFolder = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Keep jobs here, so that they outlive the process."),
 ]
+JobSeconds = Annotated[float, typer.Option(metavar="SECONDS", help="Keep a job's results so long.")]
 PeerTokenFile = Annotated[
     Path | None,
     typer.Option(
@@ -200,9 +201,7 @@ def orchestrator(
     ] = 600.0,
     chat_template_file: ChatTemplateFile = None,
     jobs: Annotated[int, typer.Option(help="Jobs that run or are kept, at most.")] = 256,
-    job_keep: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Keep a job's results so long.")
-    ] = 600.0,
+    job_keep: JobSeconds = 600.0,
     state: StateFolder = None,
     tls_ca: Annotated[
         Path | None,

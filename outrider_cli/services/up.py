@@ -45,6 +45,15 @@ if TYPE_CHECKING:
 
 _RESTART_SECONDS = 1.0
 
+FarTarget = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="A target on another machine, in place of --model."),
+]
+FarDraft = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="A draft on another machine, not --draft-model."),
+]
+
 
 @spread
 def up(
@@ -55,14 +64,8 @@ def up(
         bool,
         typer.Option(help="Let the target draft in its own process, too, with the same model."),
     ] = True,
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="A target on another machine, in place of --model."),
-    ] = None,
-    draft: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="A draft on another machine, not --draft-model."),
-    ] = None,
+    target: FarTarget = None,
+    draft: FarDraft = None,
     tls_ca: Annotated[
         Path | None, typer.Option(metavar="PEM", help="Reach other machines by TLS; trust this.")
     ] = None,

@@ -203,7 +203,9 @@ def test_a_pair_that_cannot_be_used_is_refused_with_its_own_words(host: Host, fi
     error = host.refusal("init", host.init(files.broken))
     assert (error["code"], error["data"]["reason"]) == (-32015, "SERVICE_STOPPED")
     assert error["message"] == f"target: model: {files.broken} is not a GGUF file"
-    assert host.status() == {
+    status = host.status()
+    assert len(status["error"].pop("requestId")) == 32
+    assert status == {
         "init_success": -1,
         "model_alias": "configured",
         "model": "configured",

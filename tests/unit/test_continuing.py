@@ -22,6 +22,7 @@ from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
 from orchestrator.core.policies import control
 from orchestrator.core.text import TextAssembler
+from orchestrator.resuming import Repeated
 from outrider.costs import CostTable
 from outrider.errors import InvalidRequest
 from outrider.messages import (
@@ -198,7 +199,7 @@ async def test_of_decodes_that_came_together_none_is_shown_behind_a_stop_sequenc
 
     text = TextAssembler[messages.TokenOrigin](["6 "])
     driver: Any = Scripted()
-    deltas = [delta async for delta in _deltas(begun, driver, text, True)]
+    deltas = [delta async for delta in _deltas(begun, driver, text, True, Repeated(()))]
     assert [list(delta.token_ids) for delta in deltas] == [[5, 6]]
     assert [delta.report.accepted_token_count for delta in deltas] == [1]
     assert begun.committed == [*PROMPT, 5, 6]
