@@ -19,7 +19,7 @@ from outrider.engine.layout import LayoutSeconds
 from outrider.engine.model import Layout, ModelDescription
 
 _KEPT = KeptFiles("measurements", most=256)
-_TUNED_BY = ("GGML_", "GOMP_", "KMP_", "OMP_")  # of the environment: threads and kernels
+_TUNED_BY = ("GGML_", "GLIBC_", "GOMP_", "KMP_", "OMP_")  # of the environment: kernels and pages
 
 
 @dataclass(frozen=True, slots=True)

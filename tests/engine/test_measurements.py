@@ -88,6 +88,9 @@ def test_other_options_libraries_processors_and_methods_are_measured_anew(
         patch.setenv("GOMP_SPINCOUNT", "77")
         assert store().find(model) is None
     with monkeypatch.context() as patch:
+        patch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+        assert store().find(model) is None
+    with monkeypatch.context() as patch:
         patch.setattr(measurements, "processor", lambda: "another")
         assert store().find(model) is None
     method = tmp_path / "calibrate.py"
