@@ -64,6 +64,8 @@ class InFlight:
 
     speculates: bool
     token_count: int = 0
+    begin: float = 0.0  # of the monotonic clock
+    prompt_count: int = 0  # tokens of its prompt; 0 until that is known
 
 
 class Completions:
@@ -84,6 +86,7 @@ class Completions:
         self.planner = Planner(config, pool, shared)
         self.active_count = 0  # completions in flight; jobs that wait for their turn are none
         self.in_flight: list[InFlight] = []  # requests, oldest first
+        self.token_count = 0  # generated so far
         self._writers = Writers()
         self._templates = DraftTemplates()
         self.pace = Pace()  # how long they take, for those who are sent away
@@ -138,13 +141,14 @@ class Completions:
                 await stack.enter_async_context(turn)
                 in_flight = stack.enter_context(self._active(asked))
                 clock = _Clock(time.perf_counter(), time.monotonic() + seconds)
-            plans = [plan]
+            in_flight.prompt_count, plans = len(plan.prompt), [plan]
             plans += [self.planner.another(plan, i) for i in range(1, asked.completion_count)]
             first, *others = [self._completion(each, asked, clock, trace) for each in plans]
             async with aclosing(merged(first, others) if others else first) as stream:
                 async for response in stream:
                     count = len(response.delta.token_ids)
                     in_flight.token_count += count
+                    self.token_count += count
                     if scope is not None:
                         scope.tokens += count
                     yield response
@@ -178,7 +182,7 @@ class Completions:
     def _active(self, asked: GenerationRequest) -> Iterator[InFlight]:
         """Count a request's completions as active, and learn how long they take."""
         begin = time.monotonic()
-        in_flight = InFlight(asked.speculation.drafts)
+        in_flight = InFlight(asked.speculation.drafts, begin=begin)
         self._count_active(asked.completion_count)
         self.in_flight.append(in_flight)
         try:
