@@ -14,6 +14,7 @@ from outrider_cli.services.commands import ORCHESTRATOR_ADDRESS
 if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.table import Table
+    from rich.text import Text
 
     from outrider.client import OutriderClient, Peer, Status
 
@@ -109,6 +110,7 @@ class View:
             self._drafts(status),
             Text(""),
             _generations(status),
+            *_troubles(status),
         )
 
     def _rate(self, now: float, before: float) -> float | None:
@@ -133,7 +135,7 @@ class View:
             Text(f"{self._address}  version {status.version}  {state}", style="bold"),
             Text(
                 f"{_number(rate)} tokens/s   {status.active_generation_count} in flight   "
-                f"{waiting} waiting   {status.job_count} jobs   "
+                f"{waiting} waiting   jobs {status.job_count}   "
                 f"acceptance {acceptance:.0%}   {status.generated_token_count} tokens so far"
             ),
         )
@@ -172,7 +174,7 @@ class View:
                 rate = f"{peer.tokens_per_second:.0f}" if peer.model else ""
                 table.add_row(*_named(peer), str(peer.generation_count), rate, how, _trip(peer))
         for each in status.refused_drafts:
-            table.add_row(each.address, f"[red]sent away[/]: {_safe(each.reason)}", each.model_name)
+            table.add_row(_safe(each.address), "[red]sent away[/]", _safe(each.model_name))
         return table
 
 
@@ -193,21 +195,31 @@ def _generations(status: Status) -> Table:
     return table
 
 
+def _troubles(status: Status) -> list[Text]:
+    """Return what is wrong with peers, a line each."""
+    from rich.text import Text
+
+    from outrider_cli.render import visible
+
+    said = [(each.address, each.detail) for each in status.peers if each.detail]
+    said += [(each.address, each.reason) for each in status.refused_drafts]
+    lines = [Text(visible(f"{address}: {why}"), style="yellow") for address, why in said]
+    return [Text(""), *lines] if lines else []
+
+
 def _table(*names: str) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
     words = {"target", "draft", "state", "model", "", "drafts", "in flight since"}
     for name in names:
-        table.add_column(name, justify="left" if name in words else "right")
+        table.add_column(name, justify="left" if name in words else "right", no_wrap=True)
     return table
 
 
 def _named(peer: Peer) -> tuple[str, str, str]:
     state = peer.state.value
     shown = f"[{_STYLES.get(state, 'red')}]{state}[/]"
-    if peer.detail:
-        shown += f": {_safe(peer.detail)}"
     return _safe(peer.address), shown, _safe(peer.model.name if peer.model else "")
 
 

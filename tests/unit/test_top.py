@@ -87,7 +87,7 @@ def test_a_frame_shows_targets_drafts_generations_and_rates() -> None:
     view.note(replace(later(STATUS, 60), peers=(replace(TARGET, model=busy), DRAFT)), 12.0)
     assert shown(view) == [
         "here:1  version 1.2.3  speculating",
-        "30 tokens/s   3 in flight   1 waiting   1 jobs   acceptance 73%   1060 tokens so far",
+        "30 tokens/s   3 in flight   1 waiting   jobs 1   acceptance 73%   1060 tokens so far",
         "",
         "target  state  model  texts  open  busy  round trip",
         "a:1     ready  large      2   3/4   75%      0.4 ms",
@@ -137,8 +137,8 @@ def test_what_is_wrong_with_a_peer_is_shown_and_gives_no_orders() -> None:
     view = View("here:1")
     view.note(status, 10.0)
     text = "\n".join(shown(view))
-    assert "lost: gone [red]away" in text and "\x1b" not in text
-    assert "sent away: token 17 differs" in text
+    assert "a:1: gone [red]away" in text and "\x1b" not in text
+    assert "c:1: token 17 differs" in text and "sent away" in text
     assert "lost the target" in text
 
 
