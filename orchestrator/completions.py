@@ -65,6 +65,8 @@ class InFlight:
 
     speculates: bool
     token_count: int = 0
+    begin: float = 0.0  # of the monotonic clock
+    prompt_count: int = 0  # tokens of its prompt; 0 until that is known
 
 
 class Completions:
@@ -85,6 +87,7 @@ class Completions:
         self.planner = Planner(config, pool, shared)
         self.active_count = 0  # completions in flight; jobs that wait for their turn are none
         self.in_flight: list[InFlight] = []  # requests, oldest first
+        self.token_count = 0  # generated so far
         self._writers = Writers()
         self._templates = DraftTemplates()
         self.pace = Pace()  # how long they take, for those who are sent away
@@ -141,10 +144,12 @@ class Completions:
                 await stack.enter_async_context(turn)
                 in_flight = stack.enter_context(self._active(asked))
                 clock = _Clock(time.perf_counter(), time.monotonic() + seconds)
+            in_flight.prompt_count = len(plan.prompt)
             async with aclosing(self._all(plan, asked, clock, reported, trace)) as stream:
                 async for response in stream:
                     count = len(response.delta.token_ids)
                     in_flight.token_count += count
+                    self.token_count += count
                     if scope is not None:
                         scope.tokens += count
                     yield response
@@ -197,7 +202,7 @@ class Completions:
     def _active(self, asked: GenerationRequest) -> Iterator[InFlight]:
         """Count a request's completions as active, and learn how long they take."""
         begin = time.monotonic()
-        in_flight = InFlight(asked.speculation.drafts)
+        in_flight = InFlight(asked.speculation.drafts, begin=begin)
         self._count_active(asked.completion_count)
         self.in_flight.append(in_flight)
         try:

@@ -40,6 +40,7 @@ from outrider.v1 import target_service_pb2
 
 MAX_EMBEDDED = 64
 MAX_DETOKENIZED = 1 << 20
+_MOST_SHOWN = 64  # generations in an answer of GetStatus
 
 
 class Orchestrator:
@@ -69,6 +70,7 @@ class Orchestrator:
         # Shared with every Completions, that of a later pair too.
         self._observers: list[Observer] = []
         self._completions = Completions(config, pool, self.texts, self._observers)
+        self._earlier_tokens = 0  # generated with the pairs before this one
         self._template: ChatTemplate | None = None  # the one compiled last, for `_template_key`
         self._template_key = ("", "", "")  # its source, BOS and EOS
         self._jobs = Jobs(
@@ -207,6 +209,7 @@ class Orchestrator:
         before, self.pool = self.pool, pool
         self._take_up(pool)
         self.readiness_changed.set()
+        self._earlier_tokens += self._completions.token_count
         self._completions = Completions(self.config, pool, self.texts, self._observers)
         await self._jobs.end_all()
         await before.stop()
@@ -334,7 +337,21 @@ class Orchestrator:
             job_count=len(self._jobs),
             draining=self.draining,
             refused_drafts=self._refused_drafts(),
+            generated_token_count=self._earlier_tokens + self._completions.token_count,
+            generations=self._generations(),
         )
+
+    def _generations(self) -> list[messages.GenerationView]:
+        now = time.monotonic()
+        return [
+            messages.GenerationView(
+                age_duration=duration(now - each.begin),
+                prompt_token_count=each.prompt_count,
+                token_count=each.token_count,
+                speculates=each.speculates,
+            )
+            for each in self._completions.in_flight[:_MOST_SHOWN]
+        ]
 
     def _refused_drafts(self) -> list[messages.RefusedDraft]:
         now = time.monotonic()

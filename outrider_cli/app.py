@@ -22,6 +22,7 @@ from outrider_cli.services.commands import draft, orchestrator, target
 from outrider_cli.services.up import up
 from outrider_cli.show_config import show
 from outrider_cli.status import status
+from outrider_cli.top import top
 
 app = typer.Typer(
     name="outrider",
@@ -36,6 +37,7 @@ for command in (generate, chat):
 for command in (
     up,
     status,
+    top,
     plan,
     bench,
     health,

@@ -21,6 +21,7 @@ from outrider.client.values import (
     Event,
     Finished,
     GenerateOptions,
+    GenerationView,
     JobFailure,
     Logprob,
     Model,
@@ -227,6 +228,7 @@ def read_status(message: messages.GetStatusResponse) -> Status:
         version=message.service_version,
         peers=peers,
         refused_drafts=refused,
+        generations=tuple(_made(GenerationView, each) for each in message.generations),
     )
 
 

@@ -367,6 +367,7 @@ class Activity:
 
     open_seconds: float = 0.0  # in which there was an open stream
     decode_seconds: float = 0.0  # of these, inside decodes
+    open_session_count: int = 0  # sessions with an open stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,6 +425,16 @@ class RefusedDraft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationView:
+    """A request whose text is being written."""
+
+    age_seconds: float  # since it began; of a job, since its turn
+    prompt_token_count: int
+    token_count: int  # so far, of all its completions together
+    speculates: bool  # whether drafts may be used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The state of an orchestrator; `reason` says why it does not speculate."""
 
@@ -436,6 +447,8 @@ class Status:
     job_count: int = 0
     draining: bool = False
     refused_drafts: tuple[RefusedDraft, ...] = ()  # the latest first
+    generated_token_count: int = 0  # since the start
+    generations: tuple[GenerationView, ...] = ()  # in flight, the oldest first; at most 64
 
     def peer(self, role: str) -> Peer | None:
         """Return the peer of a role, one that is ready if any is; None where none is configured."""

@@ -679,7 +679,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("service_version", "active_generation_count", "peers", "speculating", "reason", "controller", "job_count", "draining", "refused_drafts")
+    __slots__ = ("service_version", "active_generation_count", "peers", "speculating", "reason", "controller", "job_count", "draining", "refused_drafts", "generated_token_count", "generations")
     SERVICE_VERSION_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_GENERATION_COUNT_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
@@ -689,6 +689,8 @@ class GetStatusResponse(_message.Message):
     JOB_COUNT_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     REFUSED_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    GENERATED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     service_version: str
     active_generation_count: int
     peers: _containers.RepeatedCompositeFieldContainer[PeerStatus]
@@ -698,7 +700,21 @@ class GetStatusResponse(_message.Message):
     job_count: int
     draining: bool
     refused_drafts: _containers.RepeatedCompositeFieldContainer[RefusedDraft]
-    def __init__(self, service_version: _Optional[str] = ..., active_generation_count: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., speculating: bool = ..., reason: _Optional[str] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ..., job_count: _Optional[int] = ..., draining: bool = ..., refused_drafts: _Optional[_Iterable[_Union[RefusedDraft, _Mapping]]] = ...) -> None: ...
+    generated_token_count: int
+    generations: _containers.RepeatedCompositeFieldContainer[GenerationView]
+    def __init__(self, service_version: _Optional[str] = ..., active_generation_count: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., speculating: bool = ..., reason: _Optional[str] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ..., job_count: _Optional[int] = ..., draining: bool = ..., refused_drafts: _Optional[_Iterable[_Union[RefusedDraft, _Mapping]]] = ..., generated_token_count: _Optional[int] = ..., generations: _Optional[_Iterable[_Union[GenerationView, _Mapping]]] = ...) -> None: ...
+
+class GenerationView(_message.Message):
+    __slots__ = ("age_duration", "prompt_token_count", "token_count", "speculates")
+    AGE_DURATION_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SPECULATES_FIELD_NUMBER: _ClassVar[int]
+    age_duration: _duration_pb2.Duration
+    prompt_token_count: int
+    token_count: int
+    speculates: bool
+    def __init__(self, age_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_token_count: _Optional[int] = ..., token_count: _Optional[int] = ..., speculates: bool = ...) -> None: ...
 
 class RefusedDraft(_message.Message):
     __slots__ = ("address", "model_name", "reason", "attempt_count", "since_duration")
