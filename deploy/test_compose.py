@@ -9,96 +9,44 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from outrider.client import (
-    CallFailed,
-    Delta,
-    Finished,
-    GenerateOptions,
-    Origin,
-    OutriderClient,
-    Started,
-    Statistics,
-)
+from outrider.client import CallFailed, GenerateOptions, Origin, OutriderClient
 from outrider.messages import MAX_DRAFT
-from outrider.rpc.security import ClientSecurity
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy
+from tests.support.compose import (
+    ADDRESS,
+    DEPLOY,
+    PATIENCE,
+    PROMPT,
+    Generation,
+    Project,
+    connected,
+    generate,
+    insist,
+    run,
+)
 
-DEPLOY = Path(__file__).parent
-PROJECT = "outrider-compose-test"
-NETWORK = f"{PROJECT}_models"
 SERVICES = ("target", "draft", "orchestrator")
-ADDRESS = "127.0.0.1:50060"
-PROMPT = "def read_config(path):"
 TOKEN_COUNT = 600
 MIDWAY = 100  # tokens after which the draft is made to fail
 IN_FLIGHT = 2 * MAX_DRAFT  # drafted tokens that may still be used once the draft has failed
-BACK_SECONDS = 300.0  # on a busy machine; else a few
 
 # How much is drafted is pinned: whether drafts pay here is not what is tested.
 PINNED = GenerateOptions(token_limit=TOKEN_COUNT, policy=Policy.FIXED, n_max=4)
 GREEDY = replace(PINNED, sampling=SamplingParameters(temperature=0))
 OPTIONS = {"greedy": GREEDY, "sampled": replace(PINNED, seed=7)}
 
+PROJECT = Project("outrider-compose-test")
+NETWORK = f"{PROJECT.name}_models"
+
 log = logging.getLogger("compose")
-
-
-# --- Docker ---
-
-
-def run(*words: str, environment: dict[str, str] | None = None) -> str:
-    """Return what a command prints; fail with what it complains of."""
-    done = subprocess.run(
-        words, capture_output=True, text=True, env=os.environ | (environment or {}), check=False
-    )
-    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr.strip()}"
-    return done.stdout.strip()
-
-
-def insist(*words: str) -> None:
-    """Run a command up to five times.
-
-    On cgroup v1, runc gives up freezing a process that a busy machine does not let run.
-    """
-    for _ in range(4):
-        with suppress(AssertionError):
-            run(*words)
-            return
-    run(*words)
-
-
-def compose(*words: str, **environment: str) -> str:
-    files = ("-f", str(DEPLOY / "compose.yaml"))
-    return run("docker", "compose", "-p", PROJECT, *files, *words, environment=environment)
-
-
-def container(service: str) -> str:
-    return compose("ps", "--all", "--quiet", service)
-
-
-def inspect(service: str) -> dict:
-    return json.loads(run("docker", "inspect", container(service)))[0]
-
-
-def healthy(service: str) -> bool:
-    return inspect(service)["State"]["Health"]["Status"] == "healthy"
-
-
-def wait_until_healthy(service: str) -> None:
-    started = time.monotonic()
-    while not healthy(service):
-        assert time.monotonic() - started < BACK_SECONDS, f"the {service} does not become healthy"
-        time.sleep(0.5)
 
 
 def events(since: float) -> list[tuple[str, str]]:
@@ -127,82 +75,35 @@ class Stack:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    compose("down", "--volumes", "--remove-orphans")
+    PROJECT.compose("down", "--volumes", "--remove-orphans")
     started = time.time()
     try:
         # Texts are compared, so they must not depend on what is decoded together.
         exact = {"START_PERIOD": "10m", "NUMERICS": "exact"}
-        compose("up", "--detach", "--wait", "--no-build", **exact)
+        PROJECT.compose("up", "--detach", "--wait", "--no-build", **exact)
         log.info("up after %.0f s", time.time() - started)
-        token_file = tmp_path_factory.mktemp("token") / "token"
-        token_file.write_text(compose("exec", "-T", "orchestrator", "cat", "/run/outrider/token"))
-        yield Stack(started, token_file)
+        yield Stack(started, PROJECT.read_token(tmp_path_factory.mktemp("token")))
     except BaseException:
-        log.error(compose("logs"))
+        log.error(PROJECT.compose("logs"))
         raise
     finally:
-        compose("down", "--volumes", "--remove-orphans", "--timeout", "10")
+        PROJECT.compose("down", "--volumes", "--remove-orphans", "--timeout", "10")
 
 
 # --- generations ---
 
 
-@dataclass
-class Generation:
-    """What a generation gave."""
-
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    origins: list[Origin] = field(default_factory=list)
-    failed_at: int | None = None  # tokens that were there when the draft had failed
-    statistics: Statistics | None = None
-
-    def drafted(self) -> int:
-        """Return how many tokens came from the draft."""
-        return self.origins.count(Origin.DRAFTED)
-
-
-@asynccontextmanager
-async def connected(stack: Stack) -> AsyncIterator[OutriderClient]:
-    async with OutriderClient(ADDRESS, ClientSecurity(token_file=stack.token_file)) as client:
-        yield client
-
-
-async def generate(
-    client: OutriderClient,
-    options: GenerateOptions,
-    midway: Callable[[], object] = lambda: None,
-) -> Generation:
-    """Generate through the published port; `midway` runs beside it from token MIDWAY on."""
-    made, disturbance = Generation(), None
-    async for event in client.generate(PROMPT, options, timeout_seconds=300):
-        match event:
-            case Started():
-                pass
-            case Finished(statistics=statistics):
-                made.statistics = statistics
-            case Delta():
-                made.text += "".join(piece.text for piece in event.pieces)
-                made.token_ids += event.token_ids
-                made.origins += event.origins
-        if disturbance is None and len(made.token_ids) >= MIDWAY:
-            disturbance = asyncio.create_task(asyncio.to_thread(midway))
-        if made.failed_at is None and disturbance is not None and disturbance.done():
-            made.failed_at = len(made.token_ids)
-    if disturbance is not None:
-        await disturbance
-    return made
-
-
 async def wait_until_drafting(client: OutriderClient) -> float:
     """Return after how many seconds the draft was healthy and its tokens were used."""
     started = time.monotonic()
-    while time.monotonic() - started < BACK_SECONDS:
+    while time.monotonic() - started < PATIENCE:
         # Ask Docker first: generations would take the cores that the draft needs to start.
-        if healthy("draft") and (await generate(client, replace(GREEDY, token_limit=32))).drafted():
-            return time.monotonic() - started
+        if PROJECT.healthy("draft"):
+            made = await generate(client, replace(GREEDY, token_limit=32))
+            if made.drafted():
+                return time.monotonic() - started
         await asyncio.sleep(0.5)
-    raise AssertionError(f"no drafted token {BACK_SECONDS:.0f} s after the draft came back")
+    raise AssertionError(f"no drafted token {PATIENCE:.0f} s after the draft came back")
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +111,7 @@ def undisturbed(stack: Stack) -> dict[str, Generation]:
     """Return what is generated when nothing fails, by its kind."""
 
     async def all_kinds() -> dict[str, Generation]:
-        async with connected(stack) as client:
+        async with connected(stack.token_file) as client:
             return {kind: await generate(client, OPTIONS[kind]) for kind in OPTIONS}
 
     made = asyncio.run(all_kinds())
@@ -230,26 +131,26 @@ def undisturbed(stack: Stack) -> dict[str, Generation]:
 
 
 def test_one_service_builds_the_image_that_all_of_them_run() -> None:
-    services = json.loads(compose("config", "--format", "json"))["services"]
+    services = json.loads(PROJECT.compose("config", "--format", "json"))["services"]
     assert [name for name, service in services.items() if "build" in service] == ["token"]
     assert {service["image"] for service in services.values()} == {"outrider"}
 
 
 def test_every_service_has_a_limit_of_memory(stack: Stack) -> None:
-    assert all(inspect(service)["HostConfig"]["Memory"] > 0 for service in SERVICES)
+    assert all(PROJECT.inspect(service)["HostConfig"]["Memory"] > 0 for service in SERVICES)
 
 
 def test_nothing_in_the_image_installs_packages(stack: Stack) -> None:
     look = "command -v apt apt-get dpkg pip pip3; python -m pip; python -m ensurepip; ls /etc/apt"
-    shell = ("docker", "exec", container("orchestrator"), "sh", "-c", f"({look}) 2>/dev/null; true")
-    assert run(*shell) == ""
+    inside = PROJECT.container("orchestrator")
+    assert run("docker", "exec", inside, "sh", "-c", f"({look}) 2>/dev/null; true") == ""
 
 
 def test_draft_and_target_share_the_locks_of_their_cores(stack: Stack) -> None:
     digests = set()
     for service in ("target", "draft"):
         look = "import os; s = os.stat('/tmp/outrider-10001'); print(s.st_dev, s.st_ino, s.st_uid)"
-        digests.add(run("docker", "exec", container(service), "python", "-c", look))
+        digests.add(run("docker", "exec", PROJECT.container(service), "python", "-c", look))
     assert len(digests) == 1
     assert digests.pop().endswith(" 10001")
 
@@ -274,7 +175,7 @@ def test_the_target_is_healthy_before_the_orchestrator_starts(stack: Stack) -> N
 
 
 def test_only_the_orchestrator_is_published_and_on_loopback_only(stack: Stack) -> None:
-    published = {name: inspect(name)["NetworkSettings"]["Ports"] for name in SERVICES}
+    published = {name: PROJECT.inspect(name)["NetworkSettings"]["Ports"] for name in SERVICES}
     assert published["orchestrator"] == {
         "50060/tcp": [{"HostIp": "127.0.0.1", "HostPort": "50060"}]
     }
@@ -286,11 +187,11 @@ def test_models_are_out_of_reach_of_other_networks(stack: Stack) -> None:
     reached = json.loads(run("docker", "network", "inspect", NETWORK))[0]
     assert reached["Internal"]
     for service in ("target", "draft"):
-        assert list(inspect(service)["NetworkSettings"]["Networks"]) == [NETWORK]
+        assert list(PROJECT.inspect(service)["NetworkSettings"]["Networks"]) == [NETWORK]
 
 
 async def test_the_draft_dialled_in(stack: Stack) -> None:
-    async with connected(stack) as client:
+    async with connected(stack.token_file) as client:
         await wait_until_drafting(client)
         drafts = [peer for peer in (await client.status()).peers if peer.role == "draft"]
     assert [(draft.joined, draft.trusted) for draft in drafts] == [(True, False)]
@@ -315,13 +216,13 @@ def test_a_container_has_no_privileges_and_nothing_to_write_to(stack: Stack, ser
         " re.search('NoNewPrivs:\\t(.*)', status)[1], write('/opt/x'), write('/run/outrider/x'),"
         " write('/tmp/x'), sep='|')"
     )
-    seen = compose("exec", "-T", service, "python", "-c", look).split("|")
+    seen = PROJECT.compose("exec", "-T", service, "python", "-c", look).split("|")
     read_only = "Read-only file system"
     assert seen == ["10001", "0" * 16, "1", read_only, read_only, "written"]
 
 
 async def test_the_target_advertises_exact_numerics(stack: Stack) -> None:
-    async with connected(stack) as client:
+    async with connected(stack.token_file) as client:
         target = (await client.status()).peer("target")
     assert target is not None
     assert target.model is not None
@@ -330,8 +231,16 @@ async def test_the_target_advertises_exact_numerics(stack: Stack) -> None:
 
 def test_the_command_works_inside_the_orchestrators_container(stack: Stack) -> None:
     words = ("outrider", "generate", "--prompt", PROMPT, "--temperature", "0", "--json")
-    answer = json.loads(compose("exec", "-T", "orchestrator", *words, "--n-predict", "40"))
+    answer = json.loads(PROJECT.compose("exec", "-T", "orchestrator", *words, "--n-predict", "40"))
     assert len(answer["token_ids"]) == 40
+
+
+def test_the_image_alone_writes_with_the_bundled_pair(stack: Stack) -> None:
+    alone = ("docker", "run", "--rm", "--read-only", "--tmpfs", "/tmp", "--network", "none")
+    words = ("outrider", "generate", "--n-predict", "8", "--threads", "1", "--json")
+    assert len(json.loads(run(*alone, *words))["token_ids"]) == 8
+    listed = run(*alone, "--entrypoint", "ls", "outrider", "/models/")
+    assert {"stdlib-draft-q8_0.gguf", "stdlib-target-q8_0.gguf"} <= set(listed.split())
 
 
 # --- the draft fails midway ---
@@ -350,10 +259,10 @@ async def test_the_text_is_the_same_when_the_draft_is(
 ) -> None:
     options, expected = OPTIONS[kind], undisturbed[kind]
     fail, repair = FAULTS[fault]
-    draft = container("draft")
-    async with connected(stack) as client:
+    draft = PROJECT.container("draft")
+    async with connected(stack.token_file) as client:
         await wait_until_drafting(client)
-        made = await generate(client, options, midway=lambda: insist("docker", *fail, draft))
+        made = await generate(client, options, lambda: insist("docker", *fail, draft), MIDWAY)
         run("docker", *repair, draft)
         back = await wait_until_drafting(client)
         again = await generate(client, replace(options, token_limit=TOKEN_COUNT // 3))
@@ -381,12 +290,12 @@ async def test_the_text_is_the_same_when_the_draft_is(
 async def test_without_a_draft_the_orchestrator_starts_and_the_text_is_the_same(
     stack: Stack, undisturbed: dict[str, Generation]
 ) -> None:
-    compose("down", "--timeout", "10")
+    PROJECT.compose("down", "--timeout", "10")
     no_model = str(DEPLOY / "compose.yaml")
-    compose("up", "--detach", "--no-build", DRAFT_MODEL=no_model, NUMERICS="exact")
-    wait_until_healthy("orchestrator")
-    assert not healthy("draft")
-    async with connected(stack) as client:
+    PROJECT.compose("up", "--detach", "--no-build", DRAFT_MODEL=no_model, NUMERICS="exact")
+    PROJECT.wait_until_healthy("orchestrator")
+    assert not PROJECT.healthy("draft")
+    async with connected(stack.token_file) as client:
         made = await generate(client, GREEDY)
     assert made.token_ids == undisturbed["greedy"].token_ids
     assert made.drafted() == 0

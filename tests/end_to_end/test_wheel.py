@@ -17,10 +17,12 @@ import pytest
 
 import outrider
 from tests.end_to_end.test_doctor import DYING, of
-from tests.support.commands import LOCAL, Command
+from tests.support.commands import LOCAL, environment
 from tests.support.processes import DRAFT, TARGET
 
 ROOT = Path(outrider.__file__).parents[1]
+pytestmark = pytest.mark.timeout(300)  # on a busy machine; else some seconds
+
 PACKAGES = {
     *("outrider", "outrider_cli", "draft_service", "target_service", "orchestrator", "gateway"),
     "outrider_models",
@@ -45,6 +47,18 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(folder)
     return folder
+
+
+def run(path: object, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with these packages from a folder."""
+    return subprocess.run(
+        (sys.executable, "-m", "outrider_cli", *words),
+        cwd=folder,
+        env=environment(PYTHONPATH=str(path)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_it_has_the_packages_the_pair_and_nothing_else(wheel: Path) -> None:
@@ -75,15 +89,14 @@ def test_it_names_the_command_the_version_and_what_llama_needs(wheel: Path) -> N
 def test_generate_works_from_an_empty_folder_with_the_pair_of_the_wheel(
     site: Path, tmp_path: Path
 ) -> None:
-    of_wheel = {"PYTHONPATH": str(site)}
     look = "from outrider_cli.services.pair import BUNDLED_TARGET; print(BUNDLED_TARGET)"
-    environment = {**os.environ, **of_wheel}
-    found = subprocess.check_output((sys.executable, "-c", look), cwd=tmp_path, env=environment)
+    found = subprocess.check_output(
+        (sys.executable, "-c", look), cwd=tmp_path, env=environment(PYTHONPATH=str(site))
+    )
     assert Path(found.decode().strip()) == site / "outrider_models" / TARGET.name
-    options = (*LOCAL, "--n-predict", "8", "--json")
-    made = Command("generate", *options, env=of_wheel, cwd=tmp_path).finish().json
-    assert made == made | {"text": Command("generate", *options).finish().json["text"]}
-    assert len(made["token_ids"]) == 8
+    words = ("generate", *LOCAL, "--n-predict", "8", "--json")
+    made = json.loads(run(site, tmp_path, *words).stdout)
+    assert len(made["token_ids"]) == 8 and made["text"]
     assert not list(tmp_path.iterdir())
 
 
@@ -94,9 +107,9 @@ def test_doctor_prints_the_one_command_that_mends_a_miscompiled_llama_cpp(
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(DYING.replace("{name}", "SIGILL"))
     path = os.pathsep.join((str(package.parent), str(site)))
-    ended = Command("doctor", "--json", env={"PYTHONPATH": path}, cwd=tmp_path).finish()
-    assert ended.code == 1
-    [crash] = of(json.loads(ended.out)["findings"], "build")
+    ended = run(path, tmp_path, "doctor", "--json")
+    assert ended.returncode == 1
+    [crash] = of(json.loads(ended.stdout)["findings"], "build")
     assert crash["message"].startswith("llama.cpp died of SIGILL")
     assert f"{sys.executable} -m pip install --force-reinstall" in crash["remedy"]
     version = crash["remedy"].rpartition("==")[2]
