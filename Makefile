@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
-    test mutations chaos http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
+    test mutations chaos soak http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
     bench-grammar bench-rows bench-drafters compose-test clean
 
 BIN := .venv/bin
@@ -62,6 +62,9 @@ mutations: setup ## make one mistake after the other in a copy, and see the test
 chaos: setup ## lose everything, at every service, in the middle of everything; SEED= MINUTES= ONLY=WORDS
 	@$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \
 	    $(if $(ONLY),--only '$(ONLY)',--write)
+
+soak: setup ## an hour of mixed work, and whether memory, files, threads or sessions grow; MINUTES=
+	@$(BIN)/python -m tests.chaos.soak $(if $(MINUTES),--minutes $(MINUTES))
 
 http-examples: setup ## send the HTTP gateway 5,000 generated requests
 	OUTRIDER_TEST_HTTP_EXAMPLES=5000 $(BIN)/python -m pytest -q --timeout 1800 tests/http/test_openapi.py
