@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.chaos.faults import FAULTS
-from tests.chaos.run import MOMENTS, Cell, Row, _judge, cells, table
+from tests.chaos.run import MOMENTS, Cell, Row, _judge, cells, read_rows, table
 from tests.chaos.soak import Count, Sample, problems
 from tests.chaos.work import Left
 from tests.chaos.world import SERVICES
@@ -49,6 +49,16 @@ def test_the_table_counts_what_it_lists() -> None:
     assert "3 of 10 cells: 1 texts unchanged, 1 clients told why not, 1 faults of ours" in said
     assert "| kill | drain | target | told: UNAVAILABLE: a / b c | 2.0 |" in said
     assert said.index("| kill |") < said.index("| stop |")
+
+
+def test_a_run_that_was_cut_short_is_continued_from_what_it_printed() -> None:
+    log = (
+        "         1.1 s  half-open connection at target during job poll: told: HTTP: a: b\n"
+        "FAULT    2.0 s  kill at draft during drain: another text\n"
+        "I1125 something else\n"
+    )
+    cell = Cell("half-open connection", "target", "job poll")
+    assert read_rows(log) == [Row(cell, "told: HTTP: a: b", 1.1, True)]
 
 
 def sample(minutes: float, memory: int = 100, files: int = 50, sessions: int = 0) -> Sample:
