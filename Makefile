@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
-    test mutations chaos hostile http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
+    test mutations chaos soak hostile http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
     bench-grammar bench-rows bench-drafters compose-test wheel-test images alerts clean
 
 BIN := .venv/bin
@@ -65,6 +65,9 @@ chaos: setup ## lose everything, at every service, in the middle of everything; 
 
 hostile: setup ## attack real processes by a client, a draft, a target; MINUTES=10 WHO=client
 	$(BIN)/python -m tests.hostile.run $(if $(MINUTES),--minutes '$(MINUTES)') $(WHO)
+
+soak: setup ## an hour of mixed work, and whether memory, files, threads or sessions grow; MINUTES=
+	@$(BIN)/python -m tests.chaos.soak $(if $(MINUTES),--minutes $(MINUTES))
 
 http-examples: setup ## send the HTTP gateway 5,000 generated requests
 	OUTRIDER_TEST_HTTP_EXAMPLES=5000 $(BIN)/python -m pytest -q --timeout 1800 tests/http/test_openapi.py

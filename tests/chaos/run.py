@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import re
 import sys
 import tempfile
 import time
@@ -28,6 +29,8 @@ _MOST_MEMORY = (
     96 << 20
 )  # bytes more than before, at rest; the memory of caches is mapped at a start
 _SHIFT = 0.74  # of the text: a little before its context is full
+_STANDSTILL_SECONDS = 4.0
+_TRIES = 3  # of a cell that failed while nothing here ran
 _REST_SECONDS = 90.0  # a server notices within 15 s that a client is gone
 _LONG = "\n".join(f"def function_{i}(argument):\n    return argument + {i}" for i in range(9))
 _PROMPTS = ("def read_config(path):", "class Matrix:", "import os\n", "def parse(text):\n")
@@ -78,6 +81,20 @@ def cells(seed: int, only: Sequence[str] = ()) -> list[Cell]:
     return [cell for cell in every if all(word in str(cell) for word in only)]
 
 
+class Standstill:
+    """Notes when this process did not run at all, as on a machine that is stopped or overloaded."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def watch(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.5)
+            self.count += time.monotonic() - before > _STANDSTILL_SECONDS
+
+
 class Trigger:
     """Lets a fault begin at its moment, and end in time."""
 
@@ -120,20 +137,26 @@ class Matrix:
 
     def __init__(self, seed: int, folder: Path) -> None:
         self._seed = seed
+        self._standstill = Standstill()
+        self._watching = asyncio.create_task(self._standstill.watch())
         self._folder = folder
         self._world: World | None = None
         self._number = 0
-        self._right: dict[Asked, str] = {}
+        self._right: dict[tuple[Asked, bool], str] = {}
 
     async def close(self) -> None:
-        """End the world."""
+        """End all of it."""
+        self._watching.cancel()
+        await self._leave_world()
+
+    async def _leave_world(self) -> None:
         if self._world is not None:
             await self._world.__aexit__()
             self._world = None
 
     async def _in_world(self, kind: str) -> World:
         if self._world is not None and self._world.kind != kind:
-            await self.close()
+            await self._leave_world()
         if self._world is None:
             self._number += 1
             self._world = World(self._folder / str(self._number), kind)
@@ -142,6 +165,15 @@ class Matrix:
         return self._world
 
     async def run(self, cell: Cell) -> Row:
+        """Run one cell, again if it failed while nothing here ran: that says nothing."""
+        for _ in range(_TRIES):
+            before = self._standstill.count
+            row = await self._try(cell)
+            if row.is_right or self._standstill.count == before:
+                break
+        return row
+
+    async def _try(self, cell: Cell) -> Row:
         """Run one cell; a world that does not get well again is given up."""
         begin = time.monotonic()
         try:
@@ -150,7 +182,7 @@ class Matrix:
         except Exception as error:
             row = Row(cell, f"{type(error).__name__}: {error}", time.monotonic() - begin, False)
         if not row.is_right:
-            await self.close()
+            await self._leave_world()
         return row
 
     async def _run(self, world: World, cell: Cell) -> Row:
@@ -166,7 +198,7 @@ class Matrix:
         await trigger.finish()
         seconds = end - trigger.begin_time
         await world.until_well()
-        again = await write(world, asked, over_http, _ignore)
+        again = await client(world, asked, over_http, _ignore)
         problem = (
             _judge(left, expected)
             or _judge(again, expected, "afterwards: ")
@@ -188,12 +220,15 @@ class Matrix:
     async def _expected(self, world: World, asked: Asked, over_http: bool, cell: Cell) -> str:
         """Return the text without a fault."""
         known = Asked(asked.prompt, asked.limit, asked.shifts)
-        if known not in self._right:
-            left = await write(world, known, False, _ignore)
+        # JSON-RPC has defaults of its own, and so texts of its own.
+        is_rpc = over_http and cell.moment == "job poll"
+        if (known, is_rpc) not in self._right:
+            client = work_job if is_rpc else write
+            left = await client(world, known, is_rpc, _ignore)
             if left.told:
                 raise AssertionError(f"without any fault: {left.told}")
-            self._right[known] = left.text
-        return self._right[known]
+            self._right[known, is_rpc] = left.text
+        return self._right[known, is_rpc]
 
     async def _rest(self, world: World, before: dict, sessions: int) -> str:
         """Return what is left behind; empty if nothing is, a while after."""
@@ -255,15 +290,31 @@ def table(rows: Sequence[Row], seed: int, total: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-async def run(seed: int, only: Sequence[str], minutes: float) -> tuple[list[Row], int]:
-    """Run cells until none is left, or the time is over."""
+_LINE = re.compile(r" +([0-9.]+) s  (.+?) at (.+?) during (.+?): (.*)")
+
+
+def read_rows(log: str) -> list[Row]:
+    """Return the cells that an earlier run of the same seed came through, by what it printed."""
+    found = [_LINE.fullmatch(line) for line in log.splitlines()]
+    return [
+        Row(Cell(each[2], each[3], each[4]), each[5], float(each[1]), True)
+        for each in found
+        if each
+    ]
+
+
+async def run(
+    seed: int, only: Sequence[str], minutes: float, known: Sequence[Row] = ()
+) -> tuple[list[Row], int]:
+    """Run cells until none is left, or the time is over; those that are known already count."""
     chosen = cells(seed, only)
-    rows: list[Row] = []
+    rows = list(known)
+    had = {row.cell for row in known}
     deadline = time.monotonic() + 60.0 * minutes
     with tempfile.TemporaryDirectory(prefix="outrider-chaos-") as folder:
         matrix = Matrix(seed, Path(folder))
         try:
-            for cell in chosen:
+            for cell in (each for each in chosen if each not in had):
                 if time.monotonic() > deadline:
                     break
                 row = await matrix.run(cell)
@@ -282,9 +333,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="words that a cell has, with commas")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--write", action="store_true", help=f"rewrite {PAGE.name}")
+    parser.add_argument("--resume", type=Path, help="what an earlier run of this seed printed")
     options = parser.parse_args()
+    known = read_rows(options.resume.read_text()) if options.resume else []
     only = [word.strip() for word in options.only.split(",") if word.strip()]
-    rows, total = asyncio.run(run(options.seed, only, options.minutes))
+    rows, total = asyncio.run(run(options.seed, only, options.minutes, known))
     wrong = [row for row in rows if not row.is_right]
     print(f"{len(rows)} of {total} cells, {len(wrong)} faults; services: {', '.join(SERVICES)}")
     if options.write:
