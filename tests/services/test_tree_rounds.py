@@ -15,7 +15,7 @@ from outrider.engine.host import HostOptions
 from outrider.engine.model import Layout, Numerics
 from outrider.trees import MAX_LEAVES, ROOT, Tree
 from outrider.v1 import common_pb2 as common
-from tests.support.services import TARGET, ModelProcess, running, toy
+from tests.support.services import TARGET, ModelProcess, eventually, running, toy
 from tests.support.streams import VerifyStream, sampled, session
 from tests.support.toy import ToyModel
 
@@ -151,9 +151,8 @@ async def test_texts_of_several_sessions_are_the_targets_own(
 
     await asyncio.gather(*(write(number) for number in range(4)))
     await service.close_sessions()
-    async with asyncio.timeout(30):  # the engine's thread cuts them after the answer
-        while any(map(service.model.held, range(len(service.model._cells)))):
-            await asyncio.sleep(0.01)
+    # The engine's thread cuts them after the answer.
+    await eventually(lambda: not any(map(service.model.held, range(len(service.model._cells)))))
 
 
 async def test_it_goes_on_by_itself_behind_a_tree(service: ModelProcess) -> None:
