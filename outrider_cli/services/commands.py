@@ -39,6 +39,14 @@ ChatTemplateFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="A jinja2 template for chats; else the target's own."),
 ]
+PeerTokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The token that target and draft want.",
+        show_default="the one in --token-file",
+    ),
+]
 ModelPath = Annotated[Path, typer.Option("--model", "-m", metavar="GGUF", help="The model's file.")]
 
 DraftModelPath = Annotated[
@@ -144,12 +152,14 @@ def draft(
     _serve(run(config))
 
 
-def _shown(server: ServerOptions, tls_ca: Path | None) -> ClientSecurity:
-    """Return what a service shows to those that it dials."""
+def _shown(
+    server: ServerOptions, tls_ca: Path | None, token_file: Path | None = None
+) -> ClientSecurity:
+    """Return what a service shows to those that it dials: a token of theirs, else its own."""
     from outrider.rpc.security import ClientSecurity
 
     return ClientSecurity(
-        token_file=server.token_file,
+        token_file=token_file or server.token_file,
         tls_ca=tls_ca,
         # Without TLS to them, the certificate is for its own callers alone.
         tls_cert=server.tls_cert if tls_ca else None,
@@ -186,6 +196,7 @@ def orchestrator(
             help="Reach target and draft by TLS, except where the address is plain://HOST:PORT.",
         ),
     ] = None,
+    peer_token_file: PeerTokenFile = None,
     drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
     joining: Annotated[JoiningOptions, Prefix(panel="Speculation")] = JoiningOptions(),
     sharing: Annotated[SharingOptions, Prefix(panel="Speculation")] = SharingOptions(),
@@ -194,7 +205,7 @@ def orchestrator(
 ) -> None:
     """Run an orchestrator: joins the two, serves the clients.
 
-    It shows its own token and certificate to the target and the draft.
+    It shows its own token, or another, and its certificate to the target and the draft.
     """
     from orchestrator.config import OrchestratorConfig
     from orchestrator.main import run
@@ -202,7 +213,7 @@ def orchestrator(
 
     config = OrchestratorConfig(
         server=server.config(listen),
-        peer_security=_shown(server, tls_ca),
+        peer_security=_shown(server, tls_ca, peer_token_file),
         targets=tuple(filter(None, target)),
         drafts=() if no_draft else tuple(filter(None, draft)),
         speculation=Speculation(**drafting.known()),

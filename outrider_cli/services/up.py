@@ -27,6 +27,7 @@ from outrider_cli.services.commands import (
     ORCHESTRATOR_ADDRESS,
     ChatTemplateFile,
     Listen,
+    PeerTokenFile,
     read_template,
 )
 from outrider_cli.services.pair import (
@@ -64,6 +65,7 @@ def up(
     tls_ca: Annotated[
         Path | None, typer.Option(metavar="PEM", help="Reach other machines by TLS; trust this.")
     ] = None,
+    peer_token_file: PeerTokenFile = None,
     listen: Listen = ORCHESTRATOR_ADDRESS,
     chat_template_file: ChatTemplateFile = None,
     drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
@@ -93,10 +95,8 @@ def up(
     read_template(chat_template_file)
     groups = (drafting, joining, sharing, http, server)
     words = [word for group in groups for word in arguments(group)]
-    if tls_ca:
-        words.append(f"--tls-ca={tls_ca}")
-    if chat_template_file:
-        words.append(f"--chat-template-file={chat_template_file.resolve()}")
+    template = chat_template_file and chat_template_file.resolve()
+    words += _of_files(tls_ca=tls_ca, peer_token_file=peer_token_file, chat_template_file=template)
     plan = LocalPlan(
         target=target or Hosted(choose_target(model), engine),
         draft=draft or (host_draft(own, draft_engine, engine) if own else None),
@@ -113,6 +113,11 @@ def _check_exclusive(names_two_targets: bool, drafts: Iterable[object]) -> None:
         raise typer.BadParameter("--target and --model exclude each other")
     if sum(map(bool, drafts)) > 1:
         raise typer.BadParameter("--draft, --draft-model and --no-draft exclude each other")
+
+
+def _of_files(**files: Path | None) -> list[str]:
+    """Return the options that name files."""
+    return [f"--{name.replace('_', '-')}={path}" for name, path in files.items() if path]
 
 
 def _client_of(server: ServerOptions) -> ClientOptions:

@@ -409,6 +409,27 @@ MISTAKES = (
         ("tests/unit/test_security.py::test_only_the_token_itself_once_opens_the_door",),
     ),
     Mistake(
+        "a client may what operators may",
+        "outrider/grants.py",
+        "return right in self.rights",
+        "return bool(self.rights)",
+        ("tests/unit/test_grants.py::test_a_token_may_what_its_right_says",),
+    ),
+    Mistake(
+        "an ended generation still counts as in flight",
+        "outrider/access.py",
+        "            self._ledger.end(caller.name, completion_count)",
+        "            pass",
+        ("tests/services/test_rights.py::test_a_generation_counts_once_whichever_way_it_came",),
+    ),
+    Mistake(
+        "one token polls the jobs of another",
+        "orchestrator/service.py",
+        "self._jobs.owner(job_id) != caller.own_name and not",
+        "self._jobs.owner(job_id) == '' and not",
+        ("tests/services/test_rights.py::test_a_job_is_there_for_its_own_token_and_for_operators",),
+    ),
+    Mistake(
         "a host whose name only ends like loopback's is let in",
         "gateway/middleware.py",
         'name.endswith(".localhost")',

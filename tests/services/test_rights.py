@@ -19,11 +19,20 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
+from gateway.config import HttpConfig
+from gateway.server import HttpServer
 from outrider.client import CallFailed, Finished, GenerateOptions, OutriderClient, Started
+from outrider.errors import OutriderError
 from outrider.rpc.access import right_for
 from outrider.rpc.security import ClientSecurity, ServerSecurity
-from outrider.v1 import draft_registry_service_pb2, orchestrator_service_pb2
+from outrider.v1 import (
+    draft_registry_service_pb2,
+    orchestrator_service_pb2,
+    target_service_pb2,
+)
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider_cli.options import ServerOptions
+from outrider_cli.services.commands import _shown as shown_to_peers
 from tests.support.calls import call, calls_of
 from tests.support.certificates import token_of, write_tokens
 from tests.support.gateway import serving
@@ -181,6 +190,82 @@ async def test_a_draft_joins_with_its_right_alone(tmp_path: Path, caplog: pytest
 def is_refused(caplog: pytest.LogCaptureFixture) -> bool:
     details = [getattr(each, "fields", {}).get("detail", "") for each in caplog.records]
     return any("gives this token no right to that (--token-file)" in each for each in details)
+
+
+@dataclass(slots=True)
+class Launcher:
+    """Loads nothing, and counts how often it should."""
+
+    begun: int = 0
+    is_loading: bool = False
+    failure: OutriderError | None = None
+
+    def begin(self, wanted: Any) -> None:
+        """Begin to load a pair."""
+        self.begun += 1
+
+
+async def test_init_is_for_operators(tmp_path: Path):
+    async with guarded(tmp_path) as one:
+        launcher: Any = Launcher()
+        served, config = (
+            one.orchestrator.orchestrator,
+            HttpConfig(listen="127.0.0.1:0", tokens=tmp_path / "tokens.toml", allow_init=True),
+        )
+        server = HttpServer(config, served, launcher, served.access)
+        await server.start()
+        try:
+            for name, begun in (("alice", 0), ("olga", 1)):
+                headers = {"Authorization": f"Bearer {token_of(name)}"}
+                url = f"http://{server.address}"
+                async with httpx.AsyncClient(base_url=url, headers=headers) as http:
+                    told = await rpc(http, "init_async", model="model.gguf")
+                    assert launcher.begun == begun
+                    refused = told.get("error", {}).get("code") == -32019
+                    assert refused is (begun == 0)
+        finally:
+            await server.stop()
+
+
+async def test_a_model_service_is_for_operators(tmp_path: Path):
+    tokens = write_tokens(tmp_path / "tokens.toml")
+    security = ServerSecurity(tokens=tokens)
+    async with running(ModelProcess(TARGET, toy, security=security)) as target:
+        for method in calls_of(target_service_pb2, "TargetService"):
+            for name in MAY:
+                error = await call(target.channel, method, metadata(name), 1.0)
+                while name != "olga" and error_name(error) == "DEADLINE_EXCEEDED":
+                    error = await call(target.channel, method, metadata(name), 1.0)
+                assert (error_name(error) == "PERMISSION_DENIED") is (name != "olga"), method
+
+
+def error_name(error: grpc.aio.AioRpcError | None) -> str:
+    return "" if error is None else error.code().name
+
+
+async def test_peers_are_shown_a_token_of_their_own(tmp_path: Path):
+    peers, own = tmp_path / "peers.token", tmp_path / "own.token"
+    peers.write_text(token_of("olga"))
+    own.write_text("the-token-that-may-everything")
+    demanded = ServerSecurity(tokens=write_tokens(tmp_path / "tokens.toml"))
+    shown = shown_to_peers(ServerOptions(token_file=own), None, peers)
+    security = ServerSecurity(token_file=own)
+    async with (
+        running(ModelProcess(TARGET, toy, security=demanded)) as target,
+        running(
+            OrchestratorProcess(target.address, security=security, peer_security=shown)
+        ) as orchestrator,
+    ):
+        await eventually(lambda: orchestrator.pool.target.ready, WAIT)
+        error = await call(orchestrator.channel, GENERATE, metadata("olga"), WAIT)
+        assert error_name(error) == "UNAUTHENTICATED"
+        peer = orchestrator.pool.target
+        peers.write_text(token_of("alice"))
+        await eventually(lambda: token_of("alice") in str(peer.metadata), WAIT)
+        await target.restart()
+        refusal = "gives this token no right to that"
+        await eventually(lambda: refusal in peer.detail, WAIT)
+    assert shown_to_peers(ServerOptions(token_file=own), None).token_file == own
 
 
 async def test_a_job_is_there_for_its_own_token_and_for_operators(tmp_path: Path):
