@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
-    test mutations http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
+    test mutations hostile http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
     bench-grammar bench-rows bench-drafters compose-test clean
 
 BIN := .venv/bin
@@ -58,6 +58,9 @@ test: setup ## run the tests; those of the page need Chromium, which is installe
 
 mutations: setup ## make one mistake after the other in a copy, and see the tests fail; ONLY=WORDS
 	@$(BIN)/python -m tests.mutations.run $(if $(ONLY),--only '$(ONLY)')
+
+hostile: setup ## attack real processes by a client, a draft, a target; MINUTES=10 WHO=client
+	$(BIN)/python -m tests.hostile.run $(if $(MINUTES),--minutes '$(MINUTES)') $(WHO)
 
 http-examples: setup ## send the HTTP gateway 5,000 generated requests
 	OUTRIDER_TEST_HTTP_EXAMPLES=5000 $(BIN)/python -m pytest -q --timeout 1800 tests/http/test_openapi.py

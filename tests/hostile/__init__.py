@@ -1,0 +1,1 @@
+"""Hostile clients, drafts and targets against real processes: `make hostile`."""

@@ -1,8 +1,8 @@
 """Clients that keep to nothing but the encoding, in a process of their own.
 
-    python -m tests.support.hostile_client ORCHESTRATOR TARGET DRAFT SECONDS
+    python -m tests.support.hostile_client ORCHESTRATOR TARGET DRAFT SECONDS [TOKEN_FILE]
 
-prints the number of their calls.
+prints the number of their calls, which carry the token in the file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -19,6 +20,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from outrider.rpc.channel import open_channel
+from outrider.rpc.security import ClientSecurity, Metadata, call_metadata
 from outrider.v1 import draft_service_pb2, orchestrator_service_pb2, target_service_pb2
 from outrider.v1.draft_service_pb2_grpc import DraftServiceStub
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
@@ -42,7 +44,8 @@ Stubs = list[tuple[ServiceDescriptor, Any]]
 class HostileClient:
     """Calls any method of the three services with random messages, in any way; `seed` decides."""
 
-    def __init__(self, stubs: Stubs, seed: int) -> None:
+    def __init__(self, stubs: Stubs, seed: int, metadata: Metadata = ()) -> None:
+        self._metadata = metadata
         self._messages = RandomMessages(seed)
         self._random = self._messages.random
         self._stubs = stubs
@@ -61,10 +64,10 @@ class HostileClient:
     async def _use(self, method: Any, make: Callable[..., Any]) -> None:
         kind = method.input_type._concrete_class
         if not method.client_streaming:
-            call = make(self._message(kind), timeout=CALL_SECONDS)
+            call = make(self._message(kind), timeout=CALL_SECONDS, metadata=self._metadata)
             await (self._read(call) if method.server_streaming else call)
             return
-        call = make(timeout=CALL_SECONDS)
+        call = make(timeout=CALL_SECONDS, metadata=self._metadata)
         try:
             for _ in range(self._random.choice((0, 1, 2, 5, 40))):
                 await call.write(self._message(kind))
@@ -106,7 +109,9 @@ class HostileClient:
         opening.vocabulary_token_count = 64
 
 
-async def _attack(addresses: list[str], seconds: float) -> None:
+async def _attack(addresses: list[str], seconds: float, token_file: str = "") -> None:
+    shown = ClientSecurity(token_file=Path(token_file) if token_file else None)
+    metadata = call_metadata(shown)
     end = time.monotonic() + seconds
 
     async def attack(client: HostileClient) -> None:
@@ -118,7 +123,7 @@ async def _attack(addresses: list[str], seconds: float) -> None:
         for (module, name, stub), address in zip(_SERVICES, addresses, strict=True):
             channel = await stack.enter_async_context(open_channel(address))
             stubs.append((module.DESCRIPTOR.services_by_name[name], stub(channel)))
-        clients = [HostileClient(stubs, seed) for seed in range(ATTACKERS)]
+        clients = [HostileClient(stubs, seed, metadata) for seed in range(ATTACKERS)]
         await asyncio.gather(*(attack(client) for client in clients))
     print(sum(client.calls for client in clients), flush=True)
 
@@ -147,4 +152,4 @@ async def hostile_clients(
 
 
 if __name__ == "__main__":
-    asyncio.run(_attack(sys.argv[1:4], float(sys.argv[4])))
+    asyncio.run(_attack(sys.argv[1:4], float(sys.argv[4]), *sys.argv[5:6]))
