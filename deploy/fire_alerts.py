@@ -346,7 +346,7 @@ def hurry(machine: Machine) -> Callable[[], None]:
 
 async def _hurry(port: int, stopping: threading.Event) -> None:
     """Ask for texts that take longer than they may."""
-    options = GenerateOptions(max_tokens=400)
+    options = GenerateOptions(token_limit=400)
     async with OutriderClient(f"127.0.0.1:{port}") as client:
         while not stopping.is_set():
             with suppress(CallFailed):

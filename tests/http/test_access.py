@@ -79,7 +79,7 @@ async def test_a_client_that_hangs_up_is_cut_off(caplog: pytest.LogCaptureFixtur
     async with serving(fake) as url, httpx.AsyncClient() as client:
         body = {"prompt": "a"}
         with pytest.raises(httpx.ReadTimeout):
-            await client.post(f"{url}/completion", json=body, timeout=0.5)
+            await client.post(f"{url}/completion", json=body, timeout=httpx.Timeout(60, read=0.5))
         [line] = await until_logged(caplog, 1)
     assert (line["route"], line["status"]) == ("/completion", 499)
 
