@@ -144,6 +144,9 @@ class ServerOptions:
         typer.Option(metavar="SECONDS", help="End a stream of which nothing is read so long."),
     ] = 30.0
     reflection: Annotated[bool, typer.Option("--reflection", help="Serve gRPC reflection.")] = False
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="Log from here on: debug, info, warning, error.")
+    ] = "info"
     stop_on_stdin_end: Annotated[
         bool, typer.Option("--stop-on-stdin-end", hidden=True, help="Stop with the parent.")
     ] = False
@@ -157,6 +160,7 @@ class ServerOptions:
             listen=listen,
             security=_of_same_names(ServerSecurity, self),
             reflection=self.reflection,
+            log_level=self.log_level,
             grace_seconds=self.grace,
             stall_seconds=self.stall_timeout,
             stop_on_stdin_end=self.stop_on_stdin_end,

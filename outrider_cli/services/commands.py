@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from outrider_cli import COMMAND
+from outrider_cli import COMMAND, rereading
 from outrider_cli.drafting import DraftingOptions
 from outrider_cli.options import (
     HttpOptions,
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from orchestrator.main import StartGateway
     from orchestrator.service import Orchestrator
     from outrider.rpc.security import ClientSecurity
+
+Made = TypeVar("Made", bound=Any)
 
 TARGET_ADDRESS = "127.0.0.1:50062"
 DRAFT_ADDRESS = "127.0.0.1:50061"
@@ -97,7 +99,7 @@ def target(
         model=engine.config(model),
         draft=own.config(draft_model) if draft_model is not None else None,
     )
-    _serve(run(config))
+    _serve(config, run)
 
 
 @spread
@@ -145,7 +147,7 @@ def draft(
         join=join,
         join_security=_shown(server, tls_ca),
     )
-    _serve(run(config))
+    _serve(config, run)
 
 
 def _shown(server: ServerOptions, tls_ca: Path | None) -> ClientSecurity:
@@ -220,7 +222,8 @@ def orchestrator(
         **joining.config(server),
         **sharing.config(),
     )
-    _serve(run(config, COMMAND, _gateway(http.config(server), state)))
+    gateway = _gateway(http.config(server), state)
+    _serve(config, lambda its: run(its, COMMAND, gateway))
 
 
 def _gateway(wanted: HttpConfig | None, state: Path | None) -> StartGateway | None:
@@ -253,14 +256,19 @@ def read_template(path: Path | None) -> str:
     return text
 
 
-def _serve(service: Coroutine[Any, Any, None]) -> None:
-    """Run a service to its end, with logs on stderr."""
+def _serve(config: Made, run: Callable[[Made], Coroutine[Any, Any, None]]) -> None:
+    """Run a service to its end, with logs on stderr; its settings are read again on SIGHUP."""
     from outrider import logs
     from outrider.errors import InvalidConfig
+    from outrider.reloading import Settings
 
-    logs.start_logging()
+    if rereading.takes(config):
+        return
+    logs.start_logging(config.server.log_level)
+    settings = Settings(config, rereading.read)
+    config = replace(config, server=replace(config.server, settings=settings))
     try:
-        asyncio.run(service)
+        asyncio.run(run(config))
     except ModuleNotFoundError as error:
         if error.name != "llama_cpp":
             raise

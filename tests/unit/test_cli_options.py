@@ -61,6 +61,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "grace": 0.25,
         "stall_timeout": 7.5,
         "reflection": True,
+        "log_level": "debug",
         "stop_on_stdin_end": True,
     },
     HttpOptions: {
