@@ -95,6 +95,11 @@ class Completions:
         """Set while `active_count` is 0."""
         self.idle.set()
 
+    def reconfigure(self, config: OrchestratorConfig) -> None:
+        """Go by other limits from now on."""
+        self._config = config
+        self.planner.reconfigure(config)
+
     async def generate(
         self,
         request: messages.GenerateRequest,

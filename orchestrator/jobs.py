@@ -187,9 +187,7 @@ class Jobs:
     ) -> None:
         self._generate = generate
         self._turns = _Turns(share)
-        self._capacity = capacity
-        self._caller_capacity = max(1, capacity // 4)
-        self._keep_seconds = keep_seconds
+        self.reconfigure(capacity, keep_seconds)
         self._store = store
         self._jobs: dict[str, _Job] = {}  # by id, those that are over and kept included
         # By caller: jobs that are not among `_jobs` yet, and count as if.
@@ -204,6 +202,12 @@ class Jobs:
 
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._jobs
+
+    def reconfigure(self, capacity: int, keep_seconds: float) -> None:
+        """Keep so many jobs from now on, for so long."""
+        self._capacity = capacity
+        self._caller_capacity = max(1, capacity // 4)
+        self._keep_seconds = keep_seconds
 
     def _restore(self, store: JobStore) -> None:
         """Take over the jobs of the process before this one."""

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from orchestrator import reloading
 from orchestrator.config import OrchestratorConfig
 from orchestrator.init_models import Launcher
 from orchestrator.names import Name, may_have_records
@@ -51,7 +52,7 @@ async def run(
     launcher = Launcher(orchestrator, partial(make_pool, config), command)
     gateway = await start_gateway(orchestrator, launcher) if start_gateway else None
     logs.starting("outrider.orchestrator")
-    server.watch_for_stop()
+    server.watch_for_stop(partial(reloading.take, orchestrator))
     print(f"outrider orchestrator listening on {server.address}", flush=True)
     if gateway is not None:
         print(f"outrider http listening on {gateway.address}", flush=True)

@@ -48,8 +48,8 @@ class Name:
         self, peer: Peer, security: ClientSecurity = ANONYMOUS, resolve: Resolve = resolve
     ) -> None:
         """`peer` is dialled by the name."""
-        self._role = peer.role
-        self._configured = peer.address
+        self.role = peer.role
+        self.configured = peer.address
         self._address: Address = read_address(peer.role, peer.address)
         self._security = security
         self._resolve = resolve
@@ -66,12 +66,19 @@ class Name:
                 logs.internal_error("outrider.orchestrator", error)
             await asyncio.sleep(_RESOLVE_SECONDS)
 
+    def leave(self, pool: Pool) -> None:
+        """Take the services of the records out of the pool."""
+        for peer in [*self._by_record.values(), *([self._by_name] if self._by_name else [])]:
+            pool.leave(peer)
+        self._by_record.clear()
+        self._by_name = None
+
     def _take(self, pool: Pool, records: list[str]) -> None:
         for ip in records:
             if ip not in self._by_record:
-                peer = Peer(self._role, self._dialled(ip), self._security, self._address.host)
+                peer = Peer(self.role, self._dialled(ip), self._security, self._address.host)
                 self._by_record[ip] = peer
-                logs.event("outrider.orchestrator", f"{self._role} found", address=peer.address)
+                logs.event("outrider.orchestrator", f"{self.role} found", address=peer.address)
                 pool.dial(peer)
         for ip in [ip for ip in self._by_record if ip not in records]:
             pool.leave(self._by_record.pop(ip))

@@ -48,6 +48,10 @@ class Planner:
         self._grammars = Grammars()
         self._reading = asyncio.Lock()  # one grammar at a time
 
+    def reconfigure(self, config: OrchestratorConfig) -> None:
+        """Go by other limits from now on."""
+        self._config = config
+
     async def plan(self, asked: GenerationRequest, deadline: float) -> Plan:
         """Return the plan of a generation that ends by `deadline`, of the monotonic clock.
 

@@ -27,6 +27,12 @@ _KEY_BYTES = 16
 class Name(Protocol):
     """A configured name whose records are services of a pool."""
 
+    role: str
+    configured: str  # as it was configured
+
+    def leave(self, pool: Pool) -> None:
+        """Take the services of the records out of the pool."""
+
     async def follow(self, pool: Pool) -> None:
         """Keep the services of the pool those of the records, for as long as this runs."""
 
@@ -191,6 +197,19 @@ class Pool:
             self._tasks[peer] = asyncio.create_task(peer.watch(self._check), context=nobodys())
         for name in self.names:
             self._tasks[name] = asyncio.create_task(name.follow(self), context=nobodys())
+
+    def follow(self, name: Name) -> None:
+        """Follow one more name."""
+        self.names.append(name)
+        if self._is_started:
+            self._tasks[name] = asyncio.create_task(name.follow(self))
+
+    def unfollow(self, name: Name) -> None:
+        """Follow a name no more, and leave its services."""
+        self.names.remove(name)
+        if task := self._tasks.pop(name, None):
+            task.cancel()
+        name.leave(self)
 
     async def stop(self) -> None:
         """Stop watching and close the channels; what is in flight ends with PeerUnavailable."""

@@ -193,6 +193,12 @@ class Orchestrator:
         """Return whether a job runs, or its results are kept."""
         return job_id in self._jobs
 
+    def reconfigure(self, config: OrchestratorConfig) -> None:
+        """Go by other limits from now on; what is in flight keeps what it began with."""
+        self.config = config
+        self._completions.reconfigure(config)
+        self._jobs.reconfigure(config.jobs, config.job_seconds)
+
     def start_jobs(self) -> None:
         """Continue the jobs of the process before this one, where they are kept."""
         self._jobs.start()

@@ -90,12 +90,20 @@ class BackgroundLines(logging.Handler):
                 return  # nobody will ever read the rest
 
 
-def start_logging(level: int = logging.INFO) -> None:
-    """Log to stderr from now on."""
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def start_logging(level: str = "info") -> None:
+    """Log to stderr from now on, what is at least of a level."""
     handler = BackgroundLines(sys.stderr.fileno())
     handler.setFormatter(_JsonLines())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     atexit.register(handler.finish)
+
+
+def set_level(level: str) -> None:
+    """Log what is at least of another level from now on."""
+    logging.getLogger().setLevel(level.upper())
 
 
 def event(where: str, message: str, **fields: object) -> None:

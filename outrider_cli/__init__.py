@@ -42,7 +42,10 @@ def run(arguments: Sequence[str]) -> int:
     import typer
 
     from outrider.errors import OutriderError
+    from outrider_cli import rereading
     from outrider_cli.app import app
+
+    rereading.note(arguments)
 
     try:
         return int(app(arguments, prog_name="outrider", standalone_mode=False) or 0)

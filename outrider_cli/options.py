@@ -161,6 +161,9 @@ class ServerOptions:
             metavar="URL", help="Send traces to this OpenTelemetry collector: grpc:// or http://."
         ),
     ] = ""
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="Log from here on: debug, info, warning, error.")
+    ] = "info"
     stop_on_stdin_end: Annotated[
         bool, typer.Option("--stop-on-stdin-end", hidden=True, help="Stop with the parent.")
     ] = False
@@ -175,6 +178,7 @@ class ServerOptions:
             security=_of_same_names(ServerSecurity, self),
             reflection=self.reflection,
             traces=self.traces,
+            log_level=self.log_level,
             grace_seconds=self.grace,
             stall_seconds=self.stall_timeout,
             stop_on_stdin_end=self.stop_on_stdin_end,

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from outrider import logs
 from outrider.access import Access
 from outrider.errors import InvalidConfig
+from outrider.reloading import Settings, Take
 from outrider.rpc.access import AccessInterceptor
 from outrider.rpc.channel import SERVER_OPTIONS, Address, read_listen
 from outrider.rpc.errors import ErrorInterceptor
@@ -43,6 +44,8 @@ class ServerConfig:
     traces: str = ""  # the URL of a collector of traces; empty: nothing is traced
     grace_seconds: float = 5.0  # open streams get this long after SIGTERM
     stall_seconds: float = 30.0  # a stream of which nothing is read for so long ends
+    log_level: str = "info"
+    settings: Settings | None = field(default=None, compare=False)  # read again on SIGHUP
     stop_on_stdin_end: bool = False  # so that no child outlives the command that started it
 
     def __post_init__(self) -> None:
@@ -51,6 +54,9 @@ class ServerConfig:
             raise InvalidConfig("stall-timeout", wrong)
         if self.traces:
             check_endpoint(self.traces)
+        if self.log_level not in logs.LEVELS:
+            wrong = f"{self.log_level!r} is none of {', '.join(logs.LEVELS)}"
+            raise InvalidConfig("log_level", wrong)
 
 
 class Server:
@@ -115,18 +121,24 @@ class Server:
         for name in self._names:
             await self._health.set(name, _SERVING if serves else _NOT_SERVING)
 
-    def watch_for_stop(self) -> None:
+    def watch_for_stop(self, take: Take | None = None) -> None:
         """Let SIGTERM, SIGINT and, if configured, the end of stdin stop this process.
 
-        SIGHUP does not: a service outlives the terminal that it was started from, and
-        reads files that changed by itself, so there is nothing else for it to do.
+        SIGHUP does not: a service outlives the terminal that it was started from. Its settings are
+        read again, and what can be of them is taken, by `take` and here.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop_requested.set)
-        loop.add_signal_handler(signal.SIGHUP, logs.warning, "outrider.rpc", "SIGHUP is ignored")
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up, take)
         if self._config.stop_on_stdin_end:
             loop.add_reader(sys.stdin.fileno(), _stop_at_end, self.stop_requested)
+
+    def _hang_up(self, take: Take | None) -> None:
+        if self._config.settings is None:
+            logs.warning("outrider.rpc", "SIGHUP: there are no settings to read again")
+        else:
+            self._config.settings.reload(take)
 
     async def run_until_stopped(
         self,

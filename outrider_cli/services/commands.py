@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from outrider_cli import COMMAND
+from outrider_cli import COMMAND, rereading
 from outrider_cli.drafting import DraftingOptions
 from outrider_cli.options import (
     HttpOptions,
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from orchestrator.main import StartGateway
     from orchestrator.service import Orchestrator
     from outrider.rpc.security import ClientSecurity
+
+Made = TypeVar("Made", bound=Any)
 
 TARGET_ADDRESS = "127.0.0.1:50062"
 DRAFT_ADDRESS = "127.0.0.1:50061"
@@ -106,7 +108,7 @@ def target(
         model=engine.config(model),
         draft=own.config(draft_model) if draft_model is not None else None,
     )
-    _serve("target", server, run(config))
+    _serve("target", config, run)
 
 
 @spread
@@ -164,7 +166,7 @@ def draft(
         join=join,
         join_security=_shown(server, tls_ca),
     )
-    _serve("draft", server, run(config))
+    _serve("draft", config, run)
 
 
 def _shown(
@@ -241,7 +243,7 @@ def orchestrator(
         **sharing.config(),
     )
     gateway = _gateway(http.config(server), state)
-    _serve("orchestrator", server, run(config, COMMAND, gateway))
+    _serve("orchestrator", config, lambda its: run(its, COMMAND, gateway))
 
 
 def _gateway(wanted: HttpConfig | None, state: Path | None) -> StartGateway | None:
@@ -275,21 +277,28 @@ def read_template(path: Path | None) -> str:
     return text
 
 
-def _serve(role: str, server: ServerOptions, service: Coroutine[Any, Any, None]) -> None:
-    """Run a service to its end, with logs on stderr, and traces where they are wanted."""
+def _serve(role: str, config: Made, run: Callable[[Made], Coroutine[Any, Any, None]]) -> None:
+    """Run a service to its end, with logs on stderr, and traces where they are wanted.
+
+    Its settings are read again on SIGHUP.
+    """
     from outrider import logs, tracing
     from outrider.errors import InvalidConfig
+    from outrider.reloading import Settings
 
-    logs.start_logging()
+    if rereading.takes(config):
+        return
+    logs.start_logging(config.server.log_level)
+    settings = Settings(config, rereading.read)
+    config = replace(config, server=replace(config.server, settings=settings))
     try:
-        if server.traces:
-            tracing.start(server.traces, f"outrider-{role}")
-        asyncio.run(service)
+        if config.server.traces:
+            tracing.start(config.server.traces, f"outrider-{role}")
+        asyncio.run(run(config))
     except ModuleNotFoundError as error:
         if error.name != "llama_cpp":
             raise
         message = "hosting one needs llama.cpp: pip install 'outrider[llama]'"
         raise InvalidConfig("model", message) from None
     finally:
-        service.close()  # where it was never begun
         tracing.stop()

@@ -204,7 +204,7 @@ async def job_tokens(front: Front, job_id: str) -> list[int]:
     "restart",
     "The terminal of a service went away",
     before="SIGHUP ended the service.",
-    now="It is noted in the log, and the service continues.",
+    now="Its settings are read again, and the service continues.",
 )
 async def test_a_service_outlives_its_terminal() -> None:
     async with orchestrator("127.0.0.1:1") as front:

@@ -64,6 +64,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "stall_timeout": 7.5,
         "reflection": True,
         "traces": "grpc://127.0.0.1:4317",
+        "log_level": "debug",
         "stop_on_stdin_end": True,
     },
     HttpOptions: {

@@ -1,0 +1,79 @@
+"""Reads the settings of a running process again, and says what of them takes a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from outrider import logs
+from outrider.errors import OutriderError
+
+_NAMES = {
+    "targets": "target",
+    "drafts": "draft",
+    "draft_seconds": "draft-timeout",
+    "request_seconds": "request-timeout",
+    "job_seconds": "job-keep",
+    "chat_template": "chat-template-file",
+    "grace_seconds": "grace",
+    "stall_seconds": "stall-timeout",
+    "trust_drafts": "trust-joined",
+}
+"""Options that are not called as the fields that they set."""
+
+NOWHERE = frozenset({"log_level"})
+"""What every service takes again by itself."""
+
+Take = Callable[[Any, Collection[str]], Collection[str]]
+"""Takes what it can of a configuration and the fields that changed; returns those fields."""
+
+
+class Settings:
+    """The configuration of a service, and how to read it anew."""
+
+    def __init__(self, config: Any, read: Callable[[], Any]) -> None:
+        """`config` is a dataclass with a `server`; `read` returns another, or raises."""
+        self._config = config
+        self._read = read
+
+    def reload(self, take: Take | None = None) -> None:
+        """Read it again and take what can be; one line says what, and what needs a restart."""
+        try:
+            config = self._read()
+        except Exception as error:  # whatever a file holds, the service goes on as it is
+            words = str(error) if isinstance(error, OutriderError) else _words_of(error)
+            logs.warning("outrider.rpc", "the settings are not read again", detail=words)
+            return
+        names = sorted(set(changed(self._config, config)))
+        taken = set(take(config, names) if take is not None else ()) | (set(names) & NOWHERE)
+        logs.set_level(config.server.log_level)
+        left = [option(name) for name in names if name not in taken]
+        changes = [option(name) for name in names if name in taken]
+        message = "settings read again" + ("; some need a restart" if left else "")
+        log = logs.warning if left else logs.event
+        log("outrider.rpc", message, changed=changes, needs_restart=left)
+        if not left:
+            self._config = config
+
+
+def changed(before: Any, after: Any) -> Iterator[str]:
+    """Yield the names of fields that differ, those of nested dataclasses included."""
+    for each in fields(before):
+        old, new = getattr(before, each.name), getattr(after, each.name)
+        if not each.compare or old == new:
+            continue
+        if is_dataclass(old) and type(old) is type(new):
+            yield from changed(old, new)
+        else:
+            yield each.name
+
+
+def option(name: str) -> str:
+    """Return the option that sets a field."""
+    return f"--{_NAMES.get(name, name).replace('_', '-')}"
+
+
+def _words_of(error: Exception) -> str:
+    words = getattr(error, "format_message", None)
+    return " ".join(str(words() if words is not None else error).split())

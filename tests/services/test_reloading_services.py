@@ -1,0 +1,78 @@
+"""SIGHUP to a running orchestrator: it follows its file, and what it serves goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.rpc.channel import open_channel
+from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
+from tests.support.processes import ServiceProcess
+from tests.support.services import (
+    PATIENCE,
+    TARGET,
+    Completion,
+    ModelProcess,
+    eventually,
+    request,
+    running,
+    toy,
+    written_alone,
+)
+from tests.support.toy import NEVER, ToyModel
+
+
+def target() -> ToyModel:
+    return toy(seed=1, eos_bias=NEVER)
+
+
+async def test_lists_of_targets_follow_the_file_on_sighup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "outrider.toml"
+    monkeypatch.setenv("OUTRIDER_CONFIG", str(file))
+
+    def write(*targets: str) -> None:
+        file.write_text(f"[orchestrator]\ntarget = {list(targets)}\n")
+
+    async with (
+        running(ModelProcess(TARGET, target)) as first,
+        running(ModelProcess(TARGET, target)) as second,
+    ):
+        write(first.address)
+        process = ServiceProcess("orchestrator", "--no-draft")
+        process.start()
+        try:
+            await process.wait_until_serving()
+            async with open_channel(process.address) as channel:
+                stub: Any = OrchestratorServiceStub(channel)
+
+                async def serves(*addresses: str) -> bool:
+                    status = await stub.GetStatus(messages.GetStatusRequest(), timeout=PATIENCE)
+                    ready = messages.PEER_STATE_READY
+                    found = {each.address for each in status.peers if each.state == ready}
+                    return found == set(addresses) and len(status.peers) == len(addresses)
+
+                async def check_text() -> None:
+                    asked, completion = request(token_limit=20), Completion()
+                    async for response in stub.Generate(asked, timeout=PATIENCE):
+                        completion.add(response)
+                    assert completion.token_ids == written_alone(target(), asked)
+
+                await check_text()
+                for addresses in ((first.address, second.address), (second.address,)):
+                    write(*addresses)
+                    os.kill(process.pid, signal.SIGHUP)
+                    await eventually(lambda those=addresses: serves(*those))
+                    await check_text()
+                file.write_text("no TOML at all")
+                os.kill(process.pid, signal.SIGHUP)
+                await check_text()
+                assert await serves(second.address)
+        finally:
+            process.stop()

@@ -1,0 +1,158 @@
+"""Settings that are read again: what changed, what is taken, and what needs a restart."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.config import OrchestratorConfig
+from orchestrator.main import make_pool
+from orchestrator.reloading import take
+from orchestrator.service import Orchestrator
+from outrider.errors import InvalidConfig
+from outrider.reloading import Settings, changed
+from outrider.rpc.server import ServerConfig
+from outrider.speculation import Speculation
+from outrider_cli import rereading, run
+
+CONFIG = OrchestratorConfig(
+    server=ServerConfig(), targets=["127.0.0.1:1"], drafts=["127.0.0.1:2"], jobs=7
+)
+
+
+@pytest.fixture(autouse=True)
+def _keep_level() -> Iterator[None]:
+    level = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(level)
+
+
+def test_what_changed_is_named_also_within() -> None:
+    server = ServerConfig(log_level="debug", settings=Settings(None, lambda: None))
+    after = replace(CONFIG, jobs=8, server=server, speculation=Speculation(n_max=3))
+    assert sorted(changed(CONFIG, after)) == ["jobs", "log_level", "n_max"]
+    assert not list(changed(CONFIG, CONFIG))
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [getattr(each, "fields", {}) for each in caplog.records if each.name == "outrider.rpc"]
+
+
+def test_one_line_says_what_was_taken_and_what_needs_a_restart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    after = replace(
+        CONFIG, server=ServerConfig(listen="127.0.0.1:9", log_level="warning"), job_seconds=1.0
+    )
+    settings = Settings(CONFIG, lambda: after)
+
+    def take_jobs(config: Any, names: Collection[str]) -> Collection[str]:
+        assert config is after
+        return {"job_seconds"}
+
+    settings.reload(take_jobs)
+    [line] = lines_of(caplog)
+    assert line == {"changed": ["--job-keep", "--log-level"], "needs_restart": ["--listen"]}
+    assert logging.getLogger().level == logging.WARNING
+
+
+@pytest.mark.parametrize("error", [InvalidConfig("jobs", "no"), ValueError("a line\nof a file")])
+def test_settings_that_are_wrong_change_nothing(
+    caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def read() -> Any:
+        raise error
+
+    level = logging.getLogger().level
+    Settings(CONFIG, read).reload(lambda *_: pytest.fail("nothing is to be taken"))
+    [line] = lines_of(caplog)
+    assert line == {"detail": " ".join(str(error).split())}
+    assert logging.getLogger().level == level
+
+
+def test_the_same_settings_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    Settings(CONFIG, lambda: CONFIG).reload()
+    assert lines_of(caplog) == [{"changed": [], "needs_restart": []}]
+
+
+async def test_an_orchestrator_takes_limits_and_lists() -> None:
+    orchestrator = Orchestrator(CONFIG, make_pool(CONFIG))
+    after = replace(
+        CONFIG,
+        targets=["127.0.0.1:1", "127.0.0.1:3"],
+        drafts=["127.0.0.1:4", "localhost:5"],
+        request_seconds=3.0,
+        jobs=9,
+        speculation=Speculation(n_max=3),
+        accept_drafts=True,
+    )
+    names = set(changed(CONFIG, after))
+    taken = set(take(orchestrator, after, names))
+    assert names - taken == {"accept_drafts"}
+    addresses = [(peer.role, peer.address) for peer in orchestrator.pool.peers]
+    assert sorted(addresses) == [
+        ("draft", "127.0.0.1:4"),
+        ("draft", "localhost:5"),
+        ("target", "127.0.0.1:1"),
+        ("target", "127.0.0.1:3"),
+    ]
+    assert orchestrator.config.request_seconds == 3.0
+    assert orchestrator.config.speculation.n_max == 3
+    assert not orchestrator.config.accept_drafts, "what needs a restart stays as it was"
+    assert orchestrator._completions._config is orchestrator.config
+    assert orchestrator._completions.planner._config is orchestrator.config
+    assert orchestrator._jobs._capacity == 9
+    again = replace(after, targets=["127.0.0.1:3"], drafts=[])
+    take(orchestrator, again, {"targets", "drafts"})
+    assert [peer.address for peer in orchestrator.pool.peers] == ["127.0.0.1:3"]
+    await orchestrator.pool.stop()
+    await orchestrator.close()
+
+
+async def test_a_name_goes_with_all_of_its_records() -> None:
+    orchestrator = Orchestrator(CONFIG, make_pool(CONFIG))
+    named = replace(CONFIG, targets=["127.0.0.1:1", "targets.invalid:7"])
+    take(orchestrator, named, {"targets"})
+    [name] = orchestrator.pool.names
+    name._take(orchestrator.pool, ["10.0.0.1", "10.0.0.2"])  # type: ignore[attr-defined]
+    found = {peer.address for peer in orchestrator.pool.peers if peer.role == "target"}
+    assert found == {"127.0.0.1:1", "10.0.0.1:7", "10.0.0.2:7"}
+    take(orchestrator, CONFIG, {"targets"})
+    found = {peer.address for peer in orchestrator.pool.peers if peer.role == "target"}
+    assert found == {"127.0.0.1:1"} and not orchestrator.pool.names
+    await orchestrator.pool.stop()
+    await orchestrator.close()
+
+
+def test_the_command_is_read_again_with_the_file_of_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flags of the process stay, what the file says may be another."""
+    file = tmp_path / "outrider.toml"
+    file.write_text("[orchestrator]\njobs = 5\n")
+    served: list[Any] = []
+
+    def serve(coroutine: Any) -> None:
+        served.append(coroutine)
+        coroutine.close()
+
+    monkeypatch.setattr("asyncio.run", serve)
+    monkeypatch.setattr("outrider.logs.start_logging", lambda level: None)
+    command = ["--config", str(file), "orchestrator", "--target", "127.0.0.1:1", "--no-draft"]
+    assert run(command) == 0 and len(served) == 1
+    file.write_text('[orchestrator]\njobs = 6\nlog-level = "debug"\n')
+    config = rereading.read()
+    assert (config.jobs, config.server.log_level) == (6, "debug")
+    assert list(config.targets) == ["127.0.0.1:1"]
+    assert len(served) == 1, "nothing is served a second time"
+    file.write_text("[orchestrator]\njobs = 0\n")
+    with pytest.raises(InvalidConfig, match="jobs"):
+        rereading.read()
+    assert run([*command, "--log-level", "loud"]) == 1
