@@ -1,7 +1,7 @@
 """Answers a request that is sent again with the same key as it was answered first. Plain ASGI.
 
-The work belongs to the key, not to a connection: whoever sends the request, first or again, follows
-one answer from its beginning, and it goes on for a while when nobody does.
+The work belongs to the key, not to a connection: who sends the request, first or again, follows
+one answer from its beginning, and it continues for a while when nobody does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gateway.streams import ANSWER
 from outrider.errors import InvalidRequest
 
 ABANDONED_SECONDS = 30.0
-"""So long the work goes on when nobody listens: a client that lost its connection comes back."""
+"""So long the work continues when nobody listens: a client that lost its connection comes back."""
 
 _REPLAYED = (b"idempotent-replayed", b"true")
 
@@ -187,7 +187,7 @@ class Repeats:
     async def _answer(
         self, name: bytes, request: bytes, answer: RecordedAnswer, scope: Scope, body: bytes
     ) -> None:
-        """Have the application answer, whoever listens."""
+        """Have the application answer, even if nobody listens."""
         is_read = False
 
         async def receive() -> Message:

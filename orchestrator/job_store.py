@@ -42,7 +42,7 @@ class StoredJob:
     job_id: str
     caller: str
     owner: str  # the name of the token that it was submitted with; may be empty
-    note: str  # of whoever submitted it
+    note: str  # of who submitted it
     request: messages.GenerateRequest
     started: messages.GenerationStarted
     first: int  # responses before it were taken

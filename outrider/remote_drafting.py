@@ -1,6 +1,6 @@
 """Asks a draft service for tokens on behalf of an engine that is none of ours.
 
-Of the protocol it needs sessions, orders and frames: greedy tokens behind texts that grow. Whatever
+Of the protocol it needs sessions, orders and frames: greedy tokens after texts that grow. Whatever
 the draft sends or does not send, what comes out are ids of the vocabulary, or nothing.
 """
 
@@ -33,7 +33,7 @@ _MOST_UNSENT = 16  # orders; a draft that reads them has none of them waiting
 
 
 class _Session:
-    """One text at the draft: what was sent of it, and the draft's line behind that.
+    """One text at the draft: what was sent of it, and the draft's line after that.
 
     `tail` are the tokens of the line of the highest base that was heard of, from that base on.
     """
@@ -60,7 +60,7 @@ class _Session:
         return len(self.text) <= len(text) and list(text[: len(self.text)]) == self.text
 
     def order(self, text: Sequence[int], count: int) -> None:
-        """Say what the text is, and let the draft write past `count` tokens behind it."""
+        """Say what the text is, and let the draft write past `count` tokens after it."""
         if self._outbox.qsize() > _MOST_UNSENT:
             self.is_over = True  # it reads nothing any more
             return
@@ -74,7 +74,7 @@ class _Session:
         self._outbox.put_nowait(wire.write_order(order))
 
     def proposal(self, count: int) -> list[int]:
-        """Return at most `count` tokens behind the text, as far as they are here."""
+        """Return at most `count` tokens after the text, as far as they are here."""
         known = len(self.text) - self._base
         if self._base < 0 or known < 0 or self._tail[:known] != self.text[self._base :]:
             return []
@@ -183,7 +183,7 @@ class RemoteDrafting:
     async def draft(
         self, texts: Mapping[int, Sequence[int]], count: int, seconds: float
     ) -> dict[int, list[int]]:
-        """Return at most `count` tokens behind each text, by its key, after `seconds` at most."""
+        """Return at most `count` tokens after each text, by its key, after `seconds` at most."""
         self._step += 1
         sessions = {}
         for key, text in texts.items():

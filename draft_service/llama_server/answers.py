@@ -80,7 +80,7 @@ _UNSAID = np.empty(0, np.int32), np.empty(0, np.float32)
 def completion_body(
     text: Sequence[int], count: int, session: SessionParameters, vocabulary: int
 ) -> dict[str, Any]:
-    """Return what asks for `count` greedy tokens behind a text, in ids below `vocabulary`.
+    """Return what asks for `count` greedy tokens after a text, in ids below `vocabulary`.
 
     A fixed number is written under `rejection`, where no token may decide how many there are.
     """

@@ -21,7 +21,7 @@ _UNSAID_CHANCE = 0.5
 
 
 class Guessing:
-    """Picks a session's tokens. It goes on with what llama-server wrote for as long as that is it.
+    """Picks a session's tokens: what llama-server wrote, for as long as that is what was drawn.
 
     Where the session samples, tokens are drawn from the likeliest ones with the target's own
     noise. Under `rejection` the row of a token is itself alone: it is greedy, and no coin is in it.

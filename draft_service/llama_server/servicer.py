@@ -114,7 +114,7 @@ class LlamaServerServicer(stubs.DraftServiceServicer):
         await self.serve(request_iterator, context.write)
 
     async def serve(self, requests: AsyncIterator[messages.DraftRequest], write: Write) -> None:
-        """Serve one session, whoever opened the stream. Ends when `requests` do."""
+        """Serve one session, whichever side opened the stream. Ends when `requests` do."""
         asked = await first_opening(requests)
         self._check(asked.model)
         served, opening = self._served(), wire.read_opening(asked)

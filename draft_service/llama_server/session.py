@@ -16,7 +16,7 @@ from outrider.tasks import first_of
 from outrider.v1 import draft_service_pb2 as messages
 
 Ask = Callable[[Sequence[int], int], Awaitable[list[Said]]]
-"""Asks for so many tokens behind a text. Raises PeerUnavailable."""
+"""Asks for so many tokens after a text. Raises PeerUnavailable."""
 
 Outcome = PositionPastCache | ContextExhausted | EngineBusy
 Write = Callable[[messages.DraftResponse], Awaitable[None]]
@@ -62,7 +62,7 @@ class Session:
             self._take(order)
 
     def _take(self, order: Order) -> None:
-        """Take in an order; what is asked goes on where the line stays."""
+        """Take in an order; what is asked continues where the line stays."""
         self._order = None
         try:
             check_room(order.committed.end, self._served.context)
@@ -114,7 +114,7 @@ class Session:
             await self._emit(write)
 
     async def _said(self, count: int) -> list[Said] | None:
-        """Ask for tokens behind the line; None where it started over meanwhile."""
+        """Ask for tokens after the line; None where it started over meanwhile."""
         begin = time.perf_counter()
         known = [min(i, self._served.vocabulary - 1) for i in self._line.token_ids]
         asking = asyncio.ensure_future(self._ask(known, count))

@@ -23,7 +23,7 @@ from outrider.messages import SessionParameters
 _LOOK_SECONDS = 2.0
 _CALL_SECONDS = 5.0
 _COMPLETION_SECONDS = 30.0
-"""For a few tokens behind a prompt that may be long; the order is replaced long before."""
+"""For a few tokens after a prompt that may be long; the order is replaced long before."""
 _TRIED_TOKENS = 4
 _SAMPLE = "def main():\n"
 
@@ -82,7 +82,7 @@ class Upstream:
     def _take(self, served: Served) -> None:
         """Take note that it is there; with another model it counts as away until the next look.
 
-        So whoever watches this process sees that something changed, and asks again what it is.
+        So who watches this process sees that something changed, and asks again what it is.
         """
         is_other = self.served not in (None, served)
         if served != self.served:
@@ -120,7 +120,7 @@ class Upstream:
     async def complete(
         self, text: Sequence[int], count: int, session: SessionParameters, served: Served
     ) -> list[Said]:
-        """Return at most `count` greedy tokens behind a text.
+        """Return at most `count` greedy tokens after a text.
 
         Raises PeerUnavailable, also for an answer that is wrong.
         """

@@ -15,7 +15,7 @@ from outrider.tracing import NOTHING, Kind, Span
 
 _ORCHESTRATOR = "/outrider.v1.OrchestratorService/"
 _SEEN_ELSEWHERE = frozenset({f"{_ORCHESTRATOR}GetStatus", f"{_ORCHESTRATOR}PollGeneration"})
-"""What is called again and again while something else goes on; a line only where it fails."""
+"""What is called again and again while something else continues; a line only where it fails."""
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):

@@ -36,7 +36,7 @@ def certs(
 ) -> None:
     """Make an authority, and certificates that it signs.
 
-    ca.pem is what the others are trusted by (--tls-ca, --tls-client-ca). Whoever has ca.key makes
+    ca.pem is what the others are trusted by (--tls-ca, --tls-client-ca). Who has ca.key makes
     certificates that all trust: keep FOLDER on one machine, and copy from it what each needs.
     """
     from outrider.errors import InvalidConfig

@@ -125,7 +125,7 @@ async def until_serving(process: ServiceProcess) -> None:
     "restart",
     "The orchestrator is killed while jobs run, and after others have ended",
     before="All of them were lost, and a poll said that there is no such job.",
-    now="With --state each is still to be polled, and goes on after its last token.",
+    now="With --state each is still to be polled, and continues after its last token.",
 )
 async def test_jobs_are_polled_to_their_ends_after_kill_9(tmp_path: Path) -> None:
     async with running(ModelProcess(TARGET, target)) as service:  # noqa: SIM117 - it needs its address
