@@ -1,0 +1,65 @@
+"""What is forecast of a target with recurrent layers, on the virtual clock.
+
+It takes a 1.1B's time for rows on two cores. Its states are 20 MB, as a 1B's with three recurrent
+layers of four: copied for a checkpoint in 4 ms, put back in 3.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from orchestrator.core.policies import control
+from outrider.costs import CostTable, RejectionCost
+from outrider.messages import Rule
+from outrider.speculation import Speculation
+from tests.support.simulation import Models, Simulation, alone, known_estimates
+
+CPU = CostTable([(1, 0.055), (2, 0.065), (4, 0.075), (8, 0.13), (16, 0.24), (32, 0.46)])
+PRICES = {
+    "checkpoints": RejectionCost(0.004, 0.003),
+    "four snapshots": RejectionCost(0.004, 0.003, free_count=4),
+    "large states": RejectionCost(0.02, 0.015),
+}
+TOKENS, SEEDS = 400, 4
+
+
+def pair(price: str, acceptance: float, away: float) -> Models:
+    return Models(
+        costs=CPU,
+        draft_token=0.003,
+        acceptance=acceptance,
+        draft_round_trip=away,
+        overhead=0.001,
+        rejection=PRICES[price],
+        spread=1e6,  # of chances: all tokens have the same, as a forecast takes them
+    )
+
+
+@pytest.mark.parametrize(
+    ("price", "acceptance", "away"),
+    [
+        ("checkpoints", 0.5, 0.0),
+        ("large states", 0.5, 0.0),
+        *((price, 0.8, away) for price in PRICES for away in (0.0, 0.02)),
+    ],
+)
+def test_the_forecast_of_a_hybrid_target_is_within_a_tenth(
+    price: str, acceptance: float, away: float
+) -> None:
+    models = pair(price, acceptance, away)
+    estimates, seconds = known_estimates(models), []
+    for seed in range(SEEDS):
+        simulation = Simulation(
+            models, Speculation(), tokens=TOKENS, seed=seed, estimates=estimates
+        )
+        result = simulation.run()
+        assert result.text == alone(simulation.language, TOKENS)
+        seconds.append(result.seconds)
+    seen = TOKENS / statistics.median(seconds[1:])
+    decides = control(Speculation(), Rule.MATCH, estimates, 1.0)
+    decides.note_presence(True)
+    assert decides.forecast.rate == pytest.approx(seen, rel=0.1)
+    if acceptance > 0.7:
+        assert seen > 1.2 / decides.plain_seconds
