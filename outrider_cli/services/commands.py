@@ -175,6 +175,7 @@ def orchestrator(
         float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")
     ] = 600.0,
     chat_template_file: ChatTemplateFile = None,
+    generations: Annotated[int, typer.Option(help="So many in flight; more are refused.")] = 64,
     jobs: Annotated[int, typer.Option(help="Jobs that run or are kept, at most.")] = 256,
     job_keep: Annotated[
         float, typer.Option(metavar="SECONDS", help="Keep a job's results so long.")
@@ -209,6 +210,7 @@ def orchestrator(
         draft_seconds=draft_timeout,
         request_seconds=request_timeout,
         chat_template=read_template(chat_template_file),
+        generations=generations,
         jobs=jobs,
         job_seconds=job_keep,
         **joining.config(server),
