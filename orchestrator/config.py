@@ -55,6 +55,8 @@ class OrchestratorConfig:
         ):
             if not 0 < seconds <= 1e6:
                 raise InvalidConfig(name, f"must be in (0, 1000000] seconds, not {seconds}")
+        if not 1 <= self.generations <= 65536:
+            raise InvalidConfig("generations", f"must be in [1, 65536], not {self.generations}")
         if not 1 <= self.jobs <= 65536:
             raise InvalidConfig("jobs", f"must be in [1, 65536], not {self.jobs}")
         if not 0 <= self.share_past_texts <= MOST_SHARED_TOKENS:

@@ -202,6 +202,7 @@ def orchestrator(
         float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")
     ] = 600.0,
     chat_template_file: ChatTemplateFile = None,
+    generations: Annotated[int, typer.Option(help="So many in flight; more are refused.")] = 64,
     jobs: Annotated[int, typer.Option(help="Jobs that run or are kept, at most.")] = 256,
     job_keep: JobSeconds = 600.0,
     state: StateFolder = None,
@@ -236,6 +237,7 @@ def orchestrator(
         draft_seconds=draft_timeout,
         request_seconds=request_timeout,
         chat_template=read_template(chat_template_file),
+        generations=generations,
         jobs=jobs,
         job_seconds=job_keep,
         state=state,

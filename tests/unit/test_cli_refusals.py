@@ -41,6 +41,7 @@ OUT_OF_RANGE = [
     (["generate", "--min-p", "inf"], "min_p: must be in [0, 1], not inf"),
     (["generate", "--top-k", "-1"], "top_k: must be in [0, "),
     (["generate", "--seed", str(2**63)], "seed: must be in ["),
+    (["orchestrator", "--generations", "0"], "generations: must be in [1, 65536], not 0"),
     (["generate", "--model", "/no/such.gguf"], "model: there is no file /no/such.gguf"),
     (["generate", "--draft-model", "/no/such.gguf"], "draft-model: there is no file /no/such"),
     (["up", "--model", "/no/such.gguf"], "model: there is no file /no/such.gguf"),
