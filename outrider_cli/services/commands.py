@@ -46,6 +46,13 @@ StateFolder = Annotated[
     typer.Option(metavar="DIR", help="Keep jobs here, so that they outlive the process."),
 ]
 JobSeconds = Annotated[float, typer.Option(metavar="SECONDS", help="Keep a job's results so long.")]
+PeersCa = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PEM",
+        help="Reach target and draft by TLS, except where the address is plain://HOST:PORT.",
+    ),
+]
 PeerTokenFile = Annotated[
     Path | None,
     typer.Option(
@@ -206,13 +213,7 @@ def orchestrator(
     jobs: Annotated[int, typer.Option(help="Jobs that run or are kept, at most.")] = 256,
     job_keep: JobSeconds = 600.0,
     state: StateFolder = None,
-    tls_ca: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PEM",
-            help="Reach target and draft by TLS, except where the address is plain://HOST:PORT.",
-        ),
-    ] = None,
+    tls_ca: PeersCa = None,
     peer_token_file: PeerTokenFile = None,
     drafting: Annotated[DraftingOptions, Prefix(panel="Speculation")] = DraftingOptions(),
     joining: Annotated[JoiningOptions, Prefix(panel="Speculation")] = JoiningOptions(),
