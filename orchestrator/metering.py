@@ -11,6 +11,9 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 
 HIDDEN = "(hidden)"
 
+_FOR_CLIENTS = {"service_version", "peers", "speculating", "reason", "controller", "draining"}
+"""Fields of a status; what is added later is for operators until it is named here."""
+
 
 async def counted(
     responses: Responses, access: Access, caller: Caller, completion_count: int
@@ -35,10 +38,10 @@ def for_client(status: messages.GetStatusResponse) -> messages.GetStatusResponse
     """
     shown = messages.GetStatusResponse()
     shown.CopyFrom(status)
+    for field, _ in status.ListFields():
+        if field.name not in _FOR_CLIENTS:
+            shown.ClearField(field.name)
     addresses = sorted({peer.address for peer in shown.peers} - {""}, key=len, reverse=True)
-    shown.ClearField("refused_drafts")
-    shown.ClearField("active_generation_count")
-    shown.ClearField("job_count")
     shown.reason = _without(addresses, shown.reason)
     for peer in shown.peers:
         peer.address = HIDDEN

@@ -24,7 +24,7 @@ _OPTION = "--"
 """Before the name of a token that an option names: no name in a file begins so."""
 
 THE_TOKEN = f"{_OPTION}token-file"
-"""The name of the single token, which may everything."""
+"""The name of the single token, which has all rights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ REQUEST_ID = "x-request-id"
 TRACE_PARENT = "traceparent"
 TRACE_STATE = "tracestate"
 TRACE_RESPONSE = "traceresponse"
-"""W3C's too: tells a caller the span that its request became."""
+"""W3C's too: says to a caller which span its request became."""
 CARRIED = (REQUEST_ID, TRACE_PARENT, TRACE_STATE)
 """Headers over HTTP, metadata over gRPC."""
 
