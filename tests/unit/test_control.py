@@ -653,6 +653,22 @@ def test_a_decode_beside_a_busy_draft_says_how_much_it_slows_the_target() -> Non
     assert shared.estimates.costs.seconds(4) > before
 
 
+def test_the_first_plain_decode_after_another_kind_says_nothing_of_a_plain_token() -> None:
+    """llama.cpp builds its graph anew for it."""
+    quick = made(costs=[(1, 0.0006), (4, 0.0020), (8, 0.0030)])
+
+    def note(seconds: float, drafted: int = 0) -> float:
+        spent = ServiceTime(seconds, rows=drafted + 1)
+        quick.note_round(outcome(spent=spent, drafted=drafted, offered=drafted))
+        return quick.estimates.costs.seconds(1)
+
+    known = note(0.0020, drafted=3)
+    assert note(0.0010) == known
+    assert note(0.0010) > known, "a second one does"
+    known = note(0.0020, drafted=3)
+    assert note(0.0050) > known, "no graph takes so long"
+
+
 def test_a_busy_draft_on_another_machine_does_not_keep_costs_from_being_learned() -> None:
     apart = made(costs=CPU)
     for _ in range(40):
