@@ -184,7 +184,7 @@ def statistics_lines(transcript: Transcript, status: Status, speedup: Speedup) -
         _labelled("draft", _engine(numbers.draft_time, status.peer("draft"))),
         *_foreseen(numbers),
         *_faults(numbers),
-        _labelled("speed-up", _speedup(speedup)),
+        _labelled("speed-up", _speedup(speedup) or _no_speedup(numbers)),
         _labelled("seed", seed),
         _labelled("finished", transcript.finished.reason.value),
     ]
@@ -304,7 +304,12 @@ def _speedup(speedup: Speedup) -> str:
         words.append(f"{speedup.over_plain:.2f} times rounds without drafts")
     if speedup.same_text is not None:
         words.append("same text" if speedup.same_text else "another text")
-    return ", ".join(words) or _NOTHING
+    return ", ".join(words)
+
+
+def _no_speedup(numbers: Statistics) -> str:
+    """Return why there is none: drafts were not wanted, or none was worth its time."""
+    return f"{_NOTHING}: no draft was expected to be sooner" if numbers.sources else _NOTHING
 
 
 def _faults(numbers: Statistics) -> list[Line]:

@@ -30,7 +30,7 @@ _OTHER_LOAD = 1.25  # times as many sessions in a decode as forecast: it is made
 _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
 _LATENCY_RISE = 0.002  # beside twice of what is known, at once: a first answer may meet anything
-_GRAPH_SECONDS = 0.001  # llama.cpp builds its graph anew for a plain decode after another kind
+_GRAPH_SECONDS = 0.003  # more for a plain decode after another kind: its graph is built anew
 _AHEAD_TOKENS, _AHEAD_SECONDS = 4, 0.005  # of a frame of a draft that runs ahead, at most
 _AHEAD = (Mode.WAITING, Mode.NO_WAIT)
 
@@ -214,7 +214,8 @@ class Control(ABC):
             if spent.decode > 0.0:
                 restoring = estimates.rejection.restore_seconds if again.count else 0.0
                 if outcome.sent is None:
-                    estimates.gap.note(max(0.0, spent.sample - restoring))
+                    gap = estimates.gap_of(outcome.is_own)
+                    gap.note(max(0.0, spent.sample - restoring))
                     estimates.overhead.fade()
                     estimates.queue.fade()
                 else:

@@ -54,7 +54,8 @@ def forecast(
     that is ordered, so it is 0, and `own_length` what the target drafts.
     """
     here = replace(
-        conditions.continuing,
+        conditions,
+        overhead=draft.gap.value,
         acceptance=min(0.99, acceptance.mean),
         latency=0.0,
         token_time=draft.token_time.value,
