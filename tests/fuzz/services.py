@@ -41,7 +41,6 @@ from tests.support.services import (
 )
 from tests.support.toy import NEVER, ToyModel
 
-_CALL_SECONDS = 2.0  # a call may last: a client gives it up
 _MOST_READ = 300
 _TEXT = 24
 _UNCLEAR = ("UNKNOWN", "DATA_LOSS", "UNIMPLEMENTED")
@@ -59,6 +58,8 @@ class _Services:
     """Three services with toy models in this process, and one text that stays right."""
 
     role = TARGET
+    seconds = 2.0
+    """A call may last for ever; its client gives it up after so long."""
 
     async def __aenter__(self) -> Any:
         self._stack = AsyncExitStack()
@@ -130,7 +131,7 @@ class Calls(_Services):
         service = method.containing_service.name
         # All four kinds of calls are alike on the wire.
         call = self._channels[service].stream_stream(f"/{case.path}", _as_it_is, None)(
-            timeout=_CALL_SECONDS
+            timeout=self.seconds
         )
         try:
             sent = case.messages if method.client_streaming else case.messages[:1]
@@ -290,7 +291,7 @@ class Answers(_Services):
         stub = self._orchestrator.stub
         if name == "Embed":
             text = messages.PromptParts(parts=[messages.PromptPart(text="a text")])
-            answer = await stub.Embed(messages.EmbedRequest(inputs=[text]), timeout=_CALL_SECONDS)
+            answer = await stub.Embed(messages.EmbedRequest(inputs=[text]), timeout=self.seconds)
             if not all(map(math.isfinite, answer.embeddings[0].values)):
                 raise Fault("an embedding that is no numbers")
             return
@@ -304,5 +305,5 @@ class Answers(_Services):
         elif name == "CountCached":
             asked.ClearField("seed")
         with suppress(asyncio.CancelledError):
-            async for _ in stub.Generate(asked, timeout=_CALL_SECONDS):
+            async for _ in stub.Generate(asked, timeout=self.seconds):
                 pass

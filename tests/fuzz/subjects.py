@@ -23,7 +23,7 @@ from outrider.errors import InvalidConfig
 from tests.fuzz.mutate import mutate_bytes, mutate_json
 from tests.support.fake_orchestrator import FakeOrchestrator
 
-SECONDS = 20.0
+SECONDS = 60.0
 """What no input may take longer for; an idle machine needs milliseconds."""
 
 VOCABULARY = 64

@@ -15,6 +15,8 @@ from tests.fuzz.cases import ANSWERS, Case, methods, parse, write
 from tests.fuzz.corpus import FOLDER, keep, read_corpus
 from tests.fuzz.mutate import mutate_bytes, mutate_json
 from tests.fuzz.run import SUBJECTS, Reached, fuzz, outcome
+from tests.fuzz.services import Answers
+from tests.fuzz.subjects import SECONDS
 
 MUTATED = {"gguf": 600, "lookup": 600, "bodies": 250, "calls": 100, "answers": 40}
 MOST_BYTES = 600_000
@@ -67,7 +69,9 @@ async def test_what_is_changed_at_random_makes_no_fault(name: str) -> None:
 )
 async def test_what_a_target_answers_is_never_the_callers_fault() -> None:
     kept = read_corpus("answers")
-    async with SUBJECTS["answers"]() as subject:
+    subject = Answers()
+    subject.seconds = SECONDS
+    async with subject:
         said = {name: await outcome(subject, kept[f"fault-{name}"]) for name in OF_A_TARGET}
     assert said == dict.fromkeys(OF_A_TARGET, ("INTERNAL", None))
 
