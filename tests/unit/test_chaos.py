@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
+from orchestrator.request import read_request
+from outrider.messages import Rule
+from outrider.speculation import Speculation
 from tests.chaos.faults import FAULTS
 from tests.chaos.run import MOMENTS, Cell, Row, _judge, cells, read_rows, table
-from tests.chaos.soak import Count, Sample, problems
+from tests.chaos.soak import Count, Sample, problems, sampled_request
 from tests.chaos.work import Left
 from tests.chaos.world import SERVICES
 from tests.support.faults_page import PAGE, read_matrix
@@ -74,6 +79,11 @@ def test_the_page_itself_can_be_continued() -> None:
 
 def sample(minutes: float, memory: int = 100, files: int = 50, sessions: int = 0) -> Sample:
     return Sample(minutes, sessions, {"target": Count(memory, files, 9)}, 0)
+
+
+def test_sampled_work_is_under_every_rule_and_allowed() -> None:
+    asked = [read_request(sampled_request(random.Random(i)), Speculation()) for i in range(60)]
+    assert {each.rule for each in asked} == set(Rule)
 
 
 def test_what_grows_after_the_first_minutes_is_found() -> None:
