@@ -240,7 +240,7 @@ class Attacker:
 
     async def count(self) -> int:
         """End it; return how many calls it made."""
-        output, _ = await self._process.communicate()
+        output, _ = await self._process.communicate(b"")  # which ends its input
         return int(output or 0)
 
 
@@ -431,6 +431,8 @@ async def by_turns(stage: Stage, users: Users, scene: Scene, rates: Rates, secon
             rates.hostile.append(await served(stage, users, scene.hostile, turn))
             attacked += time.monotonic() - begin
             rates.honest.append(await served(stage, users, scene.honest, HONEST_SECONDS))
+            beside = f"{rates.hostile[-1]:.1f} beside it, {rates.honest[-1]:.1f} beside the honest"
+            print(f"    {attacked:5.0f} s: {beside}, {users.text_count} texts", flush=True)
     finally:
         watching.cancel()
 
