@@ -380,6 +380,7 @@ async def set_up(stage: Stage, who: str, addresses: Sequence[str], stack: AsyncE
         return Scene(Place(other, nobody), alone, Place(other, nobody), streams)
     # A hostile target's users take the machine's time, too, as those of an honest one do.
     twin, other = await two_more_pairs(stage, draft)
+    # one at a time, as of the honest one; some of its answers take until the caller gives up
     in_vain = Asking(stage, "alice", other)
 
     async def asked() -> list[str]:
