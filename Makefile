@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
-    test mutations chaos soak hostile http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
+    test mutations chaos soak hostile fuzz http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
     bench-grammar bench-rows bench-drafters compose-test wheel-test images alerts clean
 
 BIN := .venv/bin
@@ -59,12 +59,15 @@ test: setup ## run the tests; those of the page need Chromium, which is installe
 mutations: setup ## make one mistake after the other in a copy, and see the tests fail; ONLY=WORDS
 	@$(BIN)/python -m tests.mutations.run $(if $(ONLY),--only '$(ONLY)')
 
-chaos: setup ## lose everything, at every service, in the middle of everything; SEED= MINUTES= ONLY=WORDS
+chaos: setup ## lose everything, at every service, in the middle of everything; SEED= MINUTES= JOBS=2 FRESH=1 ONLY=WORDS
 	@$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \
-	    $(if $(ONLY),--only '$(ONLY)',--write)
+	    $(if $(JOBS),--jobs $(JOBS)) $(if $(FRESH),--fresh) $(if $(ONLY),--only '$(ONLY)',--write)
 
 hostile: setup ## attack real processes by a client, a draft, a target; MINUTES=10 WHO=client
 	$(BIN)/python -m tests.hostile.run $(if $(MINUTES),--minutes '$(MINUTES)') $(WHO)
+
+fuzz: setup ## change inputs at random and keep what matters in tests/fuzz/corpus; MINUTES=10 ONLY="gguf lookup bodies calls answers"
+	@$(BIN)/python -m tests.fuzz.run $(if $(MINUTES),--minutes '$(MINUTES)') $(if $(SEED),--seed '$(SEED)') $(ONLY)
 
 soak: setup ## an hour of mixed work, and whether memory, files, threads or sessions grow; MINUTES=
 	@$(BIN)/python -m tests.chaos.soak $(if $(MINUTES),--minutes $(MINUTES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +32,7 @@ from orchestrator.resuming import NOTHING_REPORTED, Reported
 from orchestrator.targets import PooledTarget
 from outrider import wire
 from outrider.access import Access, current_caller
-from outrider.errors import Draining, InvalidRequest
+from outrider.errors import DecodeFailed, Draining, InvalidRequest
 from outrider.grants import Right
 from outrider.messages import Rule
 from outrider.v1 import common_pb2 as common
@@ -319,6 +320,8 @@ class Orchestrator:
             embedding = await self.pool.call("Embed", asked, deadline)
             values = np.array(embedding.values, np.float64)
             norm = float(np.linalg.norm(values)) or 1.0
+            if not math.isfinite(norm):
+                raise DecodeFailed("the target sent an embedding that is no numbers")
             unit = (values / norm).tolist()
             response.embeddings.add(values=unit, token_count=len(ids), norm=norm)
             self.access.spend(caller, len(ids))
