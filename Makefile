@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
     test mutations chaos soak hostile http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
-    bench-grammar bench-rows bench-drafters compose-test wheel-test images alerts clean
+    bench-grammar bench-rows bench-drafters compose-test containers-test wheel-test images alerts clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -111,6 +111,10 @@ bench-drafters: setup ## what the drafters without a model cost, and what they p
 
 compose-test: setup ## build the image and try deploy/compose*.yaml with a real Docker
 	@scripts/compose-test
+
+containers-test: setup ## kill one of 3 targets and 5 drafts every 10 s, 16 users; SEED= MINUTES= ALSO=orchestrator
+	@scripts/compose-test --kill $(if $(SEED),--seed '$(SEED)') $(if $(MINUTES),--minutes '$(MINUTES)') \
+	    $(if $(ALSO),--also '$(ALSO)')
 
 wheel-test: setup ## install the wheel into an empty environment and let it write
 	@scripts/wheel-test
