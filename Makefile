@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
     test mutations chaos soak hostile http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
-    bench-grammar bench-rows bench-drafters compose-test containers-test wheel-test images alerts clean
+    bench-grammar bench-rows bench-drafters compose-test containers-test wheel-test images alerts dashboard-picture clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -123,7 +123,10 @@ images: ## build the images for CPU and CUDA from a tag: TAG=v0.1.0; KINDS="cpu 
 	@KINDS='$(KINDS)' REGISTRY='$(REGISTRY)' scripts/images $(or $(TAG),HEAD) $(DOCKER_BUILD)
 
 alerts: setup ## fire every alert of deploy/prometheus by its fault, with a real Prometheus; ONLY=WORD
-	@scripts/alerts $(if $(ONLY),--only '$(ONLY)')
+	@scripts/with-prometheus $(BIN)/python -m deploy.fire_alerts $(if $(ONLY),--only '$(ONLY)')
+
+dashboard-picture: setup ## draw the dashboard with a real run's data, all of its panels; needs the extra bench
+	@scripts/with-prometheus $(BIN)/python -m deploy.draw_dashboard --page docs/images/prometheus.png
 
 pair-card: setup ## measure the bundled pair; the figures of its card
 	$(BIN)/python -m models.evaluate
