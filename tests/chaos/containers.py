@@ -174,16 +174,15 @@ class Killer:
         name = next((name for name in kill.order if name in running), None)
         if name is None:
             return
-        at, address = time.monotonic(), running[name]
+        texts = (await used(self.client)).get(running[name], 0)
+        at = time.monotonic()
         await asyncio.to_thread(insist, "docker", "kill", self.containers[name])
         await asyncio.sleep(kill.away)
         await asyncio.to_thread(insist, "docker", "start", self.containers[name])
         until = await self._until_used(name)
-        self.losses.append(Loss(name, at, until))
-        print(
-            f"{past:6.0f} s  {name} at {address} killed, used again after {until - at:.1f} s",
-            flush=True,
-        )
+        self.losses.append(Loss(name, at, until, texts))
+        said = f"{name} killed with {texts} texts, used again after {until - at:.1f} s"
+        print(f"{past:6.0f} s  {said}", flush=True)
 
     def _running(self) -> dict[str, str]:
         return {name: where for name, id_ in self.containers.items() if (where := address(id_))}
@@ -206,12 +205,12 @@ def address(container: str) -> str:
     return f"{network['IPAddress']}:50060" if network["IPAddress"] else ""
 
 
-async def used(client: OutriderClient) -> set[str]:
-    """Return the addresses that are ready; none while the orchestrator does not answer."""
+async def used(client: OutriderClient) -> dict[str, int]:
+    """Return the texts at each address that is ready; none while the orchestrator is away."""
     with suppress(CallFailed):
-        status = await client.status()
-        return {one.address for one in status.peers if one.state is PeerState.READY}
-    return set()
+        peers = (await client.status()).peers
+        return {one.address: one.generation_count for one in peers if one.state is PeerState.READY}
+    return {}
 
 
 @asynccontextmanager
@@ -231,7 +230,7 @@ async def started() -> AsyncIterator[tuple[Path, dict[str, str]]]:
             }
             async with connected(token_file) as client:
                 deadline = time.monotonic() + PATIENCE
-                while not {address(one) for one in found.values()} <= await used(client):
+                while not {address(one) for one in found.values()} <= set(await used(client)):
                     assert time.monotonic() < deadline, "not all of them are used"
                     await asyncio.sleep(0.5)
             print(f"{COUNTS} are used after {time.monotonic() - begin:.0f} s", flush=True)
@@ -286,6 +285,7 @@ async def run(options: argparse.Namespace) -> list[str]:
         "of them in failover": figures(failing),
     }
     print(table(columns))
+    print(f"{sum(loss.texts for loss in killer.losses)} texts were at what was killed")
     return problems(columns["undisturbed"], columns["of them in failover"], requests) + held
 
 

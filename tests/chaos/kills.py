@@ -70,6 +70,7 @@ class Loss:
     name: str
     at: float  # seconds of the clock of the requests
     until: float  # when it was used again
+    texts: int = 0  # that were at it
 
 
 def in_failover(request: Request, losses: Sequence[Loss]) -> bool:
