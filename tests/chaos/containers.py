@@ -34,7 +34,17 @@ from outrider.client import (
 )
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy
-from tests.chaos.kills import Kill, Loss, Request, figures, in_failover, kills, problems, table
+from tests.chaos.kills import (
+    Kill,
+    Loss,
+    Request,
+    figures,
+    in_failover,
+    kills,
+    problems,
+    stood_still,
+    table,
+)
 from tests.support.compose import PATIENCE, Project, connected, insist, inspect
 
 PROJECT = Project("outrider-kills-test", ("compose.yaml", "compose.pools.yaml"))
@@ -49,6 +59,7 @@ SETTINGS = {
 LIMIT_SECONDS = 120.0
 """A user's own; a text that takes longer has no end."""
 
+_STANDSTILL_SECONDS = 4.0
 _AGAIN_SECONDS = 0.2  # until a user who was told why not asks again
 _PROMPTS = (
     "def read_config(path):",
@@ -103,7 +114,7 @@ async def write(client: OutriderClient, asked: Asked, request: Request) -> list[
     except CallFailed as error:
         request.outcome = f"told: {error.reason}"
     except TimeoutError:
-        return made
+        request.outcome = "no end"
     else:
         request.outcome = "written" if is_finished else "an end without a word"
     request.ended, request.token_count = time.monotonic(), len(made)
@@ -199,6 +210,17 @@ class Killer:
         raise AssertionError(f"{name} does not come back")
 
 
+async def note_standstills(spans: list[tuple[float, float]]) -> None:
+    """Note when this process did not run at all, as on a machine that is stopped or overloaded."""
+    before = time.monotonic()
+    while True:
+        await asyncio.sleep(0.5)
+        now = time.monotonic()
+        if now - before > _STANDSTILL_SECONDS:
+            spans.append((before, now))
+        before = now
+
+
 def address(container: str) -> str:
     """Return where a container's service is dialled; empty where it does not run."""
     [network, *_] = inspect(container)["NetworkSettings"]["Networks"].values()
@@ -267,6 +289,8 @@ async def run(options: argparse.Namespace) -> list[str]:
         users = Users(options.users, options.seed, token_file)
         await users.learn()
         killer = Killer(client, found)
+        standstills: list[tuple[float, float]] = []
+        noting = asyncio.create_task(note_standstills(standstills))
         working = asyncio.create_task(users.work())
         await asyncio.sleep(60.0 * options.undisturbed_minutes)
         begin = time.monotonic()
@@ -275,7 +299,12 @@ async def run(options: argparse.Namespace) -> list[str]:
         users.stop()
         await working
         held = await left(client)
-    requests = users.requests
+        noting.cancel()
+    requests = [each for each in users.requests if not stood_still(each, standstills)]
+    if standstills:
+        away = sum(until - since for since, until in standstills)
+        count = len(users.requests) - len(requests)
+        print(f"the machine stood still for {away:.0f} s: {count} requests of then are left out")
     after = [each for each in requests if each.first is None or each.first >= begin]
     before = [each for each in requests if each.first is not None and each.first < begin]
     failing = [each for each in after if in_failover(each, killer.losses)]

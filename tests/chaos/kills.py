@@ -73,6 +73,12 @@ class Loss:
     texts: int = 0  # that were at it
 
 
+def stood_still(request: Request, spans: Sequence[tuple[float, float]]) -> bool:
+    """Return whether the machine did not run for a while of the request: it says nothing then."""
+    ended = request.ended if request.ended is not None else math.inf
+    return any(request.began < until and ended > since for since, until in spans)
+
+
 def in_failover(request: Request, losses: Sequence[Loss]) -> bool:
     """Return whether a container was away at some time before its first token."""
     first = request.first if request.first is not None else math.inf

@@ -18,6 +18,7 @@ from tests.chaos.kills import (
     kills,
     percentile,
     problems,
+    stood_still,
     table,
 )
 
@@ -54,6 +55,14 @@ def test_a_request_is_in_failover_if_a_container_was_away_before_its_first_token
     assert in_failover(request(12.9), losses)
     assert not in_failover(request(13.1), losses)
     assert in_failover(Request(9.0), losses)  # its first token never came
+
+
+def test_a_request_of_a_while_in_which_the_machine_stood_still_says_nothing() -> None:
+    spans = [(10.0, 90.0)]
+    assert not stood_still(Request(1.0, 2.0, 9.0), spans)
+    assert stood_still(Request(9.0, 95.0, 96.0), spans)
+    assert stood_still(Request(9.0), spans)
+    assert not stood_still(Request(91.0), spans)
 
 
 def test_the_figures_count_tokens_by_the_time_from_the_first_to_the_last() -> None:
