@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
     test mutations chaos soak hostile fuzz http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
-    bench-grammar bench-rows bench-drafters compose-test wheel-test images alerts clean
+    bench-grammar bench-rows bench-drafters compose-test containers-test wheel-test images alerts dashboard-picture clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -115,6 +115,10 @@ bench-drafters: setup ## what the drafters without a model cost, and what they p
 compose-test: setup ## build the image and try deploy/compose*.yaml with a real Docker
 	@scripts/compose-test
 
+containers-test: setup ## kill one of 3 targets and 5 drafts every 10 s, 16 users; SEED= MINUTES= ALSO=orchestrator
+	@scripts/compose-test --kill $(if $(SEED),--seed '$(SEED)') $(if $(MINUTES),--minutes '$(MINUTES)') \
+	    $(if $(ALSO),--also '$(ALSO)')
+
 wheel-test: setup ## install the wheel into an empty environment and let it write
 	@scripts/wheel-test
 
@@ -122,7 +126,10 @@ images: ## build the images for CPU and CUDA from a tag: TAG=v0.1.0; KINDS="cpu 
 	@KINDS='$(KINDS)' REGISTRY='$(REGISTRY)' scripts/images $(or $(TAG),HEAD) $(DOCKER_BUILD)
 
 alerts: setup ## fire every alert of deploy/prometheus by its fault, with a real Prometheus; ONLY=WORD
-	@scripts/alerts $(if $(ONLY),--only '$(ONLY)')
+	@scripts/with-prometheus $(BIN)/python -m deploy.fire_alerts $(if $(ONLY),--only '$(ONLY)')
+
+dashboard-picture: setup ## draw the dashboard with a real run's data, all of its panels; needs the extra bench
+	@scripts/with-prometheus $(BIN)/python -m deploy.draw_dashboard --page docs/images/prometheus.png
 
 pair-card: setup ## measure the bundled pair; the figures of its card
 	$(BIN)/python -m models.evaluate
