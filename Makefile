@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
     test mutations chaos soak hostile http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
-    bench-grammar bench-rows bench-drafters compose-test wheel-test images alerts clean
+    bench-grammar bench-rows bench-drafters compose-test wheel-test ray-test images alerts clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -114,6 +114,9 @@ compose-test: setup ## build the image and try deploy/compose*.yaml with a real 
 
 wheel-test: setup ## install the wheel into an empty environment and let it write
 	@scripts/wheel-test
+
+ray-test: setup ## run the Serve application on a real Ray of this machine, in an environment of its own
+	@scripts/ray-test $(TESTS)
 
 images: ## build the images for CPU and CUDA from a tag: TAG=v0.1.0; KINDS="cpu cuda" REGISTRY=
 	@KINDS='$(KINDS)' REGISTRY='$(REGISTRY)' scripts/images $(or $(TAG),HEAD) $(DOCKER_BUILD)
