@@ -17,6 +17,7 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 
 SERVICE = "outrider.v1.OrchestratorService"
 
+_DETAILS = "grpc-status-details-bin"
 _FORWARDED = ("authorization", "x-request-id", "traceparent", "tracestate")
 _STATUS_SECONDS = 5.0
 _READY_SECONDS = 0.2
@@ -57,6 +58,15 @@ class GrpcEnd:
     details: str
     trailers: tuple[tuple[str, Any], ...]
     replica: str
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the orchestrator went away; one that refuses says why in `_DETAILS`."""
+        return self.code == "UNAVAILABLE" and _DETAILS not in dict(self.trailers)
+
+
+class ProcessLost(Exception):
+    """The orchestrator of a replica went away; Serve replaces the replica."""
 
 
 def forwarded(metadata: Sequence[tuple[str, Any]]) -> tuple[tuple[str, str], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,7 +13,15 @@ from ray.serve.exceptions import RayServeException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from outrider.ray.calls import GrpcEnd, GrpcRequest, HttpHead, HttpRequest, forwarded
+from outrider.ray.calls import (
+    GrpcEnd,
+    GrpcRequest,
+    HttpHead,
+    HttpRequest,
+    ProcessLost,
+    forwarded,
+)
+from outrider.ray.repeating import Differs, SeenText
 from outrider.ray.routing import Route, digests_of, job_name, prompt_of, read_job_name, salt_of
 from outrider.ray.serving import REPLICA
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -20,7 +29,9 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 MOST_BYTES = 16 * 1024 * 1024
 """Of a request's body; the gateway's own limit is below."""
 
-_ATTEMPTS = 4  # to find a replica that lives long enough to answer
+_MOST_WORDS = 200  # characters of a reason of Serve's
+_PAUSES = (0.1, 0.2, 0.5, *[1.0] * 60)
+"""Seconds between attempts at a replica that lives: Serve takes a while to replace one."""
 _LOST = "the replica that served this request is lost; send it again"
 _LOST_EVENT = (
     b'data: {"error":{"message":"%b","type":"server_error","param":null,'
@@ -28,8 +39,13 @@ _LOST_EVENT = (
 )
 
 
+_GONE = (RayActorError, ProcessLost)
+"""What a call raises when its replica, or the orchestrator there, goes away."""
+_LOST_END = GrpcEnd("UNAVAILABLE", _LOST, (), "")
+
+
 class Lost(Exception):
-    """A replica is gone, or there was none."""
+    """One replica after the other went away."""
 
 
 class RawMessage:
@@ -48,12 +64,17 @@ async def _first(call: Any) -> tuple[Any, Any]:
 
     Nothing of it was seen by anybody yet. Raises Lost.
     """
-    for _ in range(_ATTEMPTS):
+    for pause in _PAUSES:
         rest = call()
         try:
-            return await anext(rest), rest
-        except (RayActorError, RayServeException):
-            continue
+            first = await anext(rest)
+            if not (isinstance(first, GrpcEnd) and first.is_lost):
+                return first, rest
+        except _GONE:
+            pass
+        except RayServeException as error:
+            raise Lost(_unavailable(error).details) from None
+        await asyncio.sleep(pause)
     raise Lost(_LOST)
 
 
@@ -99,22 +120,38 @@ class Ingress:
 
     # --- gRPC ---
 
-    async def Generate(self, request: Any, grpc_context: Any) -> AsyncIterator[RawMessage]:
-        """Stream a generation."""
-        passed = GrpcRequest(
-            "Generate", request.SerializeToString(), forwarded(grpc_context.invocation_metadata())
-        )
-        route = _generate_route(request, passed.metadata)
-        try:
-            first, rest = await _first(lambda: self._serving.grpc.remote(route, passed))
-            while not isinstance(first, GrpcEnd):
-                yield RawMessage(first)
-                first = await anext(rest)
-        except (Lost, RayActorError, RayServeException):
-            first = GrpcEnd("UNAVAILABLE", _LOST, (), "")
-        if first.code != "OK":
-            _set_status(grpc_context, first)
-            raise CallEnded(first.details)
+    async def Generate(self, request: Any, grpc_context: Any) -> AsyncIterator[Any]:
+        """Stream a generation; when its replica is lost, go on with what another one writes."""
+        metadata = forwarded(grpc_context.invocation_metadata())
+        route = _generate_route(request, metadata)
+        seen, wanted, end = SeenText(), request, _LOST_END
+        for pause in _PAUSES:
+            passed = GrpcRequest("Generate", wanted.SerializeToString(), metadata)
+            call = self._serving.grpc.remote(route, passed)
+            end = _LOST_END
+            try:
+                async for item in call:
+                    if isinstance(item, GrpcEnd):
+                        end = item
+                    elif new := seen.take(messages.GenerateResponse.FromString(item)):
+                        yield new
+            except Differs:  # where texts need not be the same, as near-ties may part them
+                call.cancel()
+                break
+            except _GONE:
+                pass
+            except RayServeException as error:
+                end = _unavailable(error)
+                break
+            if not end.is_lost:
+                break
+            if seen.finished_count == max(1, request.completion_count):
+                return
+            wanted = seen.repeat(request)
+            await asyncio.sleep(pause)
+        if end.code != "OK":
+            _set_status(grpc_context, end)
+            raise CallEnded(end.details)
 
     async def ask(self, name: str, route: Route, request: Any, grpc_context: Any) -> Any:
         """Return the answer to a call that has one."""
@@ -134,8 +171,8 @@ class Ingress:
             if isinstance(first, GrpcEnd):
                 return b"", first
             return first, await anext(rest)
-        except (Lost, RayActorError, RayServeException):
-            return b"", GrpcEnd("UNAVAILABLE", _LOST, (), "")
+        except (Lost, *_GONE, RayServeException) as error:
+            return b"", _unavailable(error)
 
     async def SubmitGeneration(self, request: Any, grpc_context: Any) -> Any:
         """Start a job; its name says where it is."""
@@ -166,6 +203,14 @@ class Ingress:
     GetStatus = _unary("GetStatus")
 
 
+def _unavailable(error: Exception) -> GrpcEnd:
+    """Return the end of a call that Serve refused, or whose replica was lost."""
+    why = str(error).partition("\n")[0][:_MOST_WORDS]
+    return (
+        GrpcEnd("UNAVAILABLE", why, (), "") if isinstance(error, RayServeException) else _LOST_END
+    )
+
+
 class CallEnded(Exception):
     """A call ended with a status, which Serve's context has."""
 
@@ -190,7 +235,7 @@ async def _body(head: HttpHead, rest: Any) -> AsyncIterator[bytes]:
     try:
         async for chunk in rest:
             yield chunk
-    except (RayActorError, RayServeException):
+    except (*_GONE, RayServeException):
         kind = dict(head.headers).get("content-type", "")
         if not kind.startswith("text/event-stream"):
             raise  # the connection breaks off: what came is not the whole answer

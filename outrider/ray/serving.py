@@ -15,7 +15,14 @@ from typing import Any
 from outrider.errors import OutriderError, ServiceStopped
 from outrider.processes import ANY_PORT, Child, watch
 from outrider.ray import processes
-from outrider.ray.calls import GrpcEnd, GrpcRequest, HttpHead, HttpRequest, OrchestratorCalls
+from outrider.ray.calls import (
+    GrpcEnd,
+    GrpcRequest,
+    HttpHead,
+    HttpRequest,
+    OrchestratorCalls,
+    ProcessLost,
+)
 from outrider.ray.directory import BEAT_SECONDS, followed
 from outrider.ray.places import Place, here
 from outrider.ray.routing import Route
@@ -86,7 +93,19 @@ class Serving:
         }
 
     async def http(self, route: Route, request: HttpRequest) -> AsyncIterator[HttpHead | bytes]:
-        """Pass a request on to the gateway: yield how its answer begins, then its body."""
+        """Pass a request on to the gateway: yield how its answer begins, then its body.
+
+        Raises ProcessLost.
+        """
+        import aiohttp
+
+        try:
+            async for part in self._answer(request):
+                yield part
+        except aiohttp.ClientError as error:
+            raise ProcessLost(str(error)) from None
+
+    async def _answer(self, request: HttpRequest) -> AsyncIterator[HttpHead | bytes]:
         length = "content-length"  # of the body as it is here, however it came
         headers = [(k, v) for k, v in request.headers if _travels(k) and k.lower() != length]
         # aiohttp would add what the client did not send.

@@ -6,6 +6,7 @@ Not part of `make test`, which has no Ray: `make ray-test` runs it.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -113,7 +114,8 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 async def stub(cluster: Cluster) -> AsyncIterator[Any]:
-    async with open_channel(cluster.grpc) as channel:
+    # Serve's server closes connections of those who ping as often as our own channels do.
+    async with grpc.aio.insecure_channel(cluster.grpc) as channel:
         yield OrchestratorServiceStub(channel)
 
 
@@ -339,3 +341,74 @@ async def test_a_text_goes_on_when_its_target_is_killed(
             os.kill(target, signal.SIGKILL)
             target = 0
     assert target == 0 and completion.token_ids == expected
+
+
+@pytest.mark.parametrize("process", ["replica", "orchestrator"])
+async def test_a_text_goes_on_when_the_replica_that_writes_it_is_killed(
+    cluster: Cluster, stub: Any, expected: list[int], process: str
+) -> None:
+    pids = await asyncio.to_thread(cluster.pids, "Serving")
+    completion, is_killed, events = Completion(), False, []
+    async for response in stub.Generate(asked(), timeout=PATIENCE):
+        completion.add(response)
+        events.append(response.WhichOneof("event"))
+        if completion.token_ids and not is_killed:
+            os.kill(pids[process], signal.SIGKILL)
+            is_killed = True
+    assert is_killed and completion.token_ids == expected
+    assert events.count("started") == events.count("finished") == 1
+    await eventually(lambda: not any(map(psutil.pid_exists, pids.values())))
+
+
+async def test_over_http_a_stream_ends_with_an_error_and_what_was_not_begun_is_answered(
+    cluster: Cluster, stub: Any
+) -> None:
+    body = {"prompt": PROMPT, "max_tokens": LONG, "temperature": 0}
+    text = (await write(stub, asked(LONG, temperature=0.0))).text
+    pids = await asyncio.to_thread(cluster.pids, "Serving")
+    lines = []
+    async with httpx.AsyncClient(base_url=cluster.http, timeout=PATIENCE) as client:
+        async with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as one:
+            whole: asyncio.Task[httpx.Response] | None = None
+            async for line in one.aiter_lines():
+                lines.append(line)
+                if line.startswith("data: {") and whole is None:
+                    whole = asyncio.create_task(client.post("/v1/completions", json=body))
+                    os.kill(pids["replica"], signal.SIGKILL)
+        assert whole is not None
+        answer = await whole
+    assert answer.status_code == 200 and answer.json()["choices"][0]["text"] == text
+    [*_, last] = [line for line in lines if line.startswith("data: ")]
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "peer_unavailable"
+
+
+# --- several replicas of target and orchestrator ---
+
+
+async def test_the_turns_of_a_chat_stay_and_new_chats_are_spread(
+    cluster: Cluster, expected: list[int]
+) -> None:
+    await asyncio.to_thread(cluster.deploy, serving=2)
+    await eventually(lambda: cluster.running("Serving") == 2)
+    replicas = set()
+    async with httpx.AsyncClient(base_url=cluster.http, timeout=PATIENCE) as client:
+
+        async def turn(*texts: str) -> str:
+            roles = ("user", "assistant")
+            turns = [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)]
+            answer = await client.post("/v1/chat/completions", json=chat(turns))
+            assert answer.status_code == 200, answer.text
+            return answer.headers["x-outrider-replica"]
+
+        def chat(turns: list[dict[str, str]]) -> dict[str, Any]:
+            return {"messages": turns, "max_tokens": 2, "temperature": 0}
+
+        for number in range(8):
+            opening = f"{number} {'the rain in spain ' * 30}"
+            first = await turn(opening)
+            again = await turn(opening, "so it does", "and the wind?")
+            assert again == first
+            replicas.add(first)
+            answer = await client.get("/health", headers={"X-Outrider-Replica": first})
+            assert answer.headers["x-outrider-replica"] == first
+    assert len(replicas) == 2

@@ -96,6 +96,7 @@ PURE_OVER_PROTOBUF = (
     "outrider.wire_runner_ups",
     "outrider.vocabulary_pieces",
     "outrider.handshake",
+    "outrider.ray.repeating",
     "target_service.tree_rounds",
     "orchestrator.request",
     "orchestrator.resuming",
