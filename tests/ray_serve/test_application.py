@@ -24,6 +24,7 @@ import yaml
 
 from outrider.rpc.channel import open_channel
 from outrider.rpc.errors import read_error_info
+from outrider.rpc.security import ClientSecurity
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from tests.support.processes import DRAFT, MODELS, TARGET, ServiceProcess, free_port
@@ -114,8 +115,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 async def stub(cluster: Cluster) -> AsyncIterator[Any]:
-    # Serve's server closes connections of those who ping as often as our own channels do.
-    async with grpc.aio.insecure_channel(cluster.grpc) as channel:
+    async with open_channel(cluster.grpc, ClientSecurity(no_pings=True)) as channel:
         yield OrchestratorServiceStub(channel)
 
 
