@@ -121,7 +121,7 @@ class Ingress:
     # --- gRPC ---
 
     async def Generate(self, request: Any, grpc_context: Any) -> AsyncIterator[Any]:
-        """Stream a generation; when its replica is lost, go on with what another one writes."""
+        """Stream a generation; when its replica is lost, continue with what another one writes."""
         metadata = forwarded(grpc_context.invocation_metadata())
         route = _generate_route(request, metadata)
         seen, wanted, end = SeenText(), request, _LOST_END

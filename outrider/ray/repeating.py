@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Differs(Exception):
-    """The repetition is another text, so it cannot go on from what was seen."""
+    """The repetition is another text, so it cannot continue what was seen."""
 
 
 @dataclass(slots=True)

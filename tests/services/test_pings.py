@@ -1,4 +1,4 @@
-"""Servers that hang up on whoever pings them, as gRPC's own do unless they are set otherwise."""
+"""Servers that hang up on clients that ping them, as gRPC's own do unless set otherwise."""
 
 from __future__ import annotations
 

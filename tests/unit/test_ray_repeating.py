@@ -1,4 +1,4 @@
-"""A text that goes on at another replica: whatever was seen of it, and however it comes again."""
+"""A text that continues at another replica, whatever was seen of it and however it comes again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Text:
         self.control_at, self.choice = control_at, choice
 
     def written(self, random: Random) -> Iterator[messages.GenerateResponse]:
-        """Yield it in random pieces, the text behind the ids by up to three characters."""
+        """Yield it in random pieces, the text up to three characters after the ids."""
         at, shown = 0, 0
         while at < len(self.ids) or shown < len(self.ids):
             to = min(len(self.ids), at + random.randint(0, 5))
