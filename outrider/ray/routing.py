@@ -19,6 +19,8 @@ BLOCK = 128
 """Bytes of a prompt between two digests."""
 READ_BYTES = 64 * 1024
 """What is looked at of a prompt."""
+PARSED_BYTES = 1024 * 1024
+"""A longer body is routed by load alone."""
 
 _DIGEST_BYTES = 8
 _KEPT_DIGESTS = 1 << 16  # of one replica: 8 MiB of prompts
@@ -51,20 +53,24 @@ def prompt_of(body: bytes) -> bytes:
     The next turn of a chat begins with the bytes of this one.
     """
     try:
-        request = json.loads(body)
-        return b"".join(_pieces(request))
-    except (ValueError, RecursionError):
+        return b"".join(_pieces(_parsed(body)))
+    except RecursionError:
         return b""
 
 
 def salt_of(body: bytes) -> bytes:
     """Return the cache salt of a JSON request, as far as it has one that can be read."""
-    try:
-        request = json.loads(body)
-    except (ValueError, RecursionError):
-        return b""
+    request = _parsed(body)
     salt = request.get("cache_salt") if isinstance(request, dict) else None
     return salt.encode(errors="replace") if isinstance(salt, str) else b""
+
+
+def _parsed(body: bytes) -> Any:
+    """Return a body's JSON; None where there is none, or so much that others would wait for it."""
+    try:
+        return json.loads(body) if len(body) <= PARSED_BYTES else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _pieces(request: Any) -> Iterable[bytes]:

@@ -12,6 +12,7 @@ from outrider.errors import InvalidConfig
 from outrider.ray.directory import LEASE_SECONDS, Drafts, Roll, followed
 from outrider.ray.routing import (
     BLOCK,
+    PARSED_BYTES,
     READ_BYTES,
     HeldPrefixes,
     Route,
@@ -196,7 +197,11 @@ def test_callers_and_salts_have_digests_of_their_own():
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"prompt": null}']
+    "body",
+    [
+        *(b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"prompt": null}'),
+        json.dumps({"prompt": "x" * PARSED_BYTES}).encode(),
+    ],
 )
 def test_a_body_without_a_prompt_is_routed_by_load_alone(body: bytes):
     assert prompt_of(body) == b""
