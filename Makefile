@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
     test mutations chaos soak hostile fuzz http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
-    bench-grammar bench-rows bench-drafters compose-test containers-test wheel-test images alerts dashboard-picture clean
+    bench-grammar bench-rows bench-drafters compose-test containers-test wheel-test ray-test images alerts dashboard-picture clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -121,6 +121,9 @@ containers-test: setup ## kill one of 3 targets and 5 drafts every 10 s, 16 user
 
 wheel-test: setup ## install the wheel into an empty environment and let it write
 	@scripts/wheel-test
+
+ray-test: setup ## run the Serve application on a real Ray of this machine, in an environment of its own
+	@scripts/ray-test $(TESTS)
 
 images: ## build the images for CPU and CUDA from a tag: TAG=v0.1.0; KINDS="cpu cuda" REGISTRY=
 	@KINDS='$(KINDS)' REGISTRY='$(REGISTRY)' scripts/images $(or $(TAG),HEAD) $(DOCKER_BUILD)

@@ -272,6 +272,9 @@ class ClientOptions:
         Path | None, typer.Option(metavar="PEM", help="Our certificate, if the service wants one.")
     ] = None
     tls_key: Annotated[Path | None, typer.Option(metavar="PEM", help="Its key.")] = None
+    no_pings: Annotated[
+        bool, typer.Option("--no-pings", help="For servers that hang up on pings, as Ray Serve's.")
+    ] = False
 
     def security(self) -> ClientSecurity:
         """Return what a channel needs."""

@@ -14,6 +14,7 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from tests.support.processes import ServiceProcess
 from tests.support.services import (
+    DRAFT,
     PATIENCE,
     TARGET,
     Completion,
@@ -74,5 +75,59 @@ async def test_lists_of_targets_follow_the_file_on_sighup(
                 os.kill(process.pid, signal.SIGHUP)
                 await check_text()
                 assert await serves(second.address)
+        finally:
+            process.stop()
+
+
+@pytest.mark.fault(
+    "restart",
+    "an orchestrator that began with an empty list of drafts reads one with a draft on SIGHUP",
+    before="the draft was dialled and never used: `no draft is configured`",
+    now="drafts are used whatever the list began as",
+)
+async def test_drafts_that_come_later_than_the_orchestrator_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "outrider.toml"
+    monkeypatch.setenv("OUTRIDER_CONFIG", str(file))
+
+    def write(*drafts: str) -> None:
+        file.write_text(f"[orchestrator]\ndraft = {list(drafts)}\n")
+
+    async with (
+        running(ModelProcess(TARGET, target)) as served,
+        running(ModelProcess(DRAFT, target)) as draft,
+    ):
+        write()
+        process = ServiceProcess("orchestrator", "--target", served.address)
+        process.start()
+        try:
+            await process.wait_until_serving()
+            async with open_channel(process.address) as channel:
+                stub: Any = OrchestratorServiceStub(channel)
+
+                async def speculates(wanted: bool, reason: str = "") -> bool:
+                    status = await stub.GetStatus(messages.GetStatusRequest(), timeout=PATIENCE)
+                    return bool(status.speculating) is wanted and status.reason == reason
+
+                alone = lambda: speculates(False, "no draft is configured")  # noqa: E731
+                await eventually(alone)
+                write(draft.address)
+                os.kill(process.pid, signal.SIGHUP)
+                await eventually(lambda: speculates(True))
+
+                async def draws_on_the_draft() -> bool:
+                    asked, completion = request(token_limit=40), Completion()
+                    asked.speculative.policy = messages.DRAFT_POLICY_FIXED
+                    asked.speculative.n_max = 4
+                    async for response in stub.Generate(asked, timeout=PATIENCE):
+                        completion.add(response)
+                    assert completion.token_ids == written_alone(target(), asked)
+                    return messages.TOKEN_ORIGIN_DRAFTED in completion.origins
+
+                await eventually(draws_on_the_draft)
+                write()
+                os.kill(process.pid, signal.SIGHUP)
+                await eventually(alone)
         finally:
             process.stop()

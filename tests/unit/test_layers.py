@@ -66,6 +66,10 @@ PURE = (
     "outrider.grants",
     "outrider.limits",
     "outrider.speculation",
+    "outrider.ray.directory",
+    "outrider.ray.routing",
+    "outrider.ray.scaling",
+    "outrider.ray.settings",
     "outrider.texts",
     "outrider.text_encoder",
     "outrider.translation",
@@ -92,6 +96,7 @@ PURE_OVER_PROTOBUF = (
     "outrider.wire_runner_ups",
     "outrider.vocabulary_pieces",
     "outrider.handshake",
+    "outrider.ray.repeating",
     "target_service.tree_rounds",
     "orchestrator.request",
     "orchestrator.resuming",
@@ -112,6 +117,7 @@ HARMLESS = (  # what a pure module may take from outside: no clock, no I/O, no r
         "codecs",
         "collections",
         "dataclasses",
+        "difflib",
         "enum",
         "fractions",
     ),
@@ -133,6 +139,7 @@ HARMLESS = (  # what a pure module may take from outside: no clock, no I/O, no r
 SHAPES_MAY_TAKE = ("base64", "google.protobuf", "outrider.v1", "outrider.wire", "pydantic")
 GRPC_PLACES = (
     *("outrider.rpc", "outrider.model_service", "outrider.client", "outrider.v1"),
+    *("outrider.ray.calls", "outrider.ray.ingress"),
     *("orchestrator.peers", "orchestrator.streams", "draft_service.joining"),
     *("outrider_cli.doctor.peers", "benchmarks"),
     *(f"{service}.servicer" for service in SERVICES),
@@ -175,6 +182,11 @@ RULES = {
         outside("outrider.otlp"),
         within("opentelemetry"),
         [("outrider.tracing", "def start():\n    from opentelemetry import trace")],
+    ),
+    "one folder imports Ray": Rule(
+        outside("outrider.ray"),
+        within("ray"),
+        [("outrider.processes", "def start():\n    from ray import serve")],
     ),
     "one file imports llama_cpp": Rule(
         outside("outrider.engine.llama_library"),
