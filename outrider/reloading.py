@@ -13,6 +13,7 @@ _NAMES = {
     "targets": "target",
     "drafts": "draft",
     "draft_seconds": "draft-timeout",
+    "target_seconds": "target-timeout",
     "request_seconds": "request-timeout",
     "job_seconds": "job-keep",
     "chat_template": "chat-template-file",

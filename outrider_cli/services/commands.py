@@ -205,6 +205,9 @@ def orchestrator(
     draft_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Wait this long for a draft, then continue.")
     ] = 1.0,
+    target_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="A stuck target has at least this long.")
+    ] = 20.0,
     request_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")
     ] = 600.0,
@@ -236,6 +239,7 @@ def orchestrator(
         drafts=() if no_draft else tuple(filter(None, draft)),
         speculation=Speculation(**drafting.known()),
         draft_seconds=draft_timeout,
+        target_seconds=target_timeout,
         request_seconds=request_timeout,
         chat_template=read_template(chat_template_file),
         generations=generations,
