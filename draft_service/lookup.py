@@ -17,7 +17,13 @@ from draft_service.translations import Lesson
 from outrider import wire
 from outrider.errors import ContextExhausted, EngineBusy, PositionPastCache, VocabularyMismatch
 from outrider.messages import MAX_DRAFT, Frame, SessionParameters
-from outrider.model_service.servicer import Owners, Ownership, first_opening, run_stream
+from outrider.model_service.servicer import (
+    Owners,
+    Ownership,
+    after_opening,
+    first_opening,
+    run_stream,
+)
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
 from outrider.v1 import draft_service_pb2_grpc as stubs
@@ -110,8 +116,9 @@ class LookupServicer(stubs.DraftServiceServicer):
         if len(self._owners) >= MOST_SESSIONS and opening.session_id not in self._owners:
             raise EngineBusy(f"{MOST_SESSIONS} sessions are open", _RETRY_SECONDS)
         owner = self._owners.take(opening.session_id, opening.attempt)
+        orders = after_opening(requests, asked)
         try:
-            await run_stream(owner, self._carry_out(requests, opening, owner, write))
+            await run_stream(owner, self._carry_out(orders, opening, owner, write))
         finally:
             self._owners.release(opening.session_id, owner)
 

@@ -39,6 +39,7 @@ from outrider.messages import (
 from outrider.model_service.servicer import (
     ModelService,
     Ownership,
+    after_opening,
     first_opening,
     run_stream,
     write_spent,
@@ -218,8 +219,9 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         verifier = await asyncio.to_thread(Verifier, self._model, opening, self._draft)
         owner = self.take(opening.session_id, opening.attempt)
         stream = _VerifyStream(self, opening, owner, verifier)
+        rounds = after_opening(request_iterator, asked)
         try:
-            await run_stream(owner, stream.read(request_iterator), stream.answer(context))
+            await run_stream(owner, stream.read(rounds), stream.answer(context))
         finally:
             stream.close()
             self.release(opening.session_id, owner)
@@ -295,7 +297,7 @@ class _VerifyStream:
         """Queue every round; end when the client does."""
         async for request in requests:
             if request.WhichOneof("request") != "round":
-                raise InvalidRequest("request", "the stream is open already")
+                raise InvalidRequest("request", "is no round")
             await self._room.acquire()
             self._receive(request.round)
 

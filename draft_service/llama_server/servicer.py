@@ -15,7 +15,13 @@ from draft_service.translations import Lesson
 from outrider import wire
 from outrider.errors import EngineBusy, ModelChanged, PeerUnavailable
 from outrider.messages import MAX_DRAFT, ModelReference, Order, SessionParameters
-from outrider.model_service.servicer import Owners, Ownership, first_opening, run_stream
+from outrider.model_service.servicer import (
+    Owners,
+    Ownership,
+    after_opening,
+    first_opening,
+    run_stream,
+)
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
 from outrider.v1 import draft_service_pb2_grpc as stubs
@@ -129,7 +135,9 @@ class LlamaServerServicer(stubs.DraftServiceServicer):
 
         session = Session(opening, served, ask, outcome)
         try:
-            await run_stream(owner, session.run(_orders(requests, opening, owner), write))
+            await run_stream(
+                owner, session.run(_orders(after_opening(requests, asked), opening, owner), write)
+            )
         finally:
             self._owners.release(opening.session_id, owner)
 
