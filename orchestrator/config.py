@@ -42,6 +42,7 @@ class OrchestratorConfig:
     state: Path | None = None  # a folder; jobs are kept there and outlive the process
     lookup_cache_static: Path | None = None  # n-grams of a large text, only read
     lookup_cache_dynamic: Path | None = None  # n-grams of past texts, read and saved
+    gateway: object | None = None  # the settings of what serves HTTP in front of it: its own affair
     share_past_texts: int = 0  # tokens of past texts that any caller's are drafted from
 
     def __post_init__(self) -> None:

@@ -232,6 +232,7 @@ def orchestrator(
     from orchestrator.main import run
     from outrider.speculation import Speculation
 
+    wanted = http.config(server)
     config = OrchestratorConfig(
         server=server.config(listen),
         peer_security=_shown(server, tls_ca, peer_token_file),
@@ -246,11 +247,11 @@ def orchestrator(
         jobs=jobs,
         job_seconds=job_keep,
         state=state,
+        gateway=wanted,
         **joining.config(server),
         **sharing.config(),
     )
-    gateway = _gateway(http.config(server), state)
-    _serve("orchestrator", config, lambda its: run(its, COMMAND, gateway))
+    _serve("orchestrator", config, lambda its: run(its, COMMAND, _gateway(wanted, state)))
 
 
 def _gateway(wanted: HttpConfig | None, state: Path | None) -> StartGateway | None:
