@@ -15,7 +15,7 @@ from orchestrator.core.allowance import Allowance
 from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.generation import Generation
 from orchestrator.core.routing import MOST_BUSY
-from orchestrator.core.silence import LOOK_SECONDS, Fate, RoundWait, judge
+from orchestrator.core.silence import LOOK_SECONDS, Fate
 from orchestrator.link import Backoff, Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.paired_drafts import DraftPeer, PairedDraft
@@ -23,9 +23,10 @@ from orchestrator.peers import Hosted, Peer
 from orchestrator.pool import Pool, Stay
 from orchestrator.sent_rounds import Arrival, SentRounds
 from orchestrator.streams import SessionStream, StreamLost
+from orchestrator.target_watch import TargetWatch
 from orchestrator.targets import PooledTarget
 from orchestrator.timings import Timings
-from outrider import logs, wire
+from outrider import wire
 from outrider.errors import (
     DeadlinePassed,
     DecodeFailed,
@@ -77,8 +78,7 @@ class Driver:
         self._own_prompts = own_prompts
         # Renders the prompt of the draft that is leased; its stream is opened after that.
         self._rendering: asyncio.Task[None] | None = None
-        self._target_wait = RoundWait()
-        self._stuck: list[PooledTarget] = []  # targets that were left: they decoded nothing
+        self._watch = TargetWatch(generation.plan.target_seconds)
         self._refusing: list[DraftPeer] = []  # drafts that cannot serve this generation
         self._target_backoff, self._draft_backoff = Backoff(), Backoff()
         self._target_missing = 0  # answers since the last rows that say the text is not held
@@ -223,7 +223,7 @@ class Driver:
         with self.timings.traced():
             stream = stay.target.peer.open(opening)
             self._target = self._link(opening, stream, self._read_target, self._lose_target)
-        if not self._is_at_first:  # what it takes to read the text again is told by nobody
+        if not self._is_at_first:  # nobody reports what it takes to read the text again
             self._after(stay.read_seconds, stay.forget_unread)
         generation.target_opened(self._estimates_at(stay.target).continues)
         return True
@@ -348,42 +348,27 @@ class Driver:
         self._generation.target_lost()
         is_first = not self._target_backoff.tries
         pause = self._target_backoff.next()
-        if self._pool.is_single or not (is_first and self._open_target_besides(lost, *self._stuck)):
+        if self._pool.is_single or not (
+            is_first and self._open_target_besides(lost, *self._watch.stuck)
+        ):
             self._after(pause, self._open_target)
 
     def _look_at_target(self) -> None:
         """See whether the target still works for the round that it has to answer; look again."""
         self._after(LOOK_SECONDS, self._look_at_target)
-        wait, stay, plan = self._target_wait, self._stay, self._generation.plan
-        wait.note_look(time.monotonic(), self._generation.waits_for_target)
-        if stay is None or self._target is None or not wait.seconds:
+        generation, stay = self._generation, self._stay
+        target, length = stay.target if stay is not None else None, len(generation.committed)
+        fate = self._watch.look(generation.waits_for_target, target, length)
+        if fate is Fate.WAIT or self._target is None:
             return
-        expected = stay.target.expected(len(self._generation.committed))
-        fate = judge(wait, stay.target.peer.signs.still, plan.target_seconds, expected)
-        if fate is Fate.GIVE_UP:
-            self._leave_stuck(stay.target)
-        elif fate is Fate.ASK_AGAIN:
-            detail = f"a round was unanswered for {wait.seconds:.0f} s"
-            logs.warning("outrider.orchestrator", "target asked again", detail=detail)
-            wait.note_asked_again()
-            self._target.close()
-            self._replace_target()
-
-    def _leave_stuck(self, target: PooledTarget) -> None:
-        """Go on at another target, though this one's link is alive; without another one, end."""
-        assert self._target is not None
-        seconds = f"for {self._target_wait.seconds:.0f} s"
-        reason = f"it left a round unanswered {seconds} and decoded nothing"
-        where = f"the target at {target.address}"
-        logs.warning("outrider.orchestrator", "target stuck", detail=f"{where}: {reason}")
-        target.conduct.note_stuck(time.monotonic(), reason)
-        self._target_wait.note_word()
-        self._stuck.append(target)
         self._target.close()
+        if fate is Fate.ASK_AGAIN:
+            self._replace_target()
+            return
         self._end_stay()
-        self._generation.target_lost()
-        if not self._open_target_besides(*self._stuck):
-            self._failure = PeerUnavailable(f"{where} is stuck: {reason}")
+        generation.target_lost()
+        if not self._open_target_besides(*self._watch.stuck):
+            self._failure = PeerUnavailable(self._watch.reason)
 
     def _note_busy(self, seconds: float) -> bool:
         """The target has no room for so long; return whether the text goes on at another one."""
@@ -452,7 +437,7 @@ class Driver:
 
     def _read_target(self, message: target_service_pb2.VerifyResponse) -> None:
         generation, number = self._generation, message.round
-        self._target_wait.note_word()
+        self._watch.wait.note_word()
         try:
             self.timings.target.add(message.service_time)
         except InvalidRequest as error:
@@ -504,7 +489,7 @@ class Driver:
     ) -> None:
         self._target_missing = 0
         self._target_backoff.reset()
-        self._target_wait.note_rows()
+        self._watch.wait.note_rows()
         if not self._generation.counts.rounds:
             self._generation.target_cached(message.cached_token_count)
         if arrival and arrival.is_prompt and self._stay is not None and self._is_at_first:
