@@ -147,7 +147,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         await self.serve(request_iterator, context.write)
 
     async def serve(self, requests: AsyncIterator[messages.DraftRequest], write: Write) -> None:
-        """Serve one session, whoever opened the stream. Ends when `requests` do."""
+        """Serve one session, whichever side opened the stream. Ends when `requests` do."""
         self.require_loaded()
         assert self._model is not None
         asked = await first_opening(requests)

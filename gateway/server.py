@@ -104,7 +104,7 @@ def _listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises InvalidConfig."""
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # Told to be TCP, asyncio lets every event go out at once; else each waits for an answer.
+        # Where asyncio knows that it is TCP, it lets every event go out at once; else each waits.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:
         raise InvalidConfig("http", f"cannot listen on {host}: {error.strerror}") from None
