@@ -103,6 +103,7 @@ class Planner:
             form=asked.form,
             rollback_calls=asked.rollback_calls,
             target_context=capacity,
+            target_seconds=self._config.target_seconds,
             limit_reason=FinishReason.TOKEN_LIMIT if is_limited else FinishReason.CONTEXT_FULL,
             token_texts=hosted.vocabulary.texts,
             finishes_character=asked.finish_character,

@@ -13,7 +13,15 @@ from orchestrator.service import Orchestrator
 from outrider import logs
 
 _LIMITS = frozenset(
-    {"draft_seconds", "request_seconds", "generations", "jobs", "job_seconds", "chat_template"}
+    {
+        "draft_seconds",
+        "target_seconds",
+        "request_seconds",
+        "generations",
+        "jobs",
+        "job_seconds",
+        "chat_template",
+    }
 )
 _PEERS = {"targets": "target", "drafts": "draft"}
 

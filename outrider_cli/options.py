@@ -447,13 +447,13 @@ class SharingOptions:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Draft from the n-grams of past texts, whoever's they were; kept in this file.",
+            help="Draft from the n-grams of past texts, any caller's; kept in this file.",
         ),
     ] = None
     share_past_texts: Annotated[
         int,
         typer.Option(
-            metavar="TOKENS", help="Draft from so much of past texts, whoever's they were; 0: off."
+            metavar="TOKENS", help="Draft from so much of past texts, any caller's; 0: off."
         ),
     ] = 0
 

@@ -230,7 +230,7 @@ def _drafted(numbers: Statistics) -> str:
 
 
 def _source_lines(sources: Sequence[SourceStatistics]) -> list[Line]:
-    """Return a table with a line for each source of draft tokens; nothing where none is told."""
+    """Return a table with a line for each source of draft tokens; nothing without any."""
     if not sources:
         return []
     head = f"{'drafted':>7} {'accepted':>9} {'would have been':>19}   cost"
@@ -452,7 +452,7 @@ def _decoding(peer: Peer) -> str:
 
 
 def _work(peer: Peer) -> str:
-    """Return what a peer does now; of a target that is told where it writes anything."""
+    """Return what a peer does now; of a target only where it writes anything."""
     if peer.role != "draft":
         writes = _count(peer.generation_count, "generation")
         return f", writes {writes}" if peer.generation_count else ""

@@ -23,7 +23,9 @@ class Generated:
     draft_seconds: float | None = None
     wire_bytes: int | None = None
     alone_rate: float | None = None  # tokens/s of the target in llama.cpp without messages
-    told: Mapping[str, Any] = field(default_factory=dict)  # all that the service said at the end
+    reported: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # all that the service said at the end
 
     @property
     def token_count(self) -> int:

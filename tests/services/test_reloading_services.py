@@ -7,12 +7,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from outrider.rpc.channel import open_channel
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
-from tests.support.processes import ServiceProcess
+from tests.support.processes import ServiceProcess, free_port
 from tests.support.services import (
     DRAFT,
     PATIENCE,
@@ -131,3 +132,38 @@ async def test_drafts_that_come_later_than_the_orchestrator_are_used(
                 await eventually(alone)
         finally:
             process.stop()
+
+
+@pytest.mark.fault(
+    "others",
+    "`--http-body-limit` is another in the configuration file, and the orchestrator gets a SIGHUP",
+    before="the old limit stayed, and no line said that a restart was needed",
+    now="requests that begin then have the new one; what of HTTP needs a restart is named",
+)
+async def test_the_limit_of_bodies_follows_the_file_on_sighup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "outrider.toml"
+    monkeypatch.setenv("OUTRIDER_CONFIG", str(file))
+    file.write_text("[orchestrator]\nhttp-body-limit = 100\n")
+    address = f"127.0.0.1:{free_port()}"
+    options = ("--target", "127.0.0.1:1", "--no-draft", "--http", address)
+    process = ServiceProcess("orchestrator", *options)
+    process.start()
+    try:
+        async with httpx.AsyncClient(timeout=PATIENCE) as client:
+
+            async def answers(status: int) -> bool:
+                try:
+                    body = {"prompt": 3.5, "x": "y" * 200}
+                    answer = await client.post(f"http://{address}/v1/completions", json=body)
+                except httpx.TransportError:
+                    return False  # it does not listen yet
+                return answer.status_code == status
+
+            await eventually(lambda: answers(413), 60.0)
+            file.write_text("[orchestrator]\nhttp-body-limit = 1000\n")
+            os.kill(process.pid, signal.SIGHUP)
+            await eventually(lambda: answers(400), 60.0)
+    finally:
+        process.stop()

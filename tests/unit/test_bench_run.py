@@ -171,4 +171,4 @@ def test_what_a_generation_of_ours_tells_is_kept_without_the_prompt():
     assert (trial.round_count, trial.drafted_count, trial.accepted_count) == (1, 4, 3)
     assert trial.accepted_by_position == (1, 1, 1, 0)
     assert (trial.target_seconds, trial.draft_seconds, trial.wire_bytes) == (0.75, 0.0, 300)
-    assert trial.told["plain_round_seconds"] == 0.875
+    assert trial.reported["plain_round_seconds"] == 0.875

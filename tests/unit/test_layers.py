@@ -64,6 +64,7 @@ PURE = (
     "orchestrator.chat.template",
     "outrider.costs",
     "outrider.grants",
+    "outrider.idempotency",
     "outrider.limits",
     "outrider.speculation",
     "outrider.ray.directory",
