@@ -1,8 +1,10 @@
 """What drafts with fewer of the target's tokens have accepted, beside the bundled draft itself.
 
 python -m benchmarks.other_vocabularies [GGUF ...]
+    python -m benchmarks.other_vocabularies --write GGUF OUT [SHARE]
 
-With files, those are the drafts that are compared with it. Else
+With files, those are the drafts that are compared with it; `--write` writes one for benchmarks of
+speed, another draft's with its tokens in a random order and only a share of them. Else
 each draft is the bundled one without the last of its tokens, the others in a random order: its
 tokenizer has fewer merges, and it was not trained with so few. Both levels are tried.
 """
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from gguf import GGUFReader, GGUFWriter
+from numpy.typing import NDArray
 
 from draft_service import translations
 from outrider.speculation import Policy, Speculation
@@ -36,14 +39,13 @@ MODELS = Path(__file__).resolve().parents[1] / "models"
 _PROMPTS = ("def read_config(path):", "class Server:\n    def __init__(self", "import os\n\n# Walk")
 _TOKENS = 160
 _SPECIALS = 3
+_BYTES = 259  # these, and a token for every byte
 _KEPT = (2048, 1024, 512)
 
 
-def shortened(path: Path, count: int) -> Path:
-    """Write the bundled draft with its first `count` tokens alone, in another order."""
-    reader = GGUFReader(MODELS / "stdlib-draft-q8_0.gguf")
-    order = np.arange(count)
-    order[_SPECIALS:] = np.random.default_rng(1).permutation(order[_SPECIALS:])
+def reordered(path: Path, draft: Path, order: NDArray[np.int64]) -> Path:
+    """Write a draft with these of its tokens alone, in this order."""
+    reader = GGUFReader(draft)
     writer = GGUFWriter(path, "llama")
     names = reader.fields["tokenizer.ggml.tokens"].contents()
     for field in reader.fields.values():
@@ -53,13 +55,13 @@ def shortened(path: Path, count: int) -> Path:
         value = field.contents()
         if key == "tokenizer.ggml.tokens":
             value = [names[i] for i in order]
-        elif key == "tokenizer.ggml.token_type":
+        elif key in ("tokenizer.ggml.token_type", "tokenizer.ggml.scores"):
             value = [value[i] for i in order]
         elif key == "tokenizer.ggml.merges":
             known = {names[i] for i in order}
             value = [each for each in value if each.replace(" ", "") in known]
         elif key == "llama.vocab_size":
-            value = count
+            value = len(order)
         kind = field.types[0]
         writer.add_key_value(key, value, kind, field.types[-1] if len(field.types) > 1 else None)
     for tensor in reader.tensors:
@@ -72,6 +74,21 @@ def shortened(path: Path, count: int) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def shortened(path: Path, count: int) -> Path:
+    """Write the bundled draft with its first `count` tokens alone, in another order."""
+    order = np.arange(count)
+    order[_SPECIALS:] = np.random.default_rng(1).permutation(order[_SPECIALS:])
+    return reordered(path, MODELS / "stdlib-draft-q8_0.gguf", order)
+
+
+def write(draft: Path, out: Path, share: float) -> None:
+    """Write a draft without some of its ordinary tokens, and these in another order."""
+    [names] = (f for f in GGUFReader(draft).fields.values() if f.name == "tokenizer.ggml.tokens")
+    random, count = np.random.default_rng(1), len(names.data)
+    ordinary = random.permutation(np.arange(_BYTES, count))[: round(share * (count - _BYTES))]
+    reordered(out, draft, np.concatenate([np.arange(_BYTES), ordinary]))
 
 
 @contextmanager
@@ -128,7 +145,11 @@ async def _measure(name: str, draft: Path) -> None:
 
 
 async def main() -> None:
-    """Print a table."""
+    """Print a table, or write a draft."""
+    if sys.argv[1:2] == ["--write"]:
+        draft, out, *share = sys.argv[2:]
+        write(Path(draft), Path(out), float(share[-1]) if share else 1.0)
+        return
     print("| draft | mass of shared tokens | accepted, greedy (of) | T 0.8 (of) |")
     print("|---|---|---|---|")
     await _measure("bundled", MODELS / "stdlib-draft-q8_0.gguf")

@@ -1,17 +1,24 @@
 """What a translation between two large vocabularies costs a draft for each token.
 
-python -m benchmarks.translation [TOKENS]
+python -m benchmarks.translation [TOKENS [DRAFT]]
+
+With a draft, what a token costs it is measured beside that, and which share of it translation is:
+of a token that is committed too, as in rounds of one.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
+from models.agreement import load
 from outrider.distribution import from_logits
+from outrider.engine.model import Chunk
 from outrider.engine.translating import SAMPLE
 from outrider.text_encoder import TokenStream
 from outrider.translation import TokenTable, Translation
@@ -25,16 +32,18 @@ _SHARED = 0.7  # of the draft's tokens
 
 def vocabulary(count: int, seed: int, shared: float = _SHARED) -> TokenTable:
     """Return a vocabulary of bytes and random words, of which seeds have a share in common."""
-    words = [bytes([i]) for i in range(256)]
-    for kind, part in ((0, shared), (seed, 1.0 - shared)):
+    words = dict.fromkeys(bytes([i]) for i in range(256))
+    for kind, upto in ((0, int(count * shared)), (seed, count)):
         rng = np.random.default_rng(kind)
-        lengths = rng.integers(2, 9, int(count * part))
-        letters = rng.integers(97, 123, int(lengths.sum()), np.uint8).tobytes()
-        ends = np.cumsum(lengths)
-        words += [b" " + letters[e - n : e] for n, e in zip(lengths, ends, strict=True)]
-    words = list(dict.fromkeys(words))[:count]
-    order = np.random.default_rng(seed).permutation(len(words) - 256) + 256
-    texts = [*words[:256], *(words[i] for i in order)]
+        while len(words) < upto:  # short ones come twice
+            lengths = rng.integers(2, 9, upto - len(words))
+            letters = rng.integers(97, 123, int(lengths.sum()), np.uint8).tobytes()
+            ends = np.cumsum(lengths)
+            new = (b" " + letters[e - n : e] for n, e in zip(lengths, ends, strict=True))
+            words |= dict.fromkeys(new)
+    every = list(words)
+    order = np.random.default_rng(seed).permutation(len(every) - 256) + 256
+    texts = [*every[:256], *(every[i] for i in order)]
     return TokenTable(texts=texts, names=texts, type=2)
 
 
@@ -46,6 +55,19 @@ def milliseconds(action: Callable[[], object]) -> float:
         action()
         times.append(perf_counter() - begin)
     return 1e3 * float(np.median(times))
+
+
+def draft_milliseconds(path: Path) -> tuple[int, float]:
+    """Return a draft's tokens, and the median time of a decode of one row after 64 tokens."""
+    with closing(load(path, 512, 1)) as model:
+        held = [5 + i for i in range(64)]
+        model.decode([Chunk(0, 0, held, 1)])
+
+        def step() -> None:
+            model.decode([Chunk(0, len(held), [7], 1)])
+            held.append(7)
+
+        return len(model.token_names()), milliseconds(step)
 
 
 def main() -> None:
@@ -81,6 +103,7 @@ def main() -> None:
 
     print(f"{len(its.draft.texts)} and {len(its.target.texts)} tokens, {its.shared_count} shared")
     print(f"learned in {built:.2f} s")
+    spent = {}
     for what, action in (
         ("row restricted to shared tokens", lambda: its.restricted(row)),
         ("distribution of 40 tokens", lambda: its.in_target(few)),
@@ -90,7 +113,23 @@ def main() -> None:
         (f"a token after {_LONG}, committed", start_over),
         ("text encoded on by a token", lambda: stream.feed(b" word")),
     ):
-        print(f"{what:34} {milliseconds(action):7.3f} ms")
+        spent[what] = milliseconds(action)
+        print(f"{what:34} {spent[what]:7.3f} ms")
+    if len(sys.argv) > 2:
+        report_share(Path(sys.argv[2]), spent)
+
+
+def report_share(draft: Path, spent: Mapping[str, float]) -> None:
+    """Print what a token costs a draft, and the share of it that translation is."""
+    size, own = draft_milliseconds(draft)
+    print(f"{size} tokens, a token of the draft on one thread {own:7.3f} ms")
+    string = [spent["text encoded on by a token"], spent["text read on by a token"]]
+    parts = ("row restricted to shared tokens", "distribution of 40 tokens")
+    token = [spent[part] for part in (*parts, f"a token after {_LONG}, drafted")]
+    for level, drafted in (("token", token), ("string", string)):
+        committed = sum(drafted) + spent[f"a token after {_LONG}, committed"]
+        shares = f"{100 * sum(drafted) / own:.1f} % of it drafted"
+        print(f"{level} level: {shares}, {100 * committed / own:.1f} % committed, too")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Writes a pair of models that copies from its prompts, at the cost of real models.
 
     python -m models.copying --shape 1.1b --agreement 0.8 --out DIR \\
-        --tokenizer models/stdlib-target-q8_0.gguf
+        --tokenizer models/stdlib-target-q8_0.gguf [--hybrid qwen35]
 
 Random weights write texts in which nothing repeats. Here the next token
 follows from the last one alone: its row of the head points where the last
@@ -9,7 +9,9 @@ one's embedding does. The layers cost what they always cost and add next to
 nothing. Prompts and the texts that follow them are drawn by models/tasks.py
 and stand in DIR/tasks.json.
 
-The draft, of one layer, says the same for a share of the tokens. What it gives
+With --hybrid most of the target's layers have a state in place of keys and values.
+
+The draft, of one layer with attention, says the same for a share of the tokens. What it gives
 its guess is the chance that the guess is right.
 """
 
@@ -27,12 +29,13 @@ import numpy as np
 from gguf import TokenType
 from numpy.typing import NDArray
 
+from models.hybrids import HYBRIDS, Hybrid
 from models.synthetic import (
     SHAPES,
     TOKENS,
     TYPES,
+    Constant,
     Keys,
-    Norm,
     Shape,
     Tensor,
     enlarged,
@@ -83,6 +86,7 @@ def write_pair(
     each: int,
     token_count: int,
     seed: int = 1,
+    hybrid: Hybrid | None = None,
 ) -> CopyingPair:
     """Write a pair and `each` tasks of every kind. Equal arguments give equal bytes.
 
@@ -102,10 +106,18 @@ def write_pair(
         out / "target.gguf", out / "draft.gguf", tasks, _agreement(tasks, target, draft)
     )
     quiet = quiet_tokens(keys)
-    for path, layers, said in ((pair.target, shape.layers, target), (pair.draft, 1, draft)):
-        sized = replace(shape, layers=layers, tied=False)
-        planned = [_softened(tensor, shape) for tensor in tensors(sized, quiet)]
-        write_tensors(path, sized, keys, planned, partial(weights, said=said, seed=seed))
+    drafts, its = replace(shape, layers=1, tied=False), replace(shape, tied=False)
+    planned = [_softened(tensor, shape) for tensor in tensors(drafts, quiet)]
+    write_tensors(pair.draft, drafts, keys, planned, partial(weights, said=draft, seed=seed))
+    writes = partial(weights, said=target, seed=seed)
+    if hybrid is None:
+        planned = [_softened(tensor, its) for tensor in tensors(its, quiet)]
+        write_tensors(pair.target, its, keys, planned, writes)
+    else:
+        its = hybrid.sized(its)
+        planned = [_softened(tensor, its) for tensor in tensors(its, quiet, hybrid.layer)]
+        header = hybrid.write_header
+        write_tensors(pair.target, its, keys, planned, writes, hybrid.architecture, header)
     write_tasks(out / "tasks.json", tasks)
     return pair
 
@@ -143,7 +155,7 @@ def weights(tensor: Tensor, said: Following, seed: int) -> NDArray[Any]:
     before it, the logit is scale * sqrt(width) where e is the input, and of
     deviation `scale` elsewhere: random directions are nearly orthogonal.
     """
-    if tensor.name != HEAD or isinstance(tensor, Norm):
+    if tensor.name != HEAD or isinstance(tensor, Constant):
         return stored(tensor, seed)
     blocks = stored(replace(tensor, name=EMBEDDINGS, deviation=1.0), seed)
     head = np.empty_like(blocks)
@@ -175,11 +187,11 @@ def _readable(keys: Keys, first: int) -> Keys:
 
 def _softened(tensor: Tensor, shape: Shape) -> Tensor:
     """Return a tensor with embeddings of 1, layers that add little, and a head's norm of 1."""
-    if isinstance(tensor, Norm):
-        return replace(tensor, value=1.0)
+    if isinstance(tensor, Constant):
+        return replace(tensor, value=1.0) if tensor.name.endswith("norm.weight") else tensor
     if tensor.name == EMBEDDINGS:
         return replace(tensor, deviation=1.0)
-    if tensor.name.endswith(("attn_output.weight", "ffn_down.weight")):
+    if tensor.name.endswith(("attn_output.weight", "ssm_out.weight", "ffn_down.weight")):
         share = _RESIDUAL / math.sqrt(2 * shape.layers)
         return replace(tensor, deviation=tensor.deviation * share)
     return tensor
@@ -196,6 +208,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shape", choices=SHAPES, required=True)
+    parser.add_argument("--hybrid", choices=HYBRIDS, help="make the target one of these")
     parser.add_argument("--agreement", type=float, default=0.8, help="of the draft, per token")
     parser.add_argument(
         "--tokenizer",
@@ -219,6 +232,7 @@ def main() -> None:
             each=options.each,
             token_count=options.tokens,
             seed=options.seed,
+            hybrid=HYBRIDS.get(options.hybrid),
         )
     except ValueError as error:
         parser.error(str(error))

@@ -239,38 +239,30 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
-    """A norm whose weights are all `value`."""
+class Constant:
+    """A norm, or another tensor in F32, whose weights are all `value`."""
 
     name: str
     columns: int
     value: float
+    rows: int = 0  # 0: it is a vector
 
     @property
     def size(self) -> int:
         """The bytes in a file."""
-        return 4 * self.columns
+        return 4 * max(1, self.rows) * self.columns
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What numpy calls its shape."""
+        return (self.rows, self.columns) if self.rows else (self.columns,)
 
 
-Tensor: TypeAlias = Matrix | Norm
+Tensor: TypeAlias = Matrix | Constant
 
 
-def tensors(shape: Shape, quiet_tokens: tuple[int, ...]) -> list[Tensor]:
-    """Return a model's tensors. What the layers add is loud, so a token does not predict itself."""
-    unit = 1.0 / math.sqrt(shape.width)
-    words = Matrix(
-        "token_embd.weight", shape.vocabulary, shape.width, unit, shape.head_type, quiet_tokens
-    )
-    logits = SHARPNESS * math.sqrt(2.0 * math.log(shape.vocabulary))
-    return [
-        words,
-        *(tensor for layer in range(shape.layers) for tensor in _layer(shape, layer)),
-        Norm("output_norm.weight", shape.width, logits),
-        *([] if shape.tied else [replace(words, name="output.weight")]),
-    ]
-
-
-def _layer(shape: Shape, layer: int) -> list[Tensor]:
+def llama_layer(shape: Shape, layer: int) -> list[Tensor]:
+    """Return the tensors of a layer, by their full names."""
     width, wide, kv_width = shape.width, shape.feed_forward, shape.kv_width
     unit = 1.0 / math.sqrt(width)
     look = unit * math.sqrt(ATTENTION_SPREAD)
@@ -283,9 +275,28 @@ def _layer(shape: Shape, layer: int) -> list[Tensor]:
         Matrix("ffn_up", wide, width, unit),
         Matrix("ffn_down", width, wide, 1.0 / math.sqrt(wide) / _GATED_RMS),
     )
-    norms = (Norm("attn_norm", width, 1.0), Norm("ffn_norm", width, 1.0))
+    norms = (Constant("attn_norm", width, 1.0), Constant("ffn_norm", width, 1.0))
     return [
         replace(tensor, name=f"blk.{layer}.{tensor.name}.weight") for tensor in norms + matrices
+    ]
+
+
+def tensors(
+    shape: Shape,
+    quiet_tokens: tuple[int, ...],
+    of_layer: Callable[[Shape, int], list[Tensor]] = llama_layer,
+) -> list[Tensor]:
+    """Return a model's tensors. What the layers add is loud, so a token does not predict itself."""
+    unit = 1.0 / math.sqrt(shape.width)
+    words = Matrix(
+        "token_embd.weight", shape.vocabulary, shape.width, unit, shape.head_type, quiet_tokens
+    )
+    logits = SHARPNESS * math.sqrt(2.0 * math.log(shape.vocabulary))
+    return [
+        words,
+        *(tensor for layer in range(shape.layers) for tensor in of_layer(shape, layer)),
+        Constant("output_norm.weight", shape.width, logits),
+        *([] if shape.tied else [replace(words, name="output.weight")]),
     ]
 
 
@@ -313,8 +324,8 @@ _ENCODINGS = {
 
 def stored(tensor: Tensor, seed: int) -> NDArray[Any]:
     """Return a tensor as it stands in a file, which follows from the seed and the tensor alone."""
-    if isinstance(tensor, Norm):
-        return np.full(tensor.columns, tensor.value, np.float32)
+    if isinstance(tensor, Constant):
+        return np.full(tensor.sizes, tensor.value, np.float32)
     encoding = _ENCODINGS[tensor.type]
     blocks = np.empty((tensor.rows, tensor.columns // 32), encoding.block)
     random = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
@@ -400,15 +411,21 @@ def write_model(path: Path, shape: Shape, keys: Keys, seed: int) -> None:
     write_tensors(path, shape, keys, planned, lambda tensor: stored(tensor, seed))
 
 
+def _write_llama_header(writer: GGUFWriter, shape: Shape) -> None:
+    writer.add_head_count_kv(shape.kv_heads)
+
+
 def write_tensors(
     path: Path,
     shape: Shape,
     keys: Keys,
     planned: Sequence[Tensor],
     weights: Callable[[Tensor], NDArray[Any]],
+    architecture: str = "llama",
+    write_header: Callable[[GGUFWriter, Shape], None] = _write_llama_header,
 ) -> None:
     """Write a model of tensors, each with the weights that it is given when its turn comes."""
-    writer = GGUFWriter(path, "llama")
+    writer = GGUFWriter(path, architecture)
     writer.add_name(f"synthetic {path.stem}")
     writer.add_file_type(LlamaFileType.MOSTLY_Q4_0)
     writer.add_context_length(shape.context)
@@ -416,7 +433,7 @@ def write_tensors(
     writer.add_block_count(shape.layers)
     writer.add_feed_forward_length(shape.feed_forward)
     writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
+    write_header(writer, shape)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(shape.width // shape.heads)
     writer.add_rope_freq_base(10000.0)
@@ -434,9 +451,8 @@ def write_tensors(
 
 
 def _announce(writer: GGUFWriter, tensor: Tensor) -> None:
-    if isinstance(tensor, Norm):
-        sizes: tuple[int, ...] = (tensor.columns,)
-        kind = F32
+    if isinstance(tensor, Constant):
+        sizes, kind = tensor.sizes, F32
     else:
         sizes, kind = (tensor.rows, tensor.columns), tensor.type
     writer.add_tensor_info(tensor.name, sizes, np.dtype(np.float32), tensor.size, kind)

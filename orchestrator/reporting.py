@@ -278,6 +278,7 @@ def view(its_control: Control) -> messages.ControllerView:
     return messages.ControllerView(
         token_rate=view.rate,
         plain_token_rate=view.plain_rate,
+        forecast_token_rate=view.forecast_rate,
         target_alone_token_rate=view.alone_rate,
         acceptance=view.acceptance,
         draft_token_duration=duration(view.draft_token_seconds),

@@ -566,6 +566,7 @@ class Control(ABC):
         return View(
             rate=self.rate,
             plain_rate=1.0 / self.plain_seconds,
+            forecast_rate=self._best_mode(self._conditions()).rate if self.may_be_cut else 0.0,
             alone_rate=1.0 / self._alone_seconds if estimates.alone_seconds else 0.0,
             acceptance=self.acceptance.mean,
             draft_token_seconds=estimates.token_time.value,

@@ -230,6 +230,7 @@ class ControllerView:
 
     token_rate: float = 0.0  # over the last rounds
     plain_token_rate: float = 0.0  # expected without a draft
+    forecast_token_rate: float = 0.0  # expected with what pays most; 0 where the policy is another
     target_alone_token_rate: float = 0.0  # in llama.cpp, without messages; 0 where not known
     acceptance: float = 0.0  # of a draft token of which nothing is known
     draft_token_seconds: float = 0.0  # the draft's own time for one

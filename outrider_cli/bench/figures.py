@@ -61,6 +61,7 @@ class Summary:
     formula: Estimate | None  # the ratio that the papers predict; for one user, a fixed length
     ceiling: Estimate | None  # tokens per second if the decodes were all; for one user
     of_ceiling: Estimate | None  # the token rate over that
+    forecast: Estimate | None = None  # over plain, as the controller expects it; for one user
 
 
 def summarize_block(variants: Iterable[Variant], block: Block, token_limit: int) -> list[Summary]:
@@ -101,6 +102,7 @@ def summarize(variant: Variant, block: Block, token_limit: int) -> Summary:
             for name in (*processes, *(("all",) if processes else ()))
         },
         target_cpu_ratio=median_of(_target_cpu_ratio(*pair) for pair in pairs),
+        forecast=median_of(map(_forecast, turns)) if single else None,
         formula=median_of(_formula(variant, turn, costs) for turn in turns) if single else None,
         ceiling=median_of(map(_ceiling, turns)) if single else None,
         of_ceiling=median_of(map(_of_ceiling, turns)) if single else None,
@@ -232,6 +234,10 @@ def _target_cpu_ratio(turn: Turn, plain: Turn) -> float | None:
 
 def _over_alone(turn: Turn, plain: Turn) -> float | None:
     return _over(turn.token_rate, plain.alone_rate)
+
+
+def _forecast(turn: Turn) -> float | None:
+    return turn.trials[-1].forecast_ratio if turn.trials else None
 
 
 def _ceiling(turn: Turn) -> float | None:

@@ -10,7 +10,14 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
-from outrider.client import Delta, EngineSeconds, Finished, GenerateOptions, OutriderClient
+from outrider.client import (
+    ControllerView,
+    Delta,
+    EngineSeconds,
+    Finished,
+    GenerateOptions,
+    OutriderClient,
+)
 from outrider.sampling import SamplingParameters
 from outrider_cli.bench.machine import CpuClock
 from outrider_cli.bench.records import Generated, Turn
@@ -100,8 +107,14 @@ def make_trial(begin: float, deltas: Sequence[tuple[float, int]], finished: Fini
         draft_seconds=_after_prompt(reported.draft_time),
         wire_bytes=reported.wire_byte_count,
         alone_rate=reported.controller.target_alone_token_rate or None,
+        forecast_ratio=_forecast_ratio(reported.controller),
         reported=asdict(reported),
     )
+
+
+def _forecast_ratio(its: ControllerView) -> float | None:
+    known = its.forecast_token_rate and its.plain_token_rate
+    return its.forecast_token_rate / its.plain_token_rate if known else None
 
 
 def _after_prompt(spent: EngineSeconds) -> float:

@@ -23,6 +23,7 @@ class Generated:
     draft_seconds: float | None = None
     wire_bytes: int | None = None
     alone_rate: float | None = None  # tokens/s of the target in llama.cpp without messages
+    forecast_ratio: float | None = None  # over plain tokens/s, as the controller expects it at last
     reported: Mapping[str, Any] = field(
         default_factory=dict
     )  # all that the service said at the end

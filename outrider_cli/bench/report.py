@@ -26,6 +26,7 @@ LEGEND = (
     "Medians over the repetitions, with 95 % intervals in brackets (bootstrap).",
     "times alone  over the target as llama.cpp runs it, unpadded and without messages, as it says",
     "times plain  over our own tokens/s without drafts in the same repetition",
+    "forecast     times plain as the controller, which has measured all, expects it in the end",
     "formula      what the papers predict for serial drafts of that length",
     "of ceiling   over the tokens/s if decoding, by target and draft, were all",
     "gap          between tokens; those of one round come at once, with gaps of 0",
@@ -169,14 +170,18 @@ def _number(digits: int, scale: float = 1.0) -> Shown:
     return lambda value: f"{scale * value:.{digits}f}"
 
 
-def speed_table(summaries: Iterable[Summary], width: int) -> list[str]:
+def speed_table(summaries: Sequence[Summary], width: int) -> list[str]:
     """Return how fast the variants are, by measure and by theory."""
+    titles = ["variant", "tokens/s", "times alone", "times plain", "formula", "of ceiling"]
     rows = [
-        (s.variant, (s.token_rate, s.over_alone, s.over_plain, s.formula, s.of_ceiling))
+        (s.variant, [s.token_rate, s.over_alone, s.over_plain, s.formula, s.of_ceiling])
         for s in summaries
     ]
-    titles = ("variant", "tokens/s", "times alone", "times plain", "formula", "of ceiling")
-    return _fitted(titles, rows, (_number(1), *[_number(2)] * 4), width)
+    if any(s.forecast is not None for s in summaries):
+        titles.insert(4, "forecast")
+        for s, (_, figures) in zip(summaries, rows, strict=True):
+            figures.insert(3, s.forecast)
+    return _fitted(titles, rows, (_number(1), *[_number(2)] * 5), width)
 
 
 def length_table(summaries: Iterable[Summary], width: int) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,11 +13,12 @@ import pytest
 
 from models import copying
 from models.copying import CopyingPair
+from models.hybrids import HYBRIDS
 from models.synthetic import SHAPES
 from models.tasks import COPIED, KINDS, Task, make_tasks
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
-from outrider.engine.model import Chunk
+from outrider.engine.model import Chunk, Rollback
 from tests.support.tiny_gguf import write_model
 
 TINY = SHAPES["tiny"]
@@ -121,6 +122,24 @@ def test_the_same_seed_gives_the_same_bytes(
     other = write_pair(tokenizer, tmp_path, seed=2)
     assert other.tasks != pair.tasks
     assert other.target.read_bytes() != pair.target.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("qwen35", Rollback.SNAPSHOTS), ("granite", Rollback.CHECKPOINTS)],
+)
+def test_a_hybrid_target_writes_the_same_texts_and_cannot_be_cut_freely(
+    pair: CopyingPair, tokenizer: Path, tmp_path: Path, name: str, kind: Rollback
+) -> None:
+    hybrid = copying.write_pair(
+        TINY, 0.8, tokenizer, tmp_path, each=2, token_count=TOKENS, hybrid=HYBRIDS[name]
+    )
+    assert hybrid.tasks == pair.tasks and hybrid.agreement == pair.agreement
+    assert hybrid.draft.read_bytes() == pair.draft.read_bytes()
+    with closing(load(hybrid.target)) as target:
+        assert target.describe().rollback is kind
+        for task in hybrid.tasks[: len(KINDS)]:
+            assert tuple(logits(target, task).argmax(1)) == task.text
 
 
 def test_a_chance_is_what_the_softmax_gives() -> None:

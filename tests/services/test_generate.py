@@ -137,9 +137,13 @@ async def test_the_statistics_and_the_status_say_what_the_controller_goes_by(tri
     for view in (completion.statistics.controller, status.controller):
         assert view.target_alone_token_rate > 0
         assert view.plain_token_rate > 0 and 0 < view.acceptance < 1
+        assert not view.forecast_token_rate, "the length is fixed here"
         assert view.draft_token_duration.ToNanoseconds() > 0
         assert [cost.row_count for cost in view.decode_costs]
     assert completion.statistics.controller.token_rate > 0
+    asked = request(token_limit=48, policy=messages.DRAFT_POLICY_MEASURED)
+    known = (await generate(trio.orchestrator, asked)).statistics.controller
+    assert known.forecast_token_rate > 0.99 * known.plain_token_rate
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

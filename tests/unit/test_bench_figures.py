@@ -199,6 +199,13 @@ def test_the_summary_of_a_variant():
     assert found.formula == exactly(predicted_ratio(4 / 5, 3, 0.1 / 0.8))
 
 
+def test_what_the_controller_expects_is_shown_for_one_user():
+    both = [replace(DRAFTED, forecast_ratio=ratio) for ratio in (1.5, None)]
+    turns = block(*(turn(SERIAL, each) for each in both))
+    assert summarize(SERIAL, turns, 8).forecast == exactly(1.5)
+    assert summarize(SERIAL, replace(turns, user_count=2), 8).forecast is None
+
+
 def test_without_drafts_we_are_our_own_measure():
     found = summarize(PLAIN, block(turn(PLAIN, UNDRAFTED)), 4)
     assert found.over_plain == exactly(1.0)

@@ -17,7 +17,14 @@ from outrider_cli.bench.machine import Machine
 from outrider_cli.bench.plots import check_matplotlib, draw, make_plots
 from outrider_cli.bench.prompts import Tasks
 from outrider_cli.bench.records import Block, Generated, Turn
-from outrider_cli.bench.report import Measured, beware_lines, early_lines, pair_lines, run_lines
+from outrider_cli.bench.report import (
+    Measured,
+    beware_lines,
+    early_lines,
+    pair_lines,
+    run_lines,
+    speed_table,
+)
 from outrider_cli.bench.run import PairResult
 from outrider_cli.bench.settings import Settings
 from outrider_cli.bench.variants import length_variants, named_variants
@@ -329,6 +336,14 @@ ms  measured                   plain                  serial
 0        0.0  16.0 0.80 [0.76, 0.84]  31.0 1.55 [1.47, 1.63]
 50      50.0  16.0 0.80 [0.76, 0.84]  18.0 0.90 [0.85, 0.95]
 """
+
+
+def test_what_was_forecast_stands_beside_what_was_measured() -> None:
+    known = [ONE_USER.summaries[0], replace(ONE_USER.summaries[1], forecast=about(1.9))]
+    titles, plain, serial = speed_table(known, 80)
+    end = titles.index("forecast") + len("forecast")
+    assert plain[:end].endswith("-") and serial[:end].endswith("1.90")
+    assert "forecast" not in speed_table(ONE_USER.summaries, 80)[0]
 
 
 def test_at_120_columns_figures_have_their_intervals():
