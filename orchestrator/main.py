@@ -51,11 +51,14 @@ async def run(
     server = Server(config.server, "outrider.v1.OrchestratorService", access)
     orchestrator = Orchestrator(config, pool, access)
     register(orchestrator, server.grpc)
+    gateways: list[Gateway] = []
+    # Before anything listens: who has had an answer may send a signal.
+    server.watch_for_stop(partial(_take, orchestrator, gateways))
     await server.start()
     launcher = Launcher(orchestrator, partial(make_pool, config), command)
     gateway = await start_gateway(orchestrator, launcher) if start_gateway else None
+    gateways += [gateway] if gateway is not None else []
     logs.starting("outrider.orchestrator")
-    server.watch_for_stop(partial(_take, orchestrator, gateway))
     print(f"outrider orchestrator listening on {server.address}", flush=True)
     if gateway is not None:
         print(f"outrider http listening on {gateway.address}", flush=True)
@@ -85,13 +88,13 @@ async def run(
 
 def _take(
     orchestrator: Orchestrator,
-    gateway: Gateway | None,
+    gateways: Sequence[Gateway],
     config: OrchestratorConfig,
     names: Collection[str],
 ) -> Collection[str]:
     """Take what can be of settings that were read again; return the names of those."""
     taken = set(reloading.take(orchestrator, config, names))
-    return taken.union(gateway.take(config.gateway, names) if gateway is not None else ())
+    return taken.union(*(gateway.take(config.gateway, names) for gateway in gateways))
 
 
 async def _follow_readiness(orchestrator: Orchestrator, server: Server) -> None:

@@ -117,8 +117,8 @@ async def test_a_target_that_reads_a_long_prompt_is_not_hurt() -> None:
     def slow() -> ToyModel:
         return toy(seed=1, context=2048, order=8, batch_rows=64, eos_bias=NEVER)
 
-    async with over(slow, target_seconds=2.0) as (orchestrator, [only]):
-        only.model.step_seconds = 0.1  # 3 s for the prompt, at least
+    async with over(slow, target_seconds=4.0) as (orchestrator, [only]):
+        only.model.step_seconds = 0.2  # 6 s for the prompt, at least
         asked = request(prompt_tokens=[1 + i % 60 for i in range(1920)], token_limit=4)
         completion = await generate(orchestrator, asked, timeout=LONG)
         assert completion.statistics.target_fault_count == 0
@@ -137,7 +137,7 @@ async def test_a_round_that_a_working_target_has_lost_is_asked_again(
             receive(self, message)
 
     monkeypatch.setattr(_VerifyStream, "_receive", lose_one)
-    async with over(target, target_seconds=2.0) as (orchestrator, [only]):
+    async with over(target, target_seconds=4.0) as (orchestrator, [only]):
 
         async def write_others() -> None:
             while True:

@@ -598,7 +598,11 @@ async def test_waiting_for_room_up_to_the_very_moment_harms_nobody(microseconds:
     def narrow() -> ToyModel:
         return toy(seed=1, sequence_count=1)
 
-    options = HostOptions(numerics=Numerics.EXACT, room_seconds=microseconds / 1e6)
+    options = HostOptions(
+        numerics=Numerics.EXACT,
+        room_seconds=microseconds / 1e6,
+        stream_idle_seconds=600.0,  # the first session keeps its sequence, however slow this is
+    )
     async with (
         running(ModelProcess(TARGET, narrow, options)) as service,
         VerifyStream(service) as one,
