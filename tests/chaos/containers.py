@@ -3,7 +3,7 @@
     make containers-test             10 minutes, and 2 undisturbed ones before
     make containers-test MINUTES=1 SEED=3 ALSO=orchestrator
 
-Three targets and five drafts of deploy/compose*.yaml, behind a name each, and an orchestrator.
+Three targets and five drafts of deploy/compose*.yaml, each role under a name, and an orchestrator.
 Users ask for one text after the other. The seed gives who is killed when, and what is asked for.
 It fails where a text is another, a request ends without a word or not at all, or the 99th
 percentile of the time to the first token is more than one health interval above that of the
@@ -60,7 +60,7 @@ LIMIT_SECONDS = 120.0
 """A user's own; a text that takes longer has no end."""
 
 _STANDSTILL_SECONDS = 4.0
-_AGAIN_SECONDS = 0.2  # until a user who was told why not asks again
+_AGAIN_SECONDS = 0.2  # until a user who got an error asks again
 _PROMPTS = (
     "def read_config(path):",
     "class Matrix:\n    def __init__(self",
@@ -112,7 +112,7 @@ async def write(client: OutriderClient, asked: Asked, request: Request) -> list[
                     request.drafted_count += event.origins.count(Origin.DRAFTED)
                 is_finished |= isinstance(event, Finished)
     except CallFailed as error:
-        request.outcome = f"told: {error.reason}"
+        request.outcome = f"error: {error.reason}"
     except TimeoutError:
         request.outcome = "no end"
     else:
@@ -329,7 +329,7 @@ def main() -> int:
     found = asyncio.run(run(parser.parse_args()))
     for problem in found:
         print(f"FAULT: {problem}")
-    print("FAULT" if found else "every text was written, or its user was told why not")
+    print("FAULT" if found else "every text was written, or its user has an error")
     return 1 if found else 0
 
 
