@@ -59,6 +59,7 @@ SETTINGS = {
 LIMIT_SECONDS = 120.0
 """A user's own; a text that takes longer has no end."""
 
+_TRIES = 5  # to start them all
 _STANDSTILL_SECONDS = 4.0
 _AGAIN_SECONDS = 0.2  # until a user who got an error asks again
 _PROMPTS = (
@@ -235,14 +236,25 @@ async def used(client: OutriderClient) -> dict[str, int]:
     return {}
 
 
+def bring_up() -> None:
+    """Start the containers; again where a busy machine was too late with a health check."""
+    counts = [word for role, count in COUNTS.items() for word in ("--scale", f"{role}={count}")]
+    for tries in range(_TRIES, 0, -1):
+        try:
+            PROJECT.compose("up", "--detach", "--no-build", *counts, **SETTINGS)
+            return
+        except AssertionError:
+            if tries == 1:
+                raise
+
+
 @asynccontextmanager
 async def started() -> AsyncIterator[tuple[Path, dict[str, str]]]:
     """Start the containers; yield the file with their token and the ids of those with a number."""
     PROJECT.compose("down", "--volumes", "--remove-orphans")
     begin = time.monotonic()
     try:
-        counts = [word for role, count in COUNTS.items() for word in ("--scale", f"{role}={count}")]
-        PROJECT.compose("up", "--detach", "--wait", "--no-build", *counts, **SETTINGS)
+        bring_up()
         with tempfile.TemporaryDirectory(prefix="outrider-kills-") as folder:
             token_file = PROJECT.read_token(Path(folder))
             found = {
