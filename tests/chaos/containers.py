@@ -3,7 +3,7 @@
     make containers-test             10 minutes, and 2 undisturbed ones before
     make containers-test MINUTES=1 SEED=3 ALSO=orchestrator
 
-Three targets and five drafts of deploy/compose*.yaml, behind a name each, and an orchestrator.
+Three targets and five drafts of deploy/compose*.yaml, each role under a name, and an orchestrator.
 Users ask for one text after the other. The seed gives who is killed when, and what is asked for.
 It fails where a text is another, a request ends without a word or not at all, or the 99th
 percentile of the time to the first token is more than one health interval above that of the
@@ -59,8 +59,9 @@ SETTINGS = {
 LIMIT_SECONDS = 120.0
 """A user's own; a text that takes longer has no end."""
 
+_TRIES = 5  # to start them all
 _STANDSTILL_SECONDS = 4.0
-_AGAIN_SECONDS = 0.2  # until a user who was told why not asks again
+_AGAIN_SECONDS = 0.2  # until a user who got an error asks again
 _PROMPTS = (
     "def read_config(path):",
     "class Matrix:\n    def __init__(self",
@@ -112,7 +113,7 @@ async def write(client: OutriderClient, asked: Asked, request: Request) -> list[
                     request.drafted_count += event.origins.count(Origin.DRAFTED)
                 is_finished |= isinstance(event, Finished)
     except CallFailed as error:
-        request.outcome = f"told: {error.reason}"
+        request.outcome = f"error: {error.reason}"
     except TimeoutError:
         request.outcome = "no end"
     else:
@@ -235,14 +236,25 @@ async def used(client: OutriderClient) -> dict[str, int]:
     return {}
 
 
+def bring_up() -> None:
+    """Start the containers; again where a busy machine was too late with a health check."""
+    counts = [word for role, count in COUNTS.items() for word in ("--scale", f"{role}={count}")]
+    for tries in range(_TRIES, 0, -1):
+        try:
+            PROJECT.compose("up", "--detach", "--no-build", *counts, **SETTINGS)
+            return
+        except AssertionError:
+            if tries == 1:
+                raise
+
+
 @asynccontextmanager
 async def started() -> AsyncIterator[tuple[Path, dict[str, str]]]:
     """Start the containers; yield the file with their token and the ids of those with a number."""
     PROJECT.compose("down", "--volumes", "--remove-orphans")
     begin = time.monotonic()
     try:
-        counts = [word for role, count in COUNTS.items() for word in ("--scale", f"{role}={count}")]
-        PROJECT.compose("up", "--detach", "--wait", "--no-build", *counts, **SETTINGS)
+        bring_up()
         with tempfile.TemporaryDirectory(prefix="outrider-kills-") as folder:
             token_file = PROJECT.read_token(Path(folder))
             found = {
@@ -329,7 +341,7 @@ def main() -> int:
     found = asyncio.run(run(parser.parse_args()))
     for problem in found:
         print(f"FAULT: {problem}")
-    print("FAULT" if found else "every text was written, or its user was told why not")
+    print("FAULT" if found else "every text was written, or its user has an error")
     return 1 if found else 0
 
 

@@ -48,7 +48,7 @@ class Request:
     began: float
     first: float | None = None  # when its first token came
     ended: float | None = None
-    outcome: str = "no end"  # right, another text, told: why, or no end
+    outcome: str = "no end"  # right, another text, error: why, or no end
     token_count: int = 0
     drafted_count: int = 0
 
@@ -60,7 +60,7 @@ class Request:
     @property
     def is_fault(self) -> bool:
         """Whether its user has neither the text nor a reason why not."""
-        return self.outcome != _RIGHT and not self.outcome.startswith("told: ")
+        return self.outcome != _RIGHT and not self.outcome.startswith("error: ")
 
 
 @dataclass(frozen=True)

@@ -66,17 +66,17 @@ def test_a_request_of_a_while_in_which_the_machine_stood_still_says_nothing() ->
 
 
 def test_the_figures_count_tokens_by_the_time_from_the_first_to_the_last() -> None:
-    seen = figures([request(0.0), request(1.5, waited=0.7), request(3.0, outcome="told: BUSY")])
+    seen = figures([request(0.0), request(1.5, waited=0.7), request(3.0, outcome="error: BUSY")])
     assert seen.count == 3
-    assert seen.outcomes == {"right": 2, "told: BUSY": 1}
+    assert seen.outcomes == {"right": 2, "error: BUSY": 1}
     assert seen.tokens_per_second == pytest.approx(60 / 4.5)
     assert seen.drafted == 0.25
     assert (seen.p50, seen.p99) == pytest.approx((0.5, 0.7))
     assert figures([]).count == 0
 
 
-def test_a_user_who_was_told_why_not_is_no_fault_and_everything_else_is() -> None:
-    fine = [request(0.0), request(1.0, outcome="told: PEER_UNAVAILABLE")]
+def test_a_user_with_an_error_that_says_why_is_no_fault_and_everything_else_is() -> None:
+    fine = [request(0.0), request(1.0, outcome="error: PEER_UNAVAILABLE")]
     assert problems(figures(fine), figures(fine), fine) == []
     for outcome in ("another text", "an end without a word", "no end"):
         lost = [*fine, request(2.0, outcome=outcome)]
