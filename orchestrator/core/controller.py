@@ -30,7 +30,6 @@ _OTHER_LOAD = 1.25  # times as many sessions in a decode as forecast: it is made
 _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
 _LATENCY_RISE = 0.002  # beside twice of what is known, at once: a first answer may meet anything
-_AHEAD_TOKENS, _AHEAD_SECONDS = 4, 0.005  # of a frame of a draft that runs ahead, at most
 _AHEAD = (Mode.WAITING, Mode.NO_WAIT)
 
 
@@ -104,7 +103,7 @@ class Control(ABC):
         self._reading = reading
         if frame_tokens and self.stop_below:
             frame_tokens = min(frame_tokens, round(self.forecast.mean_length))
-        self._frame_tokens = frame_tokens or self._first_frame
+        self._frame_tokens = frame_tokens or self.estimates.frame_tokens
         if not self._orders:
             self._due = self._first_due(now)
         self._orders.append((length, now))
@@ -142,7 +141,7 @@ class Control(ABC):
                 latency = estimates.latency
                 most_rise = latency.value + _LATENCY_RISE
                 latency.note(max(0.0, now - times[0] - seconds - turn), most_rise)
-        self._due = now + estimates.token_time.value
+        self._due = now + self._frame_tokens * estimates.token_time.value
 
     def _note_token_time(self, seconds: float, count: int, is_first: bool) -> None:
         """Learn what a token of a frame took, or of the text that was read before the first.
@@ -279,15 +278,6 @@ class Control(ABC):
             acceptance.note(confidences, accepted)
 
     # --- asked ---
-
-    @property
-    def _first_frame(self) -> int:
-        """Tokens that a draft which runs ahead sends at first: as they are a few milliseconds old.
-
-        It looks at their age with each new one.
-        """
-        token_time = max(1e-4, self.estimates.token_time.value)
-        return min(_AHEAD_TOKENS, 1 + math.ceil(_AHEAD_SECONDS / token_time))
 
     @property
     def may_continue(self) -> bool:
@@ -444,7 +434,7 @@ class Control(ABC):
             overhead=estimates.overhead.value + estimates.queue.value,
             latency=estimates.latency.value,
             token_time=estimates.token_time.value,
-            first_frame=self._first_frame,
+            first_frame=estimates.frame_tokens,
             slowdown=estimates.slowdown.value,
             confidences=self.acceptance.confidences if self._may_stop else (),
             gap=estimates.gap.value if self.may_continue else None,
@@ -559,7 +549,6 @@ class Control(ABC):
         return View(
             rate=self.rate,
             plain_rate=1.0 / self.plain_seconds,
-            forecast_rate=self._best_mode(self._conditions()).rate if self.may_be_cut else 0.0,
             alone_rate=1.0 / self._alone_seconds if estimates.alone_seconds else 0.0,
             acceptance=self.acceptance.mean,
             draft_token_seconds=estimates.token_time.value,
