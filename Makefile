@@ -2,8 +2,8 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
-    test mutations chaos soak hostile http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
-    bench-grammar bench-rows bench-drafters compose-test wheel-test images alerts clean
+    test mutations chaos soak hostile fuzz http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
+    bench-grammar bench-rows bench-drafters compose-test containers-test wheel-test ray-test images alerts dashboard-picture clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -59,12 +59,15 @@ test: setup ## run the tests; those of the page need Chromium, which is installe
 mutations: setup ## make one mistake after the other in a copy, and see the tests fail; ONLY=WORDS
 	@$(BIN)/python -m tests.mutations.run $(if $(ONLY),--only '$(ONLY)')
 
-chaos: setup ## lose everything, at every service, in the middle of everything; SEED= MINUTES= ONLY=WORDS
+chaos: setup ## lose everything, at every service, in the middle of everything; SEED= MINUTES= JOBS=2 FRESH=1 ONLY=WORDS
 	@$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \
-	    $(if $(ONLY),--only '$(ONLY)',--write)
+	    $(if $(JOBS),--jobs $(JOBS)) $(if $(FRESH),--fresh) $(if $(ONLY),--only '$(ONLY)',--write)
 
 hostile: setup ## attack real processes by a client, a draft, a target; MINUTES=10 WHO=client
 	$(BIN)/python -m tests.hostile.run $(if $(MINUTES),--minutes '$(MINUTES)') $(WHO)
+
+fuzz: setup ## change inputs at random and keep what matters in tests/fuzz/corpus; MINUTES=10 ONLY="gguf lookup bodies calls answers"
+	@$(BIN)/python -m tests.fuzz.run $(if $(MINUTES),--minutes '$(MINUTES)') $(if $(SEED),--seed '$(SEED)') $(ONLY)
 
 soak: setup ## an hour of mixed work, and whether memory, files, threads or sessions grow; MINUTES=
 	@$(BIN)/python -m tests.chaos.soak $(if $(MINUTES),--minutes $(MINUTES))
@@ -112,14 +115,24 @@ bench-drafters: setup ## what the drafters without a model cost, and what they p
 compose-test: setup ## build the image and try deploy/compose*.yaml with a real Docker
 	@scripts/compose-test
 
+containers-test: setup ## kill one of 3 targets and 5 drafts every 10 s, 16 users; SEED= MINUTES= ALSO=orchestrator
+	@scripts/compose-test --kill $(if $(SEED),--seed '$(SEED)') $(if $(MINUTES),--minutes '$(MINUTES)') \
+	    $(if $(ALSO),--also '$(ALSO)')
+
 wheel-test: setup ## install the wheel into an empty environment and let it write
 	@scripts/wheel-test
+
+ray-test: setup ## run the Serve application on a real Ray of this machine, in an environment of its own
+	@scripts/ray-test $(TESTS)
 
 images: ## build the images for CPU and CUDA from a tag: TAG=v0.1.0; KINDS="cpu cuda" REGISTRY=
 	@KINDS='$(KINDS)' REGISTRY='$(REGISTRY)' scripts/images $(or $(TAG),HEAD) $(DOCKER_BUILD)
 
 alerts: setup ## fire every alert of deploy/prometheus by its fault, with a real Prometheus; ONLY=WORD
-	@scripts/alerts $(if $(ONLY),--only '$(ONLY)')
+	@scripts/with-prometheus $(BIN)/python -m deploy.fire_alerts $(if $(ONLY),--only '$(ONLY)')
+
+dashboard-picture: setup ## draw the dashboard with a real run's data, all of its panels; needs the extra bench
+	@scripts/with-prometheus $(BIN)/python -m deploy.draw_dashboard --page docs/images/prometheus.png
 
 pair-card: setup ## measure the bundled pair; the figures of its card
 	$(BIN)/python -m models.evaluate

@@ -45,7 +45,7 @@ class Joiner(Protocol):
         """Return what takes in the messages of a vocabulary."""
 
     async def serve(self, requests: AsyncIterator[draft.DraftRequest], write: Write) -> None:
-        """Serve one session, whoever opened the stream. Ends when `requests` do."""
+        """Serve one session, whichever side opened the stream. Ends when `requests` do."""
 
 
 class Joining:
@@ -182,7 +182,7 @@ class _Membership:
         """Learn a vocabulary while other messages are answered, and say so."""
         try:
             learned = await lesson.finish()
-        except Exception as error:  # whoever taught it waits for an answer
+        except Exception as error:  # the sender of it waits for an answer
             await self._refuse(call, error)
         else:
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):

@@ -51,6 +51,7 @@ from outrider.messages import (
 from outrider.model_service.servicer import (
     ModelService,
     Ownership,
+    after_opening,
     first_opening,
     run_stream,
     write_spent,
@@ -146,7 +147,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         await self.serve(request_iterator, context.write)
 
     async def serve(self, requests: AsyncIterator[messages.DraftRequest], write: Write) -> None:
-        """Serve one session, whoever opened the stream. Ends when `requests` do."""
+        """Serve one session, whichever side opened the stream. Ends when `requests` do."""
         self.require_loaded()
         assert self._model is not None
         asked = await first_opening(requests)
@@ -157,7 +158,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
             if opening.vocabulary_key:
                 learned = used.enter_context(self._translations.use(opening.vocabulary_key))
                 check_dropped(opening, len(learned.translation.target.texts))
-            await self._serve_session(opening, learned, requests, write)
+            await self._serve_session(opening, learned, after_opening(requests, asked), write)
 
     async def _serve_session(
         self,
@@ -409,7 +410,7 @@ class _DraftStream:
 def read_order(request: messages.DraftRequest, opening: SessionParameters, size: int) -> Order:
     """Return the order of a stream that is open, of ids in [0, size). Raises InvalidRequest."""
     if request.WhichOneof("request") != "order":
-        raise InvalidRequest("request", "the stream is open already")
+        raise InvalidRequest("request", "is no order")
     order = wire.read_order(request.order, size)
     if order.stop_below and opening.rule is Rule.REJECTION:
         raise InvalidRequest("stop_below_confidence", "does not go with rejection")

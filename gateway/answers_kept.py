@@ -12,9 +12,9 @@ from pathlib import Path
 
 from starlette.types import Message
 
-from gateway.idempotency import KEEP_SECONDS, MOST_BYTES, MOST_KEYS, KeyReused
+from gateway.idempotency import HEADER, KEEP_SECONDS, MOST_BYTES, MOST_KEYS
 from orchestrator.state import StateFile
-from outrider.errors import StateUnavailable
+from outrider.errors import KeyReused, StateUnavailable
 
 _VERSION = 1
 _SCHEMA = """
@@ -43,7 +43,7 @@ class KeptAnswers:
         if row is None or time.time() - row[4] > self._keep_seconds:
             return None
         if row[0] != request:
-            raise KeyReused()
+            raise KeyReused(HEADER)
         headers = [(each.encode("latin-1"), value.encode("latin-1")) for each, value in row[2]]
         return [
             {"type": "http.response.start", "status": row[1], "headers": headers},

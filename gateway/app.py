@@ -25,6 +25,7 @@ from gateway.jsonrpc.protocol import answer
 from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.middleware import (
     AnyContentType,
+    BodyBounds,
     BodyLimit,
     HeadAsGet,
     InternalErrors,
@@ -95,9 +96,8 @@ def create_app(
     app.add_middleware(Repeats, refusal=_refuse, kept=kept)
     app.add_middleware(AnyContentType)
     app.add_middleware(HeadAsGet)
-    app.add_middleware(
-        BodyLimit, most=config.body_bytes, seconds=config.body_seconds, refusal=_refuse
-    )
+    app.state.bounds = BodyBounds(config.body_bytes, config.body_seconds)
+    app.add_middleware(BodyLimit, bounds=app.state.bounds, refusal=_refuse)
     if access.is_guarded:
         paths = frozenset(path for route in app.routes if (path := getattr(route, "path", "")))
         app.add_middleware(Rights, access=access, paths=paths, refusal=_refuse)

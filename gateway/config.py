@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from outrider.access import Grants
 from outrider.errors import InvalidConfig
@@ -17,6 +18,9 @@ METRICS_NAMES = ("vllm", "llamacpp")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
     """Where the gateway listens, and to whom. Raises InvalidConfig."""
+
+    PREFIX: ClassVar[str] = "http_"
+    """Of what its fields are called among all settings of a process."""
 
     listen: str
     api_key: str = ""  # what every request must carry, where no file has it; empty: nothing

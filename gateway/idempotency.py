@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Generic, TypeVar
 
-from outrider.errors import InvalidRequest
+from outrider.errors import KeyReused
+from outrider.idempotency import check_key
 
 HEADER = "Idempotency-Key"
-MOST_KEY_CHARACTERS = 255
-
 MOST_KEYS = 4096
 MOST_BYTES = 64 * 2**20
 MOST_ANSWER_BYTES = 4 * 2**20
@@ -39,17 +38,7 @@ def read_key(values: Iterable[bytes]) -> str | None:
     key = found[0]
     if len(key) >= 2 and key[0] == key[-1] == '"':
         key = key[1:-1]
-    if len(found) > 1 or not 1 <= len(key) <= MOST_KEY_CHARACTERS or not key.isprintable():
-        raise InvalidRequest(HEADER, f"must be one of 1 to {MOST_KEY_CHARACTERS} characters")
-    return key
-
-
-def name_of(key: str, credentials: Iterable[bytes]) -> bytes:
-    """Return what a key is known by: nobody with other credentials comes upon it."""
-    digest = sha256()
-    for part in (*sorted(credentials), key.encode()):
-        digest.update(sha256(part).digest())
-    return digest.digest()
+    return check_key(HEADER, key if len(found) == 1 else "")
 
 
 def fingerprint(method: str, path: str, query: bytes, body: bytes) -> bytes:
@@ -99,7 +88,7 @@ class KnownKeys(Generic[Answer]):
         if known is None:
             return None
         if known.request != request:
-            raise KeyReused()
+            raise KeyReused(HEADER)
         return known.answer
 
     def begin(self, name: bytes, request: bytes, answer: Answer) -> None:
@@ -128,12 +117,3 @@ class KnownKeys(Generic[Answer]):
                 return
             self._over.popitem(last=False)
             self.byte_count -= oldest.byte_count
-
-
-class KeyReused(InvalidRequest):
-    """A key came with another request than before."""
-
-    reason = "IDEMPOTENCY_KEY_REUSED"
-
-    def __init__(self) -> None:
-        super().__init__(HEADER, "was used for another request: send a new key")

@@ -246,7 +246,7 @@ def _phases(numbers: messages.GenerationStatistics) -> Iterator[tuple[str, float
 
 
 def _told(source: messages.SourceStatistics) -> Iterator[tuple[str, float]]:
-    """Yield what a source did; what is not told of it gets no sample, rather than a 0."""
+    """Yield what a source did; what is not reported of it gets no sample, rather than a 0."""
     yield "draft_tokens", source.drafted_token_count
     yield "accepted_tokens", source.accepted_token_count
     if source.HasField("decided_token_count"):

@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import ip_address
 
 from starlette.exceptions import HTTPException
@@ -112,17 +113,20 @@ def is_known_host(header: str, hosts: Collection[str]) -> bool:
     return False
 
 
+@dataclass(slots=True)
+class BodyBounds:
+    """What bodies may be; it may change between two requests."""
+
+    most: int  # bytes
+    seconds: float  # for all of one to come
+
+
 class BodyLimit:
-    """Refuses bodies of more than `most` bytes, also those that do not say their length.
+    """Refuses bodies beyond some bounds, also those that do not say their length."""
 
-    A body has `seconds` to come.
-    """
-
-    def __init__(self, app: ASGIApp, most: int, seconds: float, refusal: Refusal) -> None:
+    def __init__(self, app: ASGIApp, bounds: BodyBounds, refusal: Refusal) -> None:
         self._app = app
-        self._most = most
-        self._seconds = seconds
-        self._reason = f"the body is longer than {most} bytes"
+        self._bounds = bounds
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,12 +134,13 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if _told_length(scope) > self._most:
-            failure = Failure(413, self._reason)
-            await self._refusal(scope["path"], failure)(scope, receive, send)
+        most, seconds = self._bounds.most, self._bounds.seconds
+        reason = f"the body is longer than {most} bytes"
+        if _told_length(scope) > most:
+            await self._refusal(scope["path"], Failure(413, reason))(scope, receive, send)
             return
-        left, is_read = self._most, False
-        deadline = asyncio.get_running_loop().time() + self._seconds
+        left, is_read = most, False
+        deadline = asyncio.get_running_loop().time() + seconds
 
         async def counted() -> Message:
             nonlocal left, is_read
@@ -145,11 +150,11 @@ class BodyLimit:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
-                raise HTTPException(408, f"the body took more than {self._seconds:g} s") from None
+                raise HTTPException(408, f"the body took more than {seconds:g} s") from None
             is_read = not message.get("more_body", False)
             left -= len(message.get("body", b""))
             if left < 0:
-                raise HTTPException(413, self._reason)
+                raise HTTPException(413, reason)
             return message
 
         await self._app(scope, counted, send)

@@ -20,14 +20,13 @@ from gateway.errors import Failure
 from gateway.idempotency import (
     HEADER,
     MOST_ANSWER_BYTES,
-    KeyReused,
     KnownKeys,
     fingerprint,
-    name_of,
     read_key,
 )
 from gateway.streams import ANSWER
-from outrider.errors import InvalidRequest
+from outrider.errors import InvalidRequest, KeyReused
+from outrider.idempotency import name_of
 
 ABANDONED_SECONDS = 30.0
 """So long the work continues when nobody listens: a client that lost its connection comes back."""

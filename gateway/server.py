@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import uvicorn
 
@@ -72,6 +72,16 @@ class HttpServer:
             message = "no TLS: the key and all text travel in the clear"
             logs.warning("outrider.http", message, address=self.address)
 
+    def take(self, config: HttpConfig | None, names: Collection[str]) -> Collection[str]:
+        """Go by other limits of bodies from now on; return the names of settings that were taken.
+
+        `config` is None where no gateway is configured any more, which takes a restart.
+        """
+        taken = set(names) & {"http_body_bytes"} if config is not None else set[str]()
+        if config is not None and taken:
+            self._app.state.bounds.most = config.body_bytes
+        return taken
+
     async def stop(self, seconds: float = 0.0) -> None:
         """Listen no more, and let what is in flight finish for so long."""
         if self._serving is not None:
@@ -94,7 +104,7 @@ def _listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises InvalidConfig."""
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # Told to be TCP, asyncio lets every event go out at once; else each waits for an answer.
+        # Where asyncio knows that it is TCP, it lets every event go out at once; else each waits.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:
         raise InvalidConfig("http", f"cannot listen on {host}: {error.strerror}") from None

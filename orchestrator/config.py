@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.silence import LEAST_SECONDS
 from outrider.errors import InvalidConfig
 from outrider.rpc.channel import read_address
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
@@ -29,6 +30,7 @@ class OrchestratorConfig:
     peer_security: ClientSecurity = ANONYMOUS  # what both peers are shown
     speculation: Speculation = DEFAULT  # unless the request says otherwise
     draft_seconds: float = 1.0  # wait for an order this long, then continue plainly
+    target_seconds: float = LEAST_SECONDS  # at least, before a target that decodes nothing is left
     request_seconds: float = 600.0  # a generation's deadline when the client sets none
     generations: int = 64  # at the same time; more get RESOURCE_EXHAUSTED
     accept_drafts: bool = False  # that dial in, on the port that clients use
@@ -40,6 +42,7 @@ class OrchestratorConfig:
     state: Path | None = None  # a folder; jobs are kept there and outlive the process
     lookup_cache_static: Path | None = None  # n-grams of a large text, only read
     lookup_cache_dynamic: Path | None = None  # n-grams of past texts, read and saved
+    gateway: object | None = None  # the settings of what serves HTTP in front of it: its own affair
     share_past_texts: int = 0  # tokens of past texts that any caller's are drafted from
 
     def __post_init__(self) -> None:
@@ -50,6 +53,7 @@ class OrchestratorConfig:
                 raise InvalidConfig(name, f"names a service twice: {', '.join(addresses)}")
         for name, seconds in (
             ("draft_timeout", self.draft_seconds),
+            ("target_timeout", self.target_seconds),
             ("request_timeout", self.request_seconds),
             ("job_keep", self.job_seconds),
         ):

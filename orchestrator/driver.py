@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,15 +15,17 @@ from orchestrator.core.allowance import Allowance
 from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.generation import Generation
 from orchestrator.core.routing import MOST_BUSY
+from orchestrator.core.silence import LOOK_SECONDS, Fate
 from orchestrator.link import Backoff, Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.paired_drafts import DraftPeer, PairedDraft
 from orchestrator.peers import Hosted, Peer
 from orchestrator.pool import Pool, Stay
-from orchestrator.sent_rounds import DraftWait, SentRound, note_answer, of_decodes, seconds_of
+from orchestrator.sent_rounds import Arrival, SentRounds
 from orchestrator.streams import SessionStream, StreamLost
+from orchestrator.target_watch import TargetWatch
 from orchestrator.targets import PooledTarget
-from orchestrator.timings import EngineSeconds, Timings
+from orchestrator.timings import Timings
 from outrider import wire
 from outrider.errors import (
     DeadlinePassed,
@@ -32,7 +34,7 @@ from outrider.errors import (
     ModelChanged,
     PeerUnavailable,
 )
-from outrider.messages import Answer, Order, Round, Rule, SessionParameters
+from outrider.messages import Order, Round, Rule, SessionParameters
 from outrider.noise import draft_seed
 from outrider.v1 import draft_service_pb2, target_service_pb2
 
@@ -76,16 +78,15 @@ class Driver:
         self._own_prompts = own_prompts
         # Renders the prompt of the draft that is leased; its stream is opened after that.
         self._rendering: asyncio.Task[None] | None = None
+        self._watch = TargetWatch(generation.plan.target_seconds)
         self._refusing: list[DraftPeer] = []  # drafts that cannot serve this generation
         self._target_backoff, self._draft_backoff = Backoff(), Backoff()
         self._target_missing = 0  # answers since the last rows that say the text is not held
         self._busy = (0, 0)  # answers that say there is no room, after so many rounds
         self._allowance = Allowance()  # of the draft's stream
         self._failure: Exception | None = None  # ends `run`; set once
-        # By number: those whose rows are not complete.
-        self._rounds_sent: dict[int, SentRound] = {}
-        self._answer_time = 0.0  # of the newest round
-        self._draft_wait = DraftWait(self.timings)
+        form, vocabulary = generation.plan.form, self._opening.vocabulary
+        self._sent = SentRounds(form, vocabulary, self.timings, generation.plain_share)
         self._wake: asyncio.TimerHandle | None = None  # for the newest Wake; the one before is void
         self._closed_bytes = 0  # over links that are closed
 
@@ -95,6 +96,7 @@ class Driver:
         Raises PeerUnavailable when the target is away until the deadline.
         """
         self._after(self._deadline - time.monotonic(), self._note_deadline)
+        self._look_at_target()
         self._open_target()
         self._open_draft()
         try:
@@ -163,7 +165,7 @@ class Driver:
             else:
                 self._carry_out(action)
         if self._generation.waits_for_draft:
-            self._draft_wait.begin(time.perf_counter())
+            self._sent.note_draft_wait(time.perf_counter())
         self._untaken += untaken
 
     # --- out ---
@@ -184,8 +186,7 @@ class Driver:
             self._draft.send(wire.write_order(order))
 
     def _send_round(self, round_: Round) -> None:
-        sent = self._rounds_sent[round_.number] = SentRound(round_, time.perf_counter())
-        self._draft_wait.end(sent)
+        self._sent.note_sent(round_, time.perf_counter())
         if self._target is not None:
             self._target.send(wire.write_round(round_))
 
@@ -217,12 +218,12 @@ class Driver:
         if stay is None:
             return False
         self._learn_at(stay.target)
-        self._rounds_sent.clear()
+        self._sent.forget()
         opening = self._next_opening(self._target)
         with self.timings.traced():
             stream = stay.target.peer.open(opening)
             self._target = self._link(opening, stream, self._read_target, self._lose_target)
-        if not self._is_at_first:  # what it takes to read the text again is told by nobody
+        if not self._is_at_first:  # nobody reports what it takes to read the text again
             self._after(stay.read_seconds, stay.forget_unread)
         generation.target_opened(self._estimates_at(stay.target).continues)
         return True
@@ -347,8 +348,27 @@ class Driver:
         self._generation.target_lost()
         is_first = not self._target_backoff.tries
         pause = self._target_backoff.next()
-        if self._pool.is_single or not (is_first and self._open_target_besides(lost)):
+        if self._pool.is_single or not (
+            is_first and self._open_target_besides(lost, *self._watch.stuck)
+        ):
             self._after(pause, self._open_target)
+
+    def _look_at_target(self) -> None:
+        """See whether the target still works for the round that it has to answer; look again."""
+        self._after(LOOK_SECONDS, self._look_at_target)
+        generation, stay = self._generation, self._stay
+        target, length = stay.target if stay is not None else None, len(generation.committed)
+        fate = self._watch.look(generation.waits_for_target, target, length)
+        if fate is Fate.WAIT or self._target is None:
+            return
+        self._target.close()
+        if fate is Fate.ASK_AGAIN:
+            self._replace_target()
+            return
+        self._end_stay()
+        generation.target_lost()
+        if not self._open_target_besides(*self._watch.stuck):
+            self._failure = PeerUnavailable(self._watch.reason)
 
     def _note_busy(self, seconds: float) -> bool:
         """The target has no room for so long; return whether the text goes on at another one."""
@@ -417,15 +437,14 @@ class Driver:
 
     def _read_target(self, message: target_service_pb2.VerifyResponse) -> None:
         generation, number = self._generation, message.round
+        self._watch.wait.note_word()
         try:
             self.timings.target.add(message.service_time)
         except InvalidRequest as error:
             self._failure = DecodeFailed(f"the target says what cannot be of its time: {error}")
             return
         outcome = message.WhichOneof("outcome")
-        if outcome == "rows" and message.HasField("position"):
-            self._read_answer(message)
-        elif outcome == "rows":
+        if outcome == "rows":
             self._read_rows(message)
         elif outcome == "missing":
             self._target_missing += 1
@@ -441,73 +460,41 @@ class Driver:
         else:
             self._after(_BUSY_SECONDS, lambda: generation.target_busy(number))
 
-    def _read_answer(self, message: target_service_pb2.VerifyResponse) -> None:
-        """Take in rows that say which text they follow; the target may write more of them."""
-        sent = self._rounds_sent.get(message.round)
-        if sent is None:
-            return
-        self._note_rows(message)
-        try:
-            answer = wire.read_answer(message, self._opening.vocabulary)
-            answer.rows.check(self._generation.plan.form)
-            spent = seconds_of(message.service_time)
-            now = time.perf_counter()
-            each = [seconds_of(own.service_time) for own in message.own_drafts]
-            self._note_round(sent, spent, now, answer, each)
-            self._forget_rounds(message.round)
-            times = [of_decodes(its_own) for its_own in each]
-            self._generation.target_wrote(answer, now, of_decodes(spent), times)
-        except InvalidRequest as error:
-            self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
-
-    def _note_rows(self, message: target_service_pb2.VerifyResponse) -> None:
-        self._target_missing = 0
-        self._target_backoff.reset()
-        if not self._generation.counts.rounds:
-            self._generation.target_cached(message.cached_token_count)
-
-    def _forget_rounds(self, number: int) -> None:
-        """Forget the rounds before one that was answered: answers come in order."""
-        for earlier in [n for n in self._rounds_sent if n < number]:
-            del self._rounds_sent[earlier]
-
     def _read_rows(self, message: target_service_pb2.VerifyResponse) -> None:
-        """Collect a round's rows; a target that sends nonsense cannot be worked around."""
-        sent = self._rounds_sent.get(message.round)
-        if sent is None:
+        """Take in rows; a target that sends nonsense cannot be worked around."""
+        generation, sent = self._generation, self._sent
+        if not sent.expects(message.round):
             return  # a repeat of a round that is over
         try:
-            vocabulary, form = self._opening.vocabulary, self._generation.plan.form
-            rows = sent.take(message.rows, vocabulary, form)
+            now, length = time.perf_counter(), len(generation.committed)
+            is_answer = message.HasField("position")
+            arrival: Arrival | None = (
+                sent.read_answer(message, now)
+                if is_answer
+                else sent.read_rows(message, now, length)
+            )
+            self._note_rows(message, arrival)
+            if arrival is None:
+                return
+            answer, spent = arrival.answer, arrival.spent
+            if is_answer:
+                generation.target_wrote(answer, now, spent, arrival.each)
+            else:
+                generation.target_rows(answer.round, answer.rows, now, spent)
         except InvalidRequest as error:
             self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
-            return
-        sent.service.add(message.service_time)
-        self._note_rows(message)
-        if rows is not None:
-            now, spent = time.perf_counter(), sent.service
-            answer = Answer(message.round, len(self._generation.committed), len(rows) - 1, rows)
-            self._note_round(sent, spent, now, answer)
-            self._forget_rounds(message.round + 1)
-            self._generation.target_rows(message.round, rows, now, of_decodes(spent))
 
-    def _note_round(
-        self,
-        sent: SentRound,
-        spent: EngineSeconds,
-        now: float,
-        answer: Answer,
-        each: Sequence[EngineSeconds] = (),
+    def _note_rows(
+        self, message: target_service_pb2.VerifyResponse, arrival: Arrival | None
     ) -> None:
-        """Count the time since the answer before this one; `each` is of its decodes, if known."""
-        waited = now - max(sent.time, self._answer_time)
-        self._answer_time = now
-        is_prompt = not self.timings.prompt
-        plain_share = self._generation.plain_share
-        note_answer(self.timings, sent, spent, waited, answer, each, plain_share)
-        if is_prompt and self._stay is not None and self._is_at_first:
+        self._target_missing = 0
+        self._target_backoff.reset()
+        self._watch.wait.note_rows()
+        if not self._generation.counts.rounds:
+            self._generation.target_cached(message.cached_token_count)
+        if arrival and arrival.is_prompt and self._stay is not None and self._is_at_first:
             plan, cached = self._generation.plan, self._generation.counts.cached
-            self._stay.note_read(len(plan.prompt), cached, waited - spent.queue)
+            self._stay.note_read(len(plan.prompt), cached, arrival.seconds)
 
     def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:
         """Take in what the draft sent; one that sends nonsense, or too much, is left alone."""

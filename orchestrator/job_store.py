@@ -30,7 +30,9 @@ CREATE TABLE IF NOT EXISTS jobs (
     first INTEGER NOT NULL, attempts INTEGER NOT NULL, over INTEGER NOT NULL, error BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS responses (
     job INTEGER NOT NULL, number INTEGER NOT NULL, response BLOB NOT NULL,
-    PRIMARY KEY (job, number)) WITHOUT ROWID
+    PRIMARY KEY (job, number)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS submissions (
+    name BLOB PRIMARY KEY, request BLOB NOT NULL, job INTEGER NOT NULL) WITHOUT ROWID
 """
 
 
@@ -51,6 +53,8 @@ class StoredJob:
     attempts: int  # restarts that it was continued after
     is_over: bool
     error: messages.JobError | None
+    key_name: bytes = b""  # of the key that it was submitted with; empty without one
+    key_request: bytes = b""  # a digest of the request that came with it
 
 
 class JobStore:
@@ -75,8 +79,13 @@ class JobStore:
         note: str,
         request: messages.GenerateRequest,
         started: messages.GenerationStarted,
+        submission: tuple[bytes, bytes] = (b"", b""),
     ) -> tuple[int, int]:
-        """Have a job stored; return its key, and how many bytes it takes."""
+        """Have a job stored; return its key, and how many bytes it takes.
+
+        `submission` has the name of the key that it was submitted with, which may be empty, and a
+        digest of what came with it.
+        """
         key, self._next_key = self._next_key, self._next_key + 1
         asked, begun = request.SerializeToString(), started.SerializeToString()
         byte_count = len(asked) + len(begun) + len(note)
@@ -85,6 +94,8 @@ class JobStore:
         self.file.put(
             lambda its: its.execute(f"INSERT INTO jobs VALUES ({','.join('?' * len(row))})", row)
         )
+        if submission[0]:
+            self._put("INSERT OR REPLACE INTO submissions VALUES (?, ?, ?)", *submission, key)
         return key, byte_count
 
     def note_use(self, key: int, first: int) -> None:
@@ -100,6 +111,7 @@ class JobStore:
         self.byte_count -= byte_count
         self._put("DELETE FROM responses WHERE job = ?", key)
         self._put("DELETE FROM jobs WHERE key = ?", key)
+        self._put("DELETE FROM submissions WHERE job = ?", key)
 
     async def page(self, key: int, first: int, end: int) -> list[messages.GenerateResponse]:
         """Return the responses from one to before another, as many as go into one message."""
@@ -113,7 +125,8 @@ def _forget_old(connection: sqlite3.Connection, oldest: float) -> None:
     """Forget jobs that nobody looked at since; those of a clock that went back are kept."""
     with connection:
         connection.execute("DELETE FROM jobs WHERE used < ?", (oldest,))
-        connection.execute("DELETE FROM responses WHERE job NOT IN (SELECT key FROM jobs)")
+        for table in ("responses", "submissions"):
+            connection.execute(f"DELETE FROM {table} WHERE job NOT IN (SELECT key FROM jobs)")
 
 
 def _jobs(connection: sqlite3.Connection) -> Iterator[StoredJob]:
@@ -121,6 +134,10 @@ def _jobs(connection: sqlite3.Connection) -> Iterator[StoredJob]:
         "SELECT job, max(number) + 1, sum(length(response)) FROM responses GROUP BY job"
     )
     known = {key: (end, byte_count) for key, end, byte_count in sizes}
+    submitted = {
+        job: (name, request)
+        for name, request, job in connection.execute("SELECT name, request, job FROM submissions")
+    }
     columns = "key, id, caller, owner, note, request, started, first, attempts, over, error"
     for (
         key,
@@ -136,6 +153,7 @@ def _jobs(connection: sqlite3.Connection) -> Iterator[StoredJob]:
         error,
     ) in connection.execute(f"SELECT {columns} FROM jobs ORDER BY key"):
         end, byte_count = known.get(key, (0, 0))
+        key_name, key_request = submitted.get(key, (b"", b""))
         yield StoredJob(
             key=key,
             job_id=job_id,
@@ -150,6 +168,8 @@ def _jobs(connection: sqlite3.Connection) -> Iterator[StoredJob]:
             attempts=attempts,
             is_over=bool(over),
             error=messages.JobError.FromString(error) if error else None,
+            key_name=key_name,
+            key_request=key_request,
         )
 
 

@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
+from hashlib import sha256
 
 from orchestrator.admission import Pace, next_turn
 from orchestrator.completions import Responses, Turn
@@ -23,6 +25,7 @@ from orchestrator.resuming import (
     repeatable,
     reported_of,
 )
+from orchestrator.submissions import Submissions
 from outrider import logs
 from outrider.errors import (
     EngineBusy,
@@ -57,6 +60,7 @@ class _Job:
         started: messages.GenerationStarted,
         log: JobLog,
         note: str = "",
+        key: bytes = b"",
     ) -> None:
         self.job_id = job_id
         self.caller = caller
@@ -64,6 +68,7 @@ class _Job:
         self.started = started
         self.log = log
         self.note = note
+        self.key = key  # that it was submitted with, as `Submissions` know it; empty without one
         self._counted = counted(started, NOTHING_REPORTED)
         # Of the latest look at it; what it brought is kept from there.
         self.last_use = time.monotonic()
@@ -193,6 +198,7 @@ class Jobs:
         # By caller: jobs that are not among `_jobs` yet, and count as if.
         self._starting: Counter[str] = Counter()
         self._interrupted: list[tuple[_Job, StoredJob]] = []  # not continued yet
+        self._submissions = Submissions()  # of the jobs with a key
         if store is not None:
             self._restore(store)
 
@@ -213,8 +219,12 @@ class Jobs:
         """Take over the jobs of the process before this one."""
         for stored in store.found:
             log = StoredLog.of(store, stored)
-            job = _Job(stored.job_id, stored.caller, stored.owner, stored.started, log, stored.note)
+            whose = stored.caller, stored.owner
+            job = _Job(stored.job_id, *whose, stored.started, log, stored.note, stored.key_name)
             self._jobs[job.job_id] = job
+            if job.key:
+                known = job.key, stored.key_request, (job.job_id, job.started)
+                self._submissions.restore(*known)
             if not stored.is_over:
                 self._interrupted.append((job, stored))
         store.found.clear()
@@ -275,12 +285,34 @@ class Jobs:
         caller: str = "",
         note: str = "",
         owner: str = "",
+        key: bytes = b"",
     ) -> tuple[str, messages.GenerationStarted]:
-        """Start a job; return its id and how the prompt was read.
+        """Start a job, or find the one that was started with the key; `key` is empty for none.
 
-        Raises what is wrong with the request, EngineBusy when too many jobs, of all callers or of
-        this one, run or wait, and StateUnavailable where it cannot be kept.
+        Returns its id and how the prompt was read. Raises what is wrong with the request,
+        KeyReused, EngineBusy when too many jobs, of all callers or of this one, run or wait, and
+        StateUnavailable where it cannot be kept.
         """
+        if not key:
+            return await self._submit(request, caller, note, owner)
+        self._forget_old()
+        digest = sha256(request.SerializeToString(deterministic=True)).digest()
+        start = partial(self._submit, request, caller, note, owner, key, digest)
+        job_id, started = await self._submissions.start_once(key, digest, start)
+        if job_id in self._jobs:
+            self._jobs[job_id].last_use = time.monotonic()
+        return job_id, started
+
+    async def _submit(
+        self,
+        request: messages.GenerateRequest,
+        caller: str,
+        note: str,
+        owner: str,
+        key: bytes = b"",
+        digest: bytes = b"",
+    ) -> tuple[str, messages.GenerationStarted]:
+        """Start a job; return its id and how the prompt was read."""
         self._check_place(caller)
         if self._store is not None:
             self._store.file.check()
@@ -297,10 +329,11 @@ class Jobs:
             same = repeatable(request, first.started)
             log = StoredLog(
                 self._store,
-                *self._store.add(job_id, caller, owner, note, same, first.started),
+                *self._store.add(job_id, caller, owner, note, same, first.started, (key, digest)),
             )
             kept_note = note
-        job = self._jobs[job_id] = _Job(job_id, caller, owner, first.started, log, kept_note)
+        job = _Job(job_id, caller, owner, first.started, log, kept_note, key)
+        self._jobs[job_id] = job
         for response in rest:
             job.note_response(response)
         job.task = asyncio.create_task(job.run(stream, self._check_room))
@@ -423,6 +456,7 @@ class Jobs:
 
     def _forget(self, job: _Job) -> None:
         job.log.drop()
+        self._submissions.forget(job.key)
         del self._jobs[job.job_id]
 
 

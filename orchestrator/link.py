@@ -103,8 +103,8 @@ class Link:
 class Backoff:
     """Seconds until the next try: twice as long each time, up to a limit, until something works.
 
-    `tries` counts those since anything worked. A random part keeps generations from knocking
-    together.
+    `tries` counts those since anything worked. A random part keeps generations from trying
+    all at once.
     """
 
     def __init__(self) -> None:

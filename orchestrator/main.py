@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from orchestrator import reloading
 from orchestrator.config import OrchestratorConfig
@@ -25,6 +25,9 @@ class Gateway(Protocol):
     """Serves HTTP in front of an orchestrator, in its event loop."""
 
     address: str
+
+    def take(self, config: Any, names: Collection[str]) -> Collection[str]:
+        """Take what it can of its settings, as they are now; return the names of those."""
 
     async def stop(self, seconds: float) -> None:
         """Listen no more, and let what is in flight finish for so long."""
@@ -52,7 +55,7 @@ async def run(
     launcher = Launcher(orchestrator, partial(make_pool, config), command)
     gateway = await start_gateway(orchestrator, launcher) if start_gateway else None
     logs.starting("outrider.orchestrator")
-    server.watch_for_stop(partial(reloading.take, orchestrator))
+    server.watch_for_stop(partial(_take, orchestrator, gateway))
     print(f"outrider orchestrator listening on {server.address}", flush=True)
     if gateway is not None:
         print(f"outrider http listening on {gateway.address}", flush=True)
@@ -78,6 +81,17 @@ async def run(
         await orchestrator.texts.stop()
 
     await server.run_until_stopped(stop, drain)
+
+
+def _take(
+    orchestrator: Orchestrator,
+    gateway: Gateway | None,
+    config: OrchestratorConfig,
+    names: Collection[str],
+) -> Collection[str]:
+    """Take what can be of settings that were read again; return the names of those."""
+    taken = set(reloading.take(orchestrator, config, names))
+    return taken.union(gateway.take(config.gateway, names) if gateway is not None else ())
 
 
 async def _follow_readiness(orchestrator: Orchestrator, server: Server) -> None:

@@ -27,7 +27,7 @@ _FORGIVING_SECONDS = 600.0  # without a fault, and the next pause is a short one
 
 
 class DraftPeer(Protocol):
-    """A draft service, whoever dialled whom."""
+    """A draft service, whichever side dialled."""
 
     @property
     def role(self) -> str:

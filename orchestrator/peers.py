@@ -13,6 +13,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
+from orchestrator.core.silence import EngineSigns
 from orchestrator.streams import Stream, begin_session, is_cancelled, model_changed
 from outrider import logs, request_scope, wire
 from outrider.descriptions import check_model
@@ -94,6 +95,8 @@ class Peer:
         self.hosted: Hosted | None = None
         """What it described last."""
         self.round_trip = 0.0  # of the newest GetModel; 0 before the first
+        self.signs = EngineSigns()
+        """Of its engine, since it was connected to."""
         self._security = security
         self._name = name
         self._shown = metadata_of(security)
@@ -243,6 +246,7 @@ class Peer:
 
     async def _until_unhealthy(self, note_described: Callable[[], None]) -> None:
         """Return when the peer says that it stops; raise when it is gone."""
+        self.signs = EngineSigns()
         request = health_pb2.HealthCheckRequest()
         call = self._health.Watch(request, metadata=self.metadata)
         looking = asyncio.create_task(self._look_at_activity(note_described))
@@ -267,11 +271,25 @@ class Peer:
                 model = await self.stub.GetModel(
                     common.GetModelRequest(), timeout=_CALL_SECONDS, metadata=self.metadata
                 )
-            except grpc.aio.AioRpcError:
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    self.signs.note_silent(time.monotonic())
+                else:
+                    self.signs.note_blind(time.monotonic())
                 continue
             self.round_trip = time.perf_counter() - begin
+            self._note_signs(model)
             if self._refresh(self.hosted.model, model):
                 note_described()
+
+    def _note_signs(self, model: common.GetModelResponse) -> None:
+        """Take note of whether its engine does anything; an old one does not say."""
+        if model.HasField("activity"):
+            activity = model.activity
+            counts = activity.decode_count, activity.token_count
+            self.signs.note_look(time.monotonic(), counts)
+        else:
+            self.signs.note_blind(time.monotonic())
 
     def _refresh(self, known: common.GetModelResponse, new: common.GetModelResponse) -> bool:
         """Take in what changes while a process hosts a model; return if more than the activity did.

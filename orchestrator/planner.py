@@ -6,8 +6,8 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 
 from orchestrator.config import OrchestratorConfig
@@ -23,8 +23,16 @@ from orchestrator.request import GenerationRequest, Prompt
 from orchestrator.sources import Expected, Grammars, sources_behind, sources_of
 from outrider import wire
 from outrider.drafters.source import Source
-from outrider.errors import InvalidRequest, PromptTooLong
-from outrider.messages import SALT_BYTES, FinishReason, Form, Rule, SessionParameters, Span
+from outrider.errors import DecodeFailed, InvalidRequest, PromptTooLong
+from outrider.messages import (
+    SALT_BYTES,
+    FinishReason,
+    Form,
+    Logprobs,
+    Rule,
+    SessionParameters,
+    Span,
+)
 from outrider.sampling import SamplingParameters, check_bias_count
 from outrider.speculation import Policy, Speculation
 from outrider.texts import least_token_count
@@ -95,6 +103,7 @@ class Planner:
             form=asked.form,
             rollback_calls=asked.rollback_calls,
             target_context=capacity,
+            target_seconds=self._config.target_seconds,
             limit_reason=FinishReason.TOKEN_LIMIT if is_limited else FinishReason.CONTEXT_FULL,
             token_texts=hosted.vocabulary.texts,
             finishes_character=asked.finish_character,
@@ -180,14 +189,15 @@ class Planner:
         async with aclosing(parts):
             async for part in parts:
                 count = min(len(part.logprobs), len(left))
-                rows = wire.read_logprobs(part.logprobs, plan.opening.vocabulary, count)
-                yield [
-                    TokenLogprob(dict(row)[token_id], row[:top_count])
-                    for token_id, row in zip(left[:count], rows, strict=True)
-                ]
+                with _blaming_the_target("log probabilities"):
+                    rows = wire.read_logprobs(part.logprobs, plan.opening.vocabulary, count)
+                    scored = [_score(*each) for each in zip(left[:count], rows, strict=True)]
+                yield [TokenLogprob(score, row[:top_count]) for score, row in scored]
                 left = left[count:]
         if left:
-            raise InvalidRequest("logprobs", f"{len(left)} rows are missing")
+            raise DecodeFailed(
+                f"the target sent too few log probabilities: {len(left)} are missing"
+            )
 
     async def cached_count(self, plan: Plan, deadline: float) -> int:
         """Return how many tokens of the prompt the target need not decode."""
@@ -215,6 +225,8 @@ class Planner:
             if asked.json_schema:
                 source.json_schema = asked.json_schema
             grammar = (await self._pool.call("CompileGrammar", source, deadline)).grammar
+            if not grammar:
+                raise DecodeFailed("the target made no grammar of what the text must be")
         return replace(asked.sampling, logit_bias=tuple(biases), grammar=grammar)
 
     async def _biases_by_id(
@@ -328,7 +340,25 @@ class Planner:
             model=wire.write_reference(hosted.reference),
         )
         response = await self._pool.call("Tokenize", request, deadline)
-        return wire.read_tokenized(response, len(texts), hosted.model.vocabulary.token_count)
+        with _blaming_the_target("tokens"):
+            return wire.read_tokenized(response, len(texts), hosted.model.vocabulary.token_count)
+
+
+@contextmanager
+def _blaming_the_target(what: str) -> Iterator[None]:
+    """Raise DecodeFailed for what a target sent that cannot be, as the caller did nothing wrong."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise DecodeFailed(f"the target sent {what} that cannot be read: {error}") from None
+
+
+def _score(token_id: int, row: Logprobs) -> tuple[float, Logprobs]:
+    """Return the log probability of a prompt's token, and its row. Raises InvalidRequest."""
+    score = dict(row).get(token_id)
+    if score is None:
+        raise InvalidRequest("logprobs", f"the row of token {token_id} does not have it")
+    return score, row
 
 
 def _fit(prompt: list[int], capacity: int, asked: GenerationRequest) -> list[int]:

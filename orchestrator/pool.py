@@ -389,7 +389,7 @@ class Pool:
         self, model: ModelReference, besides: Collection[PooledTarget]
     ) -> list[PooledTarget]:
         known = [each for each in self.targets if each.identity == model.identity]
-        # Where nobody hosts it any more whoever is asked says so.
+        # Where nobody hosts it any more, the one that is asked says so.
         there = [e for e in known or self.targets if e.peer.ready and e not in besides]
         usable = [each for each in there if not each.is_leaving] or there
         if len(usable) < 2:

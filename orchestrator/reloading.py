@@ -13,7 +13,15 @@ from orchestrator.service import Orchestrator
 from outrider import logs
 
 _LIMITS = frozenset(
-    {"draft_seconds", "request_seconds", "generations", "jobs", "job_seconds", "chat_template"}
+    {
+        "draft_seconds",
+        "target_seconds",
+        "request_seconds",
+        "generations",
+        "jobs",
+        "job_seconds",
+        "chat_template",
+    }
 )
 _PEERS = {"targets": "target", "drafts": "draft"}
 
@@ -32,6 +40,8 @@ def take(
     for name, role in _PEERS.items():
         if name in taken:
             _follow_list(orchestrator.pool, role, getattr(before, name), known[name], config)
+    if "drafts" in taken:
+        orchestrator.pool.expects_drafts = bool(known["drafts"])
     orchestrator.reconfigure(replace(before, speculation=config.speculation, **known))
     return taken
 

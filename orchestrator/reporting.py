@@ -240,14 +240,14 @@ def _sources(plan: Plan, counts: Counts, timings: Timings) -> list[messages.Sour
     known = dict(counts.sources)
     if timings.draft.work:
         known.setdefault(MODEL, SourceCounts())
-    told = [_source(name, known[name]) for name in DRAFTERS if name in known]
-    for each in told:
+    reported = [_source(name, known[name]) for name in DRAFTERS if name in known]
+    for each in reported:
         if each.name == MODEL:
             each.duration.CopyFrom(duration(timings.draft.work))
             if plan.opening.rule is Rule.REJECTION:
                 each.ClearField("decided_token_count")
                 each.ClearField("agreed_token_count")
-    return told
+    return reported
 
 
 def _source(name: str, counts: SourceCounts) -> messages.SourceStatistics:

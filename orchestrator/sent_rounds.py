@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from orchestrator.core.estimates import ServiceTime
 from orchestrator.timings import EngineSeconds, Timings
@@ -68,6 +69,105 @@ class SentRound:
         if len(self._rows) > self._expected:
             raise InvalidRequest("rows", f"more than the {self._expected} asked for")
         return self._rows if len(self._rows) == self._expected else None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Rows that came, all of a round's or the next ones of what it lets the target write."""
+
+    answer: Answer
+    spent: ServiceTime  # of all its decodes
+    each: Sequence[ServiceTime]  # of every decode, where the target's own draft drafted
+    is_prompt: bool  # it is the first one of the text
+    seconds: float  # since the one before, or since the round was sent; without the queue
+
+
+class SentRounds:
+    """What one generation sent to its targets, and how long the rows took that came of it.
+
+    `plain_share` is what one row takes of so many rows' decode.
+    """
+
+    def __init__(
+        self, form: Form, vocabulary: int, timings: Timings, plain_share: Callable[[int], float]
+    ) -> None:
+        self._form = form
+        self._vocabulary = vocabulary
+        self._timings = timings
+        self._plain_share = plain_share
+        # By number: those whose rows are not complete.
+        self._by_number: dict[int, SentRound] = {}
+        self._answer_time = 0.0  # of the newest rows
+        self._draft_wait = DraftWait(timings)
+
+    def note_draft_wait(self, now: float) -> None:
+        """The target has nothing to do until the draft sends more."""
+        self._draft_wait.begin(now)
+
+    def note_sent(self, round_: Round, now: float) -> None:
+        """A round goes out."""
+        sent = self._by_number[round_.number] = SentRound(round_, now)
+        self._draft_wait.end(sent)
+
+    def forget(self) -> None:
+        """Nothing more comes of what was sent so far."""
+        self._by_number.clear()
+
+    def expects(self, number: int) -> bool:
+        """Return whether rows of a round may still come: it was sent, and is not over."""
+        return number in self._by_number
+
+    def read_answer(self, message: target_service_pb2.VerifyResponse, now: float) -> Arrival:
+        """Read rows that say which text they follow; the target may write more of them.
+
+        Raises InvalidRequest for what cannot be read.
+        """
+        sent = self._by_number[message.round]
+        answer = wire.read_answer(message, self._vocabulary)
+        answer.rows.check(self._form)
+        spent = seconds_of(message.service_time)
+        each = [seconds_of(own.service_time) for own in message.own_drafts]
+        arrival = self._arrive(sent, spent, now, answer, each)
+        self._forget_before(message.round)
+        return arrival
+
+    def read_rows(
+        self, message: target_service_pb2.VerifyResponse, now: float, length: int
+    ) -> Arrival | None:
+        """Collect a round's rows after a text of so many tokens; return them once all came.
+
+        Raises InvalidRequest for what cannot be read.
+        """
+        sent = self._by_number[message.round]
+        rows = sent.take(message.rows, self._vocabulary, self._form)
+        sent.service.add(message.service_time)
+        if rows is None:
+            return None
+        answer = Answer(message.round, length, len(rows) - 1, rows)
+        arrival = self._arrive(sent, sent.service, now, answer)
+        self._forget_before(message.round + 1)
+        return arrival
+
+    def _forget_before(self, number: int) -> None:
+        """Forget the rounds before one that was answered: answers come in order."""
+        for earlier in [n for n in self._by_number if n < number]:
+            del self._by_number[earlier]
+
+    def _arrive(
+        self,
+        sent: SentRound,
+        spent: EngineSeconds,
+        now: float,
+        answer: Answer,
+        each: Sequence[EngineSeconds] = (),
+    ) -> Arrival:
+        """Count the time since the rows before these; `each` is of their decodes, if known."""
+        waited = now - max(sent.time, self._answer_time)
+        self._answer_time = now
+        is_prompt = not self._timings.prompt
+        note_answer(self._timings, sent, spent, waited, answer, each, self._plain_share)
+        times = [of_decodes(its_own) for its_own in each]
+        return Arrival(answer, of_decodes(spent), times, is_prompt, waited - spent.queue)
 
 
 class DraftWait:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -31,8 +32,9 @@ from orchestrator.resuming import NOTHING_REPORTED, Reported
 from orchestrator.targets import PooledTarget
 from outrider import wire
 from outrider.access import Access, current_caller
-from outrider.errors import Draining, InvalidRequest
+from outrider.errors import DecodeFailed, Draining, InvalidRequest
 from outrider.grants import Right
+from outrider.idempotency import check_key, name_of
 from outrider.messages import Rule
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -142,14 +144,23 @@ class Orchestrator:
         return list(self._completions.in_flight)
 
     async def submit(
-        self, request: messages.SubmitGenerationRequest, caller: str = "", note: str = ""
+        self,
+        request: messages.SubmitGenerationRequest,
+        caller: str = "",
+        note: str = "",
+        credentials: bytes = b"",
     ) -> messages.SubmitGenerationResponse:
         """Start a job of a caller; `note` is kept with it.
 
-        Who has a token of their own is known by its name.
+        Who has a token of their own is known by its name. With a key it is the job that was started
+        with it, by who showed the same `credentials`.
         """
-        owner = current_caller().own_name
-        job_id, started = await self._jobs.submit(request.request, owner or caller, note, owner)
+        owner, key = current_caller().own_name, b""
+        if request.idempotency_key:
+            key = name_of(check_key("idempotency_key", request.idempotency_key), [credentials])
+        job_id, started = await self._jobs.submit(
+            request.request, owner or caller, note, owner, key
+        )
         return messages.SubmitGenerationResponse(job_id=job_id, started=started)
 
     async def poll(
@@ -319,6 +330,8 @@ class Orchestrator:
             embedding = await self.pool.call("Embed", asked, deadline)
             values = np.array(embedding.values, np.float64)
             norm = float(np.linalg.norm(values)) or 1.0
+            if not math.isfinite(norm):
+                raise DecodeFailed("the target sent an embedding that is no numbers")
             unit = (values / norm).tolist()
             response.embeddings.add(values=unit, token_count=len(ids), norm=norm)
             self.access.spend(caller, len(ids))

@@ -69,8 +69,10 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self, request: messages.SubmitGenerationRequest, context: Context
     ) -> messages.SubmitGenerationResponse:
         note_peer(peer_of(context))
-        separate(request.request, _credentials(context))
-        return await self.orchestrator.submit(request, context.peer().rpartition(":")[0])
+        credentials = _credentials(context)
+        separate(request.request, credentials)
+        caller = context.peer().rpartition(":")[0]
+        return await self.orchestrator.submit(request, caller, credentials=credentials)
 
     PollGeneration = _answered_by(Orchestrator.poll)
     CancelGeneration = _answered_by(Orchestrator.cancel)

@@ -1,4 +1,4 @@
-"""The streams of sessions, as whoever drives a generation sees them; and how they end."""
+"""The streams of sessions, as the driver of a generation sees them; and how they end."""
 
 from __future__ import annotations
 

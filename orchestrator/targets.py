@@ -9,6 +9,7 @@ from orchestrator.core.conduct import Conduct
 from orchestrator.core.estimates import Mean, PairEstimates
 from orchestrator.core.prefixes import HeldTexts
 from orchestrator.core.routing import TargetOffer
+from orchestrator.core.silence import BATCH_TOKENS, Expected
 from orchestrator.first_estimates import (
     costs_of,
     measured_of,
@@ -133,6 +134,13 @@ class PooledTarget:
             is_busy=self.is_busy,
             passed_over=self.passed_over,
         )
+
+    def expected(self, length: int) -> Expected:
+        """Return how long a round after a text of `length` tokens may take, by what is known."""
+        decode = self.token_seconds + BATCH_TOKENS * self.read_seconds
+        model = self.peer.model
+        is_full = model is not None and model.activity.open_session_count > model.session_count
+        return Expected(decode, decode + self.offer(length, ()).expected_seconds, is_full)
 
     def pass_over(self) -> None:
         """Another one is leased: what is known of this one may be old."""

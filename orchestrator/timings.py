@@ -30,7 +30,7 @@ class EngineSeconds:
     attended: int = 0  # tokens that these rows attended to, summed over the rows
     sessions: int = 0  # that generated in the decodes, summed over those
     runner_ups: float = 0.0  # beside `decode`: of a draft's runner-up lines without its line
-    steps: int | None = None  # decodes that gave rows for this one; None: no service has told
+    steps: int | None = None  # decodes that gave rows for this one; None: no service has said so
 
     def add(self, spent: common.ServiceTime) -> None:
         """Add the time that came with one answer. Raises InvalidRequest for none there can be."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 _DRIFT = 0.1  # weight of one new decode, at least, for the row count nearest to its rows
 _ROUGHLY = 4.0  # decodes in service: what a rough measurement is worth
+_MOST_DECODES = 20  # of as many nearly nothing is left of what was known before
 _SEEN = 3  # decodes in service: what their row count costs is known then
 _BEYOND = 1.5  # times the rows of the last point: a decode of so many says what no point does
 _NO_MORE = 2.0  # times what so many rows take in proportion: a first decode may be disturbed
@@ -245,8 +246,10 @@ class CostTable:
         """What it goes by now, by rising rows."""
         return [self.point(count) for count in self._counts]
 
-    def note(self, row_count: float, seconds: float, attended: Attended = ()) -> None:
-        """Learn from one decode in service.
+    def note(
+        self, row_count: float, seconds: float, attended: Attended = (), decodes: int = 1
+    ) -> None:
+        """Learn from one decode in service, or from `decodes` that took so long in the mean.
 
         What it took beyond what was expected is shared out between base and slopes by the squares
         of their parts in it (normalised least mean squares): a short text moves the bases and a
@@ -258,6 +261,12 @@ class CostTable:
         """
         if row_count >= _BEYOND * self._counts[-1] and seconds > 0.0:
             self._add_point(int(self.padded(row_count)), seconds - self.attending(attended))
+        for _ in range(min(decodes, _MOST_DECODES)):
+            self._note_one(row_count, seconds, attended)
+        self._refresh()
+
+    def _note_one(self, row_count: float, seconds: float, attended: Attended) -> None:
+        self._refresh()
         base, attending = self.seconds(row_count), self.attending(attended)
         expected = base + attending
         if not (expected > 0.0 < seconds):
@@ -272,7 +281,6 @@ class CostTable:
         missing = _bounded_log(ratio, weight / _DRIFT) * expected * reach / whole
         self._move_slopes(self._nearest(rows), weight * missing)
         self._slopes_known += share
-        self._refresh()
 
     def _add_point(self, rows: int, base: float) -> None:
         """Take a decode of far more rows than the last point's as the next point.

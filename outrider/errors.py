@@ -5,6 +5,7 @@ OutriderError
   + PromptTooLong       the user: shorten the prompt
   + InvalidConfig       the operator: fix an option or a file
   + NotFound            the caller: what is named is not there
+  + KeyReused           the caller: send a new key with another request
 + PositionPastCache     the orchestrator: send the span again from `held`
 + ContextExhausted      the orchestrator: end the generation
 + EngineBusy            the caller: wait and try again
@@ -96,6 +97,15 @@ class NotFound(InvalidRequest):
 
     reason = "NOT_FOUND"
     status = "NOT_FOUND"
+
+
+class KeyReused(InvalidRequest):
+    """An idempotency key came with another request than before."""
+
+    reason = "IDEMPOTENCY_KEY_REUSED"
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field, "was used for another request: send a new key")
 
 
 class PositionPastCache(OutriderError):

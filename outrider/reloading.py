@@ -13,12 +13,27 @@ _NAMES = {
     "targets": "target",
     "drafts": "draft",
     "draft_seconds": "draft-timeout",
+    "target_seconds": "target-timeout",
     "request_seconds": "request-timeout",
     "job_seconds": "job-keep",
     "chat_template": "chat-template-file",
     "grace_seconds": "grace",
     "stall_seconds": "stall-timeout",
     "trust_drafts": "trust-joined",
+    "gateway": "http",
+    "http_listen": "http",
+    "http_key_option": "http-key-file",
+    "http_tokens": "tokens",
+    "http_allow_remote": "allow-remote",
+    "http_tls_cert": "tls-cert",
+    "http_tls_key": "tls-key",
+    "http_tls_client_ca": "tls-client-ca",
+    "http_cors_origins": "http-cors",
+    "http_allowed_hosts": "http-hosts",
+    "http_allow_init": "allow-init",
+    "http_body_bytes": "http-body-limit",
+    "http_stall_seconds": "stall-timeout",
+    "http_metrics_names": "metrics-names",
 }
 """Options that are not called as the fields that they set."""
 
@@ -48,8 +63,8 @@ class Settings:
         names = sorted(set(changed(self._config, config)))
         taken = set(take(config, names) if take is not None else ()) | (set(names) & NOWHERE)
         logs.set_level(config.server.log_level)
-        left = [option(name) for name in names if name not in taken]
-        changes = [option(name) for name in names if name in taken]
+        left = sorted({option(name) for name in names if name not in taken})
+        changes = sorted({option(name) for name in names if name in taken})
         message = "settings read again" + ("; some need a restart" if left else "")
         log = logs.warning if left else logs.event
         log("outrider.rpc", message, changed=changes, needs_restart=left)
@@ -58,7 +73,11 @@ class Settings:
 
 
 def changed(before: Any, after: Any) -> Iterator[str]:
-    """Yield the names of fields that differ, those of nested dataclasses included."""
+    """Yield the names of fields that differ, those of nested dataclasses included.
+
+    A class may say what its fields' names begin with here, where it has names that others have.
+    """
+    prefix = getattr(type(before), "PREFIX", "")
     for each in fields(before):
         old, new = getattr(before, each.name), getattr(after, each.name)
         if not each.compare or old == new:
@@ -66,7 +85,7 @@ def changed(before: Any, after: Any) -> Iterator[str]:
         if is_dataclass(old) and type(old) is type(new):
             yield from changed(old, new)
         else:
-            yield each.name
+            yield prefix + each.name
 
 
 def option(name: str) -> str:

@@ -2,7 +2,7 @@
 
 A tree is a list of nodes, a draft token each, and for every node the one that it follows. A node
 stands after the one that it follows, so the first so many nodes of a tree are a tree as well: where
-they stand in falling order of their chances, whoever has room for fewer leaves out the end.
+they stand in falling order of their chances, where there is room for fewer, the end is left out.
 """
 
 from __future__ import annotations

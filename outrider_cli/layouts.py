@@ -72,8 +72,8 @@ def layout_lines(rows: Sequence[tuple[float, Sequence[Layout]]]) -> Iterator[str
     yield f"accept  {head}".rstrip()
     for acceptance, layouts in rows:
         alone = layouts[0].forecast.rate
-        told = "".join(f"{_cell(each, alone):<{cells + 2}}" for each in layouts)
-        yield f"{acceptance:<6.2f}  {told}".rstrip()
+        shares = "".join(f"{_cell(each, alone):<{cells + 2}}" for each in layouts)
+        yield f"{acceptance:<6.2f}  {shares}".rstrip()
     yield ""
     for acceptance, layouts in rows:
         best = max(layouts, key=lambda each: each.forecast.rate)

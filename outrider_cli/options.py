@@ -272,6 +272,9 @@ class ClientOptions:
         Path | None, typer.Option(metavar="PEM", help="Our certificate, if the service wants one.")
     ] = None
     tls_key: Annotated[Path | None, typer.Option(metavar="PEM", help="Its key.")] = None
+    no_pings: Annotated[
+        bool, typer.Option("--no-pings", help="For servers that hang up on pings, as Ray Serve's.")
+    ] = False
 
     def security(self) -> ClientSecurity:
         """Return what a channel needs."""
@@ -444,13 +447,13 @@ class SharingOptions:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Draft from the n-grams of past texts, whoever's they were; kept in this file.",
+            help="Draft from the n-grams of past texts, any caller's; kept in this file.",
         ),
     ] = None
     share_past_texts: Annotated[
         int,
         typer.Option(
-            metavar="TOKENS", help="Draft from so much of past texts, whoever's they were; 0: off."
+            metavar="TOKENS", help="Draft from so much of past texts, any caller's; 0: off."
         ),
     ] = 0
 

@@ -184,7 +184,7 @@ def statistics_lines(transcript: Transcript, status: Status, speedup: Speedup) -
         _labelled("draft", _engine(numbers.draft_time, status.peer("draft"))),
         *_foreseen(numbers),
         *_faults(numbers),
-        _labelled("speed-up", _speedup(speedup)),
+        _labelled("speed-up", _speedup(speedup) or _no_speedup(numbers)),
         _labelled("seed", seed),
         _labelled("finished", transcript.finished.reason.value),
     ]
@@ -230,7 +230,7 @@ def _drafted(numbers: Statistics) -> str:
 
 
 def _source_lines(sources: Sequence[SourceStatistics]) -> list[Line]:
-    """Return a table with a line for each source of draft tokens; nothing where none is told."""
+    """Return a table with a line for each source of draft tokens; nothing without any."""
     if not sources:
         return []
     head = f"{'drafted':>7} {'accepted':>9} {'would have been':>19}   cost"
@@ -304,7 +304,12 @@ def _speedup(speedup: Speedup) -> str:
         words.append(f"{speedup.over_plain:.2f} times rounds without drafts")
     if speedup.same_text is not None:
         words.append("same text" if speedup.same_text else "another text")
-    return ", ".join(words) or _NOTHING
+    return ", ".join(words)
+
+
+def _no_speedup(numbers: Statistics) -> str:
+    """Return why there is none: drafts were not wanted, or none was worth its time."""
+    return f"{_NOTHING}: no draft was expected to be sooner" if numbers.sources else _NOTHING
 
 
 def _faults(numbers: Statistics) -> list[Line]:
@@ -447,7 +452,7 @@ def _decoding(peer: Peer) -> str:
 
 
 def _work(peer: Peer) -> str:
-    """Return what a peer does now; of a target that is told where it writes anything."""
+    """Return what a peer does now; of a target only where it writes anything."""
     if peer.role != "draft":
         writes = _count(peer.generation_count, "generation")
         return f", writes {writes}" if peer.generation_count else ""

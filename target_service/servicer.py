@@ -39,6 +39,7 @@ from outrider.messages import (
 from outrider.model_service.servicer import (
     ModelService,
     Ownership,
+    after_opening,
     first_opening,
     run_stream,
     write_spent,
@@ -218,8 +219,9 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
         verifier = await asyncio.to_thread(Verifier, self._model, opening, self._draft)
         owner = self.take(opening.session_id, opening.attempt)
         stream = _VerifyStream(self, opening, owner, verifier)
+        rounds = after_opening(request_iterator, asked)
         try:
-            await run_stream(owner, stream.read(request_iterator), stream.answer(context))
+            await run_stream(owner, stream.read(rounds), stream.answer(context))
         finally:
             stream.close()
             self.release(opening.session_id, owner)
@@ -287,6 +289,7 @@ class _VerifyStream:
         self._verifier = verifier
         self._has_reported_cached = False  # the first answer, which says what was cached, is out
         self._waiting: deque[_Waiting] = deque()  # rounds that are not answered, oldest first
+        self._newest: _Waiting | None = None  # round that was read, whatever became of it
         self._room = asyncio.Semaphore(_MOST_UNANSWERED)  # of `_waiting`
         self._arrived = asyncio.Event()  # set when there is a round to answer, or the end
         self._round_count = 0
@@ -295,7 +298,7 @@ class _VerifyStream:
         """Queue every round; end when the client does."""
         async for request in requests:
             if request.WhichOneof("request") != "round":
-                raise InvalidRequest("request", "the stream is open already")
+                raise InvalidRequest("request", "is no round")
             await self._room.acquire()
             self._receive(request.round)
 
@@ -304,7 +307,10 @@ class _VerifyStream:
         if round_.mirostat_mu is not None and not self._opening.sampling.mirostat:
             raise InvalidRequest("mirostat_mu", "the session has no mirostat")
         check_tree_round(round_, self._servicer.require_loaded())
-        waiting = _Waiting(round_, message)
+        if self._says_nothing_new(message):
+            self._room.release()
+            return
+        waiting = self._newest = _Waiting(round_, message)
         self._round_count += 1
         if tracing.is_sampled(self._round_count):
             drafted, length = len(round_.draft), round_.prefix.end
@@ -320,6 +326,16 @@ class _VerifyStream:
             self._submit(waiting)
         self._waiting.append(waiting)
         self._arrived.set()
+
+    def _says_nothing_new(self, message: messages.VerifyRound) -> bool:
+        """Whether this is the newest round once more, which the engine continues, or has done so.
+
+        Its answers come once: what it lets the target write now would follow them.
+        """
+        newest = self._newest
+        if newest is None or newest.ticket is None or not newest.round.continue_count:
+            return False
+        return (newest.is_answered or newest in self._waiting) and newest.asked == message
 
     def _supersede(self, round_: Round) -> None:
         """Cancel the rounds that this one contradicts, or takes the place of."""

@@ -6,29 +6,23 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import outrider
+from draft_service.cacheless import CachelessDraft
 from draft_service.llama_server.answers import Said, Served
 from draft_service.llama_server.session import Session
 from draft_service.llama_server.upstream import Upstream
 from draft_service.llama_server.vocabularies import Vocabularies
-from draft_service.servicer import Write, check_dropped, outcome, read_order
+from draft_service.servicer import Write, check_dropped, outcome
 from draft_service.translations import Lesson
-from outrider import wire
-from outrider.errors import EngineBusy, ModelChanged, PeerUnavailable
+from outrider.errors import ModelChanged, PeerUnavailable
 from outrider.messages import MAX_DRAFT, ModelReference, Order, SessionParameters
-from outrider.model_service.servicer import Owners, Ownership, first_opening, run_stream
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
-from outrider.v1 import draft_service_pb2_grpc as stubs
 
-MOST_SESSIONS = 256
-"""With an open stream at the same time; nothing of a text is kept when its stream ends."""
-
-_RETRY_SECONDS = 1.0
 _UNSAID_MILLISECONDS = 10.0  # of a token, where llama-server did not say: a guess, soon replaced
 _PER_MESSAGE = 4096
 
 
-class LlamaServerServicer(stubs.DraftServiceServicer):
+class LlamaServerServicer(CachelessDraft):
     """DraftService over a llama-server.
 
     Its ids are taken to be others than any target's until they were compared: a target's
@@ -37,9 +31,9 @@ class LlamaServerServicer(stubs.DraftServiceServicer):
     """
 
     def __init__(self, upstream: Upstream, alias: str) -> None:
+        super().__init__()
         self._upstream = upstream
         self._alias = alias
-        self._owners = Owners()
         self._vocabularies = Vocabularies(upstream)
 
     def _served(self) -> Served:
@@ -49,12 +43,9 @@ class LlamaServerServicer(stubs.DraftServiceServicer):
         return self._upstream.served
 
     def description(self) -> common.GetModelResponse:
-        """Return what GetModel answers now. Raises PeerUnavailable before it is known."""
         response = _describe(self._served(), self._alias, self._upstream.token_milliseconds)
         response.known_vocabulary_keys[:] = self._vocabularies.keys
-        response.activity.session_count = len(self._owners)
-        response.activity.open_session_count = len(self._owners)
-        return response
+        return self.note_sessions(response)
 
     def vocabulary_pieces(self) -> Iterator[common.ListVocabularyResponse]:
         """Yield what ListVocabulary streams: as many ids as there are, and no names.
@@ -73,15 +64,8 @@ class LlamaServerServicer(stubs.DraftServiceServicer):
         self._served()
         return Lesson(self._vocabularies)
 
-    async def GetModel(self, request: common.GetModelRequest, _: Any) -> common.GetModelResponse:
-        return self.description()
-
-    async def ListVocabulary(
-        self, request: common.ListVocabularyRequest, _: Any
-    ) -> AsyncIterator[common.ListVocabularyResponse]:
-        self._check(request.model)
-        for piece in self.vocabulary_pieces():
-            yield piece
+    def reference(self) -> ModelReference:
+        return _reference(self._served())
 
     async def LearnVocabulary(
         self, request_iterator: AsyncIterator[messages.LearnVocabularyRequest], _: Any
@@ -93,45 +77,19 @@ class LlamaServerServicer(stubs.DraftServiceServicer):
                 break
         return await lesson.finish()
 
-    async def Rollback(self, request: common.RollbackRequest, _: Any) -> common.RollbackResponse:
-        return await self.roll_back(request)
-
-    async def roll_back(self, request: common.RollbackRequest) -> common.RollbackResponse:
-        """Answer that nothing is held: what llama-server caches is its own affair."""
-        wire.read_session_id(request.session_id)
-        wire.at_least("token_count", request.token_count, 0)
-        return common.RollbackResponse()
-
-    async def CloseSession(
-        self, request: common.CloseSessionRequest, _: Any
-    ) -> common.CloseSessionResponse:
-        wire.read_session_id(request.session_id)
-        return common.CloseSessionResponse()
-
-    async def Draft(
-        self, request_iterator: AsyncIterator[messages.DraftRequest], context: Any
-    ) -> None:
-        await self.serve(request_iterator, context.write)
-
-    async def serve(self, requests: AsyncIterator[messages.DraftRequest], write: Write) -> None:
-        """Serve one session, whichever side opened the stream. Ends when `requests` do."""
-        asked = await first_opening(requests)
-        self._check(asked.model)
-        served, opening = self._served(), wire.read_opening(asked)
+    def check_opening(self, opening: SessionParameters) -> None:
         if opening.vocabulary_key:
             check_dropped(opening, self._vocabularies.get(opening.vocabulary_key).size)
-        if len(self._owners) >= MOST_SESSIONS and opening.session_id not in self._owners:
-            raise EngineBusy(f"{MOST_SESSIONS} sessions are open", _RETRY_SECONDS)
-        owner = self._owners.take(opening.session_id, opening.attempt)
+
+    async def draft(
+        self, opening: SessionParameters, orders: AsyncIterator[Order], write: Write
+    ) -> None:
+        served = self._served()
 
         async def ask(text: Any, count: int) -> list[Said]:
             return await self._ask(text, count, opening, served)
 
-        session = Session(opening, served, ask, outcome)
-        try:
-            await run_stream(owner, session.run(_orders(requests, opening, owner), write))
-        finally:
-            self._owners.release(opening.session_id, owner)
+        await Session(opening, served, ask, outcome).run(orders, write)
 
     async def _ask(
         self, text: list[int], count: int, opening: SessionParameters, served: Served
@@ -143,20 +101,6 @@ class LlamaServerServicer(stubs.DraftServiceServicer):
         if not self._upstream.is_up:
             raise PeerUnavailable(self._upstream.detail)
         return await self._upstream.complete(text, count, opening, served)
-
-    def _check(self, meant: common.ModelReference) -> None:
-        """Raise ModelChanged if another model is meant."""
-        wire.read_reference(meant).check(_reference(self._served()))
-
-
-async def _orders(
-    requests: AsyncIterator[messages.DraftRequest], opening: SessionParameters, owner: Ownership
-) -> AsyncIterator[Order]:
-    async for request in requests:
-        order = read_order(request, opening, opening.vocabulary)
-        if order.number > owner.last:
-            owner.last = order.number
-            yield order
 
 
 def _reference(served: Served) -> ModelReference:

@@ -58,6 +58,7 @@ CODES = {
     "LIMIT_REACHED": -32018,
     "PERMISSION_DENIED": -32019,
     "STATE_UNAVAILABLE": -32020,
+    "IDEMPOTENCY_KEY_REUSED": -32021,
 }
 """The code of each reason in outrider.errors. Clients rely on them: add, never change."""
 

@@ -49,6 +49,11 @@ class Conduct:
         if self._faults >= _LEAST_FAULTS:
             self._pause(now, f"it lost {self._faults} texts in a row")
 
+    def note_stuck(self, now: float, reason: str) -> None:
+        """It has left a text unanswered, though the link to it is alive; no restart does that."""
+        self._last_fault = now
+        self._pause(now, reason)
+
     def note_others(self, others: Sequence[Conduct], now: float) -> None:
         """Leave it alone if it takes several times what the others take."""
         known = [each.ratio for each in others if each.text_count >= _LEAST_TEXTS]

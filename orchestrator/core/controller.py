@@ -30,6 +30,7 @@ _OTHER_LOAD = 1.25  # times as many sessions in a decode as forecast: it is made
 _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
 _LATENCY_RISE = 0.002  # beside twice of what is known, at once: a first answer may meet anything
+_GRAPH_SECONDS = 0.003  # more for a plain decode after another kind: its graph is built anew
 _AHEAD = (Mode.WAITING, Mode.NO_WAIT)
 
 
@@ -64,6 +65,7 @@ class Control(ABC):
         self._round_times: list[float] = []  # by draft tokens, as of the forecast of that round
         self._seconds_round = -1
         self._taken_back = TakenBack()
+        self._was_plain = False  # the last decode had a plain token's row alone
 
     def acceptance_of(self, source: str) -> tuple[Acceptance, Acceptance]:
         """Return how good a source without a model is, for this session to go on with, and overall.
@@ -211,7 +213,8 @@ class Control(ABC):
             if spent.decode > 0.0:
                 restoring = estimates.rejection.restore_seconds if again.count else 0.0
                 if outcome.sent is None:
-                    estimates.gap.note(max(0.0, spent.sample - restoring))
+                    gap = estimates.gap_of(outcome.is_own)
+                    gap.note(max(0.0, spent.sample - restoring))
                     estimates.overhead.fade()
                     estimates.queue.fade()
                 else:
@@ -223,11 +226,12 @@ class Control(ABC):
                 price = estimates.rejection.of_all(estimates.sharing_of(spent, rows))
                 spent = again.beside_decode(price, spent, outcome.drafted)
                 if not again.is_apart:
-                    ratio = self._note_decode(rows, spent, outcome.draft_busy)
+                    ratio = self._note_decode(rows, spent, outcome)
             one = estimates.costs.seconds(1, ((estimates.costs.padded(1), outcome.length),))
             drafted = outcome.drafted > 0
             estimates.plain_looks.note(outcome.length, drafted, ratio, one, outcome.decodes)
         again.note(estimates.rejection, outcome)
+        self._was_plain = rows == 1 and not outcome.is_prompt
         self.last_time = outcome.now
         self.note_length(outcome.length + outcome.committed)
         self._written += outcome.committed
@@ -236,7 +240,7 @@ class Control(ABC):
         if self.rule is Rule.REJECTION and not outcome.is_local:
             self._note_decided(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
 
-    def _note_decode(self, rows: int, spent: ServiceTime, draft_busy: bool) -> float | None:
+    def _note_decode(self, rows: int, spent: ServiceTime, outcome: Outcome) -> float | None:
         """Learn what a decode costs, and what it costs more beside a busy draft.
 
         Returns how many times what was expected it took; None where that cannot be said.
@@ -247,11 +251,14 @@ class Control(ABC):
             return None
         rows = spent.rows or rows
         # One on other cores takes nothing from the target.
-        shares = draft_busy and estimates.same_host
+        shares = outcome.draft_busy and estimates.same_host
         overlap = min(seconds, self._draft_seconds) if shares else 0.0
         expected = estimates.costs.seconds(rows, attended)
+        is_first = rows == outcome.decodes == 1 and not self._was_plain
+        if is_first and 0.0 < seconds - expected < _GRAPH_SECONDS:
+            return None
         if overlap < 0.1 * seconds:
-            estimates.costs.note(rows, seconds, attended)
+            estimates.costs.note(rows, seconds, attended, outcome.decodes)
             return seconds / expected if expected > 0.0 else None
         if overlap > 0.5 * seconds:
             estimates.slowdown.note(max(0.5, 1.0 + (seconds - expected) / overlap))

@@ -46,9 +46,9 @@ def decodes_of(
 ) -> list[Decode]:
     """Return the decodes of an answer, which came between two times.
 
-    `each` is what every decode took, where the target reports that. Else their mean counts once:
-    for the first. Those after it are taken together where none has a draft: a text without drafts
-    then costs next to nothing for each of its tokens.
+    `each` is what every decode took, where the target reports that. Else it is their mean, which
+    says nothing of those after a first one that had a draft or a prompt. They are taken together
+    where none has a draft: a text without drafts then costs next to nothing for each of its tokens.
     """
     if not answer.own_drafts:
         return _without_own(asked, answer, begin, now, spent)
@@ -69,10 +69,14 @@ def decodes_of(
 def _without_own(
     asked: RoundInFlight, answer: Answer, begin: float, now: float, spent: ServiceTime
 ) -> list[Decode]:
-    """Return the first decode of an answer, and all those after it, which have no draft."""
+    """Return the first decode of an answer, and all those after it, which have no draft.
+
+    All of them together where the target had continued by itself.
+    """
     draft, count, rows = asked.draft_of(answer), answer.decode_count, answer.rows
-    if count == 1:
-        return [Decode(draft, NO_OWN_TOKENS, rows, now, spent)]
+    continued = asked.is_answered or not asked.is_waited_for
+    if count == 1 or (continued and not draft):
+        return [Decode(draft, NO_OWN_TOKENS, rows, now, spent.shared(count), count)]
     end, first_time = answer.drafted + 1, begin + (now - begin) / count
     return [
         Decode(draft, NO_OWN_TOKENS, rows[:end], first_time, spent.shared(count)),

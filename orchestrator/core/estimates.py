@@ -27,6 +27,9 @@ _OWN_HOPE = 0.3
 _OWN_PROBE_STEP, _LAST_OWN_PROBE = 4, 512
 """Times as many rounds before the next probe as before one in vain, and at most."""
 
+_GAP = 0.0001
+"""Seconds of a target's own work between two decodes, before it is known."""
+
 _GATHER_MS, _SEVERAL = 100, 3
 """Milliseconds, and writers from which on it is twice as long."""
 
@@ -236,7 +239,7 @@ class PlainLooks:
     what they took differs by no more than it does among them.
     """
 
-    _FIRST, _STALE = 16, 256  # drafted rounds in a row: for the first time, and later
+    _FIRST, _STALE = 6, 256  # drafted rounds in a row: for the first time, and later
     _MOST = 8  # plain rounds then
     _FEW = 3  # plain rounds that say how much such rounds differ
     _MEASURED_BITS = 10  # of the length of texts like those that a target measures with at load
@@ -331,6 +334,9 @@ class OwnDraftEstimates:
     """Decodes since it was last seen to draft, in the latest generation to have any."""
     probe_after: int = FIRST_PROBE
     """After so many of them it is tried again."""
+    gap: Mean = field(default_factory=lambda: Mean(_GAP))
+    """Of the target's own work after a decode that it drafted for: what it adds is often sent at
+    once, and the event loop then takes the interpreter from the engine."""
 
     @classmethod
     def of_load(cls, token_seconds: float, read_seconds: float) -> OwnDraftEstimates:
@@ -391,7 +397,7 @@ class PairEstimates:
     """What rejected draft tokens cost at the target, beside decodes."""
     tree_leaves: int = 0
     """Leaves of a tree that the target verifies; 0: chains alone."""
-    gap: Mean = field(default_factory=lambda: Mean(0.0005))
+    gap: Mean = field(default_factory=lambda: Mean(_GAP))
     """Of its own work between two decodes where it writes by itself, as it says: news of them comes
     late and several at once, so when they come says nothing of a few milliseconds."""
     own_draft: OwnDraftEstimates | None = None
@@ -454,6 +460,10 @@ class PairEstimates:
             unprobed_rounds=0,
             probe_after=FIRST_PROBE,
         )
+
+    def gap_of(self, is_own: bool) -> Mean:
+        """Return the gap after decodes that the target's own draft drafted for, or after others."""
+        return self.own_draft.gap if is_own and self.own_draft is not None else self.gap
 
     @property
     def frame_tokens(self) -> int:

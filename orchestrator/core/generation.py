@@ -104,6 +104,11 @@ class Generation:
         return self._target.is_open
 
     @property
+    def waits_for_target(self) -> bool:
+        """Whether the target has a round to answer."""
+        return self._target.is_asked
+
+    @property
     def draft_state(self) -> DraftState:
         """What the draft is doing, as far as is known."""
         return self._draft.state
@@ -327,11 +332,7 @@ class Generation:
     def next_actions(self, now: float) -> list[Action]:
         """Return what is to be done now; empty means wait for something to happen."""
         self.waits_for_draft = False
-        if (
-            self.finished is None
-            and self.plan.is_long_enough(self.committed)
-            and not self._only_reads
-        ):
+        if self.plan.is_long_enough(self.committed) and not self._only_reads:
             self._finish(self.plan.limit_reason)
         if self.finished is None:
             self._ask_for_more(now)

@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from orchestrator.core.estimates import Acceptance, OwnDraftEstimates
 from orchestrator.core.forecast import Conditions, Forecast, Mode, serial
 
-_READING_PAYS = 1.5
-"""Times the draft's time for reading the text that drafting must save; it may not."""
+_READING_PAYS = 3.0
+"""Times the draft's time for reading the text that drafting is expected to save: it may not, and
+after a long text both a draft's tokens and the rows that verify them take longer than before."""
+_PROBE_PAYS = 1.5
+"""The same of a probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,8 @@ def forecast(
     that is ordered, so it is 0, and `own_length` what the target drafts.
     """
     here = replace(
-        conditions.continuing,
+        conditions,
+        overhead=draft.gap.value,
         acceptance=min(0.99, acceptance.mean),
         latency=0.0,
         token_time=draft.token_time.value,
@@ -111,6 +115,7 @@ class OwnDraft:
         decode.
         """
         estimates = self._estimates
+        times = _READING_PAYS if known.own_length else _PROBE_PAYS
         if known.own_length:
             saved = likely * (plain_seconds - 1.0 / known.rate)
             order = OwnDraftOrder(known.own_length, known.stop_below, int(looks))
@@ -124,7 +129,7 @@ class OwnDraft:
         else:
             return NO_OWN_DRAFT
         reading = 0.0 if self._has_read else length * estimates.read_time
-        return order if saved >= _READING_PAYS * reading else NO_OWN_DRAFT
+        return order if saved >= times * reading else NO_OWN_DRAFT
 
     def _may_read(self, length: int, plain_seconds: float) -> bool:
         """Return whether a text may be read for a probe, with all decodes since the last one."""

@@ -40,6 +40,10 @@ class OwnDrafting(Control):
         """
         self._samples = samples
         super().__init__(speculation, rule, estimates, patience)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set what the policy starts from, where it keeps anything."""
 
     def note_draft(self, estimates: PairEstimates) -> None:
         super().note_draft(estimates)
@@ -132,16 +136,8 @@ class Classic(Fixed):
     accepted, stays for a shorter one, and shrinks by 1 down to 2 otherwise.
     """
 
-    def __init__(
-        self,
-        speculation: Speculation,
-        rule: Rule,
-        estimates: PairEstimates,
-        patience: float,
-        samples: bool = True,
-    ) -> None:
-        super().__init__(speculation, rule, estimates, patience, samples)
-        self._current = speculation.n_max
+    def _begin(self) -> None:
+        self._current = self.speculation.n_max
 
     def _length(self) -> int:
         return self._current
@@ -183,19 +179,11 @@ class Measured(OwnDrafting):
     _GRANT_STEP = 0.25
     """Tokens a round by which a draft grows again after a busy target cut it."""
 
-    def __init__(
-        self,
-        speculation: Speculation,
-        rule: Rule,
-        estimates: PairEstimates,
-        patience: float,
-        samples: bool = True,
-    ) -> None:
-        super().__init__(speculation, rule, estimates, patience, samples)
+    def _begin(self) -> None:
         # No length would pay, as of the forecast of that round.
         self._slow, self._slow_round = False, -1
         # Tokens at most; less after a rejection, then growing again.
-        self._granted = float(speculation.n_max)
+        self._granted = float(self.speculation.n_max)
 
     def note_draft(self, estimates: PairEstimates) -> None:
         super().note_draft(estimates)

@@ -2,7 +2,7 @@
 
 A prompt becomes a chain of digests, one after each block of tokens, each over all before it. They
 begin with the caller's cache salt and a key of this process, so what is known of one caller's texts
-says nothing of those of a caller with another salt, and nothing to whoever reads the memory.
+says nothing of those of a caller with another salt, and nothing to a reader of the memory.
 """
 
 from __future__ import annotations

@@ -140,6 +140,11 @@ class TargetProgress:
     mirostat_mu: float | None = None  # mirostat's state after the text; None is its own start
     continues: bool = False  # it can write by itself; of the newest stream
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether there is a round that it was sent and that is not over."""
+        return self.is_open and any(each.sent_time is not None for each in self.in_flight)
+
     def open(self, committed: Sequence[int], continues: bool) -> None:
         """Begin with a stream; it may lead to another replica, or to an old cache."""
         self.is_open, self.continues = True, continues

@@ -97,14 +97,20 @@ class OutriderClient:
             call.cancel()
 
     async def submit(
-        self, prompt: str | Sequence[int], options: GenerateOptions | None = None
+        self,
+        prompt: str | Sequence[int],
+        options: GenerateOptions | None = None,
+        idempotency_key: str = "",
     ) -> tuple[str, Started]:
         """Start a job that continues by itself; return its id and how the prompt was read.
 
-        Raises like `generate`.
+        Submitted again with the same key (1 to 255 printable characters) it is the same job, for as
+        long as that is known. Raises like `generate`.
         """
         request = write_request(prompt, options or GenerateOptions())
-        submission = messages.SubmitGenerationRequest(request=request)
+        submission = messages.SubmitGenerationRequest(
+            request=request, idempotency_key=idempotency_key
+        )
         response = await self._call("SubmitGeneration", submission, None)
         return response.job_id, read_started(response.started)
 

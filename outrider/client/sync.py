@@ -68,10 +68,13 @@ class Client:
             self._run(events.aclose)
 
     def submit(
-        self, prompt: str | Sequence[int], options: GenerateOptions | None = None
+        self,
+        prompt: str | Sequence[int],
+        options: GenerateOptions | None = None,
+        idempotency_key: str = "",
     ) -> tuple[str, Started]:
-        """Start a job; return its id and how the prompt was read."""
-        return self._run(lambda: self._client.submit(prompt, options))
+        """Start a job, once for each key; return its id and how the prompt was read."""
+        return self._run(lambda: self._client.submit(prompt, options, idempotency_key))
 
     def poll(self, job_id: str, cursor: int = 0, wait_seconds: float = 0.0) -> Polled:
         """Return what a job has brought after a cursor."""

@@ -22,7 +22,7 @@ _FILLED = 0.02
 quicker is not in the table, in which no decode takes more than one of more rows."""
 
 LEAST_CHUNK = 8
-"""Tokens of prompts that a decode takes, whoever else waits: reading advances."""
+"""Tokens of prompts that a decode takes, also where others wait: reading advances."""
 
 
 def reads(token_count: int, row_count: int) -> bool:

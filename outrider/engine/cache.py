@@ -115,7 +115,7 @@ class SessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None and session.sequence is not None:
             self._let_go(session.sequence)
-            session.sequence, session.token_ids = None, []  # whoever still knows it
+            session.sequence, session.token_ids = None, []  # for those who still know it
 
     def take_left(self) -> set[int]:
         """Return the sequences that were left since the last call and are free: empty them."""

@@ -67,7 +67,7 @@ class NoCoreLock:
 class SharedCores:
     """CoreLock on the cores that this process may use, among all engines of one user.
 
-    Whoever holds them for much longer than usual, such as a stopped process,
+    A holder that keeps them for much longer than usual, such as a stopped process,
     is waited for no more until the cores are seen free again.
     """
 

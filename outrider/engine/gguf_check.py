@@ -138,7 +138,7 @@ def _read(path: Path) -> _Header:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting for whoever writes to a pipe."""
+    """Open without waiting for the writer of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

@@ -1,6 +1,6 @@
 """Keeps each of llama.cpp's threads on a core of its own, where they are as many as the cores.
 
-Whoever wakes on such a machine takes a core from one of them. Left alone, the kernel then often
+What wakes on such a machine takes a core from one of them. Left alone, the kernel then often
 puts that one beside another on the same core, for a time slice in which all of them wait at the
 next barrier, some hundreds of times a decode.
 """

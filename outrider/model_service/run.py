@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -36,6 +37,9 @@ from outrider.threads import available_threads
 from outrider.vocabularies import compare
 
 _LOADING_SECONDS = 2.0
+_SWITCH_SECONDS = 1e-4
+"""Of the interpreter, after which a thread that waits for it gets it: the engine's wants it back
+after each decode, and Python's 5 ms are several decodes of a small model, or a half on a GPU."""
 _USER_COUNTS = (1, 2, 4, 8)  # for which the log says what they are promised
 
 Servicer = TypeVar("Servicer", bound=ModelService)
@@ -299,6 +303,7 @@ async def run_model_service(
 
     Raises what the loader raises, after saying nothing but that.
     """
+    sys.setswitchinterval(_SWITCH_SECONDS)
     servicer = make_servicer(host)
     server = Server(server_config, f"outrider.v1.{name}Service")
     register(servicer, server.grpc)

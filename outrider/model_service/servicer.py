@@ -237,6 +237,24 @@ async def first_opening(requests: AsyncIterator[Any]) -> common.OpenSession:
     raise Draining("the stream ended before it was opened")
 
 
+async def after_opening(
+    requests: AsyncIterator[Any], opening: common.OpenSession
+) -> AsyncIterator[Any]:
+    """Yield what follows the message that opened a stream.
+
+    The same message once more says nothing new. Raises InvalidRequest for one that opens anything
+    else.
+    """
+    number = 1
+    async for request in requests:
+        number += 1
+        if request.WhichOneof("request") != "open":
+            yield request
+        elif request.open != opening:
+            wrong = f"message {number} of the stream opens it otherwise than the first one did"
+            raise InvalidRequest("open", wrong)
+
+
 def write_spent(spent: EngineTime) -> common.ServiceTime:
     """Return the message of an engine's own time."""
     seconds = spent.queue, spent.decode, spent.sample

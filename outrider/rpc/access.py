@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
@@ -10,10 +11,11 @@ import grpc
 from grpc_status import rpc_status
 
 from outrider.access import Access, Caller, work_for
-from outrider.errors import OutriderError
+from outrider.errors import OutriderError, PermissionDenied, Unauthenticated
 from outrider.grants import Right
 from outrider.rpc.errors import to_status
 from outrider.rpc.security import BEARER, HEADER
+from outrider.tasks import first_of
 
 _CLIENTS = tuple(
     f"/outrider.v1.OrchestratorService/{name}"
@@ -29,6 +31,12 @@ _RIGHTS = dict.fromkeys(_CLIENTS, Right.CLIENT) | {
 }
 _FREE_PREFIXES = ("/grpc.health.v1.Health/", "/grpc.reflection.v1alpha.ServerReflection/")
 """What any token may, and what is not counted as a request."""
+
+_LASTING = ("/grpc.health.v1.Health/Watch", "/outrider.v1.DraftRegistryService/Join")
+"""Streams that last as long as both sides do, and by which a peer counts as there. All others end
+with what they are for, and may do so."""
+_LOOK_SECONDS = 1.0
+"""Between two looks at whether the caller of such a stream would still be let in."""
 
 _SHOWN_PREFIXES = ("/outrider.v1.", *_FREE_PREFIXES)
 _MOST_CHARACTERS = 96
@@ -68,7 +76,33 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         except OutriderError as error:
             return self._refusal(method, caller, error)
         work_for(caller)
-        return await continuation(handler_call_details)
+        handler = await continuation(handler_call_details)
+        if handler is None or method not in _LASTING:
+            return handler
+        return self._ending(handler, method, caller, right)
+
+    def _ending(self, handler: Any, method: str, caller: Caller, right: Right | None) -> Any:
+        """Return a handler whose stream ends once the token of its caller is let in no more."""
+        make, serve = grpc.unary_stream_rpc_method_handler, handler.unary_stream
+        if handler.request_streaming:
+            make, serve = grpc.stream_stream_rpc_method_handler, handler.stream_stream
+
+        async def call(request: Any, context: Any) -> None:
+            try:
+                await first_of(serve(request, context), self._until_shut_out(caller, right))
+            except (Unauthenticated, PermissionDenied) as error:
+                self._access.audit.refused(caller.name, peer_of(context), method, error)
+                await context.abort_with_status(rpc_status.to_status(to_status(error)))
+
+        return make(call, handler.request_deserializer, handler.response_serializer)
+
+    async def _until_shut_out(self, caller: Caller, right: Right | None) -> None:
+        """Raise Unauthenticated or PermissionDenied once that is what a new call would get."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            now = self._access.admit([caller.credentials])
+            if right is not None:
+                now.grant.check(right)
 
     def _refusal(self, method: str, caller: Caller | None, error: OutriderError) -> Any:
         """Return what stands for the method; a stream that is never read fits every kind."""

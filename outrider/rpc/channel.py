@@ -37,8 +37,7 @@ SERVER_OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
 ]
 
-_CLIENT_OPTIONS = [
-    ("grpc.max_send_message_length", MESSAGE_BYTES),
+_PINGS = [
     # Without pings a link that goes down is never noticed.
     ("grpc.keepalive_time_ms", 3000),
     ("grpc.keepalive_timeout_ms", 2000),
@@ -46,6 +45,9 @@ _CLIENT_OPTIONS = [
     ("grpc.http2.ping_timeout_ms", 2000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+]
+_CLIENT_OPTIONS = [
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
     # A restarted peer is dialled again soon.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -129,6 +131,7 @@ def open_channel(
     credentials = None if to.plain else channel_credentials(security)
     options: list[tuple[str, int | str]]
     options = [*_CLIENT_OPTIONS, ("grpc.max_receive_message_length", most_bytes)]
+    options += () if security.no_pings else _PINGS
     if credentials is None:
         return grpc.aio.insecure_channel(str(to), options=options)
     if name:

@@ -56,7 +56,7 @@ class DraftRegistryServiceServicer(object):
     def Join(self, request_iterator, context):
         """Joins a draft for as long as the stream lasts. The draft only answers:
         first it describes itself, lists its vocabulary where that has to be
-        compared, and is told that it joined or refused with VOCABULARY_MISMATCH.
+        compared, and is answered that it joined, or refused with VOCABULARY_MISMATCH.
         From then on it is invited to sessions. RESOURCE_EXHAUSTED when 64 drafts
         joined; UNAVAILABLE while there is no target.
         """

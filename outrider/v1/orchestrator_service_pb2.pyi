@@ -534,10 +534,12 @@ class EngineTime(_message.Message):
     def __init__(self, queue_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., sample_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., step_count: _Optional[int] = ..., runner_up_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class SubmitGenerationRequest(_message.Message):
-    __slots__ = ("request",)
+    __slots__ = ("request", "idempotency_key")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     request: GenerateRequest
-    def __init__(self, request: _Optional[_Union[GenerateRequest, _Mapping]] = ...) -> None: ...
+    idempotency_key: str
+    def __init__(self, request: _Optional[_Union[GenerateRequest, _Mapping]] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class SubmitGenerationResponse(_message.Message):
     __slots__ = ("job_id", "started")

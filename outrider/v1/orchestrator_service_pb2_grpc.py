@@ -96,6 +96,7 @@ class OrchestratorServiceServicer(object):
 
     def SubmitGeneration(self, request, context):
         """Starts a generation that continues by itself and is polled. Returns at once.
+        Idempotent with an `idempotency_key`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

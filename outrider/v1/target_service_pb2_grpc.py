@@ -161,8 +161,9 @@ class TargetServiceServicer(object):
 
     def Verify(self, request_iterator, context):
         """Verifies rounds. The first message opens the session. A round may be sent
-        again; its rows come again. The end of the stream stops the work and
-        keeps the cache as evictable.
+        again; its rows come again, but for the newest one where it lets the target
+        continue: on one stream that says nothing new. The end of the stream stops
+        the work and keeps the cache as evictable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

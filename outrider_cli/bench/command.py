@@ -318,7 +318,7 @@ def _read_tasks(text: str | None) -> Tasks | None:
 
 
 def _own_cores() -> dict[str, list[int]]:
-    """Return the cores of each service. Raises InvalidConfig where they cannot be told apart."""
+    """Return the cores of each service. Raises InvalidConfig where they cannot be kept apart."""
     from outrider.errors import InvalidConfig
     from outrider_cli.bench.cores import own_cores, why_not_apart
 
@@ -457,8 +457,8 @@ def _report(
     for line in lines:
         print(line)
     if json_file is not None:
-        told = document(sys.argv, machine, settings, pairs, notes)
-        json_file.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        written = document(sys.argv, machine, settings, pairs, notes)
+        json_file.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     if plots is not None:
         for result, blocks in pairs:
             names = (result.target.stem, result.draft.stem)

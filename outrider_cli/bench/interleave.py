@@ -93,22 +93,22 @@ class Outrider:
 
 def make_trial(begin: float, deltas: Sequence[tuple[float, int]], finished: Finished) -> Generated:
     """Return what a generation of ours says."""
-    told = finished.statistics
+    reported = finished.statistics
     return Generated(
         begin=begin,
         deltas=tuple(deltas),
         finish=finished.reason.value,
-        round_count=max(0, told.round_count - 1),
-        drafted_count=told.drafted_token_count,
-        accepted_count=told.accepted_token_count,
-        drafted_by_position=told.drafted_by_position,
-        accepted_by_position=told.accepted_by_position,
-        target_seconds=_after_prompt(told.target_time),
-        draft_seconds=_after_prompt(told.draft_time),
-        wire_bytes=told.wire_byte_count,
-        alone_rate=told.controller.target_alone_token_rate or None,
-        forecast_ratio=_forecast_ratio(told.controller),
-        told=asdict(told),
+        round_count=max(0, reported.round_count - 1),
+        drafted_count=reported.drafted_token_count,
+        accepted_count=reported.accepted_token_count,
+        drafted_by_position=reported.drafted_by_position,
+        accepted_by_position=reported.accepted_by_position,
+        target_seconds=_after_prompt(reported.target_time),
+        draft_seconds=_after_prompt(reported.draft_time),
+        wire_bytes=reported.wire_byte_count,
+        alone_rate=reported.controller.target_alone_token_rate or None,
+        forecast_ratio=_forecast_ratio(reported.controller),
+        reported=asdict(reported),
     )
 
 

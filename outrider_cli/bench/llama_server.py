@@ -140,7 +140,7 @@ def read_trial(
         round_count=max(0, known - 1 - accepted),
         drafted_count=timings.get("draft_n", 0),
         accepted_count=accepted,
-        told=timings,
+        reported=timings,
     )
 
 

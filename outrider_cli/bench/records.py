@@ -24,7 +24,9 @@ class Generated:
     wire_bytes: int | None = None
     alone_rate: float | None = None  # tokens/s of the target in llama.cpp without messages
     forecast_ratio: float | None = None  # over plain tokens/s, as the controller expects it at last
-    told: Mapping[str, Any] = field(default_factory=dict)  # all that the service said at the end
+    reported: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # all that the service said at the end
 
     @property
     def token_count(self) -> int:

@@ -35,7 +35,7 @@ class RemoteModel:
 
     @property
     def token_options(self) -> tuple[str, ...]:
-        """What an orchestrator is told to be let in; it demands the same token of its clients."""
+        """What an orchestrator shows to be let in; it demands the same token of its clients."""
         return ("--token-file", str(self.token_file))
 
     async def reshape(self, round_trip_ms: float) -> None:

@@ -30,7 +30,7 @@ from outrider_cli.screen import Progress
 from outrider_cli.services.local import Hosted, LocalPlan, LocalServices, local_services
 
 _TEXT_CHARACTERS = 200_000
-_PATIENT = ("--request-timeout", "1000000")  # whoever waits can press Ctrl-C
+_PATIENT = ("--request-timeout", "1000000")  # who waits can press Ctrl-C
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,11 +90,11 @@ async def compare(target: str, draft: str, security: ClientSecurity) -> list[Fin
         metadata = call_metadata(security)
         async with open_channel(target, security) as one, open_channel(draft, security) as other:
             stubs: list[Any] = [TargetServiceStub(one), DraftServiceStub(other)]
-            told = [await _model(stub, metadata) for stub in stubs]
-            translated = await _translation(told, stubs, metadata)
+            described = [await _model(stub, metadata) for stub in stubs]
+            translated = await _translation(described, stubs, metadata)
             if translated is not None:
                 return [translated]
-            if handshake.check_vocabularies(told[0].vocabulary, told[1].vocabulary):
+            if handshake.check_vocabularies(described[0].vocabulary, described[1].vocabulary):
                 names = [await _list_names(stub, metadata) for stub in stubs]
                 handshake.check_names(names[0], names[1])
     except VocabularyMismatch as error:
@@ -104,9 +104,11 @@ async def compare(target: str, draft: str, security: ClientSecurity) -> list[Fin
     return [judge_pairing()]
 
 
-async def _translation(told: Sequence[Any], stubs: Sequence[Any], metadata: Any) -> Finding | None:
+async def _translation(
+    described: Sequence[Any], stubs: Sequence[Any], metadata: Any
+) -> Finding | None:
     """Return how the draft translates, which it then knows; None where its ids are the target's."""
-    target, draft = told
+    target, draft = described
     if not draft.translates:
         return None
     try:

@@ -52,7 +52,7 @@ def _read_file(path: Path) -> bytes:
 def unescaped(text: bytes) -> bytes:
     r"""Return a text in which `\n`, `\r`, `\t`, `\'`, `\"`, `\\` and `\x41` are what they mean.
 
-    llama.cpp's programs do this to every prompt, from a file too, unless told --no-escape.
+    llama.cpp's programs do this to every prompt, from a file too, without --no-escape.
     """
 
     def meant(found: re.Match[bytes]) -> bytes:

@@ -205,6 +205,9 @@ def orchestrator(
     draft_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Wait this long for a draft, then continue.")
     ] = 1.0,
+    target_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="A stuck target has at least this long.")
+    ] = 20.0,
     request_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")
     ] = 600.0,
@@ -229,6 +232,7 @@ def orchestrator(
     from orchestrator.main import run
     from outrider.speculation import Speculation
 
+    wanted = http.config(server)
     config = OrchestratorConfig(
         server=server.config(listen),
         peer_security=_shown(server, tls_ca, peer_token_file),
@@ -236,17 +240,18 @@ def orchestrator(
         drafts=() if no_draft else tuple(filter(None, draft)),
         speculation=Speculation(**drafting.known()),
         draft_seconds=draft_timeout,
+        target_seconds=target_timeout,
         request_seconds=request_timeout,
         chat_template=read_template(chat_template_file),
         generations=generations,
         jobs=jobs,
         job_seconds=job_keep,
         state=state,
+        gateway=wanted,
         **joining.config(server),
         **sharing.config(),
     )
-    gateway = _gateway(http.config(server), state)
-    _serve("orchestrator", config, lambda its: run(its, COMMAND, gateway))
+    _serve("orchestrator", config, lambda its: run(its, COMMAND, _gateway(wanted, state)))
 
 
 def _gateway(wanted: HttpConfig | None, state: Path | None) -> StartGateway | None:

@@ -165,7 +165,7 @@ async def _serve(services: LocalServices, address: str, options: ClientOptions) 
             status = await services.watch(wait_for_pair(asked, progress))
         show_lines(open_screen(), status_lines(address, status))
     except CallFailed as error:
-        # A certificate for another name, say. Whoever is meant to call it, can.
+        # A certificate for another name, say. Those who are meant to call it, can.
         note(f"it runs, but cannot be asked from here: {error}")
     finally:
         progress.clear()

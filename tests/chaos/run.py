@@ -1,19 +1,23 @@
 """Runs the cells of the matrix, says what came of each, and writes the table.
 
-python -m tests.chaos.run --seed 1 --minutes 20 --write
+    python -m tests.chaos.run --seed 1 --minutes 20 --write
+
+With --write the table of docs/faults.md is rewritten after every cell, and cells of the same seed
+that it has already are not run again: the page is filled in several sittings.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import re
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +25,7 @@ from pathlib import Path
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.work import SHIFTING, Asked, Left, work_job, write
 from tests.chaos.world import SERVICES, World
-from tests.support.faults_page import PAGE, with_matrix
+from tests.support.faults_page import PAGE, read_matrix, with_matrix
 
 MOMENTS = ("prompt", "draft", "verify", "context shift", "job poll", "drain")
 _MOST_FILES = 24  # more than before, at rest: channels that were dialled again
@@ -290,40 +294,59 @@ def table(rows: Sequence[Row], seed: int, total: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-_LINE = re.compile(r" +([0-9.]+) s  (.+?) at (.+?) during (.+?): (.*)")
+_HEAD = re.compile(r"`make chaos SEED=(\d+)`")
+_ROW = re.compile(r"\| (.+?) \| (.+?) \| (.+?) \| (.*) \| ([0-9.]+) \|")
+_WELL = ("told: ", "text unchanged")
 
 
-def read_rows(log: str) -> list[Row]:
-    """Return the cells that an earlier run of the same seed came through, by what it printed."""
-    found = [_LINE.fullmatch(line) for line in log.splitlines()]
+def read_rows(matrix: str, seed: int) -> list[Row]:
+    """Return the cells that earlier runs of a seed came through, by the table that they wrote.
+
+    What was a fault of ours is not among them: it is to be tried again.
+    """
+    head = _HEAD.match(matrix)
+    if head is None or int(head[1]) != seed:
+        return []
+    found = [_ROW.fullmatch(line) for line in matrix.splitlines()]
     return [
-        Row(Cell(each[2], each[3], each[4]), each[5], float(each[1]), True)
+        Row(Cell(each[1], each[3], each[2]), each[4], float(each[5]), True)
         for each in found
-        if each
+        if each and each[4].startswith(_WELL)
     ]
 
 
+def write_rows(rows: Sequence[Row], seed: int, total: int) -> None:
+    """Write the table into the page, whole at any time."""
+    text = with_matrix(PAGE.read_text(encoding="utf-8"), table(rows, seed, total))
+    part = PAGE.with_suffix(".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, PAGE)
+
+
 async def run(
-    seed: int, only: Sequence[str], minutes: float, known: Sequence[Row] = ()
-) -> tuple[list[Row], int]:
-    """Run cells until none is left, or the time is over; those that are known already count."""
-    chosen = cells(seed, only)
-    rows = list(known)
-    had = {row.cell for row in known}
+    seed: int,
+    chosen: Sequence[Cell],
+    minutes: float,
+    jobs: int,
+    note: Callable[[Row], None],
+) -> None:
+    """Run cells in so many worlds at once, until none is left or the time is over."""
     deadline = time.monotonic() + 60.0 * minutes
-    with tempfile.TemporaryDirectory(prefix="outrider-chaos-") as folder:
-        matrix = Matrix(seed, Path(folder))
+    left = list(reversed(chosen))
+
+    async def work(folder: Path) -> None:
+        matrix = Matrix(seed, folder)
         try:
-            for cell in (each for each in chosen if each not in had):
-                if time.monotonic() > deadline:
-                    break
-                row = await matrix.run(cell)
-                rows.append(row)
+            while left and time.monotonic() < deadline:
+                row = await matrix.run(left.pop())
                 mark = "      " if row.is_right else "FAULT "
-                print(f"{mark}{row.seconds:6.1f} s  {cell}: {row.outcome}", flush=True)
+                print(f"{mark}{row.seconds:6.1f} s  {row.cell}: {row.outcome}", flush=True)
+                note(row)
         finally:
             await matrix.close()
-    return rows, len(chosen)
+
+    with tempfile.TemporaryDirectory(prefix="outrider-chaos-") as folder:
+        await asyncio.gather(*(work(Path(folder) / f"job{job}") for job in range(jobs)))
 
 
 def main() -> int:
@@ -332,17 +355,27 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="words that a cell has, with commas")
     parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--write", action="store_true", help=f"rewrite {PAGE.name}")
-    parser.add_argument("--resume", type=Path, help="what an earlier run of this seed printed")
+    parser.add_argument("--jobs", type=int, default=1, help="worlds at once")
+    parser.add_argument("--write", action="store_true", help=f"continue the table of {PAGE.name}")
+    parser.add_argument("--fresh", action="store_true", help="begin that table anew")
     options = parser.parse_args()
-    known = read_rows(options.resume.read_text()) if options.resume else []
+    rows: list[Row] = []
+    if options.write and not options.fresh:
+        rows = read_rows(read_matrix(PAGE.read_text(encoding="utf-8")), options.seed)
     only = [word.strip() for word in options.only.split(",") if word.strip()]
-    rows, total = asyncio.run(run(options.seed, only, options.minutes, known))
+    chosen = cells(options.seed, only)
+    known = {row.cell for row in rows}
+
+    def note(row: Row) -> None:
+        rows.append(row)
+        if options.write:
+            write_rows(rows, options.seed, len(cells(options.seed)))
+
+    new = [cell for cell in chosen if cell not in known]
+    asyncio.run(run(options.seed, new, options.minutes, options.jobs, note))
     wrong = [row for row in rows if not row.is_right]
-    print(f"{len(rows)} of {total} cells, {len(wrong)} faults; services: {', '.join(SERVICES)}")
-    if options.write:
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(with_matrix(page, table(rows, options.seed, total)), encoding="utf-8")
+    count = sum(row.cell in chosen for row in rows)
+    print(f"{count} of {len(chosen)} cells, {len(wrong)} faults; services: {', '.join(SERVICES)}")
     return 1 if wrong else 0
 
 

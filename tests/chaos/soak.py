@@ -97,15 +97,19 @@ async def _shift(world: World, rng: random.Random) -> None:
     assert not left.told, left.told
 
 
-async def _sampled(world: World, rng: random.Random) -> None:
-    """Any rule, what pays or a fixed draft, several completions."""
+def sampled_request(rng: random.Random) -> messages.GenerateRequest:
+    """Return a request under any rule, with what pays or a fixed draft."""
     request = _asked(rng).message()
     request.sampling.temperature = rng.choice((0.2, 0.8, 1.2))
     request.seed = rng.randrange(1 << 32)
-    request.acceptance_rule = rng.choice(_RULES)
+    request.speculative.acceptance = rng.choice(_RULES)
     if rng.random() < 0.5:
         request.speculative.policy = messages.DRAFT_POLICY_MEASURED
-    async for _ in world.stub.Generate(request):
+    return request
+
+
+async def _sampled(world: World, rng: random.Random) -> None:
+    async for _ in world.stub.Generate(sampled_request(rng)):
         pass
 
 
@@ -151,13 +155,18 @@ WORK: dict[str, tuple[Work, int]] = {
 }
 
 
-async def _client(world: World, rng: random.Random, until: float) -> int:
-    """Work until a time; return how many pieces of work."""
-    kinds, weights = [work for work, _ in WORK.values()], [weight for _, weight in WORK.values()]
+async def _client(world: World, rng: random.Random, until: float, failed: list[str]) -> int:
+    """Work until a time; return how many pieces of work. What fails is noted, and is the end."""
+    names, weights = list(WORK), [weight for _, weight in WORK.values()]
     done = 0
     while time.monotonic() < until:
-        [work] = rng.choices(kinds, weights)
-        await work(world, rng)
+        [name] = rng.choices(names, weights)
+        try:
+            await WORK[name][0](world, rng)
+        except (AssertionError, grpc.aio.AioRpcError, httpx.HTTPError) as error:
+            failed.append(f"{name}: {type(error).__name__}: {str(error).splitlines()[:3]}")
+            print(failed[-1], flush=True)
+            return done
         done += 1
     return done
 
@@ -211,6 +220,7 @@ def line(sample: Sample) -> str:
 async def run(minutes: float, seed: int) -> list[str]:
     """Work for so long; return what grew."""
     samples: list[Sample] = []
+    failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="outrider-soak-") as folder:
         async with World(Path(folder), "plain") as world:
             await world.until_well()
@@ -219,15 +229,15 @@ async def run(minutes: float, seed: int) -> list[str]:
                 number += 1
                 until = time.monotonic() + _WORK_SECONDS
                 rngs = [random.Random(f"{seed} {number} {i}") for i in range(_CLIENTS)]
-                work: list[Any] = [_client(world, rng, until) for rng in rngs]
+                work: list[Any] = [_client(world, rng, until, failed) for rng in rngs]
                 done += sum(await asyncio.gather(*work))
                 sessions = await _at_rest(world)
                 past = (time.monotonic() - begin) / 60.0
                 samples.append(Sample(past, sessions, _counts(world), done))
                 print(line(samples[-1]), flush=True)
             if any(process.starts > 1 for process in world.processes.values()):
-                return ["a process ended"]
-    return problems(samples, min(_SETTLE_MINUTES, minutes / 3.0))
+                failed.append("a process ended")
+    return failed + problems(samples, min(_SETTLE_MINUTES, minutes / 3.0))
 
 
 def main() -> int:
@@ -236,10 +246,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    try:
-        found = asyncio.run(run(options.minutes, options.seed))
-    except (AssertionError, grpc.aio.AioRpcError, httpx.HTTPError) as error:
-        found = [f"{type(error).__name__}: {error}"]
+    found = asyncio.run(run(options.minutes, options.seed))
     for problem in found:
         print(problem)
     print("GREW" if found else f"flat within {GROWTH:.0%}")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from outrider import sampling
 from outrider.distribution import Distribution
-from outrider.engine.calibrate import HISTORY, PADDINGS, decode_costs, exact_padding
+from outrider.engine.calibrate import HISTORY, PADDINGS, decode_costs, exact_padding, quick_costs
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import MAX_PADDED, MAX_ROWS_OUT, Chunk, Rollback, Row
@@ -614,8 +614,29 @@ def test_what_looks_dearer_than_more_rows_is_measured_again(load: Load) -> None:
         patch.setattr(model, "decode", timed)
         costs = decode_costs(model, lambda: now[0], budget=60.0)
     assert costs == [(n, pytest.approx(0.01 * n), 0.0) for n in (4, 8, 12, 16, 24, 32)]
-    # Four rows three more times: what they take after nothing.
-    assert [calls.count(n) for n in (4, 8, 12, 32)] == [7, 4, 3, 3]
+    # Four rows, here those of a token, three more times: what they take after nothing. Each time
+    # it is the second of two.
+    assert [calls.count(n) for n in (4, 8, 12, 32)] == [12, 4, 3, 3]
+
+
+def test_a_token_without_a_draft_is_measured_after_another_one(load: Load) -> None:
+    """As it comes in a text: llama.cpp keeps the graph of a decode with as many rows."""
+    model, now = load(context=512, batch_rows=64, pad_multiple=1), [0.0]
+    decode, last = model.decode, [0]
+
+    def timed(chunks: Sequence[Chunk]) -> list[list[Row]]:
+        count = len(chunks[0].token_ids)
+        now[0] += 0.01 + 0.005 * (count != last[0])
+        last[0] = count
+        return decode(chunks)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "decode", timed)
+        for costs in (
+            decode_costs(model, lambda: now[0], budget=9.0),
+            quick_costs(model, lambda: now[0]),
+        ):
+            assert [each.seconds for each in costs[:3]] == pytest.approx([0.01, 0.015, 0.015])
 
 
 @pytest.mark.parametrize(

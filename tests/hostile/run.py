@@ -4,10 +4,12 @@
     make hostile MINUTES=1 WHO=draft
 
 Each attack has processes of its own: a target, a draft and an orchestrator with the bundled pair,
-named tokens and HTTP. Two honest users have texts written all the time: for a while before the
-attack, during it, and after it. It fails (exit status 1) where a process ended, a text was another,
-an honest request failed, a bug was logged, or a process grew by more than --most-megabytes. The
-rate of the honest users is printed, and is for a reader to judge: the attacker is on this machine.
+named tokens and HTTP. Two honest users have texts written all the time: alone for a while before
+and after, and in between beside the attacker and beside somebody honest in its place, in turns,
+since a machine is not as fast in one minute as in the next. It fails (exit status 1) where a
+process ended, a text was another, an honest request failed, a bug was logged, or a process grew by
+more than --most-megabytes. The rates of the honest users are printed, and are for a reader to
+judge: the attacker is on this machine, where it works at a lower priority than what it attacks.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import quantiles
 
 import psutil
 
@@ -41,6 +44,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ATTACKS = ("client", "draft", "target")
 USERS = 2
 LENGTH = 48
+ATTACK_SECONDS = 40.0
+HONEST_SECONDS = 10.0  # of somebody honest in the attacker's place, between two attacks
+SETTLE_SECONDS = 5.0  # after a change, until what was begun before it is over
+NICENESS = 10  # of a hostile client, which is another machine's work
 PROMPTS = (
     "def read_config(path):",
     "class Cache:\n    def __init__(self",
@@ -198,58 +205,85 @@ async def written(client: OutriderClient, number: int, **options: bool) -> list[
     return ids
 
 
-# --- attackers ---
+# --- who is beside them ---
+
+Beside = Callable[[], Awaitable[object]]
+"""Is beside the users until it is cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What honest users ask, and who is beside them there."""
+
+    address: str
+    beside: Beside
+
+
+class Attacker:
+    """The process of a hostile client, which attacks when it is let."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def attack(self) -> None:
+        """Attack until this is cancelled."""
+        await self._say("go")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self._say("rest")
+
+    async def _say(self, word: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n".encode())
+        await self._process.stdin.drain()
+
+    async def count(self) -> int:
+        """End it; return how many calls it made."""
+        output, _ = await self._process.communicate(b"")  # which ends its input
+        return int(output or 0)
 
 
 @asynccontextmanager
-async def attacked(
-    stage: Stage, who: str, addresses: Sequence[str], minutes: float
-) -> AsyncIterator[Callable[[], Awaitable[list[str]]]]:
-    """Let the client attack; the hostile services are there already.
-
-    What is yielded stops it and says how often it called.
-    """
-    if who != "client":
-        yield nothing_more
-        return
+async def hostile_client(stage: Stage, addresses: Sequence[str]) -> AsyncIterator[Attacker]:
+    """Start a hostile client with a token of its own."""
     token = str(stage.folder / "bob.token")
-    words = ("-m", "tests.support.hostile_client", *addresses, str(60.0 * minutes), token)
+    words = ("-m", "tests.support.hostile_client", *addresses, "inf", token)
     client = await asyncio.create_subprocess_exec(
-        *(sys.executable, *words),
+        *("nice", "-n", str(NICENESS), sys.executable, *words),
         cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
-
-    async def calls() -> list[str]:
-        output, _ = await client.communicate()
-        return [f"{int(output or 0)} hostile calls"]
-
     try:
-        yield calls
+        yield Attacker(client)
     finally:
         with suppress(ProcessLookupError):
             client.kill()
         await client.wait()
 
 
-async def nothing_more() -> list[str]:
-    """Have nothing to say."""
-    return []
+async def nobody() -> None:
+    """Nobody is beside them."""
 
 
-async def ask_in_vain(stage: Stage, address: str) -> int:
-    """Have texts written at a hostile target until this is cancelled; return how many came."""
-    count = 0
-    with suppress(asyncio.CancelledError):
-        async with OutriderClient(address, stage.shown("alice")) as client:
+class Asking:
+    """Has texts written one after the other, whatever comes of it, and counts them."""
+
+    def __init__(self, stage: Stage, name: str, address: str) -> None:
+        self._stage, self._name, self._address = stage, name, address
+        self.count = 0
+
+    async def ask(self) -> None:
+        """Ask until this is cancelled."""
+        async with OutriderClient(self._address, self._stage.shown(self._name)) as client:
             while True:
                 with suppress(CallFailed, TimeoutError):
                     async with asyncio.timeout(30.0):
-                        await written(client, count)
-                count += 1
+                        await written(client, self.count)
+                self.count += 1
                 await asyncio.sleep(0.05)
-    return count
 
 
 def hostile_words(role: str, model: Path, seed: int) -> tuple[str, ...]:
@@ -259,9 +293,43 @@ def hostile_words(role: str, model: Path, seed: int) -> tuple[str, ...]:
 # --- one attack ---
 
 
+@dataclass(slots=True)
+class Rates:
+    """Tokens a second of all honest users: alone, and by turns beside somebody."""
+
+    alone: list[float] = field(default_factory=list)
+    honest: list[float] = field(default_factory=list)
+    hostile: list[float] = field(default_factory=list)
+
+    def share(self) -> float:
+        """Return how fast they are beside an attacker, of how fast beside somebody honest."""
+        honest = sum(self.honest) / len(self.honest) if self.honest else 0.0
+        hostile = sum(self.hostile) / len(self.hostile) if self.hostile else 0.0
+        return hostile / honest if honest else 0.0
+
+    def spread(self) -> tuple[float, float]:
+        """Return the first and the third quartile of the share in each turn."""
+        pairs = zip(self.hostile, self.honest, strict=True)
+        shares = [hostile / honest for hostile, honest in pairs if honest]
+        if len(shares) < 2:
+            return self.share(), self.share()
+        first, _, third = quantiles(shares, n=4)
+        return first, third
+
+
+@dataclass(slots=True)
+class Scene:
+    """Where honest users ask alone, beside the attacker, and beside somebody honest."""
+
+    alone: Place
+    hostile: Place
+    honest: Place
+    said: Callable[[], Awaitable[list[str]]]  # at the end, of the attack
+
+
 async def attack(who: str, minutes: float, seed: int, most_megabytes: int) -> bool:
     """Carry out an attack and print what came of it; return whether all went well."""
-    quiet = min(60.0, 30.0 * minutes)
+    quiet = min(30.0, 20.0 * minutes)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stage = Stage(Path(folder), seed)
         stack.callback(stage.stop)
@@ -276,29 +344,54 @@ async def attack(who: str, minutes: float, seed: int, most_megabytes: int) -> bo
         await stage.until_serving(target, draft, address)
         async with OutriderClient(address, stage.shown("alice")) as client:
             expected = {n: await written(client, n, enabled=False) for n in range(8)}
-        users = Users(expected)
-        # A draft that is dialled is always there: the rate without it is that of an orchestrator
-        # that does not know it.
-        quiet_address, twin, other = address, "", ""
-        if who == "draft":
-            quiet_address = stage.orchestrator("orchestrator without it", target, draft)
-            await stage.until_serving(quiet_address)
-        if who == "target":
-            twin, other = await two_more_pairs(stage, draft)
-        before, _ = await served(stage, users, quiet_address, twin, quiet)
-        for process in stage.honest:
-            process.note_memory()
-        addresses = (address, target, draft)
-        during, more = await under_attack(stage, who, users, addresses, other, minutes)
-        after, _ = await served(stage, users, quiet_address, twin, quiet)
-        return report(stage, who, users, (before, during, after), more, most_megabytes)
+        users, rates = Users(expected), Rates()
+        async with AsyncExitStack() as attackers:
+            scene = await set_up(stage, who, (address, target, draft), attackers)
+            rates.alone.append(await served(stage, users, scene.alone, quiet))
+            for process in stage.honest:
+                process.note_memory()
+            await by_turns(stage, users, scene, rates, 60.0 * minutes)
+            rates.alone.append(await served(stage, users, scene.alone, quiet))
+            more = await scene.said()
+        return report(stage, who, users, rates, ", ".join(more), most_megabytes)
+
+
+async def set_up(stage: Stage, who: str, addresses: Sequence[str], stack: AsyncExitStack) -> Scene:
+    """Start who attacks, and who is honest in its place."""
+    address, target, draft = addresses
+
+    async def streams() -> list[str]:
+        return [f"{each.streams()} hostile streams" for each in stage.hostile]
+
+    alone = Place(address, nobody)
+    if who == "client":
+        attacker = await stack.enter_async_context(hostile_client(stage, addresses))
+        honest = Place(address, Asking(stage, "bob", address).ask)
+
+        async def calls() -> list[str]:
+            return [f"{await attacker.count()} hostile calls"]
+
+        return Scene(alone, Place(address, attacker.attack), honest, calls)
+    if who == "draft":
+        # A draft that is dialled is always there: without it is an orchestrator that does not
+        # know it.
+        other = stage.orchestrator("orchestrator without it", target, draft)
+        await stage.until_serving(other)
+        return Scene(Place(other, nobody), alone, Place(other, nobody), streams)
+    # A hostile target's users take the machine's time, too, as those of an honest one do.
+    twin, other = await two_more_pairs(stage, draft)
+    # one at a time, as of the honest one; some of its answers take until the caller gives up
+    in_vain = Asking(stage, "alice", other)
+
+    async def asked() -> list[str]:
+        return [f"{in_vain.count} asked of the hostile target", *await streams()]
+
+    honest = Place(address, Asking(stage, "alice", twin).ask)
+    return Scene(alone, Place(address, in_vain.ask), honest, asked)
 
 
 async def two_more_pairs(stage: Stage, draft: str) -> tuple[str, str]:
-    """Start an orchestrator over an honest target and one over a hostile one; return addresses.
-
-    Its users take the machine's time, too: the rate without an attack is that beside the honest.
-    """
+    """Start an orchestrator over an honest target and one over a hostile one; return addresses."""
     honest = stage.start("twin", "outrider_cli", "target", f"--model={TARGET}", "--threads=1")
     words = hostile_words("target", TARGET, stage.seed)
     hostile = stage.start("hostile target", *words, is_honest=False)
@@ -309,23 +402,20 @@ async def two_more_pairs(stage: Stage, draft: str) -> tuple[str, str]:
     return twin, other
 
 
-async def served(
-    stage: Stage, users: Users, address: str, other: str, seconds: float
-) -> tuple[float, int]:
-    """Return the users' tokens a second, and what came of asking another orchestrator beside it."""
-    vain = asyncio.create_task(ask_in_vain(stage, other)) if other else None
+async def served(stage: Stage, users: Users, place: Place, seconds: float) -> float:
+    """Return the users' tokens a second in a place, once it is as it will be."""
+    beside = asyncio.ensure_future(place.beside())
     try:
-        rate = await users.use(stage, address, seconds)
+        await users.use(stage, place.address, min(SETTLE_SECONDS, seconds / 4.0))
+        return await users.use(stage, place.address, seconds)
     finally:
-        if vain is not None:
-            vain.cancel()
-    return rate, await vain if vain is not None else 0
+        beside.cancel()
+        with suppress(asyncio.CancelledError):
+            await beside
 
 
-async def under_attack(
-    stage: Stage, who: str, users: Users, addresses: Sequence[str], other: str, minutes: float
-) -> tuple[float, str]:
-    """Return the users' tokens a second while the attack lasts, and a word on the attack."""
+async def by_turns(stage: Stage, users: Users, scene: Scene, rates: Rates, seconds: float) -> None:
+    """Let users work beside the attacker for so long, with somebody honest now and then."""
 
     async def watch() -> None:
         while True:
@@ -335,33 +425,41 @@ async def under_attack(
 
     watching = asyncio.create_task(watch())
     try:
-        async with attacked(stage, who, addresses, minutes) as calls:
-            rate, count = await served(stage, users, addresses[0], other, 60.0 * minutes)
-            more = await calls()
+        attacked = 0.0
+        while attacked < seconds:
+            begin = time.monotonic()
+            turn = min(ATTACK_SECONDS, seconds - attacked)
+            rates.hostile.append(await served(stage, users, scene.hostile, turn))
+            attacked += time.monotonic() - begin
+            rates.honest.append(await served(stage, users, scene.honest, HONEST_SECONDS))
+            beside = f"{rates.hostile[-1]:.1f} beside it, {rates.honest[-1]:.1f} beside the honest"
+            print(f"    {attacked:5.0f} s: {beside}, {users.text_count} texts", flush=True)
     finally:
         watching.cancel()
-    if other:
-        more.append(f"{count} asked of the hostile target")
-    more += [f"{each.streams()} hostile streams" for each in stage.hostile]
-    return rate, ", ".join(more)
 
 
 def report(
     stage: Stage,
     who: str,
     users: Users,
-    rates: tuple[float, float, float],
+    rates: Rates,
     more: str,
     most_megabytes: int,
 ) -> bool:
     """Print what came of an attack; return whether all went well."""
-    before, during, after = rates
-    share = 2 * during / (before + after) if before + after else 0.0
+    first, third = rates.spread()
+    alone, honest, hostile = (
+        sum(each) / len(each) if each else 0.0
+        for each in (rates.alone, rates.honest, rates.hostile)
+    )
     print(f"hostile {who} (seed {stage.seed}): {users.text_count} honest texts; {more}")
     print(f"  wrong texts: {len(users.wrong)}; failed requests: {len(users.failures)}")
     for failure in sorted(set(users.failures))[:5]:
         print(f"    {failure}")
-    print(f"  tokens/s: {during:.1f} beside it, {before:.1f} and {after:.1f} without: {share:.2f}")
+    print(f"  tokens/s: {hostile:.1f} beside it, {honest:.1f} beside somebody honest,", end=" ")
+    print(f"{alone:.1f} alone")
+    print(f"  share: {rates.share():.2f} (quartiles of {len(rates.hostile)} turns", end=" ")
+    print(f"{first:.2f} and {third:.2f})")
     good = bool(users.text_count) and not users.wrong and not users.failures
     for process in stage.honest:
         first, most, last = (

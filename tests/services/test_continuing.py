@@ -17,6 +17,7 @@ from outrider.v1 import common_pb2 as common
 from target_service.servicer import gather, next_answer
 from tests.support.services import (
     TARGET,
+    Gate,
     ModelProcess,
     eventually,
     generate,
@@ -25,7 +26,7 @@ from tests.support.services import (
     three_services,
     toy,
 )
-from tests.support.streams import VerifyStream, opening, sampled
+from tests.support.streams import VerifyStream, opening, sampled, session
 from tests.support.toy import ToyModel
 
 TEXT = [0, 12, 40, 7]
@@ -95,6 +96,32 @@ async def test_it_writes_as_far_as_it_may(service: ModelProcess) -> None:
         text, _ = await read_until(stream, len(TEXT) + 12)
         assert text == written(12)
         assert await nothing_comes(stream)
+
+
+@pytest.mark.fault(
+    "crash",
+    "What lies between repeats a round that lets the target continue",
+    before="the first of the two was answered `superseded`, or the second one continued behind it: "
+    "tokens were missing, and the text ended with an internal error",
+    now="the round once more says nothing new, before its answers as after them",
+)
+async def test_the_newest_round_once_more_changes_nothing(service: ModelProcess) -> None:
+    right = written(18)
+    async with VerifyStream(service) as stream, VerifyStream(service, session_id=session(2)) as two:
+        gate = Gate(service.model)
+        await two.send_round(1, 0, TEXT)
+        await gate.reached()
+        for _ in range(3):  # queued, all of them
+            await stream.send_round(1, 0, TEXT, continue_token_count=6)
+        await gate.open()
+        text, _ = await read_until(stream, 10)
+        assert text == right[:10]
+        for _ in range(2):
+            await stream.send_round(1, 0, TEXT, continue_token_count=6)
+        await stream.send_round(2, 9, right[9:10], continue_token_count=8)
+        answer = await stream.receive()
+        assert (answer.round, answer.position) == (2, 10)
+        assert answer.rows.token_ids[0] == right[10]
 
 
 async def test_without_leave_it_writes_nothing_by_itself(service: ModelProcess) -> None:

@@ -154,6 +154,14 @@ async def test_a_span_past_what_is_held_is_missing(service: ModelProcess) -> Non
         assert line_of(await stream.draft(2, 0, TEXT, 7), 4, 4) == expected(TEXT, 3)
 
 
+async def test_the_same_opening_once_more_says_nothing_new(service: ModelProcess) -> None:
+    async with DraftStream(service) as stream:
+        await stream.send(opened())
+        line = line_of(await stream.draft(1, 0, TEXT, 8), 4, 4)
+        await stream.send(opened())
+        assert line_of(await stream.draft(2, 4, line[:2], 10), 4, 8) == expected(TEXT, 6)[4:]
+
+
 async def test_a_line_outlives_the_cache(service: ModelProcess) -> None:
     async with DraftStream(service) as stream:
         line = line_of(await stream.draft(1, 0, TEXT, 8), 4, 4)
@@ -399,7 +407,7 @@ async def test_the_end_of_a_stream_stops_drafting(service: ModelProcess) -> None
         order_of(draft_until=-1),
         order_of(draft_until=4 + 65),
         order_of(draft_until=2**31 - 1),
-        opened(),
+        opened(attempt=2),
         messages.DraftRequest(),
     ],
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from functools import partial
+from typing import Any
 
 import grpc
 import pytest
@@ -13,7 +15,9 @@ import pytest_asyncio
 
 from orchestrator.jobs import Jobs
 from orchestrator.reporting import PAGE_BYTES
+from orchestrator.submissions import Submissions
 from outrider.errors import DecodeFailed
+from outrider.rpc.errors import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.services import (
     PATIENCE,
@@ -327,3 +331,104 @@ async def test_a_job_that_waits_is_cancelled_and_the_next_gets_its_turn() -> Non
         await cancel(trio, running[0].job_id)
         completion = await Client(trio, waiting[1].job_id).to_the_end()
         assert len(completion.token_ids) == 5
+
+
+# --- submitted again with the same key ---
+
+
+def keyed(asked: messages.GenerateRequest, key: str) -> messages.SubmitGenerationRequest:
+    return messages.SubmitGenerationRequest(request=asked, idempotency_key=key)
+
+
+async def test_a_job_submitted_again_with_its_key_is_the_same_job(trio: Trio) -> None:
+    stub, asked = trio.orchestrator.stub, request(token_limit=12)
+    first = await stub.SubmitGeneration(keyed(asked, "same"), timeout=PATIENCE)
+    again = await stub.SubmitGeneration(keyed(asked, "same"), timeout=PATIENCE)
+    others = [
+        await stub.SubmitGeneration(keyed(asked, "another"), timeout=PATIENCE),
+        await submit(trio, asked),
+        await submit(trio, asked),
+    ]
+    assert again == first
+    assert len({each.job_id for each in (first, *others)}) == 4
+    for each in (first, *others):
+        await cancel(trio, each.job_id)
+
+
+async def test_calls_with_one_key_at_once_start_one_job(trio: Trio) -> None:
+    stub, asked = trio.orchestrator.stub, request(token_limit=12)
+    calls = [stub.SubmitGeneration(keyed(asked, "at once"), timeout=PATIENCE) for _ in range(8)]
+    answers = await asyncio.gather(*calls)
+    assert len({each.job_id for each in answers}) == 1
+    await cancel(trio, answers[0].job_id)
+
+
+async def test_a_key_with_another_request_is_refused_by_name(trio: Trio) -> None:
+    stub = trio.orchestrator.stub
+    first = await stub.SubmitGeneration(keyed(request(seed=1), "once"), timeout=PATIENCE)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.SubmitGeneration(keyed(request(seed=2), "once"), timeout=PATIENCE)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    info = read_error_info(caught.value.trailing_metadata())
+    assert info is not None and info.reason == "IDEMPOTENCY_KEY_REUSED"
+    assert info.metadata["field"] == "idempotency_key"
+    await cancel(trio, first.job_id)
+
+
+@pytest.mark.parametrize("key", ["x" * 256, "a\tb"])
+async def test_what_is_no_key_is_refused(trio: Trio, key: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await trio.orchestrator.stub.SubmitGeneration(keyed(request(), key), timeout=PATIENCE)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "idempotency_key" in (caught.value.details() or "")
+
+
+@pytest.mark.fault(
+    "restart",
+    "The answer to SubmitGeneration is lost, and the client submits again",
+    before="the text was written twice, and the first job nobody polls filled a place",
+    now="with an `idempotency_key` it is the same job, also where the call was cut off meanwhile",
+)
+async def test_a_submission_that_was_cut_off_is_the_job_of_the_next_one() -> None:
+    async with three_services(target, drafter) as its:
+        orchestrator = its.orchestrator.orchestrator
+        begun, may_go_on = asyncio.Event(), asyncio.Event()
+        generate_really = orchestrator._jobs._generate
+
+        async def held_up(*arguments: Any) -> AsyncIterator[messages.GenerateResponse]:
+            begun.set()
+            await may_go_on.wait()
+            async with aclosing(generate_really(*arguments)) as stream:
+                async for response in stream:
+                    yield response
+
+        orchestrator._jobs._generate = held_up  # type: ignore[assignment]
+        asked = keyed(request(token_limit=12), "cut off")
+        call = asyncio.ensure_future(
+            its.orchestrator.stub.SubmitGeneration(asked, timeout=PATIENCE)
+        )
+        await begun.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        may_go_on.set()
+        again = await its.orchestrator.stub.SubmitGeneration(asked, timeout=PATIENCE)
+        assert (await its.orchestrator.status()).job_count == 1
+        await cancel(its, again.job_id)
+
+
+async def test_a_start_that_failed_leaves_its_key_new() -> None:
+    submissions, tries = Submissions(), 0
+
+    async def start() -> tuple[str, messages.GenerationStarted]:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise DecodeFailed("once")
+        return f"job {tries}", messages.GenerationStarted()
+
+    with pytest.raises(DecodeFailed):
+        await submissions.start_once(b"key", b"request", start)
+    assert (await submissions.start_once(b"key", b"request", start))[0] == "job 2"
+    assert (await submissions.start_once(b"key", b"request", start))[0] == "job 2"
+    submissions.forget(b"key")
+    assert (await submissions.start_once(b"key", b"another", start))[0] == "job 3"

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from orchestrator.job_store import JobStore
@@ -152,6 +153,45 @@ async def test_jobs_are_polled_to_their_ends_after_kill_9(tmp_path: Path) -> Non
             await until_serving(process)
             polled = await poll(stub, over.job_id, over.cursor)
             assert polled.finished and not polled.responses
+
+
+async def test_a_job_submitted_again_after_a_restart_is_the_same_job(tmp_path: Path) -> None:
+    asked = messages.SubmitGenerationRequest(
+        request=request(token_limit=20), idempotency_key="a key"
+    )
+    async with running(ModelProcess(TARGET, target)) as service:
+        async with running(OrchestratorProcess(service.address, state=tmp_path)) as before:
+            first = await before.stub.SubmitGeneration(asked, timeout=PATIENCE)
+        async with running(OrchestratorProcess(service.address, state=tmp_path)) as after:
+            again = await after.stub.SubmitGeneration(asked, timeout=PATIENCE)
+            assert again == first
+            assert (await after.status()).job_count == 1
+            [completion] = await Client(again.job_id).to_the_end(after.stub)
+            assert completion.token_ids == written_alone(target(), asked.request)
+            asked.request.seed += 1
+            with pytest.raises(grpc.aio.AioRpcError, match="another request"):
+                await after.stub.SubmitGeneration(asked, timeout=PATIENCE)
+
+
+async def test_a_key_is_forgotten_with_its_job(tmp_path: Path) -> None:
+    asked = messages.SubmitGenerationRequest(
+        request=request(token_limit=2), idempotency_key="a key"
+    )
+    async with (
+        running(ModelProcess(TARGET, target)) as service,
+        running(OrchestratorProcess(service.address, state=tmp_path, jobs=1)) as orchestrator,
+    ):
+        first = await orchestrator.stub.SubmitGeneration(asked, timeout=PATIENCE)
+        await Client(first.job_id).to_the_end(orchestrator.stub)
+        other = await submit(orchestrator.stub, request(token_limit=2))  # takes its place
+        await Client(other).to_the_end(orchestrator.stub)
+        again = await orchestrator.stub.SubmitGeneration(asked, timeout=PATIENCE)
+        assert again.job_id not in (first.job_id, other)
+        await orchestrator.close()
+        with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as file:
+            found = file.execute("SELECT count(*) FROM submissions").fetchone()
+        assert found == (1,)
+        await orchestrator.start()
 
 
 # --- every kind of request, interrupted ---

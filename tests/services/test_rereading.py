@@ -6,7 +6,8 @@ import asyncio
 import shutil
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gateway.config import HttpConfig
 from gateway.server import HttpServer
 from outrider.client import CallFailed, OutriderClient
 from outrider.errors import OutriderError
+from outrider.messages import PeerState
 from outrider.rpc.health import check
 from outrider.rpc.security import ClientSecurity, ServerSecurity
 from outrider.rpc.server import Server, ServerConfig
@@ -207,6 +209,66 @@ async def test_a_token_that_is_taken_out_is_refused_and_a_new_one_let_in(tmp_pat
         assert await is_let_in(server.address, shown)
     finally:
         await server.grpc.stop(None)
+
+
+@asynccontextmanager
+async def joined_by_the_laptop(folder: Path) -> AsyncIterator[tuple[Path, OrchestratorProcess]]:
+    """Yield the file of tokens and an orchestrator that a draft has joined with its own."""
+    tokens, path = write_tokens(folder / "tokens.toml"), folder / "token"
+    path.write_text(token_of("laptop"))
+    security = ServerSecurity(tokens=tokens)
+    async with (
+        running(ModelProcess(TARGET, toy)) as target,
+        running(
+            OrchestratorProcess(target.address, security=security, accept_drafts=True)
+        ) as orchestrator,
+        running(JoiningDraft(orchestrator.address, toy, ClientSecurity(token_file=path))),
+    ):
+        await holds(lambda: bool(orchestrator.pool.joined))
+        yield tokens, orchestrator
+
+
+@pytest.mark.fault(
+    "hang",
+    "The token of a draft that has joined, or of an orchestrator at its target, is taken out",
+    before="its open stream stayed: `outrider status` and the page said ready for as long as both "
+    "ran, while all that was new was refused",
+    now="such a stream ends within two seconds; what is written is finished",
+)
+async def test_a_draft_whose_token_is_taken_out_is_there_no_more(tmp_path: Path):
+    async with joined_by_the_laptop(tmp_path) as (tokens, orchestrator):
+        before = tokens.read_text()
+        tokens.write_text(before.replace(token_of("laptop"), "another-token-for-the-laptop"))
+        await holds(lambda: not orchestrator.pool.joined)
+        tokens.write_text(before)
+        await holds(lambda: bool(orchestrator.pool.joined))
+
+
+async def test_a_target_that_lets_its_orchestrator_in_no_more_is_shown_as_refusing(
+    tmp_path: Path,
+):
+    tokens, path = write_tokens(tmp_path / "tokens.toml"), tmp_path / "token"
+    path.write_text(token_of("olga"))
+    async with (
+        running(ModelProcess(TARGET, toy, security=ServerSecurity(tokens=tokens))) as target,
+        running(
+            OrchestratorProcess(target.address, peer_security=ClientSecurity(token_file=path))
+        ) as orchestrator,
+    ):
+        peer = orchestrator.pool.target
+        await holds(lambda: peer.ready)
+        before = tokens.read_text()
+        tokens.write_text(before.replace(token_of("olga"), "another-token-for-olga"))
+        await holds(lambda: peer.state is PeerState.REFUSED)
+        assert "does not accept this token" in peer.detail
+        tokens.write_text(before)
+        await holds(lambda: peer.ready)
+
+
+async def test_a_stream_ends_with_the_right_to_it(tmp_path: Path):
+    async with joined_by_the_laptop(tmp_path) as (tokens, orchestrator):
+        tokens.write_text(tokens.read_text().replace('"draft"', '"client"'))
+        await holds(lambda: not orchestrator.pool.joined)
 
 
 async def is_refused(address: str, shown: ClientSecurity) -> bool:

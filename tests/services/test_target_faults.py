@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2 as target_messages
 from target_service.servicer import TargetServicer
+from tests.support.proxy import Proxy, Way
 from tests.support.services import (
     DRAFT,
     TARGET,
@@ -172,6 +174,38 @@ async def test_a_target_that_never_comes_is_unavailable_at_the_deadline() -> Non
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await generate(orchestrator, request(), timeout=0.5)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+# --- repeating ---
+
+
+async def say_twice(way: Way, message: bytes) -> AsyncIterator[bytes]:
+    """Pass on every message two times."""
+    yield message
+    yield message
+
+
+@pytest.mark.fault(
+    "crash",
+    "What lies between repeats the message that opens a stream to a target or a draft",
+    before="the target refused it as a mistake: the text ended with an internal error",
+    now="the same message once more says nothing new, as a round never did; one that opens the "
+    "stream otherwise is refused with its place in it",
+)
+@pytest.mark.parametrize("draft_length", [0, 4])
+async def test_a_link_that_says_everything_twice_changes_nothing(draft_length: int) -> None:
+    async with (
+        running(ModelProcess(TARGET, target)) as verifier,
+        running(ModelProcess(DRAFT, good_draft)) as drafter,
+        running(Proxy(verifier.address, "Verify", lambda: say_twice)) as up,
+        running(Proxy(drafter.address, "Draft", lambda: say_twice)) as down,
+        running(OrchestratorProcess(up.address, down.address)) as orchestrator,
+    ):
+        await orchestrator.until_ready()
+        asked = request(token_limit=60, n_max=draft_length)
+        completion = await generate(orchestrator, asked)
+        assert_right(completion, asked)
+        assert completion.statistics.target_fault_count == 0
 
 
 # --- cancelling ---

@@ -114,6 +114,26 @@ async def test_a_span_past_what_is_held_is_missing(service: ModelProcess) -> Non
         assert rows_of(await stream.verify(4, 4, [9, 9, 7])) == expected([*TEXT, 9, 9, 7])
 
 
+async def test_the_same_opening_once_more_says_nothing_new(service: ModelProcess) -> None:
+    async with VerifyStream(service) as stream:
+        await stream.send(opened())
+        assert rows_of(await stream.verify(1, 0, TEXT, [5])) == expected(TEXT, [5])
+        await stream.send(opened())
+        assert rows_of(await stream.verify(2, 4, [5], [8])) == expected([*TEXT, 5], [8])
+
+
+async def test_another_opening_is_refused_and_its_place_is_named(service: ModelProcess) -> None:
+    call = service.stub.Verify()
+    async with RawStream(call) as stream:
+        for message in (opened(), opened(), opened(seed=12)):
+            await stream.send(message)
+        assert await stream.end() is INVALID_ARGUMENT
+        assert await call.details() == (
+            "open: message 3 of the stream opens it otherwise than the first one did"
+        )
+    assert await works(service)
+
+
 async def test_an_empty_span_asks_about_what_is_held(service: ModelProcess) -> None:
     async with VerifyStream(service) as stream:
         await stream.verify(1, 0, TEXT, [5, 9])
@@ -379,7 +399,7 @@ async def test_streams_that_ask_nothing_leave_no_sessions(service: ModelProcess)
         round_of(row_form=0),
         round_of(row_form=77),
         round_of(mirostat_mu=5.0),  # a session without mirostat has no state of it
-        opened(),
+        opened(attempt=2),
         messages.VerifyRequest(),
     ],
 )

@@ -45,13 +45,14 @@ class RandomMessages:
         descriptor: Descriptor = kind.DESCRIPTOR
         for field in descriptor.fields:
             if field.containing_oneof is None and self.random.random() < 0.5:
-                self._fill(message, field, depth)
+                self.fill(message, field, depth)
         for oneof in descriptor.oneofs:
             if self.random.random() < 0.9:
-                self._fill(message, self.random.choice(oneof.fields), depth)
+                self.fill(message, self.random.choice(oneof.fields), depth)
         return message
 
-    def _fill(self, message: Any, field: FieldDescriptor, depth: int) -> None:
+    def fill(self, message: Any, field: FieldDescriptor, depth: int = 0) -> None:
+        """Set one field, or add to it where it is repeated."""
         if field.message_type is not None:
             self._fill_message(message, field, depth)
         elif field.is_repeated:

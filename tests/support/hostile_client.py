@@ -2,14 +2,15 @@
 
     python -m tests.support.hostile_client ORCHESTRATOR TARGET DRAFT SECONDS [TOKEN_FILE]
 
-prints the number of their calls, which carry the token in the file.
+prints the number of their calls, which carry the token in the file. With inf for SECONDS it attacks
+after a line "go" on stdin until a line "rest", by turns, and ends with stdin.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -112,10 +113,10 @@ class HostileClient:
 async def _attack(addresses: list[str], seconds: float, token_file: str = "") -> None:
     shown = ClientSecurity(token_file=Path(token_file) if token_file else None)
     metadata = call_metadata(shown)
-    end = time.monotonic() + seconds
+    may, is_over = asyncio.Event(), False
 
     async def attack(client: HostileClient) -> None:
-        while time.monotonic() < end:
+        while await may.wait() and not is_over:
             await client.call()
 
     async with AsyncExitStack() as stack:
@@ -124,8 +125,25 @@ async def _attack(addresses: list[str], seconds: float, token_file: str = "") ->
             channel = await stack.enter_async_context(open_channel(address))
             stubs.append((module.DESCRIPTOR.services_by_name[name], stub(channel)))
         clients = [HostileClient(stubs, seed, metadata) for seed in range(ATTACKERS)]
-        await asyncio.gather(*(attack(client) for client in clients))
+        attacks = [asyncio.create_task(attack(client)) for client in clients]
+        if math.isfinite(seconds):
+            may.set()
+            await asyncio.sleep(seconds)
+        else:
+            await _by_word(may)
+        is_over = True
+        may.set()
+        await asyncio.gather(*attacks)
     print(sum(client.calls for client in clients), flush=True)
+
+
+async def _by_word(may: asyncio.Event) -> None:
+    """Let the attack begin and rest by what is said on stdin, until its end."""
+    while word := (await asyncio.to_thread(sys.stdin.readline)).strip():
+        if word == "go":
+            may.set()
+        else:
+            may.clear()
 
 
 @asynccontextmanager

@@ -172,7 +172,7 @@ def test_what_a_generation_of_ours_tells_is_kept_without_the_prompt():
     assert (trial.round_count, trial.drafted_count, trial.accepted_count) == (1, 4, 3)
     assert trial.accepted_by_position == (1, 1, 1, 0)
     assert (trial.target_seconds, trial.draft_seconds, trial.wire_bytes) == (0.75, 0.0, 300)
-    assert trial.told["plain_round_seconds"] == 0.875
+    assert trial.reported["plain_round_seconds"] == 0.875
     assert trial.forecast_ratio is None, "no policy that forecasts"
     controller = ControllerView(plain_token_rate=20.0, forecast_token_rate=30.0)
     finished = replace(finished, statistics=replace(told, controller=controller))

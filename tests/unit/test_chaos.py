@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import random
+
+from orchestrator.request import read_request
+from outrider.messages import Rule
+from outrider.speculation import Speculation
 from tests.chaos.faults import FAULTS
 from tests.chaos.run import MOMENTS, Cell, Row, _judge, cells, read_rows, table
-from tests.chaos.soak import Count, Sample, problems
+from tests.chaos.soak import Count, Sample, problems, sampled_request
 from tests.chaos.work import Left
 from tests.chaos.world import SERVICES
+from tests.support.faults_page import PAGE, read_matrix
 
 
 def test_every_fault_comes_at_every_service_and_moment_and_first_once_at_each() -> None:
@@ -51,18 +57,33 @@ def test_the_table_counts_what_it_lists() -> None:
     assert said.index("| kill |") < said.index("| stop |")
 
 
-def test_a_run_that_was_cut_short_is_continued_from_what_it_printed() -> None:
-    log = (
-        "         1.1 s  half-open connection at target during job poll: told: HTTP: a: b\n"
-        "FAULT    2.0 s  kill at draft during drain: another text\n"
-        "I1125 something else\n"
-    )
-    cell = Cell("half-open connection", "target", "job poll")
-    assert read_rows(log) == [Row(cell, "told: HTTP: a: b", 1.1, True)]
+def test_a_table_is_continued_from_what_it_has_of_the_same_seed() -> None:
+    told = "told: HTTP: a: b"
+    rows = [
+        Row(Cell("half-open connection", "target", "job poll"), told, 1.1, True),
+        Row(Cell("stop", "draft", "verify"), "text unchanged, before the fault", 0.0, True),
+        Row(Cell("kill", "draft", "drain"), "another text", 2.0, False),
+    ]
+    written = table(rows, 7, 324)
+    assert {row.cell for row in rows[:2]} == {row.cell for row in read_rows(written, 7)}
+    assert set(read_rows(written, 7)) == set(rows[:2]), "a fault of ours is tried again"
+    assert read_rows(written, 8) == [] and read_rows("", 7) == []
+
+
+def test_the_page_itself_can_be_continued() -> None:
+    matrix = read_matrix(PAGE.read_text(encoding="utf-8"))
+    rows = read_rows(matrix, 1)
+    assert len(rows) == len(set(rows)) == matrix.count("| text unchanged") + matrix.count("| told")
+    assert {row.cell for row in rows} <= set(cells(seed=1))
 
 
 def sample(minutes: float, memory: int = 100, files: int = 50, sessions: int = 0) -> Sample:
     return Sample(minutes, sessions, {"target": Count(memory, files, 9)}, 0)
+
+
+def test_sampled_work_is_under_every_rule_and_allowed() -> None:
+    asked = [read_request(sampled_request(random.Random(i)), Speculation()) for i in range(60)]
+    assert {each.rule for each in asked} == set(Rule)
 
 
 def test_what_grows_after_the_first_minutes_is_found() -> None:

@@ -82,6 +82,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "tls_ca": Path("ca.pem"),
         "tls_cert": Path("cert.pem"),
         "tls_key": Path("key.pem"),
+        "no_pings": True,
     },
     SharingOptions: {
         "lookup_cache_static": Path("static.bin"),

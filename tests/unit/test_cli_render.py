@@ -273,6 +273,9 @@ def test_nothing_to_compare_is_no_speed_up():
     assert Speedup.of(undrafted, None) == Speedup.of(unknown, None) == NOTHING
     assert Speedup.of(transcript_of(), with_speed(0.0)).over_plain is None
     assert shown()["speed-up"] == "n/a"
+    wanted = replace(STATISTICS, drafted_token_count=0, sources=(SUFFIX,))
+    line = shown(wanted)["speed-up"]
+    assert line == "n/a: no draft was expected to be sooner"
 
 
 @pytest.mark.parametrize(

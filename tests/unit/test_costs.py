@@ -100,6 +100,18 @@ def test_what_was_not_seen_for_long_drifts_with_the_rest() -> None:
     assert 0.012 < unseen < 0.018
 
 
+def test_the_mean_of_many_decodes_says_as_much_as_each_of_them() -> None:
+    one_by_one, together, once = (CostTable([(1, 0.01), (4, 0.02)]) for _ in range(3))
+    for _ in range(12):
+        one_by_one.note(1, 0.006)
+    together.note(1, 0.006, decodes=12)
+    once.note(1, 0.006)
+    assert together.points == one_by_one.points
+    assert together.seconds(1) < 0.0075 < once.seconds(1)
+    once.note(1, 0.006, decodes=100_000)  # of a long text, in no time
+    assert once.seconds(1) == pytest.approx(0.006, rel=0.1)
+
+
 def test_what_is_beside_a_decode_of_one_row_does_not_make_many_rows_expensive_by_its_share() -> (
     None
 ):

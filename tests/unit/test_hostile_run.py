@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.hostile.run import MEGABYTE, Process, Stage, Users, report
+from tests.hostile.run import MEGABYTE, Process, Rates, Stage, Users, report
 
 
 class Popen:
@@ -32,7 +32,8 @@ def process(folder: Path, log: str = "{}\n", status: int | None = None, grown: i
 def is_well(folder: Path, users: Users, one: Process) -> bool:
     stage = Stage(folder, seed=1)
     stage.honest.append(one)
-    return report(stage, "client", users, (100.0, 95.0, 90.0), "7 hostile calls", 150)
+    rates = Rates([210.0, 190.0], [100.0, 120.0, 80.0, 100.0], [95.0, 108.0, 80.0, 97.0])
+    return report(stage, "client", users, rates, "7 hostile calls", 150)
 
 
 def test_a_good_run_says_the_rates_and_the_memory(
@@ -42,7 +43,8 @@ def test_a_good_run_says_the_rates_and_the_memory(
     assert capsys.readouterr().out.splitlines() == [
         "hostile client (seed 1): 12 honest texts; 7 hostile calls",
         "  wrong texts: 0; failed requests: 0",
-        "  tokens/s: 95.0 beside it, 100.0 and 90.0 without: 1.00",
+        "  tokens/s: 95.0 beside it, 100.0 beside somebody honest, 200.0 alone",
+        "  share: 0.95 (quartiles of 4 turns 0.91 and 0.99)",
         "  target: runs, 100 MB, at most 110, then 105; bugs logged: 0",
         "  well",
     ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.idempotency import KeyReused, KnownKeys, fingerprint, name_of, read_key
-from outrider.errors import InvalidRequest
+from gateway.idempotency import KnownKeys, fingerprint, read_key
+from outrider.errors import InvalidRequest, KeyReused
+from outrider.idempotency import name_of
 
 
 @pytest.mark.parametrize(

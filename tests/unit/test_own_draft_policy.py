@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.actions import Commit
 from orchestrator.core.estimates import Mean, OwnDraftEstimates, PairEstimates, ServiceTime
-from orchestrator.core.forecast import Conditions, plain
+from orchestrator.core.forecast import Conditions, Forecast, Mode, plain
 from orchestrator.core.generation import Generation
 from orchestrator.core.own_draft import OwnDraft
 from orchestrator.core.policies import control
@@ -273,6 +273,18 @@ def test_a_long_text_is_read_for_a_probe_once_that_is_little_of_the_time_since_t
     assert probes(1400, 900)
     draft.note_drafted(0.002, 1, pays=False)
     assert probes(1400, 64), "it has read the text"
+
+
+def test_a_long_text_is_read_where_three_times_the_time_for_it_is_expected_to_be_saved() -> None:
+    useful = Forecast(Mode.OWN, 1.0 / 0.0125, 0, 0, 0.0, own_length=3)
+
+    def drafts(length: int, likely: int) -> bool:
+        known = OwnDraftEstimates.of_load(0.0016, 0.00015)
+        order = OwnDraft(known).order(useful, 0.0165, length, likely, False, 1.0)
+        return order.count > 0
+
+    assert drafts(60, 64) and drafts(1400, 256), "4 ms a token against .21 s"
+    assert not drafts(1400, 64)
 
 
 def test_rounds_without_it_count_once_for_all_who_share_their_decodes() -> None:

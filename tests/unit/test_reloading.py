@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from gateway.config import HttpConfig
 from orchestrator.config import OrchestratorConfig
 from orchestrator.main import make_pool
 from orchestrator.reloading import take
 from orchestrator.service import Orchestrator
 from outrider.errors import InvalidConfig
-from outrider.reloading import Settings, changed
+from outrider.reloading import Settings, changed, option
 from outrider.rpc.server import ServerConfig
 from outrider.speculation import Speculation
 from outrider_cli import rereading, run
+from outrider_cli.app import app
 
 CONFIG = OrchestratorConfig(
     server=ServerConfig(), targets=["127.0.0.1:1"], drafts=["127.0.0.1:2"], jobs=7
@@ -80,6 +83,30 @@ def test_the_same_settings_are_no_news(caplog: pytest.LogCaptureFixture) -> None
     caplog.set_level(logging.INFO)
     Settings(CONFIG, lambda: CONFIG).reload()
     assert lines_of(caplog) == [{"changed": [], "needs_restart": []}]
+
+
+def test_settings_of_the_gateway_are_named_as_its_options(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    before = replace(CONFIG, gateway=HttpConfig(listen="127.0.0.1:1", slots=True))
+    http = HttpConfig(listen="127.0.0.1:2", body_bytes=9, cors_origins=("*",), stall_seconds=3.0)
+    after = replace(before, gateway=http)
+    Settings(before, lambda: after).reload(lambda config, names: {"http_body_bytes"})
+    Settings(before, lambda: CONFIG).reload()
+    needs_restart = ["--http", "--http-cors", "--http-slots", "--stall-timeout"]
+    assert lines_of(caplog) == [
+        {"changed": ["--http-body-limit"], "needs_restart": needs_restart},
+        {"changed": [], "needs_restart": ["--http"]},
+    ]
+
+
+def test_every_setting_of_the_gateway_has_an_option(tmp_path: Path) -> None:
+    known = set(typer.main.get_command(app).commands["orchestrator"].params)  # type: ignore[attr-defined]
+    options = {name for each in known for name in each.opts}
+    unset = {"http_api_key", "http_body_seconds", "http_ping_seconds", "http_state"}
+    names = {f"http_{each.name}" for each in fields(HttpConfig)} - unset
+    assert {option(name) for name in names} <= options
 
 
 async def test_an_orchestrator_takes_limits_and_lists() -> None:

@@ -1,0 +1,124 @@
+"""What drafts answer that keep nothing of a text between two streams: none of it was read here."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from draft_service.servicer import Write, read_order
+from outrider import wire
+from outrider.errors import EngineBusy
+from outrider.messages import ModelReference, Order, SessionParameters
+from outrider.model_service.servicer import (
+    Owners,
+    Ownership,
+    after_opening,
+    first_opening,
+    run_stream,
+)
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import draft_service_pb2 as messages
+from outrider.v1 import draft_service_pb2_grpc as stubs
+
+MOST_SESSIONS = 256
+"""With an open stream at the same time; what is known of a text ends with its stream."""
+
+_RETRY_SECONDS = 1.0
+
+
+class CachelessDraft(stubs.DraftServiceServicer):
+    """DraftService but for what drafts. A new stream is sent the whole text anyway."""
+
+    def __init__(self) -> None:
+        self._owners = Owners()
+
+    @abstractmethod
+    def description(self) -> common.GetModelResponse:
+        """Return what GetModel answers now. Raises PeerUnavailable before it is known."""
+
+    @abstractmethod
+    def vocabulary_pieces(self) -> Iterator[common.ListVocabularyResponse]:
+        """Yield what ListVocabulary streams."""
+
+    @abstractmethod
+    def reference(self) -> ModelReference:
+        """Return what calls and sessions have to mean. Raises PeerUnavailable before that."""
+
+    @abstractmethod
+    async def draft(
+        self,
+        opening: SessionParameters,
+        orders: AsyncIterator[Order],
+        write: Write,
+    ) -> None:
+        """Carry out the orders of one stream, until they end."""
+
+    def check_opening(self, opening: SessionParameters) -> None:
+        """Raise what is wrong with a session, if anything is."""
+
+    async def GetModel(self, request: common.GetModelRequest, _: Any) -> common.GetModelResponse:
+        return self.description()
+
+    async def ListVocabulary(
+        self, request: common.ListVocabularyRequest, _: Any
+    ) -> AsyncIterator[common.ListVocabularyResponse]:
+        self._check(request.model)
+        for piece in self.vocabulary_pieces():
+            yield piece
+
+    async def Rollback(self, request: common.RollbackRequest, _: Any) -> common.RollbackResponse:
+        return await self.roll_back(request)
+
+    async def roll_back(self, request: common.RollbackRequest) -> common.RollbackResponse:
+        """Answer that nothing is held: an order says what the text is."""
+        wire.read_session_id(request.session_id)
+        wire.at_least("token_count", request.token_count, 0)
+        return common.RollbackResponse()
+
+    async def CloseSession(
+        self, request: common.CloseSessionRequest, _: Any
+    ) -> common.CloseSessionResponse:
+        wire.read_session_id(request.session_id)
+        return common.CloseSessionResponse()
+
+    async def Draft(
+        self, request_iterator: AsyncIterator[messages.DraftRequest], context: Any
+    ) -> None:
+        await self.serve(request_iterator, context.write)
+
+    async def serve(self, requests: AsyncIterator[messages.DraftRequest], write: Write) -> None:
+        """Serve one session, whichever side opened the stream. Ends when `requests` do."""
+        asked = await first_opening(requests)
+        self._check(asked.model)
+        opening = wire.read_opening(asked)
+        self.check_opening(opening)
+        if len(self._owners) >= MOST_SESSIONS and opening.session_id not in self._owners:
+            raise EngineBusy(f"{MOST_SESSIONS} sessions are open", _RETRY_SECONDS)
+        owner = self._owners.take(opening.session_id, opening.attempt)
+        orders = _orders(after_opening(requests, asked), opening, owner)
+        try:
+            await run_stream(owner, self.draft(opening, orders, write))
+        finally:
+            self._owners.release(opening.session_id, owner)
+
+    def note_sessions(self, response: common.GetModelResponse) -> common.GetModelResponse:
+        """Write how many sessions are open into a description, and return it."""
+        response.activity.session_count = len(self._owners)
+        response.activity.open_session_count = len(self._owners)
+        return response
+
+    def _check(self, meant: common.ModelReference) -> None:
+        """Raise ModelChanged if another model is meant."""
+        wire.read_reference(meant).check(self.reference())
+
+
+async def _orders(
+    requests: AsyncIterator[messages.DraftRequest], opening: SessionParameters, owner: Ownership
+) -> AsyncIterator[Order]:
+    """Yield the orders of a stream, each once."""
+    async for request in requests:
+        order = read_order(request, opening, opening.vocabulary)
+        if order.number > owner.last:
+            owner.last = order.number
+            yield order
