@@ -207,7 +207,7 @@ def conditions_of(
     measured: ControllerView, acceptance: float, price: RejectionCost = NO_REJECTION_COST
 ) -> Conditions:
     """Return what a forecast rests on."""
-    from orchestrator.core.forecast import Conditions
+    from orchestrator.core.forecast import Conditions, frame_size
     from outrider.costs import CostTable
 
     costs, accepted = CostTable(measured.decode_costs), min(acceptance, 0.99)
@@ -219,6 +219,7 @@ def conditions_of(
         overhead=measured.round_overhead_seconds,
         latency=measured.draft_latency_seconds,
         token_time=measured.draft_token_seconds,
+        first_frame=frame_size(measured.draft_token_seconds),
         slowdown=measured.slowdown or 1.0,
     )
 

@@ -31,7 +31,6 @@ _SLOWDOWN_SAMPLES = 4
 _SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
 _LATENCY_RISE = 0.002  # beside twice of what is known, at once: a first answer may meet anything
 _GRAPH_SECONDS = 0.003  # more for a plain decode after another kind: its graph is built anew
-_AHEAD_TOKENS, _AHEAD_SECONDS = 4, 0.005  # of a frame of a draft that runs ahead, at most
 _AHEAD = (Mode.WAITING, Mode.NO_WAIT)
 
 
@@ -106,7 +105,7 @@ class Control(ABC):
         self._reading = reading
         if frame_tokens and self.stop_below:
             frame_tokens = min(frame_tokens, round(self.forecast.mean_length))
-        self._frame_tokens = frame_tokens or self._first_frame
+        self._frame_tokens = frame_tokens or self.estimates.frame_tokens
         if not self._orders:
             self._due = self._first_due(now)
         self._orders.append((length, now))
@@ -144,7 +143,7 @@ class Control(ABC):
                 latency = estimates.latency
                 most_rise = latency.value + _LATENCY_RISE
                 latency.note(max(0.0, now - times[0] - seconds - turn), most_rise)
-        self._due = now + estimates.token_time.value
+        self._due = now + self._frame_tokens * estimates.token_time.value
 
     def _note_token_time(self, seconds: float, count: int, is_first: bool) -> None:
         """Learn what a token of a frame took, or of the text that was read before the first.
@@ -286,15 +285,6 @@ class Control(ABC):
             acceptance.note(confidences, accepted)
 
     # --- asked ---
-
-    @property
-    def _first_frame(self) -> int:
-        """Tokens that a draft which runs ahead sends at first: as they are a few milliseconds old.
-
-        It looks at their age with each new one.
-        """
-        token_time = max(1e-4, self.estimates.token_time.value)
-        return min(_AHEAD_TOKENS, 1 + math.ceil(_AHEAD_SECONDS / token_time))
 
     @property
     def may_continue(self) -> bool:
@@ -451,7 +441,7 @@ class Control(ABC):
             overhead=estimates.overhead.value + estimates.queue.value,
             latency=estimates.latency.value,
             token_time=estimates.token_time.value,
-            first_frame=self._first_frame,
+            first_frame=estimates.frame_tokens,
             slowdown=estimates.slowdown.value,
             confidences=self.acceptance.confidences if self._may_stop else (),
             gap=estimates.gap.value if self.may_continue else None,
@@ -566,7 +556,6 @@ class Control(ABC):
         return View(
             rate=self.rate,
             plain_rate=1.0 / self.plain_seconds,
-            forecast_rate=self._best_mode(self._conditions()).rate if self.may_be_cut else 0.0,
             alone_rate=1.0 / self._alone_seconds if estimates.alone_seconds else 0.0,
             acceptance=self.acceptance.mean,
             draft_token_seconds=estimates.token_time.value,

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from orchestrator.core.forecast import frame_size
 from orchestrator.core.short_matches import ShortMatches
 from outrider.costs import KERNEL_ROWS, NO_REJECTION_COST, Attended, CostTable, RejectionCost
 from outrider.messages import Rule
@@ -104,6 +106,8 @@ class Acceptance:
     """How a count fades with each token. A source without a model drafts more than 33 tokens at
     once, as many as .97 remembers: then a copied stretch that long would promise no end at all."""
     _LONG_MEMORY = 0.99
+    _LASTING_MEMORY = 0.998
+    """Of what is forecast of further texts: 33 tokens say how good a draft is now, by .08 or so."""
     _SHRINKAGE = 4.0
     _CERTAIN = 30.0  # tokens: as many as count at all, about
     _TRUSTED = 12.0  # tokens: what a source says of itself counts for so many of each confidence
@@ -116,6 +120,7 @@ class Acceptance:
         self._accepted, self._tried = [0.0] * bins, [0.0] * bins
         self._seen = [0.0] * bins
         self._all_accepted, self._all_tried = _UNKNOWN_ACCEPTANCE
+        self._lasting_accepted = self._lasting_tried = 0.0
         self._memory = self._MEMORY
         self._short: ShortMatches | None = None
         if before is not None:
@@ -179,6 +184,15 @@ class Acceptance:
             self._seen[bin_] += 1.0
             self._all_accepted = self._memory * self._all_accepted + stood
             self._all_tried = self._memory * self._all_tried + 1.0
+            self._lasting_accepted = self._LASTING_MEMORY * self._lasting_accepted + stood
+            self._lasting_tried = self._LASTING_MEMORY * self._lasting_tried + 1.0
+
+    def lasting(self) -> Acceptance:
+        """Return the same with the mean of many more tokens, as soon as it is of as many."""
+        its = copy(self)
+        if self._lasting_tried > self._all_tried:
+            its._all_accepted, its._all_tried = self._lasting_accepted, self._lasting_tried
+        return its
 
     def chance(self, confidence: int) -> float:
         """Return the chance of a token of this confidence, drawn towards the mean."""
@@ -450,6 +464,11 @@ class PairEstimates:
     def gap_of(self, is_own: bool) -> Mean:
         """Return the gap after decodes that the target's own draft drafted for, or after others."""
         return self.own_draft.gap if is_own and self.own_draft is not None else self.gap
+
+    @property
+    def frame_tokens(self) -> int:
+        """Tokens of a frame of a draft that runs ahead."""
+        return frame_size(self.token_time.value)
 
     @property
     def gather_ms(self) -> int:

@@ -17,6 +17,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
+_CATCHING_UP = 4  # verifies after a miss: later ones have as many tokens as they want
+_ALL = 1 << 20  # of the tokens of a line
+_AHEAD_TOKENS, _AHEAD_SECONDS = 4, 0.005  # of a frame of a draft that runs ahead, at most
+_JUST_IN_TIME = 0.1
+"""Of a decode: what is due less than that before its end may miss it."""
 _FEW = 0.01  # of the tokens: not worth a split
 _ROUNDS, _SECONDS, _MOVED = 8, 0.05, 0.03
 """Rounds after which a forecast may be made anew, if so many seconds passed since it was made or
@@ -43,7 +48,7 @@ class Conditions:
     latency: float  # from a miss to the draft's start over and back
     token_time: float  # of the draft
     slowdown: float = 1.0  # of a decode while the draft is busy
-    first_frame: int = 1  # tokens that a draft which runs ahead sends at first, at least
+    first_frame: int = 1  # tokens that a draft which runs ahead sends at once
     gap: float | None = None  # the overhead where a target continues by itself; None: it cannot
     foreseen: float = 0.0  # share of the misses after which a runner-up line is there at once
     corrected: float = 0.0  # share of those whose correction such a line has, however short it is
@@ -55,6 +60,15 @@ class Conditions:
     def continuing(self) -> Conditions:
         """The conditions for a target that waits for nobody."""
         return self if self.gap is None else replace(self, overhead=self.gap)
+
+    @property
+    def frame(self) -> int:
+        """Tokens that come at once, after the first.
+
+        With runner-up lines that is left out: less is lost by it than is gained by verifying what
+        is sure, which is not known here.
+        """
+        return 1 if self.foreseen else self.first_frame
 
     def hit(self, drafted: int) -> float:
         """Return the chance that a line is there after a round of so many draft tokens."""
@@ -129,13 +143,21 @@ def expected_tokens(acceptance: float, drafted: int) -> float:
     return (1.0 - acceptance ** (drafted + 1)) / (1.0 - acceptance)
 
 
+def frame_size(token_time: float) -> int:
+    """Return the tokens that a draft which runs ahead sends at once: as they are a few ms old.
+
+    It looks at their age with each new one.
+    """
+    return min(_AHEAD_TOKENS, 1 + math.ceil(_AHEAD_SECONDS / max(1e-4, token_time)))
+
+
 def forecasts(conditions: Conditions, n_max: int, run_ahead: bool | None) -> list[Forecast]:
     """Return what the possible modes yield, plain first."""
     found = [plain(conditions.continuing)]
     if n_max > 0 and run_ahead is not True:
         found.append(serial(conditions, n_max))
     if n_max > 0 and run_ahead is not False:
-        found += [waiting(conditions, n_max), no_wait(conditions.continuing, n_max)]
+        found += [waiting(conditions, n_max), no_wait(conditions, n_max)]
     return found
 
 
@@ -213,19 +235,20 @@ def _longest(
 
 def waiting(conditions: Conditions, n_max: int) -> Forecast:
     """Return the best of running ahead and waiting for k tokens after a miss."""
-    a, first = conditions.acceptance, conditions.first_frame
+    a, frame = conditions.acceptance, conditions.frame
 
     def miss(rate: float, worth: float) -> Miss:
+        def wait(k: int) -> float:
+            count = max(math.ceil(k / frame) * frame, conditions.first_frame)
+            return conditions.latency + count * conditions.token_time
+
         def value(k: int) -> float:
-            wait = conditions.latency + max(k, first) * conditions.token_time
-            time = wait + conditions.busy_decode(k)
+            time = wait(k) + conditions.busy_decode(k)
             return expected_tokens(a, k) - rate * time + conditions.hit(k) * worth
 
         k = max(range(1, n_max + 1), key=value)
-        decode = conditions.busy_decode(k)
-        time = conditions.latency + max(k, first) * conditions.token_time + decode
-        ready = int(decode / conditions.token_time) if conditions.token_time else n_max
-        return Miss(k, expected_tokens(a, k), time, conditions.hit(k), ready - 1)
+        time = wait(k) + conditions.busy_decode(k)
+        return Miss(k, expected_tokens(a, k), time, conditions.hit(k), k + 1)
 
     return _renew(Mode.WAITING, conditions, n_max, miss)
 
@@ -233,19 +256,23 @@ def waiting(conditions: Conditions, n_max: int) -> Forecast:
 def no_wait(conditions: Conditions, n_max: int) -> Forecast:
     """Return the best of running ahead and decoding plainly until the draft has caught up.
 
-    Its line counts only if it agrees with all that is decoded meanwhile.
+    Its line counts only if it agrees with all that is decoded meanwhile. A target that continues by
+    itself has begun the next decode when news of the miss comes, and takes up what is there before
+    its end.
     """
+    late = 0.0 if conditions.gap is None else conditions.overhead
+    conditions = replace(conditions.continuing, latency=conditions.latency + late)
     step = conditions.busy_decode(0)
-    steps = max(1, math.ceil((conditions.latency + conditions.token_time) / step))
-
-    left = steps * step - conditions.latency
-    ready = int(left / conditions.token_time) if conditions.token_time else n_max
+    first = conditions.latency + conditions.first_frame * conditions.token_time
+    steps = max(1, math.ceil(first / step))
+    missed = max(0.0, 1.0 - (steps - first / step) / _JUST_IN_TIME)  # the chance of one more
     # Each token decoded meanwhile is the line's own, or that of a runner-up line.
     stands = conditions.acceptance + (1.0 - conditions.acceptance) * conditions.corrected
-    chance = stands**steps
+    chance = stands**steps * (1.0 - missed + missed * stands)
+    mean, usual = steps + missed, round(steps + missed)
 
     def miss(rate: float, worth: float) -> Miss:
-        return Miss(0, float(steps), steps * step, chance, ready - steps)
+        return Miss(0, mean, mean * step, chance, usual)
 
     return _renew(Mode.NO_WAIT, conditions, n_max, miss)
 
@@ -258,29 +285,57 @@ class Miss:
     tokens: float
     time: float
     chance: float  # of a hit
-    ready: int  # draft tokens that are there then
+    used: int  # tokens of the line that the text has then
 
 
 def _renew(
     mode: Mode, conditions: Conditions, n_max: int, miss: Callable[[float, float], Miss]
 ) -> Forecast:
     """Return a mode's forecast by policy iteration (Howard) on the two states."""
-    a, rate, worth = conditions.acceptance, 1.0 / conditions.decode(0), 0.0
+    rate, worth = 1.0 / conditions.decode(0), 0.0
     length = hit_length = 0
     for _ in range(4):
         hit_length, hit_tokens, hit_time = _hit(conditions, n_max, rate, worth)
         after = miss(rate, worth)
         length = after.length
-        # The first verify after a miss has what is there, later ones what they want.
-        first = max(0, min(after.ready, hit_length))
-        first_tokens, first_time = expected_tokens(a, first), conditions.busy_decode(first)
+        tokens, time, chance = _catching_up(conditions, after, hit_length)
         stays = min(conditions.hit(hit_length), 0.999)
-        hits = after.chance * conditions.hit(first) / (1.0 - stays)
-        tokens = after.tokens + after.chance * first_tokens + hits * hit_tokens
-        time = after.time + after.chance * first_time + hits * hit_time
-        rate = tokens / time
+        hits = chance / (1.0 - stays)
+        rate = (after.tokens + tokens + hits * hit_tokens) / (after.time + time + hits * hit_time)
         worth = (hit_tokens - rate * hit_time) / (1.0 - stays)
     return Forecast(mode, rate, length or hit_length, hit_length, max(0.0, worth))
+
+
+def _catching_up(
+    conditions: Conditions, after: Miss, hit_length: int
+) -> tuple[float, float, float]:
+    """Return the expected tokens and time of verifies that have less of a line than they want.
+
+    The draft sends its tokens in frames. A miss that a runner-up line foresees leaves some of that
+    line, and it catches up at once. Also returns the chance of a hit after all of them.
+    """
+    passed, used, chance = after.time, after.used, after.chance
+    tokens = time = 0.0
+    for _ in range(1 if conditions.foreseen else _CATCHING_UP):
+        ready = _sent(conditions, passed) - used
+        if ready >= hit_length:
+            break
+        count = max(0, ready)
+        decode = conditions.busy_decode(count)
+        tokens += chance * expected_tokens(conditions.acceptance, count)
+        time += chance * decode
+        chance *= conditions.hit(count)
+        passed, used = passed + decode, used + count + 1
+    return tokens, time, chance
+
+
+def _sent(conditions: Conditions, passed: float) -> int:
+    """Return how much of a line has come after so many seconds since it was ordered."""
+    frame = conditions.frame
+    time = frame * conditions.token_time
+    if time <= 0.0:
+        return _ALL
+    return frame * max(0, int((passed - conditions.latency) / time + 1e-9))
 
 
 def _hit(conditions: Conditions, n_max: int, rate: float, worth: float) -> tuple[int, float, float]:

@@ -48,7 +48,6 @@ class View:
 
     rate: float  # rho, tokens per second
     plain_rate: float  # expected of rounds without a draft
-    forecast_rate: float  # expected of what pays most; 0 where the policy is another
     alone_rate: float  # of the target without padding and messages; 0 where it is not known
     acceptance: float
     draft_token_seconds: float
@@ -58,6 +57,7 @@ class View:
     run_ahead: bool
     takes_turns: bool
     costs: Sequence[tuple[int, float]]  # (rows, seconds)
+    forecast_rate: float = 0.0  # expected of what pays most; 0 where the policy is another
 
 
 class RecentRate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cache, partial
 
@@ -228,8 +229,17 @@ class Measured(OwnDrafting):
         likely, sessions = self._likely_tokens, self.estimates.sessions_together
         return self._own.order(self.forecast, self.plain_seconds, length, likely, looks, sessions)
 
+    @property
+    def expected_rate(self) -> float:
+        """Tokens per second to expect of such texts."""
+        its = copy(self)
+        its.acceptance = self._all_acceptance.lasting()
+        its._own_acceptance = self._all_own_acceptance.lasting()
+        return its._best_mode(its._conditions()).rate
+
     def view(self) -> View:
-        view, own = super().view(), self.estimates.own_draft
+        view = replace(super().view(), forecast_rate=self.expected_rate)
+        own = self.estimates.own_draft
         if not self.forecast.own_length or own is None:
             return view
         return replace(

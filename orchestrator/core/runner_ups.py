@@ -28,6 +28,7 @@ def forecasts(
         foreseen=known.foreseen.value,
         corrected=known.corrected.value,
         token_time=conditions.token_time * known.step_ratio,
+        gap=None,
     )
     found = waiting(each, n_max), no_wait(each, n_max)
     return [replace(best, lines=line_count, foreseen=each.foreseen) for best in found]

@@ -41,7 +41,7 @@ def test_far_away_the_target_does_not_wait() -> None:
     assert lines[1] == "draft         3.0 ms a token, 50.0 ms away"
     row = next(line for line in lines if line.startswith("0.80"))
     assert row.endswith("never wait")
-    assert lines[-1].startswith("at 0.80: 1.7")
+    assert lines[-1].startswith("at 0.80: 1.6")
 
 
 def test_what_a_rejection_costs_is_in_the_forecast_and_the_memory_is_named() -> None:

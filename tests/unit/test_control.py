@@ -100,6 +100,16 @@ def test_acceptance_is_what_was_seen() -> None:
     assert unknown.mean < 0.05
 
 
+def test_what_is_expected_of_further_texts_rests_on_many_tokens() -> None:
+    known = Acceptance()
+    assert known.lasting().mean == known.mean
+    for i in range(1000):
+        known.note([128], i % 2)
+    for _ in range(30):
+        known.note([128], 1)
+    assert known.mean > 0.75 and known.lasting().mean == pytest.approx(0.5, abs=0.05)
+
+
 def test_when_gathered_answers_come_says_nothing_of_the_gap_between_decodes() -> None:
     """At multiples of 100 ms, one or two decodes of 62 ms each: they follow each other at once."""
     gathered = made()

@@ -20,8 +20,9 @@ from orchestrator.core.forecast import (
     plain,
     serial,
 )
-from orchestrator.core.policies import Measured
+from orchestrator.core.policies import Measured, control
 from outrider.costs import CostTable
+from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
 from tests.support.simulation import Models, Simulation, known_estimates
 
@@ -42,6 +43,39 @@ def conditions(**changes: object) -> Conditions:
 
 def rates(given: Conditions) -> dict[Mode, float]:
     return {each.mode: each.rate for each in forecasts(given, 16, None)}
+
+
+def test_the_next_frame_of_a_draft_that_runs_ahead_is_expected_when_it_is_full() -> None:
+    models = Models(costs=GPU, draft_token=0.003, acceptance=0.8, overhead=0.001)
+    decides = control(Speculation(run_ahead=True), Rule.MATCH, known_estimates(models), 1.0)
+    decides.note_presence(True)
+    assert decides.forecast.mode is Mode.WAITING
+    decides.note_order(0.0, 6, 0)
+    decides.note_frame(0.009, 6, 3, 0.009, True)
+    there = decides.choose([204] * 3, 16, now=0.009, length=6, expected=True)
+    assert there.count == 3 and there.until is None, "three more come after 9 ms, not one after 3"
+
+
+def test_what_is_due_just_before_a_decode_ends_may_miss_it() -> None:
+    far = [
+        conditions(latency=seconds, gap=0.0, overhead=0.001) for seconds in (0.02, 0.0255, 0.028)
+    ]
+    soon, late, missed = (rates(each)[Mode.NO_WAIT] for each in far)
+    assert soon > late > missed > plain(far[0]).rate
+
+
+def test_news_of_a_miss_is_on_its_way_while_a_target_continues() -> None:
+    given = conditions(latency=0.023, gap=0.0, overhead=0.0)
+    assert rates(given)[Mode.NO_WAIT] > 1.05 * rates(replace(given, overhead=0.005))[Mode.NO_WAIT]
+    waits = replace(given, gap=None)
+    assert rates(waits)[Mode.NO_WAIT] == pytest.approx(rates(given)[Mode.NO_WAIT])
+
+
+def test_a_line_comes_in_frames() -> None:
+    found = [rates(conditions(latency=0.0, first_frame=frame)) for frame in (1, 3)]
+    for mode in (Mode.WAITING, Mode.NO_WAIT):
+        assert found[0][mode] >= found[1][mode]
+    assert found[0][Mode.SERIAL] == found[1][Mode.SERIAL]
 
 
 def test_a_verify_adds_a_geometric_number_of_tokens() -> None:

@@ -117,6 +117,7 @@ HARMLESS = (  # what a pure module may take from outside: no clock, no I/O, no r
         "bisect",
         "codecs",
         "collections",
+        "copy",
         "dataclasses",
         "difflib",
         "enum",

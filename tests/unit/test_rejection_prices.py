@@ -19,7 +19,7 @@ from tests.support.simulation import Models, Result, Simulation, alone, known_es
 
 GPU = CostTable([(1, 0.0300), (64, 0.0300 + 0.0004 * 63)])
 CPU = CostTable([(1, 0.017), (2, 0.028), (4, 0.031), (8, 0.055), (16, 0.110), (32, 0.220)])
-TOKENS, SEEDS = 128, 3
+TOKENS, SEEDS = 128, 5
 DEAR, CHEAP = RejectionCost(0.02, 0.02), RejectionCost(0.0005, 0.0005)
 
 
