@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -25,7 +24,7 @@ import yaml
 
 from outrider.rpc.channel import open_channel
 from outrider.rpc.errors import read_error_info
-from outrider.rpc.security import ClientSecurity, call_metadata
+from outrider.rpc.security import ClientSecurity
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1.orchestrator_service_pb2_grpc import OrchestratorServiceStub
 from tests.support.processes import DRAFT, MODELS, TARGET, ServiceProcess, free_port
@@ -137,9 +136,9 @@ def asked(limit: int = LONG, **more: Any) -> messages.GenerateRequest:
     return request(PROMPT, token_limit=limit, **more)
 
 
-async def write(stub: Any, wanted: messages.GenerateRequest, metadata: Any = ()) -> Completion:
+async def write(stub: Any, wanted: messages.GenerateRequest) -> Completion:
     completion = Completion()
-    async for response in stub.Generate(wanted, timeout=PATIENCE, metadata=metadata):
+    async for response in stub.Generate(wanted, timeout=PATIENCE):
         completion.add(response)
     return completion
 
@@ -413,41 +412,3 @@ async def test_the_turns_of_a_chat_stay_and_new_chats_are_spread(
             answer = await client.get("/health", headers={"X-Outrider-Replica": first})
             assert answer.headers["x-outrider-replica"] == first
     assert len(replicas) == 2
-
-
-async def test_with_a_token_strangers_are_refused_and_replicas_follow_the_load(
-    cluster: Cluster, stub: Any, expected: list[int], tmp_path: Path
-) -> None:
-    token = tmp_path / "token"
-    token.write_text("a token of the cluster")
-    token.chmod(0o600)
-    arguments = {"token_file": str(token), "serving": "1-2", "serving_load": 2}
-    await asyncio.to_thread(lambda: cluster.deploy(**arguments))
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await write(stub, asked(SHORT))
-    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-    shown = call_metadata(ClientSecurity(token_file=token))
-    async with httpx.AsyncClient(base_url=cluster.http, timeout=PATIENCE) as client:
-        assert (await client.get("/v1/models")).status_code == 401
-        allowed = await client.get("/v1/models", headers={"Authorization": shown[0][1]})
-        assert allowed.status_code == 200
-
-    async def drafted() -> bool:  # by a draft on the address of its node, which wants the token
-        wanted = asked(policy=messages.DRAFT_POLICY_FIXED, n_max=4)
-        completion = await write(stub, wanted, shown)
-        assert completion.token_ids == expected
-        return messages.TOKEN_ORIGIN_DRAFTED in completion.origins
-
-    await eventually(drafted)
-    enough = asyncio.Event()
-
-    async def user() -> None:
-        while not enough.is_set():
-            assert (await write(stub, asked(), shown)).token_ids == expected
-
-    users = [asyncio.create_task(user()) for _ in range(8)]
-    try:
-        await eventually(lambda: cluster.running("Serving") == 2)
-    finally:
-        enough.set()
-    await asyncio.gather(*users)
