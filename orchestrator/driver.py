@@ -447,10 +447,11 @@ class Driver:
         if outcome == "rows":
             self._read_rows(message)
         elif outcome == "missing":
-            self._target_missing += 1
+            self._target_missing += generation.target_missing(
+                number, message.missing.held_token_count
+            )
             if self._target_missing > _MOST_MISSING:
                 self._failure = DecodeFailed("the target forgets what it is sent again and again")
-            generation.target_missing(number, message.missing.held_token_count)
         elif outcome == "busy":
             delay = message.busy.retry_delay_duration.ToMilliseconds() / 1e3
             if self._pool.is_single or not self._note_busy(delay):

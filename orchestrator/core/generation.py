@@ -183,11 +183,12 @@ class Generation:
         """The target held so many tokens of the prompt before it read the rest."""
         self.counts.cached = max(self.counts.cached, count)
 
-    def target_missing(self, round_: int, held: int) -> None:
-        """The target holds less of the text than the round assumed."""
-        if self._target.is_oldest(round_):
+    def target_missing(self, round_: int, held: int) -> bool:
+        """The target holds less of the text than the round assumed; return if it is asked again."""
+        if is_oldest := self._target.is_oldest(round_):
             self.counts.target_faults += 1
             self._target.note_missing(held, self.committed)
+        return is_oldest
 
     def target_busy(self, round_: int) -> None:
         """The target had no room, or dropped the round; it is asked again when this is called."""

@@ -681,6 +681,21 @@ def test_a_target_that_misses_what_it_says_it_holds_is_told_something(held: int)
     assert list(again.prefix.token_ids) == generation.committed[again.prefix.position :]
 
 
+def test_only_what_is_asked_again_counts_as_forgotten_once_more() -> None:
+    """Several rounds may rest on a text that a target has lost: all of them say so."""
+    generation = begun()
+    first_token(generation)
+    generation.next_actions()
+    generation.pass_time()
+    [round_] = rounds(generation)
+    assert generation.target_missing(round_.number, 0)
+    assert not generation.target_missing(round_.number, 0), "it was asked again already"
+    assert not generation.target_missing(99, 0)
+    [again] = rounds(generation)
+    assert generation.target_missing(again.number, 0)
+    assert generation.counts.target_faults == 2
+
+
 def test_the_first_round_does_not_wait_for_the_draft() -> None:
     generation = Ticking(plan())
     generation.draft_opened(1000)
