@@ -110,7 +110,7 @@ def test_variants_and_users_take_turns(tmp_path: Path):
         )
         for trial in (trial for turn in turns for trial in turn["trials"]):
             assert sum(count for _, count in trial["deltas"]) == 16
-            assert trial["told"]["prompt_token_count"] == 12
+            assert trial["reported"]["prompt_token_count"] == 12
         plain, serial = block["variants"]
         assert (plain["variant"], serial["variant"]) == ("plain", "serial")
         assert plain["over_plain"] == {"value": 1.0, "low": 1.0, "high": 1.0}
@@ -144,11 +144,11 @@ def test_a_peer_takes_turns_too(tmp_path: Path):
     mine = [len(task.prompt) for task in tasks if task.kind == "extract"]
     for turn in block["turns"]:
         count = "prompt_n" if "llama-server" in turn["variant"] else "prompt_token_count"
-        lengths = [trial["told"][count] for trial in turn["trials"]]
+        lengths = [trial["reported"][count] for trial in turn["trials"]]
         first = 2 + 2 * turn["repetition"]  # two were for warming up
         assert lengths == mine[first : first + 2]
         if turn["variant"] in ours:
-            predicted = [sum(map(trial["told"].get, PREDICTED)) for trial in turn["trials"]]
+            predicted = [sum(map(trial["reported"].get, PREDICTED)) for trial in turn["trials"]]
             assert predicted == [16 if turn["variant"] == "only:prediction" else 0] * 2
     drafted = summaries["llama-server n=2"]
     assert drafted["acceptance"]["value"] == 0.5
