@@ -200,7 +200,9 @@ async def test_a_draft_without_a_model_answers_what_it_cannot_carry_out() -> Non
 
         assert (await answer(5, [9], 1)).missing.held_token_count == 0
         assert list((await answer(0, [4, 5, 6, 4, 5], 2)).frame.token_ids) == [6, 4, 5]
-        await stream.send(draft_messages.DraftRequest(open=opening()))
+        await stream.send(draft_messages.DraftRequest(open=opening()))  # once more: nothing new
+        assert (await answer(9, [9], 3)).missing.held_token_count == 8
+        await stream.send(draft_messages.DraftRequest(open=opening(attempt=2)))
         assert await stream.end() is grpc.StatusCode.INVALID_ARGUMENT
 
 
