@@ -22,25 +22,19 @@ _UNKNOWN_ACCEPTANCE = (1.6, 2.0)  # accepted of tried: high, so that a new draft
 FIRST_PROBE = 16
 """Rounds without a draft before it is first tried again."""
 
-_OWN_HOPE = 0.3
-"""Of what a token of a target's own draft took at load it may take in truth."""
+_OWN_HOPE = 0.3  # of what a token of a target's own draft took at load it may take in truth
+_READ_DOUBLING = 2048.0  # tokens of a text of which each takes twice as long to read, until seen
 _OWN_PROBE_STEP, _LAST_OWN_PROBE = 4, 512
 """Times as many rounds before the next probe as before one in vain, and at most."""
 
-_GAP = 0.0001
-"""Seconds of a target's own work between two decodes, before it is known."""
-
-_GATHER_MS, _SEVERAL = 100, 3
-"""Milliseconds, and writers from which on it is twice as long."""
+_GAP = 0.0001  # seconds of a target's own work between two decodes, before it is known
+_GATHER_MS, _SEVERAL = 100, 3  # milliseconds, and writers from which on it is twice as long
 
 _MOST_SHARING = 16.0
 """Sessions in a decode of a target that does not count them: more were a piece of a prompt."""
 
-ABOUT = 0.15
-"""Of the expected time of a decode: less may be noise."""
-
-_HOPED = 0.85
-"""Of the time of a decode that is only roughly known."""
+ABOUT = 0.15  # of the expected time of a decode: less may be noise
+_HOPED = 0.85  # of the time of a decode that is only roughly known
 
 FIRST_CREDIT, MOST_CREDIT = 64, 512
 """Tokens that a target may write by itself: at first, and at most.
@@ -329,7 +323,9 @@ class OwnDraftEstimates:
     token_time: Mean
     """Seconds of a drafted token, those of other sessions in the same decodes included."""
     read_time: float
-    """Seconds of each token of a text that it reads, as timed at load."""
+    """Seconds of each token of a short text that it reads, as timed at load."""
+    read_slope: float = 0.0
+    """Seconds that each of them takes more for every token of the text."""
     unused_rounds: float = 0.0
     """Decodes since it was last seen to draft, in the latest generation to have any."""
     probe_after: int = FIRST_PROBE
@@ -343,7 +339,16 @@ class OwnDraftEstimates:
         """Return what was timed at load, when others may have used the cores."""
         token_time = Mean(_OWN_HOPE * token_seconds)
         token_time.note(token_seconds)
-        return cls(token_time, read_seconds)
+        return cls(token_time, read_seconds, read_seconds / _READ_DOUBLING)
+
+    def reading_seconds(self, length: int) -> float:
+        """Return the expected time of reading a text of so many tokens."""
+        return length * (self.read_time + length * self.read_slope)
+
+    def note_reading(self, seconds: float, length: int) -> None:
+        """It has read a text of so many tokens. Some may have been cached: half is believed."""
+        slope = (seconds / length - self.read_time) / length
+        self.read_slope = max(slope, 0.5 * self.read_slope)
 
     def note(self, seconds: float, count: int, pays: bool) -> None:
         """Learn from a draft of `count` tokens. It may have read some of the text before them.

@@ -75,6 +75,7 @@ class OwnDraft:
         self._estimates = estimates
         self._has_read = False  # it drafted, so it holds the text up to a few tokens
         self._rounds_in_vain = 0  # that it was asked for and drafted nothing, in a row
+        self._read_seconds = 0.0  # that it worked in those, before it drafted at all
         self.is_silent = False
         """Whether it drafts nothing for this text, and nobody knows why.
 
@@ -82,16 +83,20 @@ class OwnDraft:
         no room for one more, or have failed.
         """
 
-    def note_drafted(self, seconds: float, count: int, pays: bool) -> None:
-        """It drafted for a decode; `pays` says whether the forecast wants it."""
+    def note_drafted(self, seconds: float, count: int, pays: bool, length: int = 0) -> None:
+        """It drafted after a text of `length` tokens; `pays` says whether the forecast wants it."""
+        if not self._has_read and length > _READ_AT_ONCE:
+            reading = seconds - count * self._estimates.token_time.value
+            self._estimates.note_reading(self._read_seconds + max(0.0, reading), length)
         self._has_read, self.is_silent, self._rounds_in_vain = True, False, 0
         self._estimates.note(seconds, count, pays)
 
-    def note_nothing(self, length: int, rounds: int = 1) -> bool:
+    def note_nothing(self, length: int, rounds: int = 1, seconds: float = 0.0) -> bool:
         """It was asked in some rounds and drafted nothing after a text of `length` tokens.
 
-        Returns whether it is found to be silent now.
+        In them it worked for so many seconds. Returns whether it is found to be silent now.
         """
+        self._read_seconds += seconds
         self._rounds_in_vain += rounds
         reading = 0 if self._has_read else length // _READ_AT_ONCE
         if self._rounds_in_vain < _SILENT_ROUNDS + reading:
@@ -128,7 +133,7 @@ class OwnDraft:
                 return NO_OWN_DRAFT
         else:
             return NO_OWN_DRAFT
-        reading = 0.0 if self._has_read else length * estimates.read_time
+        reading = 0.0 if self._has_read else estimates.reading_seconds(length)
         return order if saved >= times * reading else NO_OWN_DRAFT
 
     def _may_read(self, length: int, plain_seconds: float) -> bool:
@@ -137,4 +142,4 @@ class OwnDraft:
             return True
         estimates = self._estimates
         since = estimates.unused_rounds * plain_seconds
-        return length * estimates.read_time <= _PROBE_SHARE * since
+        return estimates.reading_seconds(length) <= _PROBE_SHARE * since

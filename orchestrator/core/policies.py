@@ -63,12 +63,14 @@ class OwnDrafting(Control):
         if not outcome.is_own:
             own.note_unused(outcome.decodes, self.estimates.sessions_together)
             is_in_vain = outcome.asks_own and not (outcome.drafted or outcome.is_prompt)
-            if is_in_vain and self._own.note_nothing(outcome.length, outcome.decodes):
+            seconds = outcome.spent.draft * outcome.decodes
+            if is_in_vain and self._own.note_nothing(outcome.length, outcome.decodes, seconds):
                 self._forecast = None  # without it
             return
         if self._own.is_silent:
             self._forecast = None  # with it again
-        self._own.note_drafted(outcome.spent.draft, outcome.drafted, self._own_pays)
+        drafted, pays = outcome.drafted, self._own_pays
+        self._own.note_drafted(outcome.spent.draft, drafted, pays, outcome.length)
         for acceptance in (self._own_acceptance, self._all_own_acceptance):
             acceptance.note(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
 

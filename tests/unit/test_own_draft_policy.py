@@ -266,11 +266,11 @@ def test_a_long_text_is_read_for_a_probe_once_that_is_little_of_the_time_since_t
 
     def probes(length: int, rounds: int) -> bool:
         known.unused_rounds = rounds
-        return draft.order(useless, 0.0165, length, 256, False, 1.0).is_probe
+        return draft.order(useless, 0.0165, length, 400, False, 1.0).is_probe
 
     assert probes(60, 16), "a short one is read beside a decode"
-    assert not probes(1400, 800)  # .21 s of the 13 s
-    assert probes(1400, 900)
+    assert not probes(1400, 1400)  # .35 s of the 23 s
+    assert probes(1400, 1500)
     draft.note_drafted(0.002, 1, pays=False)
     assert probes(1400, 64), "it has read the text"
 
@@ -283,8 +283,23 @@ def test_a_long_text_is_read_where_three_times_the_time_for_it_is_expected_to_be
         order = OwnDraft(known).order(useful, 0.0165, length, likely, False, 1.0)
         return order.count > 0
 
-    assert drafts(60, 64) and drafts(1400, 256), "4 ms a token against .21 s"
-    assert not drafts(1400, 64)
+    assert drafts(60, 64) and drafts(1400, 300), "4 ms a token against .35 s"
+    assert not drafts(1400, 230)
+
+
+def test_what_reading_a_long_text_takes_a_draft_is_learned_from_the_rounds_it_read_in() -> None:
+    known = OwnDraftEstimates.of_load(0.0016, 0.0001)
+    assert known.reading_seconds(2048) == pytest.approx(2 * 2048 * 0.0001)
+    draft = OwnDraft(known)
+    for _ in range(4):
+        draft.note_nothing(4000, seconds=0.3)
+    draft.note_drafted(0.1 + 3 * known.token_time.value, 3, True, 4004)
+    assert known.reading_seconds(4004) == pytest.approx(1.3)
+    assert 0.1 < known.reading_seconds(1000) < 0.2, "most of it is of the length"
+    draft.note_drafted(0.1, 3, True, 4008)
+    assert known.reading_seconds(4004) == pytest.approx(1.3), "it had read all of that"
+    OwnDraft(known).note_drafted(0.01, 3, True, 4004)  # that was cached, or nearly all of it
+    assert known.reading_seconds(4004) > 0.8
 
 
 def test_rounds_without_it_count_once_for_all_who_share_their_decodes() -> None:
