@@ -263,10 +263,8 @@ class CostTable:
             self._add_point(int(self.padded(row_count)), seconds - self.attending(attended))
         for _ in range(min(decodes, _MOST_DECODES)):
             self._note_one(row_count, seconds, attended)
-        self._refresh()
 
     def _note_one(self, row_count: float, seconds: float, attended: Attended) -> None:
-        self._refresh()
         base, attending = self.seconds(row_count), self.attending(attended)
         expected = base + attending
         if not (expected > 0.0 < seconds):
@@ -281,6 +279,7 @@ class CostTable:
         missing = _bounded_log(ratio, weight / _DRIFT) * expected * reach / whole
         self._move_slopes(self._nearest(rows), weight * missing)
         self._slopes_known += share
+        self._refresh()
 
     def _add_point(self, rows: int, base: float) -> None:
         """Take a decode of far more rows than the last point's as the next point.

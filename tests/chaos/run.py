@@ -208,7 +208,7 @@ class Matrix:
             or _judge(again, expected, "afterwards: ")
             or await self._rest(world, before, sessions)
         )
-        said = f"told: {left.told}" if left.told else "text unchanged"
+        said = f"error: {left.error}" if left.error else "text unchanged"
         if seconds < 0.0:  # the fault came when the text was there: nothing was to be seen
             said, seconds = "text unchanged, before the fault", 0.0
         return Row(cell, problem or said, seconds, not problem)
@@ -229,8 +229,8 @@ class Matrix:
         if (known, is_rpc) not in self._right:
             client = work_job if is_rpc else write
             left = await client(world, known, is_rpc, _ignore)
-            if left.told:
-                raise AssertionError(f"without any fault: {left.told}")
+            if left.error:
+                raise AssertionError(f"without any fault: {left.error}")
             self._right[known, is_rpc] = left.text
         return self._right[known, is_rpc]
 
@@ -263,8 +263,8 @@ async def _ignore(count: int) -> None:
 
 def _judge(left: Left, expected: str, when: str = "") -> str:
     """Return what is wrong with what a client was left with."""
-    if left.told:
-        return "" if left.is_clear and not when else f"{when}{left.told}"
+    if left.error:
+        return "" if left.is_clear and not when else f"{when}{left.error}"
     if left.text != expected:
         pairs = enumerate(zip(left.text, expected, strict=False))
         same = next((i for i, (a, b) in pairs if a != b), min(len(left.text), len(expected)))
@@ -275,12 +275,12 @@ def _judge(left: Left, expected: str, when: str = "") -> str:
 def table(rows: Sequence[Row], seed: int, total: int) -> str:
     """Return the page's section."""
     wrong = sum(not row.is_right for row in rows)
-    told = sum(row.outcome.startswith("told: ") for row in rows)
+    errors = sum(row.outcome.startswith("error: ") for row in rows)
     lines = [
-        f"`make chaos SEED={seed}` ran {len(rows)} of {total} cells: {len(rows) - told - wrong} "
-        f"texts unchanged, {told} clients told why not, {wrong} faults of ours.",
+        f"`make chaos SEED={seed}` ran {len(rows)} of {total} cells: {len(rows) - errors - wrong} "
+        f"texts unchanged, {errors} clients got an error, {wrong} faults of ours.",
         "Afterwards each time a further text was right, and no session, file or memory was left.",
-        "Seconds are from the fault to the end of the text, or to when the client was told.",
+        "Seconds are from the fault to the end of the text, or to when the client got the error.",
         "",
         "| fault | moment | service | outcome | seconds |",
         "|---|---|---|---|---|",
@@ -296,7 +296,7 @@ def table(rows: Sequence[Row], seed: int, total: int) -> str:
 
 _HEAD = re.compile(r"`make chaos SEED=(\d+)`")
 _ROW = re.compile(r"\| (.+?) \| (.+?) \| (.+?) \| (.*) \| ([0-9.]+) \|")
-_WELL = ("told: ", "text unchanged")
+_WELL = ("error: ", "text unchanged")
 
 
 def read_rows(matrix: str, seed: int) -> list[Row]:

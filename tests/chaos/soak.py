@@ -79,22 +79,22 @@ def _asked(rng: random.Random) -> Asked:
 
 async def _grpc(world: World, rng: random.Random) -> None:
     left = await write(world, _asked(rng), False, _note)
-    assert not left.told, left.told
+    assert not left.error, left.error
 
 
 async def _http(world: World, rng: random.Random) -> None:
     left = await write(world, _asked(rng), True, _note)
-    assert not left.told, left.told
+    assert not left.error, left.error
 
 
 async def _job(world: World, rng: random.Random) -> None:
     left = await work_job(world, _asked(rng), False, _note)
-    assert not left.told, left.told
+    assert not left.error, left.error
 
 
 async def _shift(world: World, rng: random.Random) -> None:
     left = await write(world, Asked(rng.choice(_PROMPTS), SHIFTING, shifts=True), False, _note)
-    assert not left.told, left.told
+    assert not left.error, left.error
 
 
 def sampled_request(rng: random.Random) -> messages.GenerateRequest:

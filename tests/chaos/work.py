@@ -68,7 +68,7 @@ class Left:
     """What a client has at the end: a text, or the reason why not. `is_clear` says if it helps."""
 
     text: str = ""
-    told: str = ""
+    error: str = ""
     is_clear: bool = True
 
 
@@ -88,16 +88,16 @@ async def write(world: World, asked: Asked, over_http: bool, note: Note) -> Left
                 await note(len(text))
             return Left(text)
     except TimeoutError:
-        return Left(told=f"nothing for {SECONDS:.0f} s", is_clear=False)
+        return Left(error=f"nothing for {SECONDS:.0f} s", is_clear=False)
     except grpc.aio.AioRpcError as error:
         return _left_by(error)
     except (httpx.HTTPError, _Told) as error:
-        return Left(told=f"HTTP: {str(error) or type(error).__name__}"[:100])
+        return Left(error=f"HTTP: {str(error) or type(error).__name__}"[:100])
 
 
 def _left_by(error: grpc.aio.AioRpcError) -> Left:
-    told = f"{error.code().name}: {error.details()}"[:100]
-    return Left(told=told, is_clear=error.code() in CLEAR)
+    reason = f"{error.code().name}: {error.details()}"[:100]
+    return Left(error=reason, is_clear=error.code() in CLEAR)
 
 
 async def _over_grpc(world: World, asked: Asked) -> AsyncIterator[str]:
@@ -145,11 +145,11 @@ async def work_job(world: World, asked: Asked, over_http: bool, note: Note) -> L
                 await asyncio.sleep(0.02)
             return Left(text)
     except TimeoutError:
-        return Left(told=f"nothing for {SECONDS:.0f} s", is_clear=False)
+        return Left(error=f"nothing for {SECONDS:.0f} s", is_clear=False)
     except grpc.aio.AioRpcError as error:
         return _left_by(error)
     except (httpx.HTTPError, _Told) as error:
-        return Left(told=f"HTTP: {str(error) or type(error).__name__}"[:100])
+        return Left(error=f"HTTP: {str(error) or type(error).__name__}"[:100])
 
 
 class _Job:

@@ -38,29 +38,29 @@ def test_a_seed_gives_the_same_cells_again() -> None:
 
 def test_a_text_that_is_another_or_an_error_that_says_nothing_is_a_fault() -> None:
     assert not _judge(Left("right"), "right")
-    assert not _judge(Left(told="UNAVAILABLE: gone"), "right")
+    assert not _judge(Left(error="UNAVAILABLE: gone"), "right")
     assert "character 3" in _judge(Left("rigid"), "right")
     assert _judge(Left("righ"), "right")
-    assert _judge(Left(told="INTERNAL: ?", is_clear=False), "right")
-    assert _judge(Left(told="UNAVAILABLE: gone"), "right", "afterwards: ")
+    assert _judge(Left(error="INTERNAL: ?", is_clear=False), "right")
+    assert _judge(Left(error="UNAVAILABLE: gone"), "right", "afterwards: ")
 
 
 def test_the_table_counts_what_it_lists() -> None:
     rows = [
         Row(Cell("stop", "draft", "verify"), "text unchanged", 1.25, True),
-        Row(Cell("kill", "target", "drain"), "told: UNAVAILABLE: a | b\nc", 2.0, True),
+        Row(Cell("kill", "target", "drain"), "error: UNAVAILABLE: a | b\nc", 2.0, True),
         Row(Cell("kill", "draft", "drain"), "another text", 3.0, False),
     ]
     said = table(rows, 7, 10)
-    assert "3 of 10 cells: 1 texts unchanged, 1 clients told why not, 1 faults of ours" in said
-    assert "| kill | drain | target | told: UNAVAILABLE: a / b c | 2.0 |" in said
+    assert "3 of 10 cells: 1 texts unchanged, 1 clients got an error, 1 faults of ours" in said
+    assert "| kill | drain | target | error: UNAVAILABLE: a / b c | 2.0 |" in said
     assert said.index("| kill |") < said.index("| stop |")
 
 
 def test_a_table_is_continued_from_what_it_has_of_the_same_seed() -> None:
-    told = "told: HTTP: a: b"
+    error = "error: HTTP: a: b"
     rows = [
-        Row(Cell("half-open connection", "target", "job poll"), told, 1.1, True),
+        Row(Cell("half-open connection", "target", "job poll"), error, 1.1, True),
         Row(Cell("stop", "draft", "verify"), "text unchanged, before the fault", 0.0, True),
         Row(Cell("kill", "draft", "drain"), "another text", 2.0, False),
     ]
@@ -73,7 +73,7 @@ def test_a_table_is_continued_from_what_it_has_of_the_same_seed() -> None:
 def test_the_page_itself_can_be_continued() -> None:
     matrix = read_matrix(PAGE.read_text(encoding="utf-8"))
     rows = read_rows(matrix, 1)
-    assert len(rows) == len(set(rows)) == matrix.count("| text unchanged") + matrix.count("| told")
+    assert len(rows) == len(set(rows)) == matrix.count("| text unchanged") + matrix.count("| error")
     assert {row.cell for row in rows} <= set(cells(seed=1))
 
 
