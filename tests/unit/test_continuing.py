@@ -16,6 +16,7 @@ from orchestrator.core.estimates import (
     MOST_CREDIT,
     Mean,
     PairEstimates,
+    ServiceTime,
     credit_for,
 )
 from orchestrator.core.generation import Generation
@@ -123,6 +124,21 @@ def test_several_plain_tokens_are_one_commit() -> None:
     wrote(begun, first, 4, 5, 6, 7)
     assert committed(begun) == [([5, 6, 7], [Origin.PLAIN] * 3)]
     assert begun.counts.rounds == 3
+
+
+def test_every_token_that_was_gathered_says_what_a_plain_one_costs() -> None:
+    known = estimates()
+    begun = generation(known=known)
+    [first] = rounds(begun)
+    wrote(begun, first, 4, 5)
+    before = known.costs.seconds(1)
+    spent = ServiceTime(12 * 0.02, rows=12, sessions=12)
+    begun.target_wrote(Answer(first.number, 5, 0, Rows(sampled=[6] * 12)), 0.4, spent)
+    after = known.costs.seconds(1)
+    one = CostTable([(1, 0.03), (16, 0.032)])
+    one.note(1, 0.02, [(1, 5.0)])
+    assert after < one.seconds(1) < before
+    assert after == pytest.approx(0.02, rel=0.2)
 
 
 def test_what_was_gathered_counts_as_if_it_had_come_token_by_token() -> None:

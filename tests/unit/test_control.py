@@ -677,6 +677,19 @@ def test_the_gap_after_drafted_decodes_is_no_part_of_a_plain_token() -> None:
     assert quick.plain_seconds == pytest.approx(plain)
 
 
+def test_what_the_targets_own_draft_reads_is_learned_from_the_rounds_that_it_read_in() -> None:
+    own = OwnDraftEstimates.of_load(0.0016, 0.0001)
+    its = made()
+    its.estimates.continues, its.estimates.own_draft = True, own
+    its.note_draft(its.estimates)
+    for _ in range(4):
+        spent = ServiceTime(0.02, draft=0.3)
+        its.note_round(outcome(length=4000, sent=None, asks_own=True, spent=spent))
+    spent = ServiceTime(0.03, draft=0.1)
+    its.note_round(outcome(length=4004, sent=None, is_own=True, drafted=3, spent=spent))
+    assert own.reading_seconds(4004) == pytest.approx(1.3, abs=0.01)
+
+
 def test_the_first_plain_decode_after_another_kind_says_nothing_of_a_plain_token() -> None:
     """llama.cpp builds its graph anew for it."""
     quick = made(costs=[(1, 0.0006), (4, 0.0020), (8, 0.0030)])
