@@ -136,13 +136,13 @@ class Control(ABC):
         times = [time for length, time in self._orders if length == base]
         if seconds > 0.0:
             self._note_token_time(seconds, count, is_first)
-            if is_first and times and self._rounds:
-                # While the target has its turn nothing is lost by waiting.
-                turn = queue if estimates.takes_turns else 0.0
-                estimates.turn.note(turn)
-                latency = estimates.latency
-                most_rise = latency.value + _LATENCY_RISE
-                latency.note(max(0.0, now - times[0] - seconds - turn), most_rise)
+        if is_first and times and self._rounds:
+            # While the target has its turn nothing is lost by waiting.
+            turn = queue if estimates.takes_turns else 0.0
+            estimates.turn.note(turn)
+            latency = estimates.latency
+            most_rise = latency.value + _LATENCY_RISE
+            latency.note(max(0.0, now - times[0] - seconds - turn), most_rise)
         self._due = now + self._frame_tokens * estimates.token_time.value
 
     def _note_token_time(self, seconds: float, count: int, is_first: bool) -> None:
@@ -201,14 +201,12 @@ class Control(ABC):
 
     def note_round(self, outcome: Outcome) -> None:
         """Learn from a verified round, or from several without a draft."""
-        estimates, again = self.estimates, self._taken_back
-        rows = outcome.drafted + 1 + outcome.beside + again.count
+        estimates, again, rows = self.estimates, self._taken_back, self._rows_of(outcome)
         self._text_length = outcome.length
         if outcome.is_prompt:
             estimates.sharing.restart(1.0)  # who was there before may be gone
         else:
-            since = self.last_time if self.last_time is not None else outcome.sent or outcome.now
-            self._recent.note(outcome.committed, max(0.0, outcome.now - since), outcome.decodes)
+            self._recent.note(outcome.committed, self._seconds_of(outcome), outcome.decodes)
             spent, ratio = outcome.spent, None
             if spent.decode > 0.0:
                 restoring = estimates.rejection.restore_seconds if again.count else 0.0
@@ -239,6 +237,15 @@ class Control(ABC):
         self._draft_seconds = 0.0
         if self.rule is Rule.REJECTION and not outcome.is_local:
             self._note_decided(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
+
+    def _rows_of(self, outcome: Outcome) -> int:
+        """Return the rows of a round that was not noted yet, in each of its decodes."""
+        return outcome.drafted + 1 + outcome.beside + self._taken_back.count
+
+    def _seconds_of(self, outcome: Outcome) -> float:
+        """Return the time since the rows before those of a round that was not noted yet."""
+        since = self.last_time if self.last_time is not None else outcome.sent or outcome.now
+        return max(0.0, outcome.now - since)
 
     def _note_decode(self, rows: int, spent: ServiceTime, outcome: Outcome) -> float | None:
         """Learn what a decode costs, and what it costs more beside a busy draft.
@@ -457,6 +464,8 @@ class Control(ABC):
         speculation = self.speculation
         most = speculation.n_max if speculation.drafts and self._has_draft else 0
         alone, *others = forecasts(conditions, most, run_ahead)
+        if estimates.gain.is_resting:
+            return alone
         best = max(others, key=lambda each: each.rate, default=alone)
         if run_ahead is not False and self.rule is not Rule.REJECTION:
             best = self._with_runner_ups(best, conditions)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from orchestrator.core.forecast import frame_size
+from orchestrator.core.gains import Gain
+from orchestrator.core.plain_looks import PlainLooks
 from orchestrator.core.short_matches import ShortMatches
 from outrider.costs import KERNEL_ROWS, NO_REJECTION_COST, Attended, CostTable, RejectionCost
 from outrider.messages import Rule
@@ -33,7 +35,6 @@ _GATHER_MS, _SEVERAL = 100, 3  # milliseconds, and writers from which on it is t
 _MOST_SHARING = 16.0
 """Sessions in a decode of a target that does not count them: more were a piece of a prompt."""
 
-ABOUT = 0.15  # of the expected time of a decode: less may be noise
 _HOPED = 0.85  # of the time of a decode that is only roughly known
 
 FIRST_CREDIT, MOST_CREDIT = 64, 512
@@ -224,72 +225,6 @@ class Acceptance:
         return sum(confidence >= edge for edge in self._EDGES)
 
 
-class PlainLooks:
-    """When plain rounds are due, only to see what they cost.
-
-    A plain token is what every draft is weighed against, and drafted rounds do not show its cost:
-    one that is too high would keep them going. So after texts of every magnitude, now and then and
-    where that cost is estimated anew, some rounds are plain until one takes what was expected, or
-    what they took differs by no more than it does among them.
-    """
-
-    _FIRST, _STALE = 6, 256  # drafted rounds in a row: for the first time, and later
-    _MOST = 8  # plain rounds then
-    _FEW = 3  # plain rounds that say how much such rounds differ
-    _MEASURED_BITS = 10  # of the length of texts like those that a target measures with at load
-
-    def __init__(self) -> None:
-        self._drafted: dict[int, int] = {}  # rounds since a plain one, by the length's bits
-        self._due: dict[int, int] = {}  # plain rounds, at most, by the same
-        self._seconds: dict[int, float] = {}  # expected at the last plain round, by the same
-        self._ratios: dict[int, list[float]] = {}  # of plain rounds that were due, by the same
-
-    def note(
-        self, length: int, drafted: bool, ratio: float | None, seconds: float, count: int = 1
-    ) -> None:
-        """A round came after a text of this length, and a plain one is expected to take `seconds`.
-
-        It took `ratio` times what was expected; None where that cannot be said. `count` plain ones
-        may be noted at once.
-        """
-        bits = length.bit_length()
-        before = self._drafted.get(bits, self._STALE - self._FIRST)
-        if drafted:
-            self._drafted[bits] = before + 1
-            moved = abs(seconds - self._seconds.get(bits, seconds)) > ABOUT * seconds
-            if moved or before + 1 >= self._STALE:
-                self._due[bits] = self._MOST
-            return
-        due, ratios = self._plain_rounds(bits), self._ratios.setdefault(bits, [])
-        if ratio is not None:
-            ratios.append(ratio)
-        is_other = ratio is not None and abs(ratio - 1.0) >= ABOUT
-        if (ratio is not None and not is_other) or self._is_noise(ratios):
-            due = 0
-        elif due:
-            due = max(0, due - count)
-        elif is_other and before and bits in self._due:
-            due = self._MOST
-        if not due:
-            ratios.clear()
-        self._drafted[bits], self._due[bits], self._seconds[bits] = 0, due, seconds
-
-    def _is_noise(self, ratios: Sequence[float]) -> bool:
-        """Return whether plain rounds differ too much to say that something else is expected."""
-        if len(ratios) < self._FEW:
-            return False
-        mean = sum(ratios) / len(ratios)
-        variance = sum((ratio - mean) ** 2 for ratio in ratios) / (len(ratios) - 1)
-        return abs(mean - 1.0) <= 2.0 * math.sqrt(variance / len(ratios))
-
-    def is_due(self, length: int) -> bool:
-        """Whether the next round after such a text is better plain."""
-        return self._plain_rounds(length.bit_length()) > 0
-
-    def _plain_rounds(self, bits: int) -> int:
-        return self._due.get(bits, 0 if bits <= self._MEASURED_BITS else self._MOST)
-
-
 class RunnerUpEstimates:
     """What is known of a draft's runner-up lines."""
 
@@ -333,6 +268,8 @@ class OwnDraftEstimates:
     gap: Mean = field(default_factory=lambda: Mean(_GAP))
     """Of the target's own work after a decode that it drafted for: what it adds is often sent at
     once, and the event loop then takes the interpreter from the engine."""
+    gain: Gain = field(default_factory=Gain)
+    """Of what it drafted, in truth."""
 
     @classmethod
     def of_load(cls, token_seconds: float, read_seconds: float) -> OwnDraftEstimates:
@@ -425,6 +362,8 @@ class PairEstimates:
     """A decode of the target while the draft is busy, over one while it is not."""
     runner_ups: RunnerUpEstimates = field(default_factory=RunnerUpEstimates)
     """What is known of the draft's runner-up lines."""
+    gain: Gain = field(default_factory=Gain)
+    """Of what was drafted by this draft, in truth."""
     acceptance: dict[Rule, Acceptance] = field(default_factory=dict)
     """Of the draft's own tokens, by rule."""
     of_sources: dict[tuple[Rule, str], Acceptance] = field(default_factory=dict)
@@ -461,6 +400,7 @@ class PairEstimates:
             read_time=new.read_time,
             slowdown=new.slowdown,
             runner_ups=new.runner_ups,
+            gain=new.gain,
             acceptance={},
             unprobed_rounds=0,
             probe_after=FIRST_PROBE,
@@ -510,7 +450,7 @@ class PairEstimates:
         own = self.costs.padded(row_count)
         if not spent.rows:
             return [(own, float(length))]
-        sharing, is_alike = self.sharing_of(spent, row_count), self._is_alike(spent, own)
+        sharing, is_alike = self.sharing_of(spent, row_count), self.is_alike(spent, own)
         if is_alike or spent.sessions:
             self.sharing.note(sharing)
         if not is_alike:
@@ -523,7 +463,7 @@ class PairEstimates:
         self.others_length.note(others)
         return [(own, float(length)), (spent.rows - own, others)]
 
-    def _is_alike(self, spent: ServiceTime, own: float) -> bool:
+    def is_alike(self, spent: ServiceTime, own: float) -> bool:
         """Return whether a decode had as many rows of each session as of ours, and no prompt's.
 
         Some rows more may have filled it.

@@ -11,7 +11,7 @@ from functools import cache, partial
 from orchestrator.core import runner_ups
 from orchestrator.core.controller import Control
 from orchestrator.core.estimates import FIRST_PROBE, OWN, Acceptance, PairEstimates
-from orchestrator.core.forecast import Conditions, Forecast, Mode, plain
+from orchestrator.core.forecast import Conditions, Forecast, Mode, expected_tokens, plain
 from orchestrator.core.outcomes import Choice, Outcome, View
 from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraft, OwnDraftOrder, forecast
 from outrider.messages import Rule
@@ -193,6 +193,7 @@ class Measured(OwnDrafting):
         self._probe_after = estimates.probe_after  # so many of them it is tried again
 
     def note_round(self, outcome: Outcome) -> None:
+        self._note_gain(outcome)
         super().note_round(outcome)
         # By the forecast that the round went by: asking for it here would renew it too early.
         if self._forecast is None or self._forecast.lines == 1:
@@ -203,6 +204,23 @@ class Measured(OwnDrafting):
             self._granted = float(outcome.drafted)
         else:
             self._granted += self._GRANT_STEP * outcome.decodes
+
+    def _note_gain(self, outcome: Outcome) -> None:
+        """Learn what the draft that the forecast goes by gained, where a round can say it."""
+        estimates, own, known = self.estimates, self.estimates.own_draft, self._forecast
+        if known is None or known.mode is Mode.PLAIN:
+            estimates.gain.note_unused(outcome.decodes)
+            if own is not None:
+                own.gain.note_unused(outcome.decodes)
+            return
+        spent, own_rows = outcome.spent, estimates.costs.padded(self._rows_of(outcome))
+        is_shared = spent.rows > 0 and not estimates.is_alike(spent, own_rows)
+        if outcome.is_prompt or outcome.is_local or is_shared:
+            return
+        gain = own.gain if known.own_length and own is not None else estimates.gain
+        gain.note_rounds(outcome.committed, self._seconds_of(outcome), self.plain_seconds)
+        if gain.is_resting:
+            self._forecast = None  # without it
 
     def note_line(self, confidences: Sequence[int], agrees: bool) -> None:
         super().note_line(confidences, agrees)
@@ -259,7 +277,7 @@ class Measured(OwnDrafting):
     def _best_mode(self, conditions: Conditions) -> Forecast:
         alone, own = plain(conditions.continuing), self.estimates.own_draft
         best = alone if self._leaves_to_own else super()._best_mode(conditions)
-        if self._own is None or own is None or self._own.is_silent:
+        if self._own is None or own is None or self._own.is_silent or own.gain.is_resting:
             return best
         seconds = cache(partial(self.checked_seconds, acceptance=self._own_acceptance))
         checked = replace(conditions, decode_seconds=seconds)
@@ -439,7 +457,9 @@ class Measured(OwnDrafting):
                 rounds = max(1, math.ceil(first / time)) if first > 0 else 1
                 tokens, time = 1.0 * rounds, time * rounds
                 hit = mean ** (unread + rounds)
-            worth = forecast.hit_worth if continues and (expected or k < have) else 0.0
+            worth = forecast.hit_worth if continues else 0.0
+            if not expected:  # the next round has what this one leaves of the line
+                worth = min(worth, expected_tokens(mean, max(0, have - k - 1)) - 1.0)
             hit += (1.0 - hit) * forecast.foreseen
             values.append(tokens - rate * time + hit * worth)
             if k == 0:

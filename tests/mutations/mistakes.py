@@ -59,9 +59,16 @@ MISTAKES = (
     Mistake(
         "rows that are decoded again are taken for those of others",
         "orchestrator/core/controller.py",
-        "outcome.drafted + 1 + outcome.beside + again.count",
+        "outcome.drafted + 1 + outcome.beside + self._taken_back.count",
         "outcome.drafted + 1 + outcome.beside",
         ("tests/unit/test_rejection_prices.py",),
+    ),
+    Mistake(
+        "a draft that loses time whatever it says of itself is never left alone",
+        "orchestrator/core/gains.py",
+        "if self._lost >= _MOST_LOST:",
+        "if False:",
+        ("tests/unit/test_gains.py",),
     ),
     Mistake(
         "rounds are sized as if rejections cost nothing",

@@ -67,6 +67,8 @@ class Models:
     draft_slowdown: float = 1.0  # of the draft while the target is
     takes_turns: bool = False  # draft and target never decode at the same time
     read_time: float = 0.0  # of the draft, for a token of the text
+    draft_most: int = 1 << 20  # tokens after which the draft ends an order, whatever it asks for
+    draft_reported: float = 1.0  # of its time, what the draft says of it, at load and in service
     continues: bool = True  # the target, by itself
     own_token: float = 0.0  # of the target's own draft; 0: it has none
     own_acceptance: float = 0.8
@@ -317,8 +319,8 @@ def known_estimates(models: Models) -> PairEstimates:
     estimates = PairEstimates(costs=CostTable(models.costs.points), same_host=models.same_host)
     estimates.overhead = Mean(models.overhead + models.target_round_trip)
     estimates.latency = Mean(models.draft_round_trip)
-    estimates.token_time = Mean(models.draft_token)
-    estimates.loaded_token_time = models.draft_token
+    reported = models.draft_reported * models.draft_token
+    estimates.token_time, estimates.loaded_token_time = Mean(reported), reported
     estimates.continues, estimates.tree_leaves = models.continues, models.tree_leaves
     ratio = 1.0 + models.line_cost * (models.lines - 1)
     estimates.runner_ups = RunnerUpEstimates(models.lines, ratio)
@@ -563,7 +565,7 @@ class _Draft(_Peer):
         self._stalled_until = 0.0
         self._work = 0
         self._spent = self._queue = 0.0
-        self._unread = 0
+        self._unread = self._until = 0
         self._tree = RunnerUps()
         self._taken: list[Branch] = []  # that the current decode extends
         self._is_complete = False  # all of the order's line was sent
@@ -596,6 +598,7 @@ class _Draft(_Peer):
             self._order = None
             self._send(lambda: self.world.generation.draft_missing(number, held))
             return
+        self._until = min(message.draft_until, len(text) + self.world.models.draft_most)
         pairs = zip(self.held, text, strict=False)
         agreed = next((i for i, (a, b) in enumerate(pairs) if a != b), len(self.held))
         self._unread = max(0, len(text) - agreed)
@@ -615,7 +618,7 @@ class _Draft(_Peer):
         """Begin a token, or complete the order."""
         world, line, order = self.world, self._line, self._order
         assert line is not None and order is not None
-        is_over = self._is_complete or stops or len(line.token_ids) >= order.draft_until
+        is_over = self._is_complete or stops or len(line.token_ids) >= self._until
         for branch in self._taken:
             branch.is_taken = False
         self._taken = []
@@ -675,7 +678,7 @@ class _Draft(_Peer):
         self.held = list(line.token_ids)
         is_full = len(line.unsent) >= (order.frame_tokens or _FRAME_TOKENS)
         is_old = not order.frame_tokens and self.world.now - line.first_unsent >= _FRAME_SECONDS
-        if (is_full or is_old) and len(line.token_ids) < order.draft_until:
+        if (is_full or is_old) and len(line.token_ids) < self._until:
             self._send_frame(0)
         return confidence
 
@@ -692,7 +695,7 @@ class _Draft(_Peer):
             runner_ups=self._tree.take_unsent(),
         )
         line.unsent = []
-        spent, self._spent = self._spent, 0.0
+        spent, self._spent = self.world.models.draft_reported * self._spent, 0.0
         queue, self._queue = self._queue, 0.0
         world, faults = self.world, self.world.faults
         if frame.token_ids and world.dice.random() < faults.frame_loss:

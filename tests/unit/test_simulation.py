@@ -14,6 +14,7 @@ from tests.support.thorough import THOROUGH
 
 GPU = CostTable([(1, 0.0300), (64, 0.0300 + 0.0004 * 63)])
 CPU = CostTable([(4, 0.055), (8, 0.100), (16, 0.200), (32, 0.400)])
+ONE_ROW = CostTable([(1, 0.020), (4, 0.022), (8, 0.026), (16, 0.034), (64, 0.1)])
 TOKENS = 48
 
 
@@ -127,6 +128,46 @@ def test_a_good_draft_never_makes_it_slower(round_trip: float, acceptance: float
         overhead=0.001,
     )
     assert ratio(models)[0] > 0.97
+
+
+@pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.parametrize("round_trip", (0.0, 0.001, 0.005, 0.01, 0.02, 0.05))
+@pytest.mark.parametrize("costs", [ONE_ROW, GPU, CPU], ids=["one row", "gpu", "cpu"])
+def test_a_draft_that_ends_every_order_early_costs_next_to_nothing(
+    costs: CostTable, round_trip: float, most: int
+) -> None:
+    models = Models(
+        costs=costs,
+        draft_token=0.0005,
+        acceptance=0.97,
+        draft_round_trip=round_trip,
+        target_round_trip=0.0005,
+        overhead=0.0005,
+        draft_most=most,
+    )
+    assert ratio(models)[0] > 0.97
+
+
+@pytest.mark.parametrize("most", [1, 4, 1 << 20])
+@pytest.mark.parametrize("draft_token", (0.005, 0.015, 0.05))
+@pytest.mark.parametrize("turns", [False, True], ids=["beside", "in turn"])
+@pytest.mark.parametrize("reported", [0.0, 0.1])
+def test_a_draft_that_lies_about_its_time_costs_next_to_nothing(
+    draft_token: float, most: int, turns: bool, reported: float
+) -> None:
+    models = Models(
+        costs=ONE_ROW,
+        draft_token=draft_token,
+        acceptance=0.97,
+        draft_round_trip=0.001,
+        overhead=0.0005,
+        takes_turns=turns,
+        same_host=turns,
+        draft_most=most,
+        draft_reported=reported,
+    )
+    # Each look at it costs at most twelve tokens, and it is looked at less and less often.
+    assert ratio(models, tokens=512)[0] > 0.94
 
 
 def test_rounds_ahead_hide_the_way_to_a_distant_target() -> None:
