@@ -30,6 +30,7 @@ _OWN_PROBE_STEP, _LAST_OWN_PROBE = 4, 512
 """Times as many rounds before the next probe as before one in vain, and at most."""
 
 _GAP = 0.0001  # seconds of a target's own work between two decodes, before it is known
+_OWN_GAP = 0.0005  # and after one that its own draft drafted for
 _GATHER_MS, _SEVERAL = 100, 3  # milliseconds, and writers from which on it is twice as long
 
 _MOST_SHARING = 16.0
@@ -265,7 +266,7 @@ class OwnDraftEstimates:
     """Decodes since it was last seen to draft, in the latest generation to have any."""
     probe_after: int = FIRST_PROBE
     """After so many of them it is tried again."""
-    gap: Mean = field(default_factory=lambda: Mean(_GAP))
+    gap: Mean = field(default_factory=lambda: Mean(_OWN_GAP))
     """Of the target's own work after a decode that it drafted for: what it adds is often sent at
     once, and the event loop then takes the interpreter from the engine."""
     gain: Gain = field(default_factory=Gain)

@@ -39,7 +39,9 @@ _PROBE_LENGTH, _PROBE_TIME = 3, 1.5
 _PROBE_GAIN = 0.1
 """Of a token's time a draft that is only tried is taken to save: what it may read for a probe."""
 _PROBE_SHARE = 0.015
-"""Of the time since the last one that reading a text for a probe may take, where it is long."""
+"""Of the time since the last one that a probe may take, with reading a text where it is long."""
+_PROBE_MESSAGES = 0.003
+"""Seconds of the target's cores that a probe takes beside its decodes: its order and its answer."""
 _SILENT_ROUNDS, _READ_AT_ONCE = 16, 64
 """Rounds in a row that it was asked for and drafted nothing, after which it is not counted on; and
 tokens of a text that it reads in one of them, at least, before it can draft."""
@@ -129,17 +131,19 @@ class OwnDraft:
             most = _PROBE_TIME * plain_seconds / estimates.token_time.value
             most = min(most, _PROBE_LENGTH / sessions)  # all of them may probe in one decode
             order = OwnDraftOrder(max(1, int(most)), is_probe=True)
-            if not self._may_read(length, plain_seconds):
+            if not self._may_probe(length, plain_seconds):
                 return NO_OWN_DRAFT
         else:
             return NO_OWN_DRAFT
         reading = 0.0 if self._has_read else estimates.reading_seconds(length)
         return order if saved >= times * reading else NO_OWN_DRAFT
 
-    def _may_read(self, length: int, plain_seconds: float) -> bool:
-        """Return whether a text may be read for a probe, with all decodes since the last one."""
-        if self._has_read or length <= _READ_AT_ONCE:
-            return True
-        estimates = self._estimates
-        since = estimates.unused_rounds * plain_seconds
-        return estimates.reading_seconds(length) <= _PROBE_SHARE * since
+    def _may_probe(self, length: int, plain_seconds: float) -> bool:
+        """Return whether the decodes since the last probe were worth the time of one.
+
+        A text that is short, or was read before, is read in passing.
+        """
+        estimates, seconds = self._estimates, _PROBE_MESSAGES
+        if not self._has_read and length > _READ_AT_ONCE:
+            seconds = max(seconds, estimates.reading_seconds(length))
+        return seconds <= _PROBE_SHARE * estimates.unused_rounds * plain_seconds

@@ -275,6 +275,33 @@ def test_a_long_text_is_read_for_a_probe_once_that_is_little_of_the_time_since_t
     assert probes(1400, 64), "it has read the text"
 
 
+def test_a_probe_waits_until_its_messages_are_little_of_the_time_since_the_last() -> None:
+    def first_probe(plain_seconds: float) -> int:
+        """Return the decodes after which a target so fast is probed for the first time."""
+        known = OwnDraftEstimates.of_load(0.0001, 0.0)
+        draft = OwnDraft(known)
+        useless = Forecast(Mode.PLAIN, 1.0 / plain_seconds, 0, 0, 0.0)
+        for count in range(1, 2000):
+            known.unused_rounds = count
+            if draft.order(useless, plain_seconds, 20, 400, False, 1.0).is_probe:
+                return count
+        return 2000
+
+    assert first_probe(0.0165) == 16
+    assert first_probe(0.005) == 40
+    assert first_probe(0.0005) == 400  # .2 s
+
+
+def test_what_follows_an_own_draft_is_not_taken_for_nothing_before_it_is_known() -> None:
+    """The bundled pair: a plain token of .57 ms, four rows of 1.37, a draft token of .09. A draft
+    that is right as often as is hoped of a new one would just pay but for what its answers cost.
+    """
+    costs = CostTable([(1, 0.00057), (2, 0.0011), (4, 0.00137), (8, 0.0021), (32, 0.0069)])
+    known = known_estimates(models(costs=costs, own_token=0.00009))
+    known.continues = True
+    assert control(Speculation(), Rule.MATCH, known, 1.0).forecast.own_length == 0
+
+
 def test_a_long_text_is_read_where_three_times_the_time_for_it_is_expected_to_be_saved() -> None:
     useful = Forecast(Mode.OWN, 1.0 / 0.0125, 0, 0, 0.0, own_length=3)
 
