@@ -51,8 +51,6 @@ from outrider.messages import (
 from outrider.model_service.servicer import (
     ModelService,
     Ownership,
-    after_opening,
-    first_opening,
     run_stream,
     write_spent,
 )
@@ -134,12 +132,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
     async def LearnVocabulary(
         self, request_iterator: AsyncIterator[messages.LearnVocabularyRequest], context: Context
     ) -> messages.LearnVocabularyResponse:
-        lesson = self.lesson()
-        async for request in request_iterator:
-            lesson.add(request)
-            if lesson.is_complete:
-                break
-        return await lesson.finish()
+        return await self.lesson().take(request_iterator)
 
     async def Draft(
         self, request_iterator: AsyncIterator[messages.DraftRequest], context: Context
@@ -150,15 +143,13 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         """Serve one session, whichever side opened the stream. Ends when `requests` do."""
         self.require_loaded()
         assert self._model is not None
-        asked = await first_opening(requests)
-        self.require_model(asked.model)
-        opening = wire.read_opening(asked)
+        opening, rest = await self.read_opening(requests)
         with ExitStack() as used:
             learned = None
             if opening.vocabulary_key:
                 learned = used.enter_context(self._translations.use(opening.vocabulary_key))
                 check_dropped(opening, len(learned.translation.target.texts))
-            await self._serve_session(opening, learned, after_opening(requests, asked), write)
+            await self._serve_session(opening, learned, rest, write)
 
     async def _serve_session(
         self,

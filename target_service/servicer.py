@@ -39,8 +39,6 @@ from outrider.messages import (
 from outrider.model_service.servicer import (
     ModelService,
     Ownership,
-    after_opening,
-    first_opening,
     run_stream,
     write_spent,
 )
@@ -212,14 +210,11 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     ) -> None:
         self.require_loaded()
         assert self._model is not None
-        asked = await first_opening(request_iterator)
-        self.require_model(asked.model)
-        opening = wire.read_opening(asked)
+        opening, rounds = await self.read_opening(request_iterator)
         # A grammar, or what DRY needs to know of the vocabulary, may take a while.
         verifier = await asyncio.to_thread(Verifier, self._model, opening, self._draft)
         owner = self.take(opening.session_id, opening.attempt)
         stream = _VerifyStream(self, opening, owner, verifier)
-        rounds = after_opening(request_iterator, asked)
         try:
             await run_stream(owner, stream.read(rounds), stream.answer(context))
         finally:

@@ -48,7 +48,7 @@ class LlamaServerServicer(CachelessDraft):
         return self.note_sessions(response)
 
     def vocabulary_pieces(self) -> Iterator[common.ListVocabularyResponse]:
-        """Yield what ListVocabulary streams: as many ids as there are, and no names.
+        """Yield as many ids as there are, and no names.
 
         llama-server has no call that lists them; what they are is asked of those of a target.
         """
@@ -70,12 +70,7 @@ class LlamaServerServicer(CachelessDraft):
     async def LearnVocabulary(
         self, request_iterator: AsyncIterator[messages.LearnVocabularyRequest], _: Any
     ) -> messages.LearnVocabularyResponse:
-        lesson = self.lesson()
-        async for request in request_iterator:
-            lesson.add(request)
-            if lesson.is_complete:
-                break
-        return await lesson.finish()
+        return await self.lesson().take(request_iterator)
 
     def check_opening(self, opening: SessionParameters) -> None:
         if opening.vocabulary_key:

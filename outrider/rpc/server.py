@@ -94,6 +94,17 @@ class Server:
         if self._config.listen:
             await self._listen()
 
+    async def start_service(self, role: str) -> None:
+        """Start, print where for the process that started this one, and let signals stop it."""
+        try:
+            await self.start()
+            self.watch_for_stop()
+            if self.address:
+                print(f"outrider {role} listening on {self.address}", flush=True)
+        except BaseException:
+            await self.grpc.stop(None)
+            raise
+
     async def _listen(self) -> None:
         address = read_listen(self._config.listen)
         _check_reach(address, self._config.security)
@@ -142,13 +153,13 @@ class Server:
 
     async def run_until_stopped(
         self,
-        stop: Callable[[], Awaitable[None]],
+        stop: Callable[[], Awaitable[None]] | None = None,
         drain: Callable[[float], Awaitable[None]] | None = None,
     ) -> None:
         """Wait for `stop_requested`; then let what is in flight finish, and call `stop`.
 
-        From then on health says NOT_SERVING. `drain` is given the grace and the calls go
-        on meanwhile: it has to refuse new work by itself. What it leaves of the grace is
+        From then on health says NOT_SERVING. `drain` is given the grace and the calls
+        continue meanwhile: it has to refuse new work by itself. What it leaves of the grace is
         for the calls that are left; new ones are refused.
         """
         keep_collections_short()
@@ -160,7 +171,8 @@ class Server:
         if drain is not None:
             await drain(grace)
         await self.grpc.stop(max(0.0, end - time.monotonic()))
-        await stop()
+        if stop is not None:
+            await stop()
         logs.event("outrider.rpc", "stopped")
 
 
