@@ -6,10 +6,11 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
 
+import outrider
 from draft_service.servicer import Write, read_order
 from outrider import wire
 from outrider.errors import EngineBusy
-from outrider.messages import ModelReference, Order, SessionParameters
+from outrider.messages import MAX_DRAFT, ModelReference, Order, SessionParameters
 from outrider.model_service.servicer import ModelCalls, Ownership, run_stream
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
@@ -78,6 +79,19 @@ class CachelessDraft(ModelCalls, stubs.DraftServiceServicer):
 
     def require_model(self, meant: common.ModelReference) -> None:
         wire.read_reference(meant).check(self.reference())
+
+
+def describe(milliseconds: float, **facts: Any) -> common.GetModelResponse:
+    """Return what a draft says of itself; a token takes it about so long. `facts` are fields."""
+    response = common.GetModelResponse(
+        protocol_version=outrider.PROTOCOL_VERSION,
+        service_version=outrider.__version__,
+        rollback_capability=common.ROLLBACK_CAPABILITY_FULL,
+        round_draft_token_limit=MAX_DRAFT,
+        **facts,
+    )
+    response.decode_costs.add(row_count=1, milliseconds=milliseconds)
+    return response
 
 
 async def _orders(

@@ -9,7 +9,7 @@ from typing import ClassVar
 from outrider.access import Grants
 from outrider.errors import InvalidConfig
 from outrider.grants import grant_of
-from outrider.rpc.channel import read_listen
+from outrider.rpc.channel import check_reach, read_listen
 from outrider.rpc.security import ServerSecurity, let_in
 
 METRICS_NAMES = ("vllm", "llamacpp")
@@ -73,16 +73,8 @@ class HttpConfig:
         return lambda: grants
 
     def __post_init__(self) -> None:
-        address = read_listen(self.listen)
-        missing = []
-        if not self.allow_remote:
-            missing.append("--allow-remote")
-        if not self.wants_key:
-            missing.append("--http-key-file")
-        if missing and not address.loopback:
-            needs = " and ".join(missing)
-            message = f"{address.host} is not a loopback address: it needs {needs}"
-            raise InvalidConfig("http", message)
+        guard = "" if self.wants_key else "--http-key-file"
+        check_reach("http", read_listen(self.listen), self.allow_remote, guard)
         if self.body_bytes < 1:
             raise InvalidConfig("http_body_limit", f"must be at least 1, not {self.body_bytes}")
         for name in self.metrics_names:

@@ -95,6 +95,18 @@ def read_listen(text: str) -> Address:
     return address
 
 
+def check_reach(option: str, address: Address, allow_remote: bool, key_option: str) -> None:
+    """Raise InvalidConfig unless an address that others can reach was meant, and is guarded.
+
+    `key_option` would guard it; empty where something does.
+    """
+    missing = [] if allow_remote else ["--allow-remote"]
+    missing += [key_option] if key_option else []
+    if missing and not address.loopback:
+        needs = " and ".join(missing)
+        raise InvalidConfig(option, f"{address.host} is not a loopback address: it needs {needs}")
+
+
 def _split(text: str, plain: bool) -> Address | None:
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= LAST_PORT):

@@ -20,7 +20,7 @@ from outrider.access import Access
 from outrider.errors import InvalidConfig
 from outrider.reloading import Settings, Take
 from outrider.rpc.access import AccessInterceptor
-from outrider.rpc.channel import SERVER_OPTIONS, Address, read_listen
+from outrider.rpc.channel import SERVER_OPTIONS, check_reach, read_listen
 from outrider.rpc.errors import ErrorInterceptor
 from outrider.rpc.requests import RequestInterceptor
 from outrider.rpc.security import OPEN, ServerSecurity, make_access, server_credentials
@@ -107,7 +107,9 @@ class Server:
 
     async def _listen(self) -> None:
         address = read_listen(self._config.listen)
-        _check_reach(address, self._config.security)
+        security = self._config.security
+        guard = "" if security.wants_token else "--token-file"
+        check_reach("listen", address, security.allow_remote, guard)
         await self.set_serving(False)
         try:
             bound = self._bind()
@@ -187,18 +189,6 @@ def keep_collections_short() -> None:
     gc.collect()  # the oldest generation is collected when it grew by a quarter: now of nothing
     youngest, middle, _ = gc.get_threshold()
     gc.set_threshold(youngest, middle, 1)
-
-
-def _check_reach(address: Address, security: ServerSecurity) -> None:
-    """Raise InvalidConfig unless an address that others can reach was meant, and is guarded."""
-    missing = []
-    if not security.allow_remote:
-        missing.append("--allow-remote")
-    if not security.wants_token:
-        missing.append("--token-file")
-    if missing and not address.loopback:
-        needs = " and ".join(missing)
-        raise InvalidConfig("listen", f"{address.host} is not a loopback address: it needs {needs}")
 
 
 def _stop_at_end(stopped: asyncio.Event) -> None:
