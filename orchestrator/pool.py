@@ -490,11 +490,6 @@ class Pool:
             for each in (target.alone, *(d.estimates_beside(target) for d in self.drafts)):
                 each.generation_count = max(1, there)
 
-    @property
-    def draft_usable(self) -> bool:
-        """Whether generations may draft."""
-        return not self.obstacle()
-
     def obstacle(self) -> str:
         """Return why drafts are not used, in one line; empty when they are."""
         if not self.expects_drafts and self.ready and self.target_drafts:

@@ -478,7 +478,7 @@ async def test_a_draft_that_describes_itself_wrongly_is_refused_and_watched(
         for name, value in (("drops_names", 0), ("lists_for_ever", False)):
             setattr(servicer, name, value)
         servicer.change = staticmethod(lambda response: None)  # type: ignore[attr-defined]
-        await eventually(lambda: orchestrator.pool.draft_usable)
+        await eventually(lambda: not orchestrator.pool.obstacle())
 
 
 # --- the rejection rule ---
