@@ -163,7 +163,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         own = await asyncio.to_thread(own_prompt_ids, self._model, opening.own_prompt, most)
         reader = self._reader_maker(opening, learned, own)
         guess, translator = await asyncio.to_thread(self._guessers, opening, learned, reader)
-        # Under rejection the model drafts alone. Where sources went on behind a token that it drew,
+        # Under rejection the model drafts alone. If sources continued after a token that it drew,
         # that would be sent sooner than another, so that it would decide if it comes in time.
         known = {} if opening.rule is Rule.REJECTION else self._calibrations
         local = LocalSources(opening, known, INSTEAD)
@@ -362,7 +362,7 @@ class _DraftStream:
                 return None
             error = EngineBusy("a Rollback or CloseSession cut the session", 0.0)
         response = _outcome(number, error)
-        # What the model reads after it has answered is nobody's but its own.
+        # What the model reads after it has answered concerns no one else.
         is_late = isinstance(response, messages.DraftResponse) and number <= self._completed
         return None if is_late else response
 
@@ -387,7 +387,7 @@ class _DraftStream:
                 self._has_room.set()
 
     def end(self) -> None:
-        """Stop for good; the runner-up lines are no one's."""
+        """Stop for good, the runner-up lines too."""
         self.close()
         self._helpers.close()
 

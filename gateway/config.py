@@ -33,7 +33,7 @@ class HttpConfig:
     tls_client_ca: Path | None = None  # demand certificates of clients, signed by this
     cors_origins: tuple[str, ...] = ()  # web pages from there may call; none by default
     allowed_hosts: tuple[str, ...] = ()  # names in URLs that may lead here; see `hosts`
-    slots: bool = False  # whether /slots tells what is in flight
+    slots: bool = False  # whether /slots lists what is in flight
     allow_init: bool = False  # whether callers of /rpc may have any file here opened as a model
     body_bytes: int = 4 * 1024 * 1024  # of a request, at most
     body_seconds: float = 60.0  # for all of a body to come; 4 MiB need 0.6 Mbit/s
@@ -66,7 +66,7 @@ class HttpConfig:
         )
 
     def let_in(self) -> Grants | None:
-        """Return whose requests are answered; None: anybody's. Raises InvalidConfig."""
+        """Return whose requests are answered; None: all are. Raises InvalidConfig."""
         if not self.api_key:
             return let_in(self.key_file, self.tokens, self.key_option)
         grants = (grant_of(self.api_key, self.key_option),)

@@ -141,7 +141,7 @@ class Metrics:
     async def watch(
         self, responses: AsyncGenerator[messages.GenerateResponse], completion_count: int = 1
     ) -> AsyncGenerator[messages.GenerateResponse]:
-        """Yield the responses of a generation, and count what they tell."""
+        """Yield the responses of a generation, and count what they report."""
         begin = self._clock()
         last: dict[int, float] = {}
         outcome, left = "cancelled", completion_count

@@ -27,7 +27,7 @@ class StreamProgress:
         )
 
     def ask(self, request: messages.GenerateRequest) -> None:
-        """Ask for what there is to tell."""
+        """Ask for what there is to report."""
         request.running_statistics = self.tells_timings or self.tells_prompts
 
     def timings(self, response: messages.GenerateResponse) -> dict[str, Any]:

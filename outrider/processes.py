@@ -34,7 +34,7 @@ class Child:
     """One service as a subprocess.
 
     It stops when its standard input ends, so not even a SIGKILL of this
-    process leaves it behind; and it is in a session of its own, so that
+    process leaves it running; and it is in a session of its own, so that
     Ctrl-C reaches it through `stop` alone.
     """
 
@@ -137,7 +137,7 @@ async def watch(work: Coroutine[Any, Any, T], children: Sequence[Child]) -> T:
         await asyncio.wait([task, *ends], return_when=asyncio.FIRST_COMPLETED)
         if task.done() and task.exception() is None:
             return task.result()
-        # What failed may have one cause: let all of it be seen, then tell the first service's.
+        # What failed may have one cause: let all of it be seen, then report the first service's.
         ended, _ = await asyncio.wait(ends, timeout=_SETTLE_SECONDS)
         if ended:
             raise next(end.result() for end in ends if end in ended)

@@ -284,7 +284,7 @@ class _VerifyStream:
         self._verifier = verifier
         self._has_reported_cached = False  # the first answer, which says what was cached, is out
         self._waiting: deque[_Waiting] = deque()  # rounds that are not answered, oldest first
-        self._newest: _Waiting | None = None  # round that was read, whatever became of it
+        self._newest: _Waiting | None = None  # round that was read, answered or not
         self._room = asyncio.Semaphore(_MOST_UNANSWERED)  # of `_waiting`
         self._arrived = asyncio.Event()  # set when there is a round to answer, or the end
         self._round_count = 0

@@ -41,7 +41,7 @@ class Session:
         self._line = Line(opening.rule)
         self._frames = FrameBuilder(0, 0, time.perf_counter)
         self._guessing = Guessing(opening)
-        # A block of the rejection rule has a fixed length, whatever is in it.
+        # A block of the rejection rule has a fixed length, with any tokens.
         self._ends = () if opening.rule is Rule.REJECTION else opening.end_token_ids
         self._order: Order | None = None  # the newest one, while it is not completed
         self._refused: list[messages.DraftResponse] = []  # answers to orders that cannot be met

@@ -169,7 +169,7 @@ class Progress:
         self._completion = Completion(texts)
 
     def add(self, delta: messages.GenerationDelta) -> dict[str, Any]:
-        """Take in more; return the update that tells it."""
+        """Take in more; return the update that reports it."""
         addition = self._completion.add(delta)
         self.origins += [ORIGINS[origin] for origin in delta.origins]
         update: dict[str, Any] = {"content": addition.text, "stop": False}

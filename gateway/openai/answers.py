@@ -132,7 +132,7 @@ class Chunks:
 
 
 def _reports(gathering: Gathering) -> dict[str, Any]:
-    """Return how speculation went, as llama-server and vLLM tell it, of a single completion."""
+    """Return how speculation went, as llama-server and vLLM report it, of a single completion."""
     if len(gathering.completions) != 1:
         return {"metrics": None}
     (statistics,) = gathering.statistics

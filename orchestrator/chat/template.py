@@ -58,11 +58,12 @@ _TOOL = {
 class ChatTemplate:
     """A model's template; `source` is jinja2, None or empty where the model has none.
 
-    Where the model has none CHATML stands in. `takes_tools`: tools may be given. `takes_system`: the template knows a system message; otherwise a
-    first one is put before the user's message. `takes_calls`, `takes_parallel_calls`: it shows
-    the calls of earlier messages, one of a message or all. `takes_objects`: it wants their
-    arguments as objects and not as JSON text. `keeps_thoughts`: it can show the
-    `reasoning_content` of earlier messages. `takes_effort`: `reasoning_effort` changes the prompt.
+    Without one CHATML stands in. `takes_tools`: tools may be given. `takes_system`: the template
+    knows a system message; otherwise a first one is put before the user's message. `takes_calls`,
+    `takes_parallel_calls`: it shows the calls of earlier messages, one of a message or all.
+    `takes_objects`: it wants their arguments as objects and not as JSON text. `keeps_thoughts`: it
+    can show the `reasoning_content` of earlier messages. `takes_effort`: `reasoning_effort` changes
+    the prompt.
 
     Raises InvalidRequest for `chat_template` when it does not compile.
     """

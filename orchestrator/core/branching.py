@@ -121,7 +121,7 @@ def best_count(
 def best_survivals(rank_chances: Sequence[float], leaf_limit: int) -> Iterator[float]:
     """Give the chances of the nodes of the best tree, in falling order, without end.
 
-    After every node the k-th candidate is right with the k-th of the chances, whatever came before
+    After every node the k-th candidate is right with the k-th of the chances, after any tokens
     (Sequoia's assumption, 2402.12374). With one chance, or one leaf, that is a chain.
     """
     order = numbers()

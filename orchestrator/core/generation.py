@@ -422,7 +422,7 @@ class Generation:
     def _ask_locally(self, length: int, local: LocalLine, is_waited_for: bool = True) -> None:
         """Ask the target about a line of sources without a model.
 
-        It stops behind it for the next one, or goes on with what is left of it and by itself.
+        It stops after it for the next one, or continues with what is left of it and by itself.
         """
         chances = local.chances[: local.count]
         credit = 0 if self._control.waits_for_lines(chances) else self._credit(0)
@@ -523,7 +523,7 @@ class Generation:
             return False  # its state is in the answer
         last = in_flight[-1]
         if last.round.continue_count or last.sources or last.round.parents:
-            return False  # it needs nobody's answer, or none can say what follows it
+            return False  # it needs no answer, or none can say what follows it
         count = len(last.round.draft)
         if len(in_flight) > self._control.rounds_ahead(count) or not count:
             return False

@@ -15,7 +15,7 @@ MESSAGE_BYTES = 16 * 1024 * 1024
 
 LAST_PORT = 65535
 PLAIN = "plain://"
-"""Before an address: never TLS, whatever the other addresses of this process need."""
+"""Before an address: never TLS, even if the other addresses of this process need it."""
 
 _LIMITS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
@@ -72,7 +72,7 @@ class Address:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine is behind it."""
+        """Whether it leads to this machine only."""
         try:
             return ipaddress.ip_address(self.host.strip("[]")).is_loopback
         except ValueError:
@@ -186,7 +186,7 @@ def explain_refusal(
             return Unauthenticated(f"{service} cannot be trusted: {meaning}")
     if not any(words in details for words in _HANGING_UP):
         return None
-    wish = "TLS (--tls-ca)"
+    missing = "TLS (--tls-ca)"
     if security.tls_ca is not None and not address.startswith(PLAIN):
-        wish = "a client certificate that it accepts (--tls-cert, --tls-key)"
-    return PeerUnavailable(f"{service} hangs up; it may want {wish}")
+        missing = "a client certificate that it accepts (--tls-cert, --tls-key)"
+    return PeerUnavailable(f"{service} hangs up; it may want {missing}")

@@ -332,7 +332,7 @@ def _devices() -> Iterator[_Devices]:
     """Make the namespace and both devices; remove all three at the end."""
     number, near = _open_first_free()
     name = _name(number)
-    # 198.18.0.0/15 is set aside for benchmarks (RFC 2544), so nobody's network uses it.
+    # 198.18.0.0/15 is set aside for benchmarks (RFC 2544), so no real network uses it.
     addresses = f"198.18.{number}.1", f"198.18.{number}.2"
     _ip(["netns", "add", name])
     try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _TRIAL_SECONDS = 120.0  # a cold file of 2 GB, and some thousand tokens
 _PROBE_SECONDS = 60.0
-_SMALL_BYTES = 100 * 10**6  # one thread decodes it at once, and gets in nobody's way
+_SMALL_BYTES = 100 * 10**6  # one thread decodes it at once, and does not disturb others
 _LISTENS = {
     "orchestrator": ORCHESTRATOR_ADDRESS,
     "target": TARGET_ADDRESS,
@@ -505,7 +505,7 @@ async def _probe_peer(role: str, address: str, security: ClientSecurity) -> list
 async def _compare(target: str, draft: str, security: ClientSecurity) -> list[Finding]:
     from outrider_cli.doctor.peers import compare
 
-    with suppress(TimeoutError):  # of which the visits have said enough
+    with suppress(TimeoutError):  # of which the probes have said enough
         async with asyncio.timeout(_PROBE_SECONDS):
             return await compare(target, draft, security)
     return []

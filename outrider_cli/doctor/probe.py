@@ -106,7 +106,7 @@ def _tell_library() -> None:
 
 
 def _read(role: str, path: Path) -> tuple[common.Vocabulary, FileVocabulary] | None:
-    """Return a file's vocabulary and the names of its tokens, or tell why there is none."""
+    """Return a file's vocabulary and the names of its tokens, or say why there is none."""
     from outrider.engine.llama_loading import read_vocabulary
 
     _begin(Step.READ)

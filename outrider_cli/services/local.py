@@ -1,4 +1,4 @@
-"""Starts the three services as children of this process, and leaves none of them behind."""
+"""Starts the three services as children of this process, and leaves none of them running."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class LocalPlan:
 
     @property
     def own_draft_words(self) -> Sequence[str]:
-        """What tells the target to draft in its own process: where both are here, with the same."""
+        """The option that lets the target draft, too: where both are here, with the same model."""
         draft = self.draft
         if not (self.own_draft and isinstance(draft, Hosted)) or self.is_its_own_draft:
             return ()
