@@ -46,7 +46,7 @@ _INDENT = " " * 18
 
 Peer = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="Visit this one.", rich_help_panel="Peers"),
+    typer.Option(metavar="HOST:PORT", help="Probe this one.", rich_help_panel="Peers"),
 ]
 
 
@@ -497,7 +497,7 @@ async def _probe_peer(role: str, address: str, security: ClientSecurity) -> list
         async with asyncio.timeout(_PROBE_SECONDS):
             found = await probe_peer(role, address, security)
     except TimeoutError:
-        detail = f"the visit took more than {_PROBE_SECONDS:.0f} s"
+        detail = f"the probe took more than {_PROBE_SECONDS:.0f} s"
         found = ProbedPeer(role=role, address=address, failure=Failure.TIMEOUT, detail=detail)
     return judge_peer(found, outrider.__version__)
 
