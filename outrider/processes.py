@@ -38,10 +38,10 @@ class Child:
     Ctrl-C reaches it through `stop` alone.
     """
 
-    def __init__(self, role: str, process: Process, tell: OnLogLine) -> None:
+    def __init__(self, role: str, process: Process, on_log_line: OnLogLine) -> None:
         self.role = role
         self._process = process
-        self._tell = tell
+        self._on_log_line = on_log_line
         self._last_line = ""  # of standard error, kept to say why it ended
         self._last_error = ""
         self._reader = asyncio.create_task(self._read_errors())
@@ -53,7 +53,7 @@ class Child:
         role: str,
         listen: str,
         options: Sequence[str],
-        tell: OnLogLine = no_log,
+        on_log_line: OnLogLine = no_log,
     ) -> Child:
         """Start a service; `command` is what runs any role, without the role."""
         # What the environment says was said to this process; the child has flags alone.
@@ -70,7 +70,7 @@ class Child:
             limit=_LINE_BYTES,
             start_new_session=True,
         )
-        return cls(role, process, tell)
+        return cls(role, process, on_log_line)
 
     async def address(self) -> str:
         """Return HOST:PORT once it listens, of each port in turn. Raises ServiceStopped."""
@@ -98,7 +98,7 @@ class Child:
             text = line.decode(errors="replace").strip()
             if text and not text.startswith("{"):  # what is logged is no reason
                 self._last_line = text
-            self._tell(self.role, text)
+            self._on_log_line(self.role, text)
             if text.startswith(_ERROR_PREFIX):
                 self._last_error = text.removeprefix(_ERROR_PREFIX)
 

@@ -54,7 +54,7 @@ async def probe_peer(role: str, address: str, security: ClientSecurity) -> Probe
     """Return what was found; a service that cannot be used is no error. Takes some seconds."""
     try:
         to = read_address(role, address)
-        expiry = await _knock(to, security)
+        expiry = await _connect(to, security)
         metadata = call_metadata(security)
         async with open_channel(address, security) as channel:
             return await _ask(role, address, channel, metadata, expiry)
@@ -135,7 +135,7 @@ async def _translation(
 # --- the steps of a probe ---
 
 
-async def _knock(to: Address, security: ClientSecurity) -> float | None:
+async def _connect(to: Address, security: ClientSecurity) -> float | None:
     """Return the seconds until the certificate expires, None where that is not seen.
 
     TCP distinguishes what gRPC has one word for. Raises _Failed.

@@ -207,15 +207,13 @@ def orchestrator(
     ] = 1.0,
     target_timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Leave a target that decodes nothing for so long."),
+        typer.Option(metavar="SECONDS", help="Leave a target that is stuck for so long."),
     ] = 20.0,
     request_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")
     ] = 600.0,
     chat_template_file: ChatTemplateFile = None,
-    generations: Annotated[
-        int, typer.Option(help="Generations in flight at most; more are refused.")
-    ] = 64,
+    generations: Annotated[int, typer.Option(help="At most in flight; others are refused.")] = 64,
     jobs: Annotated[int, typer.Option(help="Jobs that run or are kept, at most.")] = 256,
     job_keep: JobSeconds = 600.0,
     state: StateFolder = None,

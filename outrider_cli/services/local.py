@@ -66,9 +66,9 @@ class LocalPlan:
 class LocalServices:
     """Target, draft and orchestrator; the models on ports of the system's choice."""
 
-    def __init__(self, plan: LocalPlan, tell: OnLogLine = no_log) -> None:
+    def __init__(self, plan: LocalPlan, on_log_line: OnLogLine = no_log) -> None:
         self._plan = plan
-        self._tell = tell
+        self._on_log_line = on_log_line
         self.target: Child | None = None
         self.draft: Child | None = None
         self.orchestrator: Child | None = None
@@ -91,7 +91,7 @@ class LocalServices:
         words = (*peers, *plan.orchestrator)
         command = plan.commands.get("orchestrator", COMMAND)
         self.orchestrator = await Child.start(
-            command, "orchestrator", plan.listen, words, self._tell
+            command, "orchestrator", plan.listen, words, self._on_log_line
         )
         return await self.watch(self.orchestrator.address())
 
@@ -110,7 +110,7 @@ class LocalServices:
             *more,
         )
         command = self._plan.commands.get(role, COMMAND)
-        return await Child.start(command, role, listen, words, self._tell)
+        return await Child.start(command, role, listen, words, self._on_log_line)
 
     async def restart_draft(self) -> None:
         """Start the draft again where it was."""
@@ -139,9 +139,11 @@ class LocalServices:
 
 
 @asynccontextmanager
-async def local_services(plan: LocalPlan, tell: OnLogLine = no_log) -> AsyncIterator[LocalServices]:
-    """Give services that are stopped at the end, however it comes; `tell` gets their log lines."""
-    services = LocalServices(plan, tell)
+async def local_services(
+    plan: LocalPlan, on_log_line: OnLogLine = no_log
+) -> AsyncIterator[LocalServices]:
+    """Give services that are stopped at the end; `on_log_line` gets the lines of their logs."""
+    services = LocalServices(plan, on_log_line)
     try:
         yield services
     finally:
