@@ -206,8 +206,7 @@ def orchestrator(
         float, typer.Option(metavar="SECONDS", help="Wait this long for a draft, then continue.")
     ] = 1.0,
     target_timeout: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help="Leave a target that is stuck for so long."),
+        float, typer.Option(metavar="SECONDS", help="Leave a target that is stuck for so long.")
     ] = 20.0,
     request_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")
