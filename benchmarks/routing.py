@@ -6,7 +6,7 @@ The orchestrator's own pool beside round-robin and least-connections, over simul
 holds as many texts as it has sessions, the one used longest ago goes first, reads one prompt after
 the other and writes all texts together. Chats of several tenants begin with one of a few long
 system prompts; a turn follows the answer before it after a while. In bursts everybody is quicker;
-where targets fail, they forget everything, are away for a while, and their texts continue elsewhere,
+where targets fail, they forget everything, are away for a while, and texts continue elsewhere,
 read again; where machines are mixed, each tenth takes twice as long.
 
 Recomputed are the tokens of prompts that were read though some target had read or written them
