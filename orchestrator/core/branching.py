@@ -9,7 +9,7 @@ what they add less what the target makes in the time of their rows.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count as numbers
 
@@ -116,6 +116,11 @@ def best_count(
         if value > worth:
             best, worth = count, value
     return best, worth
+
+
+def as_bytes(chances: Iterable[float]) -> bytes:
+    """Return chances as a round carries them: one byte each, in 1/255."""
+    return bytes(int(255 * each) for each in chances)
 
 
 def best_survivals(rank_chances: Sequence[float], leaf_limit: int) -> Iterator[float]:
