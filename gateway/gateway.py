@@ -129,13 +129,13 @@ class Gateway:
         chat = requests.read_template(body)
         rendered = await self._orchestrator.apply_template(chat)
         call_format = self._orchestrator.call_format()
-        forced = await asyncio.to_thread(requests.read_forced_calls, body, call_format)
-        prompt = await self._chat_ids(rendered.prompt + forced.opening, rendered.model)
-        parsed = requests.read_chat(body, prompt, call_format, forced)
+        required = await asyncio.to_thread(requests.read_required_calls, body, call_format)
+        prompt = await self._chat_ids(rendered.prompt + required.opening, rendered.model)
+        parsed = requests.read_chat(body, prompt, call_format, required)
         for each in parsed.requests:
             each.model.CopyFrom(rendered.model)
             each.conversation.chat.CopyFrom(chat)
-            each.conversation.continuation = forced.opening
+            each.conversation.continuation = required.opening
         return parsed
 
     async def respond(self, body: responses.ResponseBody) -> Response:
