@@ -207,7 +207,7 @@ async def test_a_draft_answers_for_its_own_messages_alone() -> None:
                     await asyncio.sleep(0.5)
             [other] = orchestrator.pool.joined
             assert other.record.fault_count == 0
-            assert orchestrator.pool.drafts[0].experience.fault_count == 1
+            assert orchestrator.pool.drafts[0].record.fault_count == 1
     assert generation.committed[len(plan.prompt) :] == written_alone(target(), asked)
 
 
