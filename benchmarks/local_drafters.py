@@ -4,7 +4,7 @@ python -m benchmarks.local_drafters [--tokens 1024 --tokens 32768]
 
 Costs are microseconds a token and a round, and bytes a token of history. The text is Python's own
 standard library in pieces of about four letters, with a copied stretch now and then; for what a
-grammar forces, JSON under a schema. Behind it, how much the suffix automaton and the n-gram caches
+grammar forces, JSON under a schema. After it, how much the suffix automaton and the n-gram caches
 predict of a file rewritten with a renamed identifier, of an extract with long quotations, and of a
 transcript that repeats tool output: by themselves, one after the other, and the better of the two.
 """
@@ -37,7 +37,7 @@ from outrider.grammar.states import GrammarStates
 
 SIZES = (1_024, 8_192, 32_768)
 ROUNDS, ROUND_TOKENS, PROPOSED = 128, 4, 16
-"""Measured behind the history: tokens committed a round, and tokens asked for."""
+"""Measured after the history: tokens committed a round, and tokens asked for."""
 
 SCHEMA = {
     "type": "array",
@@ -209,13 +209,13 @@ def _json(pieces: Pieces, count: int) -> list[int]:
 
 def _print_predicted() -> None:
     """Print how much of each kind of text comes from drafts, where a round ends at a miss."""
-    print(f"{PROPOSED} tokens asked for; a round commits those that are right and the one behind")
+    print(f"{PROPOSED} tokens asked for; a round commits those that are right and the one after")
     print(f"{'':18}{'text':>8}{'predicted':>12}{'right':>8}{'a round':>9}{'asked':>8}")
     print(f"{'':18}{'tokens':>8}{'of text':>12}{'':8}{'tokens':>9}{'us':>8}")
     for kind, make in (("rewrite", _rewrite), ("extract", _extract), ("transcript", _transcript)):
         pieces = Pieces()
         prompt, text = map(pieces.tokenize, make())
-        print(f"{kind}, behind a prompt of {len(prompt):,} tokens")
+        print(f"{kind}, after a prompt of {len(prompt):,} tokens")
         for name, propose in _ways().items():
             accepted, proposed, rounds, seconds = _predicted(propose, prompt, text)
             print(f"  {name:16}{len(text):8,}{accepted / len(text):12.1%}", end="")

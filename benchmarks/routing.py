@@ -6,7 +6,7 @@ The orchestrator's own pool beside round-robin and least-connections, over simul
 holds as many texts as it has sessions, the one used longest ago goes first, reads one prompt after
 the other and writes all texts together. Chats of several tenants begin with one of a few long
 system prompts; a turn follows the answer before it after a while. In bursts everybody is quicker;
-where targets fail, they forget everything, are away for a while, and their texts go on elsewhere,
+where targets fail, they forget everything, are away for a while, and texts continue elsewhere,
 read again; where machines are mixed, each tenth takes twice as long.
 
 Recomputed are the tokens of prompts that were read though some target had read or written them
@@ -96,7 +96,7 @@ class Slot:
 
 
 class Engine:
-    """A target as it is, whatever a policy knows of it."""
+    """A target as it is, not as a policy sees it."""
 
     def __init__(self, slowness: float) -> None:
         self.slowness = slowness
@@ -379,7 +379,7 @@ class Run:
         self._at(self._draw.expovariate(1.0 / FAILURE_EVERY) + AWAY_SECONDS, self._fail, index)
 
     def _lose(self, turn: Turn) -> None:
-        """Go on with what was written, elsewhere."""
+        """Continue what was written, elsewhere."""
         if turn.writing_since:
             written = int((self._now - turn.writing_since) / turn.token_seconds)
             written = min(turn.left - 1, written)

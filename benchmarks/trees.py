@@ -160,7 +160,7 @@ def table(
             for overhead in overheads:
                 found = compared(cost, chances, overhead)
                 shown.add_row(
-                    name, draft, f"{1e3 * overhead:g}", _told(found.chain), *_tree_cells(found)
+                    name, draft, f"{1e3 * overhead:g}", _described(found.chain), *_tree_cells(found)
                 )
     return shown
 
@@ -168,10 +168,10 @@ def table(
 def _tree_cells(found: Compared) -> tuple[str, str]:
     if found.tree.leaves == 1:
         return "the chain", "1.00"
-    return f"{_told(found.tree)}, leaves {found.tree.leaves}", f"{found.gain:.2f}"
+    return f"{_described(found.tree)}, leaves {found.tree.leaves}", f"{found.gain:.2f}"
 
 
-def _told(best: Best) -> str:
+def _described(best: Best) -> str:
     return f"{best.nodes} for {best.accepted:.2f}, {best.rate:.1f}/s"
 
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
+import outrider
 from draft_service.servicer import Write, read_order
 from outrider import wire
 from outrider.errors import EngineBusy
-from outrider.messages import ModelReference, Order, SessionParameters
-from outrider.model_service.servicer import (
-    Owners,
-    Ownership,
-    after_opening,
-    first_opening,
-    run_stream,
-)
+from outrider.messages import MAX_DRAFT, ModelReference, Order, SessionParameters
+from outrider.model_service.servicer import ModelCalls, Ownership, run_stream
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
 from outrider.v1 import draft_service_pb2_grpc as stubs
@@ -27,19 +22,8 @@ MOST_SESSIONS = 256
 _RETRY_SECONDS = 1.0
 
 
-class CachelessDraft(stubs.DraftServiceServicer):
+class CachelessDraft(ModelCalls, stubs.DraftServiceServicer):
     """DraftService but for what drafts. A new stream is sent the whole text anyway."""
-
-    def __init__(self) -> None:
-        self._owners = Owners()
-
-    @abstractmethod
-    def description(self) -> common.GetModelResponse:
-        """Return what GetModel answers now. Raises PeerUnavailable before it is known."""
-
-    @abstractmethod
-    def vocabulary_pieces(self) -> Iterator[common.ListVocabularyResponse]:
-        """Yield what ListVocabulary streams."""
 
     @abstractmethod
     def reference(self) -> ModelReference:
@@ -56,19 +40,6 @@ class CachelessDraft(stubs.DraftServiceServicer):
 
     def check_opening(self, opening: SessionParameters) -> None:
         """Raise what is wrong with a session, if anything is."""
-
-    async def GetModel(self, request: common.GetModelRequest, _: Any) -> common.GetModelResponse:
-        return self.description()
-
-    async def ListVocabulary(
-        self, request: common.ListVocabularyRequest, _: Any
-    ) -> AsyncIterator[common.ListVocabularyResponse]:
-        self._check(request.model)
-        for piece in self.vocabulary_pieces():
-            yield piece
-
-    async def Rollback(self, request: common.RollbackRequest, _: Any) -> common.RollbackResponse:
-        return await self.roll_back(request)
 
     async def roll_back(self, request: common.RollbackRequest) -> common.RollbackResponse:
         """Answer that nothing is held: an order says what the text is."""
@@ -89,14 +60,12 @@ class CachelessDraft(stubs.DraftServiceServicer):
 
     async def serve(self, requests: AsyncIterator[messages.DraftRequest], write: Write) -> None:
         """Serve one session, whichever side opened the stream. Ends when `requests` do."""
-        asked = await first_opening(requests)
-        self._check(asked.model)
-        opening = wire.read_opening(asked)
+        opening, rest = await self.read_opening(requests)
         self.check_opening(opening)
         if len(self._owners) >= MOST_SESSIONS and opening.session_id not in self._owners:
             raise EngineBusy(f"{MOST_SESSIONS} sessions are open", _RETRY_SECONDS)
         owner = self._owners.take(opening.session_id, opening.attempt)
-        orders = _orders(after_opening(requests, asked), opening, owner)
+        orders = _orders(rest, opening, owner)
         try:
             await run_stream(owner, self.draft(opening, orders, write))
         finally:
@@ -108,9 +77,21 @@ class CachelessDraft(stubs.DraftServiceServicer):
         response.activity.open_session_count = len(self._owners)
         return response
 
-    def _check(self, meant: common.ModelReference) -> None:
-        """Raise ModelChanged if another model is meant."""
+    def require_model(self, meant: common.ModelReference) -> None:
         wire.read_reference(meant).check(self.reference())
+
+
+def describe(milliseconds: float, **facts: Any) -> common.GetModelResponse:
+    """Return what a draft says of itself; a token takes it about so long. `facts` are fields."""
+    response = common.GetModelResponse(
+        protocol_version=outrider.PROTOCOL_VERSION,
+        service_version=outrider.__version__,
+        rollback_capability=common.ROLLBACK_CAPABILITY_FULL,
+        round_draft_token_limit=MAX_DRAFT,
+        **facts,
+    )
+    response.decode_costs.add(row_count=1, milliseconds=milliseconds)
+    return response
 
 
 async def _orders(

@@ -32,7 +32,7 @@ FRAME_SECONDS = 0.005
 says how many."""
 
 _MOST_UNREAD = 64
-"""Tokens that the model may be behind a line from elsewhere; more are read when it is sent."""
+"""Tokens that the model may lag a line from elsewhere; more are read when it is sent."""
 
 _MOST_WAITING = 1 << 20
 """Tokens of orders that did not start; more are forgotten, and asked for anew."""
@@ -141,7 +141,7 @@ class UnreadText:
 class Drafter:
     """Carries out orders on one session's line.
 
-    What the local sources are sure of goes first; the model goes on behind it. Without a model
+    What the local sources are sure of goes first; the model continues after it. Without a model
     they draft alone.
     """
 
@@ -159,7 +159,7 @@ class Drafter:
         self._line = Line(opening.rule)
         self._guess = guess
         self._local = local or LocalSources(opening, {}, INSTEAD)
-        # A block of the rejection rule has a fixed length, whatever is in it.
+        # A block of the rejection rule has a fixed length, with any tokens.
         self._ends = () if opening.rule is Rule.REJECTION else frozenset(end_token_ids)
         self._frames = FrameBuilder(0, 0, clock)  # of the order that is worked on
         self._unread = UnreadText()  # another one once the engine's thread took it

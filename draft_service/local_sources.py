@@ -126,7 +126,7 @@ class LocalSources:
     def follow(self, line: Sequence[int], end: int) -> None:
         """Take note of the committed text, which is a line up to `end`.
 
-        One that does not go on with what was read is read anew.
+        One that does not continue what was read is read anew.
         """
         if not self._sources:
             return
@@ -145,10 +145,10 @@ class LocalSources:
         self._read_count += len(token_ids)
         if not self.is_behind:
             for _, source in self._sources:
-                source.propose(_SCORED)  # so that every token is scored, whatever is drafted
+                source.propose(_SCORED)  # so that every token is scored, drafted or not
 
     def propose(self, count: int, after: Sequence[int] = ()) -> list[Guess]:
-        """Return at most `count` tokens behind the text followed by `after`."""
+        """Return at most `count` tokens after the text followed by `after`."""
         if self.is_behind:
             return []
         proposals = [

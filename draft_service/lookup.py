@@ -8,15 +8,14 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
-import outrider
-from draft_service.cacheless import MOST_SESSIONS, CachelessDraft
+from draft_service.cacheless import MOST_SESSIONS, CachelessDraft, describe
 from draft_service.drafter import Drafter
 from draft_service.local_sources import ALONE, LocalSources, calibrations
 from draft_service.servicer import Write, outcome
 from draft_service.translations import Lesson
 from outrider import wire
 from outrider.errors import ContextExhausted, PositionPastCache, VocabularyMismatch
-from outrider.messages import MAX_DRAFT, Frame, ModelReference, Order, SessionParameters
+from outrider.messages import Frame, ModelReference, Order, SessionParameters
 from outrider.v1 import common_pb2 as common
 
 CONTEXT = 1 << 17
@@ -87,17 +86,12 @@ class LookupServicer(CachelessDraft):
 
 def _describe(alias: str, drafters: Sequence[str]) -> common.GetModelResponse:
     names = ", ".join(drafters)
-    response = common.GetModelResponse(
-        protocol_version=outrider.PROTOCOL_VERSION,
-        service_version=outrider.__version__,
+    return describe(
+        _TOKEN_MILLISECONDS,
         model_name=alias or "lookup",
         identity=hashlib.sha256(f"outrider lookup {names}".encode()).digest(),
         description=f"no model: {names}",
         context_token_count=CONTEXT,
         session_count=MOST_SESSIONS,
         vocabulary=common.Vocabulary(fits_any=True),
-        rollback_capability=common.ROLLBACK_CAPABILITY_FULL,
-        round_draft_token_limit=MAX_DRAFT,
     )
-    response.decode_costs.add(row_count=1, milliseconds=_TOKEN_MILLISECONDS)
-    return response

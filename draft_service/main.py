@@ -53,22 +53,11 @@ async def _run_lookup(
     servicer = LookupServicer(config.alias, config.drafters)
     server = Server(config.server, "outrider.v1.DraftService")
     add_DraftServiceServicer_to_server(servicer, server.grpc)
-    try:
-        await server.start()
-        server.watch_for_stop()
-        if server.address:
-            print(f"outrider draft listening on {server.address}", flush=True)
-        await server.set_serving(True)
-    except BaseException:
-        await server.grpc.stop(None)
-        raise
+    await server.start_service("draft")
+    await server.set_serving(True)
     name = servicer.description().model_name
     logs.event("outrider.draft", "serving", address=server.address, model=name)
-    parts = [server.run_until_stopped(_nothing)]
+    parts = [server.run_until_stopped()]
     if join is not None:
         parts.append(join(servicer))
     await first_of(*parts)
-
-
-async def _nothing() -> None:
-    """There is no engine to stop."""

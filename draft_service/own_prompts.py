@@ -21,7 +21,7 @@ class OwnPromptReader:
         self._own: list[int] = []  # and what it is to the draft, as long as it only grows
 
     def read(self, line: Sequence[int], base: int) -> list[int]:
-        """Return a line as the draft reads it. The same list is the same line, or one that goes on.
+        """Return a line as the draft reads it. The same list is the same line, or a longer one.
 
         What is returned is valid until the next call.
         """

@@ -51,8 +51,6 @@ from outrider.messages import (
 from outrider.model_service.servicer import (
     ModelService,
     Ownership,
-    after_opening,
-    first_opening,
     run_stream,
     write_spent,
 )
@@ -134,12 +132,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
     async def LearnVocabulary(
         self, request_iterator: AsyncIterator[messages.LearnVocabularyRequest], context: Context
     ) -> messages.LearnVocabularyResponse:
-        lesson = self.lesson()
-        async for request in request_iterator:
-            lesson.add(request)
-            if lesson.is_complete:
-                break
-        return await lesson.finish()
+        return await self.lesson().take(request_iterator)
 
     async def Draft(
         self, request_iterator: AsyncIterator[messages.DraftRequest], context: Context
@@ -150,15 +143,13 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         """Serve one session, whichever side opened the stream. Ends when `requests` do."""
         self.require_loaded()
         assert self._model is not None
-        asked = await first_opening(requests)
-        self.require_model(asked.model)
-        opening = wire.read_opening(asked)
+        opening, rest = await self.read_opening(requests)
         with ExitStack() as used:
             learned = None
             if opening.vocabulary_key:
                 learned = used.enter_context(self._translations.use(opening.vocabulary_key))
                 check_dropped(opening, len(learned.translation.target.texts))
-            await self._serve_session(opening, learned, after_opening(requests, asked), write)
+            await self._serve_session(opening, learned, rest, write)
 
     async def _serve_session(
         self,
@@ -172,7 +163,7 @@ class DraftServicer(ModelService, stubs.DraftServiceServicer):
         own = await asyncio.to_thread(own_prompt_ids, self._model, opening.own_prompt, most)
         reader = self._reader_maker(opening, learned, own)
         guess, translator = await asyncio.to_thread(self._guessers, opening, learned, reader)
-        # Under rejection the model drafts alone. Where sources went on behind a token that it drew,
+        # Under rejection the model drafts alone. If sources continued after a token that it drew,
         # that would be sent sooner than another, so that it would decide if it comes in time.
         known = {} if opening.rule is Rule.REJECTION else self._calibrations
         local = LocalSources(opening, known, INSTEAD)
@@ -371,7 +362,7 @@ class _DraftStream:
                 return None
             error = EngineBusy("a Rollback or CloseSession cut the session", 0.0)
         response = _outcome(number, error)
-        # What the model reads after it has answered is nobody's but its own.
+        # What the model reads after it has answered concerns no one else.
         is_late = isinstance(response, messages.DraftResponse) and number <= self._completed
         return None if is_late else response
 
@@ -396,7 +387,7 @@ class _DraftStream:
                 self._has_room.set()
 
     def end(self) -> None:
-        """Stop for good; the runner-up lines are no one's."""
+        """Stop for good, the runner-up lines too."""
         self.close()
         self._helpers.close()
 

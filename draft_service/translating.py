@@ -57,7 +57,7 @@ class Translator(Protocol):
     ) -> Asking:
         """Return the model's guess of the next token; none where there is none, or no room.
 
-        The line's first `certain` tokens stay whatever follows.
+        The line's first `certain` tokens stay in any case.
         """
 
 
@@ -80,7 +80,7 @@ class TokenTranslator:
         return self._reader.read(line, base)
 
     def certain(self, line: Sequence[int], base: int, count: int) -> int:
-        """Return it: what is drafted behind them is one token of the draft's each."""
+        """Return it: what is drafted after them is one token of the draft's each."""
         return max(0, len(self.own_text(line, base)) - max(0, len(line) - count))
 
     def ask(
@@ -133,7 +133,7 @@ class StringTranslator:
         return self._guesser.text(line, base)
 
     def certain(self, line: Sequence[int], base: int, count: int) -> int:
-        """Return the draft's tokens up to the base: what they are behind it may change."""
+        """Return the draft's tokens up to the base: what they are after it may change."""
         self._guesser.text(line, base)
         return self._guesser.settled_count
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -225,6 +225,16 @@ class Lesson:
         self._introduction = introduction
         self._is_known = introduction.key in self._translations.keys
         self._reader = VocabularyReader(introduction.vocabulary.token_count, LESSON_BYTES)
+
+    async def take(
+        self, requests: AsyncIterator[messages.LearnVocabularyRequest]
+    ) -> messages.LearnVocabularyResponse:
+        """Take in messages until they are enough, learn it, and say how well."""
+        async for request in requests:
+            self.add(request)
+            if self.is_complete:
+                break
+        return await self.finish()
 
     async def finish(self) -> messages.LearnVocabularyResponse:
         """Learn it, and say how well. Raises InvalidRequest unless all tokens came."""

@@ -24,7 +24,7 @@ P = ParamSpec("P")
 Item = TypeVar("Item")
 
 LARGE_BYTES = 64 * 1024
-"""What is read and checked in C within some 5 ms, whatever it is."""
+"""What is read and checked in C within some 5 ms, for any content."""
 
 BESIDE = ThreadPoolExecutor(1, "large-body")
 """Reads one large body after the other: several threads would keep the loop waiting in turn."""

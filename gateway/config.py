@@ -9,7 +9,7 @@ from typing import ClassVar
 from outrider.access import Grants
 from outrider.errors import InvalidConfig
 from outrider.grants import grant_of
-from outrider.rpc.channel import read_listen
+from outrider.rpc.channel import check_reach, read_listen
 from outrider.rpc.security import ServerSecurity, let_in
 
 METRICS_NAMES = ("vllm", "llamacpp")
@@ -33,7 +33,7 @@ class HttpConfig:
     tls_client_ca: Path | None = None  # demand certificates of clients, signed by this
     cors_origins: tuple[str, ...] = ()  # web pages from there may call; none by default
     allowed_hosts: tuple[str, ...] = ()  # names in URLs that may lead here; see `hosts`
-    slots: bool = False  # whether /slots tells what is in flight
+    slots: bool = False  # whether /slots lists what is in flight
     allow_init: bool = False  # whether callers of /rpc may have any file here opened as a model
     body_bytes: int = 4 * 1024 * 1024  # of a request, at most
     body_seconds: float = 60.0  # for all of a body to come; 4 MiB need 0.6 Mbit/s
@@ -66,23 +66,15 @@ class HttpConfig:
         )
 
     def let_in(self) -> Grants | None:
-        """Return whose requests are answered; None: anybody's. Raises InvalidConfig."""
+        """Return whose requests are answered; None: all are. Raises InvalidConfig."""
         if not self.api_key:
             return let_in(self.key_file, self.tokens, self.key_option)
         grants = (grant_of(self.api_key, self.key_option),)
         return lambda: grants
 
     def __post_init__(self) -> None:
-        address = read_listen(self.listen)
-        missing = []
-        if not self.allow_remote:
-            missing.append("--allow-remote")
-        if not self.wants_key:
-            missing.append("--http-key-file")
-        if missing and not address.loopback:
-            needs = " and ".join(missing)
-            message = f"{address.host} is not a loopback address: it needs {needs}"
-            raise InvalidConfig("http", message)
+        guard = "" if self.wants_key else "--http-key-file"
+        check_reach("http", read_listen(self.listen), self.allow_remote, guard)
         if self.body_bytes < 1:
             raise InvalidConfig("http_body_limit", f"must be at least 1, not {self.body_bytes}")
         for name in self.metrics_names:

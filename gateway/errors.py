@@ -161,7 +161,7 @@ def json_rpc_body(failure: Failure) -> dict[str, Any]:
 
 
 def _excess(failure: Failure) -> dict[str, Any]:
-    """Return llama-server's counts of a prompt that is too long, on whatever route."""
+    """Return llama-server's counts of a prompt that is too long, on any route."""
     if failure.reason != "PROMPT_TOO_LONG" or not failure.metadata:
         return {}
     return {

@@ -129,13 +129,13 @@ class Gateway:
         chat = requests.read_template(body)
         rendered = await self._orchestrator.apply_template(chat)
         call_format = self._orchestrator.call_format()
-        forced = await asyncio.to_thread(requests.read_forced_calls, body, call_format)
-        prompt = await self._chat_ids(rendered.prompt + forced.opening, rendered.model)
-        parsed = requests.read_chat(body, prompt, call_format, forced)
+        required = await asyncio.to_thread(requests.read_required_calls, body, call_format)
+        prompt = await self._chat_ids(rendered.prompt + required.opening, rendered.model)
+        parsed = requests.read_chat(body, prompt, call_format, required)
         for each in parsed.requests:
             each.model.CopyFrom(rendered.model)
             each.conversation.chat.CopyFrom(chat)
-            each.conversation.continuation = forced.opening
+            each.conversation.continuation = required.opening
         return parsed
 
     async def respond(self, body: responses.ResponseBody) -> Response:
@@ -152,22 +152,11 @@ class Gateway:
             int(time.time()),
         )
         if body.stream:
-            return self._stream(self._response_events(head, body, request), OPENAI)
+            events = responses.Events(head, body)
+            return self._stream(self._typed_events(events, [request], body), OPENAI)
         gathering = Gathering(1, 1)
         await self._gather([request], body, gathering, _nothing)
         return await written(responses.answer, head, body, gathering)
-
-    async def _response_events(
-        self,
-        head: responses.Head,
-        body: responses.ResponseBody,
-        request: messages.GenerateRequest,
-    ) -> AsyncGenerator[bytes]:
-        events = responses.Events(head, body)
-        async with aclosing(self._generate([request], body)) as stream:
-            async for _, response in stream:
-                for each in events.add(response):
-                    yield event(each, each["type"])
 
     async def embed(self, body: requests.EmbeddingBody) -> Response:
         """Answer /v1/embeddings."""
@@ -277,7 +266,8 @@ class Gateway:
         parsed = replace(await self._read_chat(anthropic.read_messages(body)), fields=body)
         message_id = f"msg_{secrets.token_hex(12)}"
         if parsed.streams:
-            return self._stream(self._message_events(message_id, parsed), ANTHROPIC)
+            events = anthropic.Events(message_id, parsed)
+            return self._stream(self._typed_events(events, parsed.requests, body), ANTHROPIC)
         gathering = parsed.gathering()
         await self._gather(parsed.requests, parsed.fields, gathering, _nothing)
         return await written(anthropic.answer, message_id, parsed, gathering)
@@ -286,15 +276,6 @@ class Gateway:
         """Answer /v1/messages/count_tokens."""
         parsed = await self._read_chat(anthropic.read_count(body))
         return JSONResponse({"input_tokens": _prompt_token_count(parsed)})
-
-    async def _message_events(
-        self, message_id: str, parsed: requests.ParsedRequest
-    ) -> AsyncGenerator[bytes]:
-        events = anthropic.Events(message_id, parsed)
-        async with aclosing(self._generate(parsed.requests, parsed.fields)) as stream:
-            async for _, response in stream:
-                for each in events.add(response):
-                    yield event(each, each["type"])
 
     # --- llama-server ---
 
@@ -397,6 +378,17 @@ class Gateway:
 
     # --- asking ---
 
+    async def _typed_events(
+        self,
+        events: responses.Events | anthropic.Events,
+        requests: Sequence[messages.GenerateRequest],
+        fields: GenerationFields,
+    ) -> AsyncGenerator[bytes]:
+        async with aclosing(self._generate(requests, fields)) as stream:
+            async for _, response in stream:
+                for each in events.add(response):
+                    yield event(each, each["type"])
+
     async def _gather(
         self,
         requests: Sequence[messages.GenerateRequest],
@@ -416,7 +408,7 @@ class Gateway:
         fields: GenerationFields,
         progress: StreamProgress | None = None,
     ) -> AsyncGenerator[tuple[int, messages.GenerateResponse]]:
-        counts_cached = progress is not None and progress.tells_prompts
+        counts_cached = progress is not None and progress.reports_prompts
         credentials = current_caller().credentials
         for each in requests:
             separate(each, credentials)

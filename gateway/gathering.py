@@ -1,4 +1,4 @@
-"""Follows the messages of generations, and tells which tokens belong to the shown text. Pure.
+"""Follows the messages of generations, and finds which tokens belong to the shown text. Pure.
 
 A stop sequence holds text back, so tokens arrive before their text. Tokens that
 are reported come out together with the beginning of their text, and those of a
@@ -51,7 +51,7 @@ class Addition:
 class Completion:
     """One completion as far as it has come.
 
-    `texts` are those of all tokens, by id; without them the reports of the rounds tell some.
+    `texts` are those of all tokens, by id; without them the reports of the rounds name some.
     """
 
     texts: Sequence[bytes] = ()

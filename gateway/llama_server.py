@@ -178,7 +178,7 @@ class Events:
     """The events of a streamed /completion."""
 
     def __init__(self, parsed: ParsedRequest) -> None:
-        self._wish = parsed
+        self._parsed = parsed
         self._gathering = parsed.gathering()
         self._decoders = [utf8_decoder() for _ in self._gathering.completions]
 
@@ -188,15 +188,15 @@ class Events:
         """Yield the events that a message becomes; `seconds` went by since the one before."""
         addition = self._gathering.add(prompt, response)
         index = self._gathering.index(prompt, response)
-        timed = self._wish.progress.timings(response)
-        read = self._wish.progress.prompt(prompt, response)
+        timed = self._parsed.progress.timings(response)
+        read = self._parsed.progress.prompt(prompt, response)
         if read:
             yield self._piece(index, Addition((), ()), []) | {"tokens_predicted": 0} | timed | read
         if addition is None:
             return
         is_last = response.WhichOneof("event") == "finished"
         report: dict[str, Any] = {}
-        if self._wish.fields.report and not is_last:
+        if self._parsed.fields.report and not is_last:
             completion = self._gathering.completions[index]
             prompt_count = len(self._gathering.prompts[prompt].prompt_token_ids)
             first = prompt_count + len(completion.token_ids) - len(response.delta.token_ids)
@@ -205,11 +205,11 @@ class Events:
             ids = list(response.delta.token_ids)
             yield self._piece(index, addition, ids) | report | timed
         if is_last:
-            yield _final(self._wish, self._gathering, index, streamed=True)
+            yield _final(self._parsed, self._gathering, index, streamed=True)
 
     def _piece(self, index: int, addition: Addition, ids: list[int]) -> dict[str, Any]:
         completion = self._gathering.completions[index]
-        prompt = self._gathering.prompts[index // self._wish.choice_count]
+        prompt = self._gathering.prompts[index // self._parsed.choice_count]
         piece: dict[str, Any] = {
             "index": index,
             "content": addition.text,
@@ -219,8 +219,8 @@ class Events:
             "tokens_predicted": len(completion.token_ids),
             "tokens_evaluated": len(prompt.prompt_token_ids),
         }
-        if self._wish.fields.n_probs:
-            piece["completion_probabilities"] = _probabilities(self._wish, addition.tokens)
+        if self._parsed.fields.n_probs:
+            piece["completion_probabilities"] = _probabilities(self._parsed, addition.tokens)
         return piece
 
 

@@ -141,7 +141,7 @@ class Metrics:
     async def watch(
         self, responses: AsyncGenerator[messages.GenerateResponse], completion_count: int = 1
     ) -> AsyncGenerator[messages.GenerateResponse]:
-        """Yield the responses of a generation, and count what they tell."""
+        """Yield the responses of a generation, and count what they report."""
         begin = self._clock()
         last: dict[int, float] = {}
         outcome, left = "cancelled", completion_count
@@ -218,7 +218,7 @@ class Metrics:
         self._misses.labels("false").inc(max(0, misses - foreseen))
         self._runner_up_seconds.inc(_seconds(numbers.draft_time.runner_up_duration))
         for source in numbers.sources:
-            for name, amount in _told(source):
+            for name, amount in _reported(source):
                 self._of_sources[name].labels(source.name).inc(amount)
 
     def note_rounds(self, times: RoundTimes) -> None:
@@ -245,7 +245,7 @@ def _phases(numbers: messages.GenerationStatistics) -> Iterator[tuple[str, float
     yield "sample", _seconds(numbers.target_time.sample_duration)
 
 
-def _told(source: messages.SourceStatistics) -> Iterator[tuple[str, float]]:
+def _reported(source: messages.SourceStatistics) -> Iterator[tuple[str, float]]:
     """Yield what a source did; what is not reported of it gets no sample, rather than a 0."""
     yield "draft_tokens", source.drafted_token_count
     yield "accepted_tokens", source.accepted_token_count
@@ -280,8 +280,8 @@ class _RoundSeconds(Collector):
         yield family
 
 
-class _Drafts(Collector):
-    """Whether each draft is used, and what those are like that are."""
+class _OfStatus(Collector):
+    """What the status says at the time."""
 
     def __init__(self, status: Callable[[], messages.GetStatusResponse]) -> None:
         self._status = status
@@ -289,6 +289,10 @@ class _Drafts(Collector):
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering asks for no status."""
         return ()
+
+
+class _Drafts(_OfStatus):
+    """Whether each draft is used, and what those are like that are."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges."""
@@ -331,15 +335,8 @@ class _Drafts(Collector):
         yield from (used, generations, rates, trips, levels, refused)
 
 
-class _Targets(Collector):
+class _Targets(_OfStatus):
     """Whether each target writes, how much, and how its engine spends its time."""
-
-    def __init__(self, status: Callable[[], messages.GetStatusResponse]) -> None:
-        self._status = status
-
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing, so that registering asks for no status."""
-        return ()
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges, and the counters of those that are ready, a few seconds old at most."""

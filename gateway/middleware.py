@@ -136,7 +136,7 @@ class BodyLimit:
             return
         most, seconds = self._bounds.most, self._bounds.seconds
         reason = f"the body is longer than {most} bytes"
-        if _told_length(scope) > most:
+        if _announced_length(scope) > most:
             await self._refusal(scope["path"], Failure(413, reason))(scope, receive, send)
             return
         left, is_read = most, False
@@ -160,7 +160,7 @@ class BodyLimit:
         await self._app(scope, counted, send)
 
 
-def _told_length(scope: Scope) -> int:
+def _announced_length(scope: Scope) -> int:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
             return int(value[:20])

@@ -211,7 +211,7 @@ class GenerationFields(Body):
 
 
 class StreamedFields(GenerationFields):
-    """What streams of llama-server tell besides; without `stream` it changes nothing."""
+    """What streams of llama-server report besides; without `stream` it changes nothing."""
 
     timings_per_token: bool | None = None
     return_progress: bool | None = None
@@ -282,7 +282,7 @@ def prompt_parts(prompt: Prompt) -> messages.PromptParts:
 
 
 def read_prompts(prompt: PromptField, name: str = "prompt") -> list[Prompt]:
-    """Return one prompt or several, as llama-server and OpenAI tell them apart.
+    """Return one prompt or several, as llama-server and OpenAI distinguish them.
 
     Texts alone are several prompts; ids, also between texts, are one. Raises InvalidRequest for
     the field `name`.

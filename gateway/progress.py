@@ -14,8 +14,8 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 class StreamProgress:
     """The timings so far, for every chunk, and how far prompts are read: before, and after."""
 
-    tells_timings: bool = False
-    tells_prompts: bool = False
+    reports_timings: bool = False
+    reports_prompts: bool = False
     _being_read: set[int] = field(default_factory=set)
 
     @classmethod
@@ -27,17 +27,17 @@ class StreamProgress:
         )
 
     def ask(self, request: messages.GenerateRequest) -> None:
-        """Ask for what there is to tell."""
-        request.running_statistics = self.tells_timings or self.tells_prompts
+        """Ask for what there is to report."""
+        request.running_statistics = self.reports_timings or self.reports_prompts
 
     def timings(self, response: messages.GenerateResponse) -> dict[str, Any]:
         """Return what goes into every chunk that a message becomes."""
         statistics = _statistics(response)
-        return {"timings": timings(statistics)} if self.tells_timings and statistics else {}
+        return {"timings": timings(statistics)} if self.reports_timings and statistics else {}
 
     def prompt(self, number: int, response: messages.GenerateResponse) -> dict[str, Any]:
         """Return what goes into a chunk of its own before all others that a message becomes."""
-        if not self.tells_prompts:
+        if not self.reports_prompts:
             return {}
         if response.WhichOneof("event") == "started":
             self._being_read.add(number)

@@ -234,7 +234,7 @@ class Repeats:
 
 
 def _note_end(task: asyncio.Task[None]) -> None:
-    """Whatever it failed of is its listeners' to raise; there may be none."""
+    """Its listeners raise what it failed of; there may be none."""
     if not task.cancelled():
         task.exception()
 

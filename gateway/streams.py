@@ -118,7 +118,7 @@ class EventStream(Response):
 
 
 def _note_failure(scope: Scope) -> None:
-    """Tell who keeps the answer that it failed, though its status says that all is well."""
+    """Say to those who keep the answer that it failed, though its status says that all is well."""
     answer = scope.get(ANSWER)
     if answer is not None:
         answer.fail()

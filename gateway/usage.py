@@ -21,7 +21,7 @@ def usage(
 ) -> dict[str, Any]:
     """Return OpenAI's usage; a prompt counts once, however many completions it has.
 
-    What was cached of it its first completion tells: the others find what that one has read.
+    What was cached of it its first completion says: the others find what that one has read.
     Prediction tokens are those of the caller's prediction, where there was one; else all that were
     drafted.
     """
@@ -74,7 +74,7 @@ def _speed(what: str, count: int, taken: float) -> dict[str, Any]:
 
 
 def acceptance_metrics(statistics: messages.GenerationStatistics) -> dict[str, Any]:
-    """Return vLLM's per-request metrics of acceptance, as detailed as it tells them."""
+    """Return vLLM's per-request metrics of acceptance, as detailed as it reports them."""
     steps, drafted = statistics.drafted_round_count, statistics.drafted_token_count
     accepted = statistics.accepted_token_count
     return {

@@ -126,7 +126,7 @@ def _prose(supply: Supply, count: int) -> tuple[list[int], list[Stretch]]:
 def _shuffled(supply: Supply, count: int) -> tuple[list[int], list[Stretch]]:
     """Return a text's tokens in another order, one to three at a time, and the text.
 
-    As the usual words of prose do, they match what stood before and go on otherwise.
+    As the usual words of prose do, they match what stood before and continue otherwise.
     """
     text = supply.take(count)
     pieces: list[list[int]] = []

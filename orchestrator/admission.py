@@ -53,7 +53,7 @@ class Pace:
 class Writers:
     """The texts that are being written now, by when their newest rows came.
 
-    Others in flight take no part in decodes, and nobody's drafts should be shorter for them.
+    Others in flight take no part in decodes, and no drafts should be shorter because of them.
     """
 
     _last: dict[Hashable, tuple[float, float]] = field(default_factory=dict)

@@ -139,7 +139,7 @@ class Driver:
         self._advancing = True
         try:
             while self._failure is None and not self._untaken:
-                # One at a time: a reader may end the text at whatever one of them commits.
+                # One at a time: a reader may end the text at what any of them commits.
                 if self._events:
                     self._events.pop(0)()
                 self._act()
@@ -341,7 +341,7 @@ class Driver:
         self._replace_target()
 
     def _replace_target(self) -> None:
-        """Go on at another target at once; at the lost one, or a third, only after a while."""
+        """Continue at another target at once; at the lost one, or a third, only after a while."""
         assert self._stay is not None
         lost = self._stay.target
         self._end_stay()
@@ -371,7 +371,7 @@ class Driver:
             self._failure = PeerUnavailable(self._watch.reason)
 
     def _note_busy(self, seconds: float) -> bool:
-        """The target has no room for so long; return whether the text goes on at another one."""
+        """The target has no room for so long; return whether the text continues at another one."""
         assert self._stay is not None and self._target is not None
         target = self._stay.target
         target.note_busy(seconds)
@@ -555,7 +555,7 @@ class Driver:
     # --- the end ---
 
     def _tidy_up(self) -> None:
-        """Leave clean prefixes behind, so that the next turn of a chat can reuse them."""
+        """Leave clean prefixes, so that the next turn of a chat can reuse them."""
         generation = self._generation
         count = len(generation.committed)
         for link, peer, number in self._sessions(generation.round, generation.order):

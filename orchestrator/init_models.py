@@ -189,7 +189,7 @@ class Launcher:
     ) -> Child:
         """Start a service; if it ends before it is stopped, say so in the log."""
         child = await Child.start(
-            self._command, role, ANY_PORT, (f"--model={model}", *words), _tell
+            self._command, role, ANY_PORT, (f"--model={model}", *words), _pass_on
         )
         stack.push_async_callback(child.stop)
 
@@ -229,7 +229,7 @@ def _watched(pool: Pool, stack: AsyncExitStack) -> Pool:
     return pool
 
 
-def _tell(role: str, line: str) -> None:
+def _pass_on(role: str, line: str) -> None:
     """Pass on what a service logs."""
     if line.startswith("{"):
         print(line, file=sys.stderr, flush=True)

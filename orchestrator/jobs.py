@@ -89,7 +89,7 @@ class _Job:
         self._counted = counted(self.started, reported)
 
     async def run(self, stream: Responses, check_room: Callable[[], None]) -> None:
-        """Take everything that comes; the last message says how it ended, whatever happens.
+        """Take everything that comes; the last message always says how it ended.
 
         `check_room` raises EngineBusy where nothing more can be kept.
         """

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator.chat.sandbox import MAX_SOURCE
-from orchestrator.paired_drafts import Experience, PairedDraft
+from orchestrator.paired_drafts import DraftRecord, PairedDraft
 from orchestrator.peers import DRAFT_BYTES, Hosted, check_description, is_refusal
 from orchestrator.pool import Pool
 from orchestrator.refused_drafts import Refusal, RefusedDrafts
@@ -363,7 +363,7 @@ class DraftRegistry:
         self._places = MOST_JOINED  # that are free
         self._pool: Pool | None = None  # whose target they draft for
         self._drafts: dict[JoinedDraft, PairedDraft] = {}  # that joined, as they stand in `_pool`
-        self._left: dict[bytes, Experience] = {}  # by process id; of the latest ones that left
+        self._left: dict[bytes, DraftRecord] = {}  # by process id; of the latest ones that left
         self._refused = RefusedDrafts()
 
     def refused(self) -> list[Refusal]:
@@ -375,7 +375,7 @@ class DraftRegistry:
         self._pool = pool
         pool.accepts_drafts = True
         for draft in self._drafts:
-            self._add(draft, Experience())
+            self._add(draft, DraftRecord())
 
     def dismiss(self, reason: OutriderError) -> None:
         """Dismiss every draft."""
@@ -421,7 +421,7 @@ class DraftRegistry:
     def _joined(self, draft: JoinedDraft) -> Iterator[None]:
         fields = {"address": draft.address, "model": draft.model.model_name}
         logs.event("outrider.orchestrator", "draft joined", **fields)
-        self._add(draft, self._experience(draft.process_id))
+        self._add(draft, self._record(draft.process_id))
         if draft.is_welcome:
             self._refused.forget(draft.address, draft.model.model_name)
         try:
@@ -430,24 +430,24 @@ class DraftRegistry:
             assert self._pool is not None
             left = self._drafts.pop(draft)
             self._pool.remove(left)
-            self._left[draft.process_id] = left.experience
+            self._left[draft.process_id] = left.record
             if len(self._left) > MOST_JOINED:
                 del self._left[next(iter(self._left))]
             logs.event("outrider.orchestrator", "draft left", **fields)
 
-    def _experience(self, process_id: bytes) -> Experience:
+    def _record(self, process_id: bytes) -> DraftRecord:
         """Return what was learned of a process that joined before, and end what it left open."""
         for draft, paired in self._drafts.items():
             if draft.process_id == process_id:
                 draft.dismiss(SessionTaken("the draft joined again"))
-                return paired.experience
-        return self._left.pop(process_id, Experience())
+                return paired.record
+        return self._left.pop(process_id, DraftRecord())
 
-    def _add(self, draft: JoinedDraft, experience: Experience) -> None:
+    def _add(self, draft: JoinedDraft, record: DraftRecord) -> None:
         """Let a draft draft for the pair, which dismisses it if it does not fit."""
         assert self._pool is not None
         insists = self._pool.same_vocabulary
-        paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss, experience, insists)
+        paired = PairedDraft(draft, self._trusts_drafts, draft.dismiss, record, insists)
         self._drafts[draft] = paired
         draft.on_described = partial(self._pool.check_draft, paired)
         self._pool.add(paired)

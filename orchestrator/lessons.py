@@ -85,7 +85,7 @@ class Lesson:
             try:
                 learned = await self._draft.teach(self.key, target)
                 check_learned(learned)
-            except Exception as error:  # whatever a peer answers, the pair is watched on
+            except Exception as error:  # a peer may answer anything; the pair is still watched
                 self.obstacle = f"the draft does not learn the target's vocabulary: {error}"
                 self.is_under_way = False
                 logs.warning("outrider.orchestrator", "draft cannot translate", detail=str(error))

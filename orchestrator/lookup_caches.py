@@ -55,7 +55,7 @@ class DynamicCache:
         self._at = 0  # tokens of the first of them that are counted
 
     def add(self, tail: bytes, token_ids: Sequence[int]) -> None:
-        """Take in what stands behind a packed tail. It is found once `count` has come to it."""
+        """Take in what stands after a packed tail. It is found once `count` has come to it."""
         if len(self._waiting) == _MOST_WAITING:
             self._at = 0
         self._waiting.append((tail, token_ids))
@@ -141,7 +141,7 @@ class SharedTexts:
         request that asks for it.
 
         To all but "past" the prompt has still to be appended, as all that follows; that one
-        begins behind it. Without `is_shared` no text of another caller is behind any of them.
+        begins after it. Without `is_shared` none of it comes from a text of another caller.
         """
         self._take_up(vocabulary)
         static = self._static if self._owner == self._vocabulary else None

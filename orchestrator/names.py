@@ -42,7 +42,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class Name:
-    """A configured name and the services behind it: itself, or one for each of several records."""
+    """A configured name and its services: itself, or one for each of several records."""
 
     def __init__(
         self, peer: Peer, security: ClientSecurity = ANONYMOUS, resolve: Resolve = resolve
@@ -62,7 +62,7 @@ class Name:
             try:
                 records = await self._resolve(self._address.host, self._address.port)
                 self._take(pool, dialled(records, self._by_record))
-            except Exception as error:  # whatever a resolver says, it is asked again
+            except Exception as error:  # a resolver may fail in any way; it is asked again
                 logs.internal_error("outrider.orchestrator", error)
             await asyncio.sleep(_RESOLVE_SECONDS)
 

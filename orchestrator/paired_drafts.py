@@ -87,7 +87,7 @@ class Learned:
 
 
 @dataclass(slots=True)
-class Experience:
+class DraftRecord:
     """What was learned of a draft. It outlives the draft's connection."""
 
     beside: dict[str, Learned] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class PairedDraft:
         peer: DraftPeer,
         is_trusted: bool,
         on_mismatch: Callable[[VocabularyMismatch], None] = lambda _: None,
-        experience: Experience | None = None,
+        record: DraftRecord | None = None,
         same_vocabulary: bool = False,
     ) -> None:
         """With `same_vocabulary` a draft whose ids are not the target's is not used."""
@@ -115,7 +115,7 @@ class PairedDraft:
         """Whether it may draft under the rejection rule, whose proof needs an honest draft."""
         self.mismatch: VocabularyMismatch | None = None
         """Why it cannot draft for this target."""
-        self.experience = experience or Experience()
+        self.record = record or DraftRecord()
         self.generation_count = 0  # that lease it now
         self.passed_over = 0  # leases of others since its own last one
         self.held = HeldTexts()
@@ -125,12 +125,12 @@ class PairedDraft:
     @property
     def estimates(self) -> PairEstimates:
         """What is known of it beside the first target."""
-        learned = next(iter(self.experience.beside.values()), None)
+        learned = next(iter(self.record.beside.values()), None)
         return learned.estimates if learned is not None else PairEstimates()
 
     def estimates_beside(self, target: PooledTarget) -> PairEstimates:
         """Return what is known of it and this target."""
-        learned = self.experience.beside.get(target.address)
+        learned = self.record.beside.get(target.address)
         return learned.estimates if learned is not None else target.alone
 
     @property
@@ -178,12 +178,12 @@ class PairedDraft:
 
         One that only measured again is the same: what it measured is taken over.
         """
-        before = self.experience.beside
+        before = self.record.beside
         beside = {each.address: before.get(each.address) or Learned() for each in targets}
         for target in targets:
             alike = [beside[t.address] for t in targets if t.identity == target.identity]
             self._begin_beside(target, beside[target.address], alike)
-        self.experience.beside = beside
+        self.record.beside = beside
 
     def _begin_beside(self, target: PooledTarget, known: Learned, alike: Sequence[Learned]) -> None:
         """Begin beside one target; `alike` is of those with its weights, itself included."""
@@ -207,7 +207,7 @@ class PairedDraft:
 
     def pause(self, fault: str) -> None:
         """Leave a draft that breaks the protocol alone, twice as long as the last time."""
-        now, known = time.monotonic(), self.experience
+        now, known = time.monotonic(), self.record
         if now > known.paused_until + _FORGIVING_SECONDS:
             known.fault_count = 0
         pause = min(_LONGEST_PAUSE, 2.0**known.fault_count)
@@ -223,8 +223,8 @@ class PairedDraft:
             return str(self.mismatch)
         if self._lesson.obstacle:
             return self._lesson.obstacle
-        if time.monotonic() < self.experience.paused_until:
-            return f"the draft breaks the protocol and is left alone: {self.experience.fault}"
+        if time.monotonic() < self.record.paused_until:
+            return f"the draft breaks the protocol and is left alone: {self.record.fault}"
         return ""
 
     def may_draft(self, rule: Rule) -> bool:

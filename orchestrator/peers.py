@@ -181,7 +181,7 @@ class Peer:
             except grpc.aio.AioRpcError as error:
                 if self._note_failure(error):
                     tries = len(_RETRY_SECONDS)  # only an operator can mend it
-            except Exception as error:  # whatever a peer sends, the watch continues
+            except Exception as error:  # a peer may send anything; the watch continues
                 logs.internal_error("outrider.orchestrator", error)
                 unreadable = f"the {self.role} at {self.address} sends what cannot be read"
                 self._set(PeerState.REFUSED, f"{unreadable} ({type(error).__name__})")

@@ -38,7 +38,7 @@ class Name(Protocol):
 
 
 class Stay:
-    """A generation at a target: from its lease until it ends, or goes on at another one."""
+    """A generation at a target: from its lease until it ends, or continues at another one."""
 
     def __init__(self, target: PooledTarget, text: tuple[bytes, ...], token_count: int) -> None:
         """`text` is what it begins with, by digests; none where there is no other target."""
@@ -267,7 +267,7 @@ class Pool:
             self.joined.remove(draft)
 
     def dial(self, peer: Peer) -> None:
-        """Take in a service that came up behind a name, a target or a draft."""
+        """Take in a service that a name leads to by now, a target or a draft."""
         if peer.role == "target":
             peer.on_change = self._note_change
             self.targets.append(PooledTarget(peer))
@@ -489,11 +489,6 @@ class Pool:
             there = count if self.is_single else min(count, target.generation_count)
             for each in (target.alone, *(d.estimates_beside(target) for d in self.drafts)):
                 each.generation_count = max(1, there)
-
-    @property
-    def draft_usable(self) -> bool:
-        """Whether generations may draft."""
-        return not self.obstacle()
 
     def obstacle(self) -> str:
         """Return why drafts are not used, in one line; empty when they are."""

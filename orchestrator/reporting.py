@@ -1,4 +1,4 @@
-"""From what a generation did to the messages that tell it."""
+"""From what a generation did to the messages that report it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What was reported of a generation before it was interrupted, and how it continues. Pure.
 
-Committed tokens are the truth: who has them has the text, whatever else was lost. So a
+Committed tokens are the truth: they are enough to continue the text, if all else was lost. So a
 generation is continued after the last token that was reported, and nothing that a client has seen
 is written again.
 """

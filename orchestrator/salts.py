@@ -1,6 +1,6 @@
 """Whose cached prefixes a generation may reuse: by the caller's credentials and its own salt. Pure.
 
-A cached prefix tells who can reuse it what the text is: by the count of cached
+A cached prefix shows those who can reuse it what the text is: by the count of cached
 tokens, and by the time that reading the prompt takes.
 """
 
@@ -21,7 +21,7 @@ _OF_CREDENTIALS = "credentials "
 def separate(request: messages.GenerateRequest, credentials: bytes) -> None:
     """Give the request a salt that no caller with other credentials can give to its own.
 
-    Without credentials there is nobody to tell apart, and the salt stays as it is.
+    Without credentials callers cannot be distinguished, and the salt stays as it is.
     Raises InvalidRequest.
     """
     check(request.cache_salt)

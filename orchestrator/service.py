@@ -1,4 +1,4 @@
-"""What an orchestrator does, whatever the wire: gRPC, HTTP and JSON-RPC all call this."""
+"""What an orchestrator does, over every wire: gRPC, HTTP and JSON-RPC all call this."""
 
 from __future__ import annotations
 

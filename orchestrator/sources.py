@@ -125,6 +125,6 @@ def sources_of(
 def sources_behind(before: Mapping[str, Source], fresh: Mapping[str, Source]) -> dict[str, Source]:
     """Return the sources for a text of which the middle is dropped.
 
-    What reads the prompt begins anew with what is left of it; the others go on.
+    What reads the prompt begins anew with what is left of it; the others continue.
     """
     return {name: source if source.reads_prompt else before[name] for name, source in fresh.items()}

@@ -57,7 +57,7 @@ class StateFile:
             raise InvalidConfig("state", f"{path}: {_words_of(error)}") from None
 
     def read_now(self, work: Work[Result]) -> Result:
-        """Return what `work` reads, before anything else is going on. Raises InvalidConfig."""
+        """Return what `work` reads, before anything else happens. Raises InvalidConfig."""
         try:
             return work(self._connection)
         except sqlite3.Error as error:

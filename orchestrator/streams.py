@@ -39,7 +39,7 @@ class StreamLost(Exception):
         self.final = code in _FINAL
         self.breaks_protocol = False
         field, _, message = detail.partition(": ")
-        # It verifies chains alone, whatever was known of it.
+        # It verifies chains alone, although it was taken to verify trees.
         self.refuses_trees = code is grpc.StatusCode.INVALID_ARGUMENT and field == "draft_parents"
         its_user = code is grpc.StatusCode.INVALID_ARGUMENT and field in _USERS_FIELDS
         self.refusal: OutriderError | None = model_changed(trailing)

@@ -36,7 +36,7 @@ class PooledTarget:
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.alone = PairEstimates()
-        """Of the target, whatever drafts for it."""
+        """Of the target, with any draft."""
         self.generation_count = 0  # that lease it now
         self.unread_count = 0  # tokens of their prompts that it has still to read
         self.passed_over = 0  # leases of others since its own last one

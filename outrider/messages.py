@@ -250,7 +250,7 @@ class Frame:
     `rows` has the row of every token under the rejection rule and is empty
     otherwise; `candidates` is empty unless the session asks for them.
     `completed` is the order that ends here, or 0. `line` is the number of the line that its
-    tokens are of: 0, or that of the runner-up line which the text went on with.
+    tokens are of: 0, or that of the runner-up line with which the text continued.
     """
 
     base: int
@@ -285,7 +285,7 @@ class Round:
 
     @property
     def tree(self) -> Tree:
-        """The draft tokens, whatever follows what."""
+        """The draft tokens, and which of them each follows."""
         return Tree(self.draft, self.parents) if self.parents else Tree.chain(self.draft)
 
     @property

@@ -34,14 +34,14 @@ class Child:
     """One service as a subprocess.
 
     It stops when its standard input ends, so not even a SIGKILL of this
-    process leaves it behind; and it is in a session of its own, so that
+    process leaves it running; and it is in a session of its own, so that
     Ctrl-C reaches it through `stop` alone.
     """
 
-    def __init__(self, role: str, process: Process, tell: OnLogLine) -> None:
+    def __init__(self, role: str, process: Process, on_log_line: OnLogLine) -> None:
         self.role = role
         self._process = process
-        self._tell = tell
+        self._on_log_line = on_log_line
         self._last_line = ""  # of standard error, kept to say why it ended
         self._last_error = ""
         self._reader = asyncio.create_task(self._read_errors())
@@ -53,7 +53,7 @@ class Child:
         role: str,
         listen: str,
         options: Sequence[str],
-        tell: OnLogLine = no_log,
+        on_log_line: OnLogLine = no_log,
     ) -> Child:
         """Start a service; `command` is what runs any role, without the role."""
         # What the environment says was said to this process; the child has flags alone.
@@ -70,7 +70,7 @@ class Child:
             limit=_LINE_BYTES,
             start_new_session=True,
         )
-        return cls(role, process, tell)
+        return cls(role, process, on_log_line)
 
     async def address(self) -> str:
         """Return HOST:PORT once it listens, of each port in turn. Raises ServiceStopped."""
@@ -98,7 +98,7 @@ class Child:
             text = line.decode(errors="replace").strip()
             if text and not text.startswith("{"):  # what is logged is no reason
                 self._last_line = text
-            self._tell(self.role, text)
+            self._on_log_line(self.role, text)
             if text.startswith(_ERROR_PREFIX):
                 self._last_error = text.removeprefix(_ERROR_PREFIX)
 
@@ -137,7 +137,7 @@ async def watch(work: Coroutine[Any, Any, T], children: Sequence[Child]) -> T:
         await asyncio.wait([task, *ends], return_when=asyncio.FIRST_COMPLETED)
         if task.done() and task.exception() is None:
             return task.result()
-        # What failed may have one cause: let all of it be seen, then tell the first service's.
+        # What failed may have one cause: let all of it be seen, then report the first service's.
         ended, _ = await asyncio.wait(ends, timeout=_SETTLE_SECONDS)
         if ended:
             raise next(end.result() for end in ends if end in ended)

@@ -56,7 +56,7 @@ class Settings:
         """Read it again and take what can be; one line says what, and what needs a restart."""
         try:
             config = self._read()
-        except Exception as error:  # whatever a file holds, the service continues as it is
+        except Exception as error:  # a file may hold anything; the service continues as it is
             words = str(error) if isinstance(error, OutriderError) else _words_of(error)
             logs.warning("outrider.rpc", "the settings are not read again", detail=words)
             return

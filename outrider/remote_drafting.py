@@ -241,7 +241,7 @@ class RemoteDrafting:
         while True:
             try:
                 await self._describe()
-            except Exception as error:  # whatever a draft answers, it is looked at again
+            except Exception as error:  # a draft may answer anything; it is looked at again
                 if str(error) != said:
                     logs.warning("outrider.vllm", "draft is not used", detail=str(error))
                 said = str(error)

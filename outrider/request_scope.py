@@ -1,6 +1,6 @@
 """Whose request a task works for: its id, where it stands in a trace, and what it brought so far.
 
-Tasks inherit it from the one that started them, so whatever happens for a request, at any depth,
+Tasks inherit it from the one that started them, so all that happens for a request, at any depth,
 logs its id and hands it on to the services that it calls.
 """
 

@@ -79,7 +79,7 @@ class TextEncoder:
         return bool(before and after) and bool(self._joins[before[-1], after[0]])
 
     def settled(self, text: bytes) -> list[bytes]:
-        """Return the first pieces of a text that stay, whatever text follows.
+        """Return the first pieces of a text that stay with any text after it.
 
         A token of the longer text that goes across the end begins where what is left begins a
         token's text, and before it is what the text up to there is encoded as. So what all such

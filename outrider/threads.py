@@ -10,7 +10,7 @@ _V1 = Path("/sys/fs/cgroup/cpu")
 
 
 def available_cores() -> set[int]:
-    """Return the cores that this process may use, whatever a thread of it is kept on."""
+    """Return the cores that this process may use, also where a thread of it is kept on fewer."""
     return os.sched_getaffinity(os.getpid())
 
 

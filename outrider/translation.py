@@ -259,7 +259,7 @@ class Reader:
     def read(self, line: Sequence[int], base: int) -> list[int]:
         """Return a line of the target's ids, which started over at `base`, in the draft's.
 
-        The same list with the same base has to be the same line, or one that goes on: what was
+        The same list with the same base has to be the same line, or one that continues it: what was
         read of it is not looked at again. What is returned is valid until the next call.
         """
         if line is not self._line or base != self._base or len(line) < self._count:

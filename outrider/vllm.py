@@ -110,7 +110,7 @@ class DraftProposer:
         """
         try:
             return self._propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-        except Exception as error:  # whatever it is, vLLM continues without a draft
+        except Exception as error:  # of any kind: vLLM continues without a draft
             if (kind := type(error).__name__) not in self._failures:
                 self._failures.add(kind)
                 logs.internal_error("outrider.vllm", error)

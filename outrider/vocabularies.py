@@ -33,11 +33,6 @@ class Comparison:
     moved: Sequence[str] = ()
     """Examples of tokens that are equal under another id."""
 
-    @property
-    def are_equal(self) -> bool:
-        """Whether all ids of the smaller one mean the same in the other."""
-        return self.same_id_count >= min(self.target_count, self.draft_count)
-
     def sentence(self) -> str:
         """Return it in one line."""
         said = (

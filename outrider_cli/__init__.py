@@ -1,4 +1,4 @@
-"""The `outrider` command. Whatever a user can get wrong is one line on stderr, never a traceback.
+"""The `outrider` command. What a user can get wrong is one line on stderr, never a traceback.
 
 Exit codes: 0 done, 1 refused or failed, 2 not a valid command line, 130 interrupted.
 """

@@ -23,7 +23,7 @@ class DraftingOptions:
     ] = None
     p_min: Annotated[
         float | None,
-        typer.Option("--p-min", help="Stop before a token less probable.", show_default="0"),
+        typer.Option("--p-min", help="Stop before a less probable token.", show_default="0"),
     ] = None
     run_ahead: Annotated[
         Literal["on", "off"] | None,
@@ -51,7 +51,7 @@ class DraftingOptions:
         float | None,
         typer.Option(
             "--p-split",
-            help="Give a second choice a line from this chance on.",
+            help="Second choices this probable get a line of their own.",
             show_default="0.02",
         ),
     ] = None

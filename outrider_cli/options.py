@@ -273,7 +273,8 @@ class ClientOptions:
     ] = None
     tls_key: Annotated[Path | None, typer.Option(metavar="PEM", help="Its key.")] = None
     no_pings: Annotated[
-        bool, typer.Option("--no-pings", help="For servers that hang up on pings, as Ray Serve's.")
+        bool,
+        typer.Option("--no-pings", help="Send no pings: some servers, as Ray Serve's, hang up."),
     ] = False
 
     def security(self) -> ClientSecurity:
@@ -296,7 +297,7 @@ class SamplingOptions:
     tfs_z: Annotated[float, typer.Option(help="Tail-free sampling; 1: off.")] = 1.0
     min_keep: Annotated[int, typer.Option(help="Tokens that the cuts leave at least.")] = 0
     xtc_probability: Annotated[float, typer.Option(help="0: off.")] = 0.0
-    xtc_threshold: Annotated[float, typer.Option(help="What makes a top choice.")] = 0.1
+    xtc_threshold: Annotated[float, typer.Option(help="The probability of a top choice.")] = 0.1
     dynatemp_range: Annotated[
         float, typer.Option(help="The temperature moves so far, with the entropy; 0: off.")
     ] = 0.0

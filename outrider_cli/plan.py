@@ -285,7 +285,7 @@ def place_lines(
     n_max: int,
     price: RejectionCost = NO_REJECTION_COST,
 ) -> Iterator[str]:
-    """Yield what each layout of two machines yields that are so far apart, and which to choose."""
+    """Yield what each layout of two machines with such a round trip brings, and which is best."""
     from outrider_cli.layouts import compared, layout_lines
 
     beside = None if beside_ms is None else beside_ms / 1e3

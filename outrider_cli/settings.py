@@ -77,7 +77,7 @@ def options(command: Any) -> dict[str, Any]:
 
 
 class SettingsFile:
-    """A TOML file of option values. Raises InvalidConfig for whatever no command knows."""
+    """A TOML file of option values. Raises InvalidConfig for what no command knows."""
 
     def __init__(self, path: Path, root: Any) -> None:
         self.path = path

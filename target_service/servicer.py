@@ -39,8 +39,6 @@ from outrider.messages import (
 from outrider.model_service.servicer import (
     ModelService,
     Ownership,
-    after_opening,
-    first_opening,
     run_stream,
     write_spent,
 )
@@ -212,14 +210,11 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     ) -> None:
         self.require_loaded()
         assert self._model is not None
-        asked = await first_opening(request_iterator)
-        self.require_model(asked.model)
-        opening = wire.read_opening(asked)
+        opening, rounds = await self.read_opening(request_iterator)
         # A grammar, or what DRY needs to know of the vocabulary, may take a while.
         verifier = await asyncio.to_thread(Verifier, self._model, opening, self._draft)
         owner = self.take(opening.session_id, opening.attempt)
         stream = _VerifyStream(self, opening, owner, verifier)
-        rounds = after_opening(request_iterator, asked)
         try:
             await run_stream(owner, stream.read(rounds), stream.answer(context))
         finally:
@@ -289,7 +284,7 @@ class _VerifyStream:
         self._verifier = verifier
         self._has_reported_cached = False  # the first answer, which says what was cached, is out
         self._waiting: deque[_Waiting] = deque()  # rounds that are not answered, oldest first
-        self._newest: _Waiting | None = None  # round that was read, whatever became of it
+        self._newest: _Waiting | None = None  # round that was read, answered or not
         self._room = asyncio.Semaphore(_MOST_UNANSWERED)  # of `_waiting`
         self._arrived = asyncio.Event()  # set when there is a round to answer, or the end
         self._round_count = 0

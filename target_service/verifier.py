@@ -121,7 +121,7 @@ class Verifier:
         self._decided: list[int] = []
         self._continued = False  # the newest round allowed to write beyond its own answer
         self._mirostat_mu: float | None = None  # after `_decided`; None without mirostat
-        # Whether a sampled row is its token alone, whatever came before it.
+        # Whether a sampled row is its token alone, with any text before it.
         self._is_simple = not (
             sampler.has_state
             or sampler.mirostat_mu is not None
@@ -263,8 +263,8 @@ class Verifier:
     def _start(self, lease: Lease, round_: Round) -> tuple[list[int], int | None]:
         """Return the text to continue from, and how many of the draft's tokens it has already.
 
-        Where this target went on by itself, a round may have been sent before that was known: then
-        the text is what was written. None instead of a count: that has ended.
+        Where this target continued by itself, a round may have been sent before that was known;
+        then the text is what was written. None instead of a count: that has ended.
         """
         prefix = compose(lease.held, round_.prefix)
         if round_.is_ahead:

@@ -134,7 +134,7 @@ class _Connection:
         return event
 
     def close(self) -> None:
-        """Close it at once, whatever is on its way."""
+        """Close it at once, with answers on their way."""
         self._writer.transport.abort()
 
 

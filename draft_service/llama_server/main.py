@@ -28,9 +28,9 @@ async def run(config: DraftConfig) -> None:
     servicer = LlamaServerServicer(upstream, config.alias)
     server = Server(config.server, "outrider.v1.DraftService")
     add_DraftServiceServicer_to_server(servicer, server.grpc)
-    await start(server)
+    await server.start_service("draft")
     logs.event("outrider.draft", "serving", address=server.address, upstream=config.llama_server)
-    parts = [server.run_until_stopped(_nothing), serve_while_up(server, upstream)]
+    parts = [server.run_until_stopped(), serve_while_up(server, upstream)]
     if config.join:
         parts.append(_stay_joined(config, upstream, servicer))
     await first_of(*parts)
@@ -45,18 +45,6 @@ def _read_key(path: Path) -> str:
     if not 0 < len(key) <= _LONGEST_KEY or not (key.isascii() and key.isprintable()):
         raise InvalidConfig("llama-server-key-file", f"{path} is no line of printable ASCII")
     return key
-
-
-async def start(server: Server) -> None:
-    """Listen, and say where."""
-    try:
-        await server.start()
-        server.watch_for_stop()
-        if server.address:
-            print(f"outrider draft listening on {server.address}", flush=True)
-    except BaseException:
-        await server.grpc.stop(None)
-        raise
 
 
 async def serve_while_up(server: Server, upstream: Upstream) -> None:
@@ -95,7 +83,3 @@ async def _until_other(upstream: Upstream) -> None:
     """Wait until the llama-server is away, or serves another model."""
     served = upstream.served
     await upstream.until(lambda: not upstream.is_up or upstream.served != served)
-
-
-async def _nothing() -> None:
-    """There is no engine to stop."""

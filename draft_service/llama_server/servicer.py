@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import outrider
-from draft_service.cacheless import CachelessDraft
+from draft_service.cacheless import CachelessDraft, describe
 from draft_service.llama_server.answers import Said, Served
 from draft_service.llama_server.session import Session
 from draft_service.llama_server.upstream import Upstream
@@ -14,7 +13,7 @@ from draft_service.llama_server.vocabularies import Vocabularies
 from draft_service.servicer import Write, check_dropped, outcome
 from draft_service.translations import Lesson
 from outrider.errors import ModelChanged, PeerUnavailable
-from outrider.messages import MAX_DRAFT, ModelReference, Order, SessionParameters
+from outrider.messages import ModelReference, Order, SessionParameters
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
 
@@ -48,7 +47,7 @@ class LlamaServerServicer(CachelessDraft):
         return self.note_sessions(response)
 
     def vocabulary_pieces(self) -> Iterator[common.ListVocabularyResponse]:
-        """Yield what ListVocabulary streams: as many ids as there are, and no names.
+        """Yield as many ids as there are, and no names.
 
         llama-server has no call that lists them; what they are is asked of those of a target.
         """
@@ -70,12 +69,7 @@ class LlamaServerServicer(CachelessDraft):
     async def LearnVocabulary(
         self, request_iterator: AsyncIterator[messages.LearnVocabularyRequest], _: Any
     ) -> messages.LearnVocabularyResponse:
-        lesson = self.lesson()
-        async for request in request_iterator:
-            lesson.add(request)
-            if lesson.is_complete:
-                break
-        return await lesson.finish()
+        return await self.lesson().take(request_iterator)
 
     def check_opening(self, opening: SessionParameters) -> None:
         if opening.vocabulary_key:
@@ -108,9 +102,8 @@ def _reference(served: Served) -> ModelReference:
 
 
 def _describe(served: Served, alias: str, token_milliseconds: float) -> common.GetModelResponse:
-    response = common.GetModelResponse(
-        protocol_version=outrider.PROTOCOL_VERSION,
-        service_version=outrider.__version__,
+    return describe(
+        token_milliseconds or _UNSAID_MILLISECONDS,
         model_name=alias or served.name or "llama-server",
         identity=served.identity,
         description="a llama-server's model",
@@ -125,11 +118,6 @@ def _describe(served: Served, alias: str, token_milliseconds: float) -> common.G
             eos_token_id=-1,
             eot_token_id=-1,
         ),
-        rollback_capability=common.ROLLBACK_CAPABILITY_FULL,
-        round_draft_token_limit=MAX_DRAFT,
         translates=True,
         rough_decode_costs=True,
     )
-    milliseconds = token_milliseconds or _UNSAID_MILLISECONDS
-    response.decode_costs.add(row_count=1, milliseconds=milliseconds)
-    return response

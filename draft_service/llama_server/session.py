@@ -41,7 +41,7 @@ class Session:
         self._line = Line(opening.rule)
         self._frames = FrameBuilder(0, 0, time.perf_counter)
         self._guessing = Guessing(opening)
-        # A block of the rejection rule has a fixed length, whatever is in it.
+        # A block of the rejection rule has a fixed length, with any tokens.
         self._ends = () if opening.rule is Rule.REJECTION else opening.end_token_ids
         self._order: Order | None = None  # the newest one, while it is not completed
         self._refused: list[messages.DraftResponse] = []  # answers to orders that cannot be met
@@ -93,7 +93,7 @@ class Session:
         """Bring the line a few tokens further, or complete the order."""
         line = self._line.token_ids
         until = min(order.draft_until, self._served.context - 1)
-        if self._is_over(order, until):
+        if self._is_over(until):
             await self._complete(order, write)
             return
         count = min(until - len(line), order.frame_tokens or FRAME_TOKENS)
@@ -145,7 +145,7 @@ class Session:
                 return False
         return True
 
-    def _is_over(self, order: Order, until: int) -> bool:
+    def _is_over(self, until: int) -> bool:
         line, base = self._line.token_ids, self._line.base
         assert base is not None
         return len(line) >= until or (len(line) > base and line[-1] in self._ends)

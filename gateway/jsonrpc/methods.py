@@ -13,13 +13,13 @@ from typing import Any
 
 from gateway.jsonrpc.protocol import Method, one_object
 from gateway.jsonrpc.shapes import (
-    Asked,
+    LibraryRequest,
     Progress,
     failed,
     piece,
     prompt_stats,
-    read_asked,
     read_command_line,
+    read_library_request,
 )
 from orchestrator.init_models import Launcher, model_name, read_wanted_pair
 from orchestrator.salts import separate
@@ -301,7 +301,7 @@ class LegacyRpc:
                 hosted = await self._orchestrator.model()
                 writer_of(started).check(hosted.reference)
                 texts = hosted.vocabulary.texts
-                progress = Progress(read_asked(params, len(texts)), started, texts)
+                progress = Progress(read_library_request(params, len(texts)), started, texts)
                 for response in taken:
                     progress.add(response.delta)
                 self._jobs[job_id] = _Job(progress, len(taken))
@@ -353,11 +353,11 @@ class LegacyRpc:
         if self._latest.get(caller) == job_id:
             del self._latest[caller]
 
-    async def _read(self, params: Mapping[str, Any]) -> tuple[Asked, list[bytes]]:
+    async def _read(self, params: Mapping[str, Any]) -> tuple[LibraryRequest, list[bytes]]:
         """Return what is asked for, of the model that is there now, and its token texts."""
         hosted = await self._orchestrator.model()
         texts = hosted.vocabulary.texts
-        asked = read_asked(params, len(texts))
+        asked = read_library_request(params, len(texts))
         asked.request.model.CopyFrom(write_reference(hosted.reference))
         separate(asked.request, current_caller().credentials)
         return asked, texts

@@ -1,8 +1,8 @@
-"""Answers JSON-RPC 2.0: bytes in, bytes out, whatever the bytes are. Pure.
+"""Answers JSON-RPC 2.0: bytes in, bytes out, for any bytes. Pure.
 
 The calls of a batch run one after the other, in their order: who starts, polls
 and cancels in one batch means that order, and the library before this one knew
-no other. Calls that should run at the same time are sent apart.
+no other. Calls that should run at the same time are sent separately.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class LibraryFields(GenerationFields):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LibraryRequest:
     """A completion that the library's caller wants: as a request, and as it was said."""
 
     request: messages.GenerateRequest
@@ -52,7 +52,7 @@ class Asked:
     """What was said, and the library's own defaults of the rest."""
 
 
-def read_asked(body: Mapping[str, Any], vocabulary_size: int) -> Asked:
+def read_library_request(body: Mapping[str, Any], vocabulary_size: int) -> LibraryRequest:
     """Return what a caller wants; null is as good as absent, in a list of stop words too.
 
     Biases of ids outside the vocabulary and empty stop words are ignored, as
@@ -81,7 +81,7 @@ def read_asked(body: Mapping[str, Any], vocabulary_size: int) -> Asked:
         request.logprobs.top_count = fields.n_probs
         # The library reports what it drew from, and at temperature 0 the softmax.
         request.logprobs.after_sampling = bool(fields.temperature)
-    return Asked(request, fields, said)
+    return LibraryRequest(request, fields, said)
 
 
 _RANGES = {
@@ -160,7 +160,7 @@ class Progress:
     """What has come of a completion, cut to the text that is shown."""
 
     def __init__(
-        self, asked: Asked, started: messages.GenerationStarted, texts: Sequence[bytes]
+        self, asked: LibraryRequest, started: messages.GenerationStarted, texts: Sequence[bytes]
     ) -> None:
         self.asked = asked
         self.started = started
@@ -169,7 +169,7 @@ class Progress:
         self._completion = Completion(texts)
 
     def add(self, delta: messages.GenerationDelta) -> dict[str, Any]:
-        """Take in more; return the update that tells it."""
+        """Take in more; return the update that reports it."""
         addition = self._completion.add(delta)
         self.origins += [ORIGINS[origin] for origin in delta.origins]
         update: dict[str, Any] = {"content": addition.text, "stop": False}
@@ -250,7 +250,7 @@ def _probabilities(tokens: Iterable[CommittedToken]) -> list[dict[str, Any]]:
     ]
 
 
-def settings(asked: Asked, started: messages.GenerationStarted) -> dict[str, Any]:
+def settings(asked: LibraryRequest, started: messages.GenerationStarted) -> dict[str, Any]:
     """Return `generation_settings`: every key of the library's and more, everything resolved."""
     sampling, fields, said = started.sampling, asked.fields, asked.settings
     shown = sampling_settings(sampling)

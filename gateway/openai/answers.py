@@ -94,7 +94,7 @@ class Chunks:
     def __init__(self, head: Head, shape: Shape, parsed: ParsedRequest) -> None:
         self._head = head
         self._shape = shape
-        self._wish = parsed
+        self._parsed = parsed
         self._gathering = parsed.gathering()
         self._open = len(self._gathering.completions)
 
@@ -102,8 +102,8 @@ class Chunks:
         """Yield the chunks that a message becomes."""
         addition = self._gathering.add(prompt, response)
         index = self._gathering.index(prompt, response)
-        timed = self._wish.progress.timings(response)
-        read = self._wish.progress.prompt(prompt, response)
+        timed = self._parsed.progress.timings(response)
+        read = self._parsed.progress.prompt(prompt, response)
         if read:
             yield self._chunk([self._shape.silent(index)]) | timed | read
         if addition is None:
@@ -117,22 +117,22 @@ class Chunks:
         for piece in pieces[:-1]:
             yield self._chunk([piece]) | timed
         ending = self._chunk(pieces[-1:]) | timed
-        if self._open or self._wish.includes_usage:
+        if self._open or self._parsed.includes_usage:
             yield ending
         else:
             yield ending | _reports(self._gathering)
-        if not self._open and self._wish.includes_usage:
+        if not self._open and self._parsed.includes_usage:
             counted = usage(self._gathering.started, self._gathering.statistics)
             yield self._chunk([]) | {"usage": counted} | _reports(self._gathering)
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         head = self._head.of(self._shape.chunk_kind, self._gathering.model)
         chunk = {**head, "choices": choices}
-        return chunk | {"usage": None} if self._wish.includes_usage else chunk
+        return chunk | {"usage": None} if self._parsed.includes_usage else chunk
 
 
 def _reports(gathering: Gathering) -> dict[str, Any]:
-    """Return how speculation went, as llama-server and vLLM tell it, of a single completion."""
+    """Return how speculation went, as llama-server and vLLM report it, of a single completion."""
     if len(gathering.completions) != 1:
         return {"metrics": None}
     (statistics,) = gathering.statistics

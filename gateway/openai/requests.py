@@ -28,7 +28,13 @@ from gateway.options import (
 )
 from gateway.progress import StreamProgress
 from gateway.structured import GuidedFields, constrain, constrains
-from orchestrator.chat.required_calls import FREE, ForcedCalls, Tool, force_calls, forced_tools
+from orchestrator.chat.required_calls import (
+    FREE,
+    RequiredCalls,
+    Tool,
+    require_calls,
+    required_tools,
+)
 from orchestrator.chat.tool_calls import CallFormat, mark_names
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -160,11 +166,11 @@ def read_chat(
     body: ChatBody,
     prompt: Sequence[int],
     call_format: CallFormat | None,
-    forced: ForcedCalls = FREE,
+    required: RequiredCalls = FREE,
 ) -> ParsedRequest:
     """Return what /v1/chat/completions is asked for. Raises InvalidRequest.
 
-    `prompt` is the rendered chat with the opening of what is `forced`;
+    `prompt` is the rendered chat with the opening of what is `required`;
     `call_format` is how this model writes calls.
     """
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
@@ -176,8 +182,8 @@ def read_chat(
         raise InvalidRequest("top_logprobs", "needs logprobs")
     if call_format is not None and offered_tools(body):
         request.control_token_names.extend(mark_names(call_format))
-    if forced.grammar:
-        request.sampling.grammar = forced.grammar
+    if required.grammar:
+        request.sampling.grammar = required.grammar
     request.completion_count = check_choice_count(body.n, 1)
     return ParsedRequest(
         requests=[_with_prompt(request, list(prompt))],
@@ -186,7 +192,7 @@ def read_chat(
         streams=bool(body.stream),
         includes_usage=_includes_usage(body),
         call_format=call_format if offered_tools(body) else None,
-        call_opening=forced.opening,
+        call_opening=required.opening,
         progress=StreamProgress.of(body),
     )
 
@@ -201,7 +207,7 @@ def read_template(body: ChatBody) -> messages.ApplyTemplateRequest:
         audio=(),
         web_search_options=(),
     )
-    _forced_tools(body)
+    _required_tools(body)
     return messages.ApplyTemplateRequest(
         messages_json=json.dumps(body.messages),
         tools_json=json.dumps(body.tools) if offered_tools(body) else "",
@@ -230,8 +236,8 @@ def offered_tools(body: ChatBody) -> bool:
     return bool(body.tools) and body.tool_choice != "none"
 
 
-def _forced_tools(body: ChatBody) -> list[Tool]:
-    tools = forced_tools(body.tool_choice, body.tools or ())
+def _required_tools(body: ChatBody) -> list[Tool]:
+    tools = required_tools(body.tool_choice, body.tools or ())
     is_any_text = body.response_format is None or body.response_format.type == "text"
     is_any_text = is_any_text and not body.grammar and body.json_schema is None
     if tools and (not is_any_text or constrains(body)):
@@ -239,15 +245,15 @@ def _forced_tools(body: ChatBody) -> list[Tool]:
     return tools
 
 
-def read_forced_calls(body: ChatBody, call_format: CallFormat | None) -> ForcedCalls:
+def read_required_calls(body: ChatBody, call_format: CallFormat | None) -> RequiredCalls:
     """Return what the model must call. Raises InvalidRequest. A large grammar takes its time."""
-    tools = _forced_tools(body)
+    tools = _required_tools(body)
     if not tools:
         return FREE
     if call_format is None:
         raise InvalidRequest("tool_choice", "it is not known how this model writes calls")
     several = body.tool_choice == "required" and bool(body.parallel_tool_calls)
-    return force_calls(tools, call_format, several=several)
+    return require_calls(tools, call_format, several=several)
 
 
 def read_embedding(body: EmbeddingBody) -> list[Prompt]:

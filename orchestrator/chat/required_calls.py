@@ -31,14 +31,14 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class ForcedCalls:
+class RequiredCalls:
     """`opening` ends the prompt, and `grammar` is GBNF of what follows; both empty: anything."""
 
     opening: str = ""
     grammar: str = ""
 
 
-FREE = ForcedCalls()
+FREE = RequiredCalls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ _FRAMES = {
 }
 
 
-def forced_tools(tool_choice: object, tools: Sequence[object]) -> list[Tool]:
+def required_tools(tool_choice: object, tools: Sequence[object]) -> list[Tool]:
     """Return the tools of which one must be called; none where the model is free.
 
     Both are what came out of JSON, as in OpenAI's API. Raises InvalidRequest for a
@@ -118,7 +118,9 @@ def _object_schema(field: str, schema: object) -> dict[str, Any]:
     raise InvalidRequest(field, "must be the schema of an object")
 
 
-def force_calls(tools: Sequence[Tool], form: CallFormat, *, several: bool = False) -> ForcedCalls:
+def require_calls(
+    tools: Sequence[Tool], form: CallFormat, *, several: bool = False
+) -> RequiredCalls:
     """Return how to make a model call one of some tools; `several`: once or more often.
 
     Llama's models write one call at a time.
@@ -140,7 +142,7 @@ def force_calls(tools: Sequence[Tool], form: CallFormat, *, several: bool = Fals
         raise InvalidRequest("tools", f"their grammar is refused: {refusal}") from None
     # Llama's templates show calls without the mark, after which there may also be a program.
     opening = "" if form is CallFormat.LLAMA else opening_of(form)
-    return ForcedCalls(opening, grammar)
+    return RequiredCalls(opening, grammar)
 
 
 def _argument_rules(tool: Tool, name: str, prefix: str) -> dict[str, str]:

@@ -42,7 +42,7 @@ _NO_FILTERS = frozenset({"format", "random"})
 class Template:
     """A compiled template, good for any number of renderings at once.
 
-    Whatever goes wrong is an InvalidRequest for `chat_template`, or for
+    What goes wrong is an InvalidRequest for `chat_template`, or for
     `messages` when the template itself refuses with raise_exception.
     """
 

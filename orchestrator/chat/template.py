@@ -58,18 +58,17 @@ _TOOL = {
 class ChatTemplate:
     """A model's template; `source` is jinja2, None or empty where the model has none.
 
-    `is_fallback`: the model has none, and CHATML stands in. `takes_tools`: tools
-    may be given. `takes_system`: the template knows a system message; otherwise a
-    first one is put before the user's message. `takes_calls`, `takes_parallel_calls`: it shows
-    the calls of earlier messages, one of a message or all. `takes_objects`: it wants their
-    arguments as objects and not as JSON text. `keeps_thoughts`: it can show the
-    `reasoning_content` of earlier messages. `takes_effort`: `reasoning_effort` changes the prompt.
+    Without one CHATML stands in. `takes_tools`: tools may be given. `takes_system`: the template
+    knows a system message; otherwise a first one is put before the user's message. `takes_calls`,
+    `takes_parallel_calls`: it shows the calls of earlier messages, one of a message or all.
+    `takes_objects`: it wants their arguments as objects and not as JSON text. `keeps_thoughts`: it
+    can show the `reasoning_content` of earlier messages. `takes_effort`: `reasoning_effort` changes
+    the prompt.
 
     Raises InvalidRequest for `chat_template` when it does not compile.
     """
 
     def __init__(self, source: str | None, *, bos_token: str = "", eos_token: str = "") -> None:
-        self.is_fallback = not source
         self.source = source or CHATML
         self._template = Template(self.source)
         self.bos_token, self.eos_token = bos_token, eos_token

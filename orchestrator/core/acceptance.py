@@ -53,7 +53,7 @@ def token_verification(
 
     `targets[i]` is the target's distribution p where `draft[i]` would stand; one more
     follows the whole draft. Each draft token must have been drawn from
-    exactly the row it carries, whatever its value: then what is emitted is
+    exactly the row it carries, for every value of it: then what is emitted is
     distributed as `targets`. Raises ValueError for another number of rows.
     """
     for i, (token, p) in enumerate(zip(draft, targets[:-1], strict=True)):
@@ -67,7 +67,7 @@ def token_verification(
 def block_verification(
     draft: Sequence[DraftToken], targets: Sequence[Distribution], u: Uniform
 ) -> Verdict:
-    """Accept the longest prefix of which the coin says so, whatever the coins of shorter ones say.
+    """Accept the longest prefix of which the coin says so; the coins of shorter ones do not matter.
 
     Takes and raises what `token_verification` does, and emits the same distribution. A prefix is
     kept with a chance that is never less, and the same where all of the draft's rows are certain.
@@ -90,7 +90,7 @@ def prefix_shares(draft: Sequence[DraftToken], targets: Sequence[Distribution]) 
     for token, p in zip(draft, targets[:-1], strict=True):
         q = token.distribution.probability(token.token_id)
         share = shares[-1] * p.probability(token.token_id)
-        # Exactly 1 where nothing is lost; 0 for what p forbids, whatever q says of it.
+        # Exactly 1 where nothing is lost; 0 for what p forbids, with any q.
         shares.append(share / q if share < q else float(share > 0.0))
     return shares
 

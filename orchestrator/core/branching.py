@@ -9,7 +9,7 @@ what they add less what the target makes in the time of their rows.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count as numbers
 
@@ -118,10 +118,15 @@ def best_count(
     return best, worth
 
 
+def as_bytes(chances: Iterable[float]) -> bytes:
+    """Return chances as a round carries them: one byte each, in 1/255."""
+    return bytes(int(255 * each) for each in chances)
+
+
 def best_survivals(rank_chances: Sequence[float], leaf_limit: int) -> Iterator[float]:
     """Give the chances of the nodes of the best tree, in falling order, without end.
 
-    After every node the k-th candidate is right with the k-th of the chances, whatever came before
+    After every node the k-th candidate is right with the k-th of the chances, after any tokens
     (Sequoia's assumption, 2402.12374). With one chance, or one leaf, that is a chain.
     """
     order = numbers()

@@ -1,7 +1,7 @@
 """Whether a target is left alone for a while, since it is too slow or loses its texts. Pure.
 
 Slow is what takes several times as long as its own load says and as the other targets take, by that
-measure: a load that all share, or a machine that is slower and says so, is nobody's fault.
+measure: a load that all share, or a machine that is slower and says so, does not count.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Counts:
     target_faults: int = 0  # streams lost, text not held
     sources: dict[str, SourceCounts] = field(default_factory=dict)  # by name
     misses: int = 0  # of a draft that wrote runner-up lines
-    foreseen: int = 0  # and of them, those after which the text went on with such a line
+    foreseen: int = 0  # and of them, those after which the text continued with such a line
 
     def note_miss(self, foreseen: bool) -> None:
         """Count a token in which a draft that wrote runner-up lines differed from the text."""

@@ -215,7 +215,7 @@ class ReceivedLine:
         """Return how much of the committed text the draft has, by what it was sent and drafted.
 
         After a gap in its frames nobody knows what it drafted, nor with which of its lines it
-        went on behind what it was sent.
+        continued after what it was sent.
         """
         if self.may_fork or self.start > sent:
             return sent

@@ -34,6 +34,7 @@ from orchestrator.core.actions import (
     TokenLogprob,
     Wake,
 )
+from orchestrator.core.branching import as_bytes
 from orchestrator.core.counts import Counts, SourceCounts
 from orchestrator.core.decodes import Decode, decodes_of, news_of
 from orchestrator.core.draft_end import draft_end
@@ -422,7 +423,7 @@ class Generation:
     def _ask_locally(self, length: int, local: LocalLine, is_waited_for: bool = True) -> None:
         """Ask the target about a line of sources without a model.
 
-        It stops behind it for the next one, or goes on with what is left of it and by itself.
+        It stops after it for the next one, or continues with what is left of it and by itself.
         """
         chances = local.chances[: local.count]
         credit = 0 if self._control.waits_for_lines(chances) else self._credit(0)
@@ -458,10 +459,8 @@ class Generation:
         if better := self._better(local, choice):
             line, limit = better.line, better.count
         credit = self._credit(0 if better else wanted)
-        left = newest.round.continue_until - length
-        renews = 2 * left < credit or self._own_order(wanted).is_news(newest.own_order)
         brings = newest.is_overtaken_by(line.token_ids, limit, self.committed, better is not None)
-        if not (renews or brings or (left > 0 and not credit)):
+        if not brings and not self._has_to_hear(newest, wanted, credit):
             return
         if better:
             self._ask_locally(length, better, is_waited_for=False)
@@ -471,13 +470,17 @@ class Generation:
         asked.is_waited_for = False
         self._let_continue(asked, wanted, limit)
 
+    def _has_to_hear(self, newest: RoundInFlight, wanted: int, credit: int) -> bool:
+        """Whether a target that continues needs a message: to write on, otherwise, or to stop."""
+        left = newest.round.continue_until - len(self.committed)
+        changes_own = self._own_order(wanted).is_news(newest.own_order)
+        return 2 * left < credit or changes_own or (left > 0 and not credit)
+
     def _let_continue(self, asked: RoundInFlight, wanted: int, limit: int) -> None:
         """Let the target write by itself after a round, verifying `limit` at once at most."""
         if credit := self._credit(wanted):
-            gathers = not wanted or self._control.probing
-            gathers = gathers and not self._local.expects(len(self.committed))
             own = self._own_order(wanted)
-            gathers = gathers and not own.is_probe and not (own.count and self.plan.is_watched)
+            gathers = self._may_gather(wanted, own)
             asked.round = replace(
                 asked.round,
                 continue_count=credit,
@@ -485,6 +488,13 @@ class Generation:
                 gather_ms=self._control.estimates.gather_ms if gathers else 0,
             )
             asked.let_draft(own)
+
+    def _may_gather(self, wanted: int, own: OwnDraftOrder) -> bool:
+        """Whether nothing waits for the tokens that the target writes by itself, one by one."""
+        if wanted and not self._control.probing:
+            return False
+        is_awaited = own.is_probe or (own.count and self.plan.is_watched)
+        return not is_awaited and not self._local.expects(len(self.committed))
 
     def _own_order(self, wanted: int) -> OwnDraftOrder:
         """Return what the target's own draft is to do: nothing where another one is wanted."""
@@ -523,7 +533,7 @@ class Generation:
             return False  # its state is in the answer
         last = in_flight[-1]
         if last.round.continue_count or last.sources or last.round.parents:
-            return False  # it needs nobody's answer, or none can say what follows it
+            return False  # it needs no answer, or none can say what follows it
         count = len(last.round.draft)
         if len(in_flight) > self._control.rounds_ahead(count) or not count:
             return False
@@ -559,36 +569,24 @@ class Generation:
         chances: Sequence[float] | None = None,
     ) -> RoundInFlight:
         """Put a round with a line in flight; `chances` are its tokens', if not by confidence."""
-        draft, rows = list(line.token_ids), line.rows
-        survivals = b""
-        if self.plan.form is not Form.SAMPLED and line.sources:
+        draft, rows, form = list(line.token_ids), line.rows, self.plan.form
+        if form is not Form.SAMPLED and line.sources:
             rows = [certain(token_id) for token_id in draft]
-        if self.plan.form is Form.SAMPLED and self._control.may_be_cut:
-            if chances is None:
-                survival = self._control.acceptance.survival(line.confidences, len(draft))
-            else:
-                survival = list(accumulate(chances[: len(draft)], mul))
-            survivals = bytes(int(255 * chance) for chance in survival)
-        asked = RoundInFlight(
-            round=Round(
-                self._target.next_number(),
-                prefix,
-                draft,
-                self.plan.form,
-                is_ahead,
-                survivals,
-                self._target.mirostat_mu,
-            ),
-            length=length,
-            confidences=line.confidences,
-            rows=rows,
-            candidates=line.candidates,
-            draft_end=DraftEnd.OFF,
-            sources=line.sources,
-            line_numbers=line.numbers,
-        )
+        survivals = self._survivals(line, chances)
+        number, mu = self._target.next_number(), self._target.mirostat_mu
+        round_ = Round(number, prefix, draft, form, is_ahead, survivals, mu)
+        asked = RoundInFlight.of_line(round_, length, line, rows)
         self._target.in_flight.append(asked)
         return asked
+
+    def _survivals(self, line: Line, chances: Sequence[float] | None) -> bytes:
+        """Return how likely each token of a line and all before it are right; none if all count."""
+        if self.plan.form is not Form.SAMPLED or not self._control.may_be_cut:
+            return b""
+        count = len(line.token_ids)
+        if chances is None:
+            return as_bytes(self._control.acceptance.survival(line.confidences, count))
+        return as_bytes(accumulate(chances[:count], mul))
 
     def _why_so_long(self, asked: RoundInFlight, cap: int, wanted: int) -> DraftEnd:
         """Return why a round's draft is as long as it is."""

@@ -1,6 +1,6 @@
 """The sources without a model beside one text: which of them to draft with, and how good each is.
 
-All of them follow the text, and whatever one proposes is compared with what comes, drafted or
+All of them follow the text, and all that one proposes is compared with what comes, drafted or
 not. So each is known without being tried. Pure.
 """
 
@@ -99,7 +99,7 @@ class LocalDrafters:
         self._hope_until = 0  # a length of the text up to which a line is likely to come
 
     def reads(self, committed: Sequence[int]) -> bool:
-        """Let the sources read on; return whether they are still behind the text.
+        """Let the sources read on; return whether they still have text to read.
 
         A long prompt is read in pieces, for the sake of others on the same event loop.
         """
@@ -115,7 +115,7 @@ class LocalDrafters:
         return self._read_count < len(committed)
 
     def expects(self, length: int) -> bool:
-        """Whether a line that pays is likely to come soon behind a text of this length.
+        """Whether a line that pays is likely to come soon after a text of this length.
 
         Then what the target writes by itself is better heard of at once.
         """
@@ -127,7 +127,7 @@ class LocalDrafters:
     def best(self, committed: Sequence[int], cap: int) -> LocalLine | None:
         """Return the line of at most `cap` tokens that is worth most; None where there is none.
 
-        One source's, or that with another one's behind its end. Asked again of the same text it
+        One source's, or that with another one's after its end. Asked again of the same text it
         is the same.
         """
         while self.reads(committed) and len(committed) - self._read_count <= MAX_DRAFT:
@@ -165,7 +165,7 @@ class LocalDrafters:
         return proposal
 
     def _extended(self, line: LocalLine, drafter: _Drafter, cap: int) -> LocalLine | None:
-        """Return a line that another source goes on with where it ends."""
+        """Return a line that another source continues where it ends."""
         known = line.line
         if drafter.name == known.sources[-1]:
             return None

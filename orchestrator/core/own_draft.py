@@ -1,7 +1,7 @@
 """What a target's own draft is to do. Pure.
 
 It is in the target's process, which asks it before each decode without a message. How many tokens
-it drafts, and how sure it has to be to go on, is decided here.
+it drafts, and how sure it has to be to continue, is decided here.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _FINISHING_TOKENS = 3
 
 
 MakeSources = Callable[[Sequence[int]], Mapping[str, Source]]
-"""Makes the sources without a model, by name, for one text behind a prompt."""
+"""Makes the sources without a model, by name, for one text after a prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Plan:
     beam_count: int = 1  # more: the target searches the text, and nothing is drafted
     whole_count: int = 0  # tokens of the prompt, its middle included where that is left out
     sources: Mapping[str, Source] = field(default_factory=dict)  # those without a model, by name
-    make_sources: MakeSources = lambda _: {}  # for another text behind a prompt
+    make_sources: MakeSources = lambda _: {}  # for another text after a prompt
     clock: Callable[[], float] = float  # seconds, for what the sources cost; by default none pass
     is_watched: bool = False  # every round is reported: each decode is a commit of its own
     target_seconds: float = LEAST_SECONDS  # at least, before a target that decodes nothing is left

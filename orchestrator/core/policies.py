@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cache, partial
@@ -433,38 +433,39 @@ class Measured(OwnDrafting):
         includes the wait for them, and for `unread` ones that the text has
         overtaken and that must all agree with it.
         """
-        forecast, estimates = self.forecast, self.estimates
-        rate, continues = forecast.rate, self.runs_ahead()
-        mean = self.acceptance.mean
-        first = self._wait_for_the_first(now) + unread * estimates.token_time.value
-        values, tokens, survival = [], 1.0, 1.0
-        plain_seconds = self.plain_seconds
-        for k in range(most + 1):
-            if k == have + 1:
-                survival *= mean**unread
-            if k:
-                survival *= self.acceptance.chance(confidences[k - 1]) if k <= have else mean
-                tokens += survival
-            time = plain_seconds
-            if k:
-                time = self.checked_seconds(k + 1) + estimates.overhead.value
-            hit = survival * mean
+        forecast, continues = self.forecast, self.runs_ahead()
+        mean, token_time = self.acceptance.mean, self.estimates.token_time.value
+
+        def value(tokens: float, time: float, hit: float, left: int) -> float:
+            """Return what is added, less what is made in the time anyway, and what a hit adds.
+
+            `hit` is its chance. It is worth what `left` tokens of the line are worth to the next
+            round, unless more are expected.
+            """
+            hit += (1.0 - hit) * forecast.foreseen
+            worth = forecast.hit_worth if continues else 0.0
+            if not expected:
+                worth = min(worth, expected_tokens(mean, max(0, left)) - 1.0)
+            return tokens - forecast.rate * time + hit * worth
+
+        first = self._wait_for_the_first(now) + unread * token_time
+        rounds = self._plain_rounds(first) if expected else 1
+        hit = mean ** (unread + rounds) if expected else mean
+        values = [value(1.0 * rounds, rounds * self.plain_seconds, hit, have - 1)]
+        known = [self.acceptance.chance(each) for each in confidences[:have]]
+        tokens = 1.0
+        for k, survival in enumerate(survivals_of(known, mean, most, unread), 1):
+            tokens += survival
+            time = self.checked_seconds(k + 1) + self.estimates.overhead.value
             if k > have:
                 frames = (k - have - 1) // self._frame_tokens
-                time += first + frames * self._frame_tokens * estimates.token_time.value
-            elif k == 0 and expected:
-                # Plain rounds until the first frame comes, and the line agrees with them all.
-                rounds = max(1, math.ceil(first / time)) if first > 0 else 1
-                tokens, time = 1.0 * rounds, time * rounds
-                hit = mean ** (unread + rounds)
-            worth = forecast.hit_worth if continues else 0.0
-            if not expected:  # the next round has what this one leaves of the line
-                worth = min(worth, expected_tokens(mean, max(0, have - k - 1)) - 1.0)
-            hit += (1.0 - hit) * forecast.foreseen
-            values.append(tokens - rate * time + hit * worth)
-            if k == 0:
-                tokens = 1.0
+                time += first + frames * self._frame_tokens * token_time
+            values.append(value(tokens, time, survival * mean, have - k - 1))
         return values
+
+    def _plain_rounds(self, seconds: float) -> int:
+        """Return how many rounds without a draft begin until one comes, after so many seconds."""
+        return max(1, math.ceil(seconds / self.plain_seconds)) if seconds > 0 else 1
 
     def _wait_for_the_first(self, now: float) -> float:
         """Return the expected wait for the next frame.
@@ -481,6 +482,20 @@ class Measured(OwnDrafting):
         waits = estimates.latency.value + estimates.turn.value + estimates.token_time.value
         usual = 0.05 + 4.0 * waits
         return min(self._longest_patience, usual)
+
+
+def survivals_of(known: Sequence[float], mean: float, count: int, unread: int) -> Iterator[float]:
+    """Yield the chance that the first token is right, the first two are, and so on up to `count`.
+
+    Beyond those with a `known` chance each has the `mean`, and so have `unread` ones before them,
+    which are about to come and which the text has overtaken.
+    """
+    survival = 1.0
+    for k in range(count):
+        if k == len(known):
+            survival *= mean**unread
+        survival *= known[k] if k < len(known) else mean
+        yield survival
 
 
 def _best(values: Sequence[float], n_min: int) -> int:

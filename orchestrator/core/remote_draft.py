@@ -145,12 +145,7 @@ class RemoteDraft:
         `wanted` tokens are for the next round, and `ahead` more for later ones.
         """
         draft, control, length = self.progress, self._control, len(committed)
-        if draft.is_absent or self._plan.remaining(length) <= 1:
-            return None
-        if wanted == 0 and control.leaves_draft_alone:
-            return None
-        is_late = draft.state is DraftState.LATE
-        if is_late and not control.probes(draft.late_rounds):
+        if not self._may_order(length, wanted):
             return None
         until = length + min(wanted + ahead, self.cap(length))
         if not draft.needs_order and not self._is_news(length, wanted, until):
@@ -165,6 +160,15 @@ class RemoteDraft:
         stop_below = 0 if ahead else control.stop_below
         split = control.speculation.p_split if lines > 1 else 0.0
         return Order(draft.order, span, until, frame_tokens, stop_below, lines, split)
+
+    def _may_order(self, length: int, wanted: int) -> bool:
+        """Return whether the draft is there for the text, and neither left alone nor late."""
+        draft, control = self.progress, self._control
+        if draft.is_absent or self._plan.remaining(length) <= 1:
+            return False
+        if wanted == 0 and control.leaves_draft_alone:
+            return False
+        return draft.state is not DraftState.LATE or control.probes(draft.late_rounds)
 
     def _is_news(self, length: int, wanted: int, until: int) -> bool:
         """Return whether the draft would stop too early, or go astray, without a new order."""

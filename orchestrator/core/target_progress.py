@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from orchestrator.core.draft_line import Line
 from orchestrator.core.own_draft import OwnDraftOrder
 from outrider.distribution import Distribution
 from outrider.messages import Answer, Candidates, DraftEnd, Round, Rows, Span
@@ -31,6 +32,22 @@ class RoundInFlight:
     sources: Sequence[str] = ()  # who proposed each draft token; none: the draft model
     line_numbers: Sequence[int] = ()  # of the draft's line that each is of; none: its first line
     beside: int = 0  # rows of its decode that were of other branches than the one taken
+
+    @classmethod
+    def of_line(
+        cls, round_: Round, length: int, line: Line, rows: Sequence[Distribution]
+    ) -> RoundInFlight:
+        """Return a round with the tokens of a line, and what came with them but for their rows."""
+        return cls(
+            round=round_,
+            length=length,
+            confidences=line.confidences,
+            rows=rows,
+            candidates=line.candidates,
+            draft_end=DraftEnd.OFF,
+            sources=line.sources,
+            line_numbers=line.numbers,
+        )
 
     @property
     def pending(self) -> int:

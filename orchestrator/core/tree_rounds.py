@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.core.branching import Grown, Guess, best_count, grow
+from orchestrator.core.branching import Grown, Guess, as_bytes, best_count, grow
 from orchestrator.core.controller import Control
 from orchestrator.core.draft_line import ForkedLine, Line
 from orchestrator.core.local_drafters import LocalDrafters
@@ -89,21 +89,32 @@ def _best(
 
 def _ask(asked: RoundInFlight, grown: Grown, lines: Sequence[Line]) -> None:
     """Put a tree in place of a round's draft."""
-    sources = [
-        lines[number].sources[i] if lines[number].sources else MODEL for number, i in grown.origins
-    ]
-    is_drafts = all(each == MODEL for each in sources)
-    picked = [(lines[number], i) for number, i in grown.origins]
-    asked.sources = () if is_drafts else sources
-    asked.confidences = [line.confidences[i] for line, i in picked] if is_drafts else ()
-    numbers = [line.numbers[i] if line.numbers else 0 for line, i in picked]
-    asked.line_numbers = numbers if any(numbers) else ()
-    reported = is_drafts and all(line.candidates for line, _ in picked)
-    asked.candidates = [line.candidates[i] for line, i in picked] if reported else ()
+    line = _as_line(grown, lines)
+    asked.sources, asked.line_numbers = line.sources, line.numbers
+    asked.confidences, asked.candidates = line.confidences, line.candidates
     asked.round = replace(
         asked.round,
         draft=list(grown.tree.token_ids),
         parents=list(grown.tree.parents),
-        survivals=bytes(int(255 * each) for each in grown.survivals),
+        survivals=as_bytes(grown.survivals),
         decode_limit=0,
+    )
+
+
+def _as_line(grown: Grown, lines: Sequence[Line]) -> Line:
+    """Return a tree's tokens one after the other, with what is known of each in its own line.
+
+    Confidences and candidates are the draft's, and so only there where all tokens are.
+    """
+    picked = [(lines[number], i) for number, i in grown.origins]
+    sources = [line.sources[i] if line.sources else MODEL for line, i in picked]
+    numbers = [line.numbers[i] if line.numbers else 0 for line, i in picked]
+    is_drafts = all(each == MODEL for each in sources)
+    is_reported = is_drafts and all(line.candidates for line, _ in picked)
+    return Line(
+        grown.tree.token_ids,
+        confidences=[line.confidences[i] for line, i in picked] if is_drafts else (),
+        candidates=[line.candidates[i] for line, i in picked] if is_reported else (),
+        sources=() if is_drafts else sources,
+        numbers=numbers if any(numbers) else (),
     )

@@ -1,4 +1,4 @@
-"""What is asked of an orchestrator, and what it tells, as values."""
+"""What is asked of an orchestrator, and what it answers, as values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class Detail(Enum):
-    """How much to tell about each round, by the numbers of the protobuf enum RoundDetail."""
+    """How much to report of each round, by the numbers of the protobuf enum RoundDetail."""
 
     NOTHING = 0
     TOKENS = 1
@@ -220,7 +220,7 @@ class EngineSeconds:
     decode_seconds: float = 0.0
     sample_seconds: float = 0.0
     prompt_seconds: float = 0.0  # of the decoding, what the first answer took
-    step_count: int | None = None  # decodes that gave rows for it; None where it does not tell
+    step_count: int | None = None  # decodes that gave rows for it; None where it does not say
     runner_up_seconds: float = 0.0  # of a draft, beside these: decodes for runner-up lines alone
 
 
@@ -276,7 +276,7 @@ class Statistics:
     accepted_prediction_token_count: int = 0  # of the request's prediction
     rejected_prediction_token_count: int = 0
     forked_miss_count: int = 0  # tokens in which a draft that wrote several lines was wrong
-    foreseen_miss_count: int = 0  # and of them, those after which another of its lines went on
+    foreseen_miss_count: int = 0  # of these, those that another of its lines had right
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -30,7 +30,7 @@ class GrammarPlace:
     """The bytes of a character that is not whole yet."""
 
     def after(self, text: bytes) -> GrammarPlace:
-        """Return the place behind more text."""
+        """Return the place after more text."""
         whole, half = _whole_characters(self.half + text)
         state = self.state if whole is not None else None
         for char in whole or "":
@@ -82,7 +82,7 @@ class ForcedSource:
         self._end_id = end_id
         self._place = GrammarPlace(states, states.start)
         self._tail = [*prompt[-_TAIL:]]
-        self._known: Proposal | None = None  # all that is forced behind the text; None: ask
+        self._known: Proposal | None = None  # all that is forced after the text; None: ask
 
     def append(self, token_ids: Sequence[int]) -> None:
         self._known = self._known and _behind(self._known, token_ids)
@@ -138,7 +138,7 @@ class ForcedSource:
 
 
 def _behind(proposal: Proposal, token_ids: Sequence[int]) -> Proposal | None:
-    """Return what is left behind tokens; None if that is nothing, or they are others."""
+    """Return what is left after tokens; None if that is nothing, or they are others."""
     count = len(token_ids)
     if count >= len(proposal.token_ids) or [*proposal.token_ids[:count]] != [*token_ids]:
         return None

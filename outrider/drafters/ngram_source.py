@@ -11,7 +11,7 @@ _DOUBT = 0.5
 """What a count is weighed against beside its n-gram's others, as if half a token had come too.
 
 Of what followed 1, 2, 3 and 4 times and nothing else did, .62, .77, .85 and .89 stood in 12,000
-tokens of Python behind 32,768; this says .67, .80, .86 and .89.
+tokens of Python after 32,768; this says .67, .80, .86 and .89.
 """
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Tokens behind a text, and for each how sure its source is that it stands if those before do.
+    """Tokens after a text, and for each how sure its source is that it stands if those before do.
 
     A confidence is 255 times that chance, one byte as in the draft's frames.
     """
@@ -37,13 +37,13 @@ class Source(Protocol):
     """Whether the prompt is appended to it as all else is; else it is made with what it needs."""
 
     def append(self, token_ids: Sequence[int]) -> None:
-        """Take in what was committed behind the text; committed text only grows."""
+        """Take in what was committed after the text; committed text only grows."""
         ...
 
     def propose(self, count: int, after: Sequence[int] = ()) -> Proposal:
-        """Return at most `count` tokens behind the text followed by `after`.
+        """Return at most `count` tokens after the text followed by `after`.
 
-        `after` is what another source proposes there, so that this one goes on where it ends.
+        `after` is what another source proposes there, so that this one continues where it ends.
         """
         ...
 
@@ -85,7 +85,7 @@ class Scored:
         return decided
 
     def propose(self, count: int, after: Sequence[int] = ()) -> Proposal:
-        """Ask the source; what it says behind tokens that are not committed is not scored."""
+        """Ask the source; what it says after tokens that are not committed is not scored."""
         proposal = self.source.propose(count, after)
         if not after:
             self._open = proposal

@@ -24,7 +24,7 @@ _END = -1
 """Stands between two texts in one automaton; no text holds it."""
 
 _COUNTED = 32  # contexts whose counts a token changes, the longest first
-_LOST_AFTER = 64  # steps to shorter contexts, behind tokens that are not committed
+_LOST_AFTER = 64  # steps to shorter contexts, after tokens that are not committed
 _TAIL = 64  # tokens of a prompt, or of a text, that are looked for in what is new
 
 
@@ -212,10 +212,10 @@ class Cursor:
     length: int = 0
 
     def follow(self, token_ids: Iterable[int], steps: int | None = None) -> None:
-        """Take in tokens behind the text, each in amortised constant time.
+        """Take in tokens after the text, each in amortised constant time.
 
         A copy that is followed again and again has no such bound, so `steps` gives it one: after
-        so many shorter contexts that did not go on either it starts over with none.
+        so many shorter contexts that did not continue either it starts over with none.
         """
         automaton = self.automaton
         for token_id in token_ids:
@@ -334,7 +334,7 @@ class PastSource:
     def __init__(
         self, texts: PastTexts, prompt: Sequence[int] = (), rule: LengthRule = _USUAL
     ) -> None:
-        """Begin behind a prompt, of which the last 64 tokens are matched."""
+        """Begin after a prompt, of which the last 64 tokens are matched."""
         self._texts = texts
         self._rule = rule
         self._tail: deque[int] = deque(prompt[-_TAIL:], maxlen=_TAIL)

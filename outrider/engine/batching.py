@@ -61,7 +61,7 @@ class Limits:
     rows: int
     rows_out: int
     padded: int = 0  # rows that a session may be padded to beyond what kernels ask for
-    is_pool: bool = False  # rows of all sessions are computed at once, whatever their numbers
+    is_pool: bool = False  # any rows of any sessions are computed at once
     branches: Sequence[int] = ()  # sequences for leaves of trees; none where there are no trees
     streams: int = 0  # those of [0, streams) may have a row that only fills a decode; 0: none may
 

@@ -170,7 +170,7 @@ class SessionCache:
         was_free = bool(self._free)
         for victim in victims:
             self._evict(victim)
-        sequence = self._neighbour() if was_free else self._free[-1]
+        sequence = self._nearest_free() if was_free else self._free[-1]
         self._free.remove(sequence)
         self._left.discard(sequence)
         session.salt = salt
@@ -209,7 +209,7 @@ class SessionCache:
         self._free = [other.get(sequence, sequence) for sequence in self._free]
         self._left = {other.get(sequence, sequence) for sequence in self._left}
 
-    def _neighbour(self) -> int:
+    def _nearest_free(self) -> int:
         """Return the free sequence nearest to those in use: adjacent ones share their work."""
         used = [s.sequence for s in self._sessions.values() if s.pinned and s.sequence is not None]
 

@@ -123,7 +123,7 @@ class SharedCores:
 
 
 def shared_core_lock(thread_count: int, folder: Path | None = None) -> CoreLock:
-    """Return the turns for an engine of so many threads; nobody's where they cannot be shared."""
+    """Return the lock of an engine of so many threads; one that is always free without sharing."""
     cores = sorted(available_cores())
     name = hashlib.sha256(repr(cores).encode()).hexdigest()[:16]
     try:

@@ -221,7 +221,7 @@ class EngineHost:
             elif wake > now:
                 self._receive((wake if quiet is None else min(wake, quiet)) - now)
             elif self._scheduler.has_active:
-                # Whatever comes while others decode joins the next decode.
+                # What comes while others decode joins the next decode.
                 if pause := self._core_lock.take(now):
                     self._receive(pause)
                     continue
@@ -467,7 +467,7 @@ class EngineHost:
             self._advance(ticket, line.guesses)
 
     def _decode(self, entries: list[tuple[Ticket, Chunk]]) -> None:
-        """Decode the chunks at once, or apart where that fails: one must not fail the others."""
+        """Decode the chunks at once, or where that fails each alone: one must not fail others."""
         if not entries:  # every job that asked the draft is over
             self._core_lock.give()
             return

@@ -20,7 +20,7 @@ class HostOptions:
     stream_idle_seconds: float = 1.0  # without work an open stream keeps its sequence, room or not
     idle_seconds: float = 600.0  # an idle session is forgotten after this
     # Without a request before what is due is measured: after the load, and later.
-    # Measuring takes the cores from whatever else is on the machine, and what is cached is lost.
+    # Measuring takes the cores from everything else on the machine, and what is cached is lost.
     first_quiet_seconds: float = 1.0
     quiet_seconds: float = 120.0
 

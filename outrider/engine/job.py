@@ -29,7 +29,7 @@ class Step:
     be left out of it as well, from the end, for want of sequences. Then `Lease.follow` says what
     of it to hold on to, before the next step.
 
-    `certain` are the session's tokens that stay whatever follows; None: all up to the first row.
+    `certain` are the session's tokens that stay in any case; None: all up to the first row.
     """
 
     token_ids: Sequence[int]

@@ -22,7 +22,7 @@ class LlamaMemory:
     """The memory of a context. Implements `rollback.Memory`.
 
     A recurrent state is in one cell of as many as there are sequences. llama.cpp moves states so
-    that those of a decode are adjacent, and leaves behind the snapshots of one that is not decoded.
+    that those of a decode are adjacent, and leaves the snapshots of one that is not decoded.
     So each state is kept in the cell of its sequence's number, where nothing has to move: what is
     emptied is given a placeholder, which goes when its sequence begins.
     """

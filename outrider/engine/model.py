@@ -1,4 +1,4 @@
-"""The seam to whatever computes logits: what the engine asks of a model, and nothing else.
+"""The seam to what computes logits: what the engine asks of a model, and nothing else.
 
 `llama.py` implements it over llama.cpp; the tests' toy model implements it
 over a hash. All calls come from the engine's one thread.
@@ -140,7 +140,7 @@ class Chunk:
     """Empty sequences, one for each leaf of the tree but the first. Afterwards they hold the text
     and the path to their leaf, and the chunk's own sequence the first leaf's."""
     certain: int | None = None
-    """Tokens of the sequence that stay, whatever follows; None: all up to the first wanted row."""
+    """Tokens of the sequence that stay in any case; None: all up to the first wanted row."""
     fillers: Sequence[int] = ()
     """Sequences of no chunk of the decode that have a row each in it, of which nothing stays: with
     them it is computed at once, by full kernels. Only of streams that can be cut to any length."""
@@ -157,7 +157,7 @@ class Sampler(Protocol):
     """Whether the distribution of a row depends on the tokens besides."""
 
     mirostat_mu: float | None
-    """Mirostat's state, which the tokens alone do not tell; None without it."""
+    """Mirostat's state, which does not follow from the tokens alone; None without it."""
 
     def distribution(self, row: Row) -> Distribution:
         """Return the distribution of the next token; the row is left as it is.

@@ -1,4 +1,4 @@
-"""Keeps a sampler's state in step with a text, whatever became of the text meanwhile. Pure."""
+"""Keeps a sampler's state in step with a text that may be cut and continued meanwhile. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SamplerTracker:
         if len(self._ahead_text) < settled_count or not _starts_with(text, self._ahead_text):
             self._settle(text[:settled_count])
             self._ahead, self._ahead_text = self._settled.clone(), text[:settled_count]
-        known, self._ahead_text = len(self._ahead_text), []  # an error leaves nothing behind
+        known, self._ahead_text = len(self._ahead_text), []  # an error leaves nothing half done
         self._feed(self._ahead, text, known)
         self._ahead_text = text
         return self._ahead

@@ -89,7 +89,7 @@ class StringGuesser:
         self._chain = list(self._chain_reader.read(text, len(text)))
 
     def settled(self) -> Guess | None:
-        """Take the next token of the target's that is settled; the line has to go on with it."""
+        """Take the next token of the target's that is settled; the line has to continue with it."""
         if not self._ready:
             return None
         guess = self._ready.popleft()

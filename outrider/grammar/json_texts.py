@@ -9,7 +9,7 @@ MOST_DIGITS = 18  # what every reader takes for a whole number, in 64 bits
 GREATEST = 10**MOST_DIGITS - 1
 
 FIXED = {
-    # One line break, or the model could go on indenting for ever.
+    # One line break, or the model could indent for ever.
     "ws": r'( " " | "\n" [ \t]{0,20} )?',
     "plain": r'[^"\\\x7F\x00-\x1F]',
     "char": r'plain | "\\" ( ["\\/bfnrt] | "u" unit )',

@@ -25,7 +25,7 @@ class CharSet:
         return self.negated != any(first <= high and low <= last for first, last in self.ranges)
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return the characters that are let in texts: ascending ranges that are apart."""
+        """Return the characters that are let in texts: ascending ranges that do not touch."""
         excluded = self.ranges if self.negated else _complement(self.ranges)
         return _complement((*excluded, *_NEVER_IN_TEXT))
 

@@ -308,10 +308,7 @@ async def run_model_service(
     server = Server(server_config, f"outrider.v1.{name}Service")
     register(servicer, server.grpc)
     try:
-        await server.start()
-        server.watch_for_stop()
-        if server.address:
-            print(f"outrider {name.lower()} listening on {server.address}", flush=True)
+        await server.start_service(name.lower())
         loaded = await _load(host, server)
         if loaded is not None:
             servicer.set_loaded(loaded)

@@ -6,12 +6,11 @@ import asyncio
 import hashlib
 import socket
 import uuid
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import grpc
 
 import outrider
 from outrider import handshake, wire
@@ -22,7 +21,7 @@ from outrider.engine.model import Numerics, Rollback, VocabularyDescription
 from outrider.engine.own_draft import OwnDraft
 from outrider.engine.preparation import Prepared
 from outrider.errors import Draining, InvalidRequest, PeerUnavailable, SessionTaken
-from outrider.messages import MAX_DRAFT
+from outrider.messages import MAX_DRAFT, SessionParameters
 from outrider.tasks import first_of
 from outrider.v1 import common_pb2 as common
 
@@ -81,13 +80,60 @@ class Owners:
         return owner is not None and (request.attempt, request.round) < (owner.attempt, owner.last)
 
 
-class ModelService:
+class ModelCalls:
+    """The calls that every service of a model answers alike, with an engine and without."""
+
+    def __init__(self) -> None:
+        self._owners = Owners()
+
+    @abstractmethod
+    def description(self) -> common.GetModelResponse:
+        """Return what GetModel answers now. Raises PeerUnavailable before it is known."""
+
+    @abstractmethod
+    def require_model(self, meant: common.ModelReference) -> object:
+        """Raise ModelChanged if another model is meant, PeerUnavailable before it is known."""
+
+    @abstractmethod
+    def vocabulary_pieces(self) -> Iterator[common.ListVocabularyResponse]:
+        """Yield what ListVocabulary streams."""
+
+    @abstractmethod
+    async def roll_back(self, request: common.RollbackRequest) -> common.RollbackResponse:
+        """Truncate a session, unless a later round of it began."""
+
+    async def GetModel(self, request: common.GetModelRequest, _: Any) -> common.GetModelResponse:
+        return self.description()
+
+    async def ListVocabulary(
+        self, request: common.ListVocabularyRequest, _: Any
+    ) -> AsyncIterator[common.ListVocabularyResponse]:
+        self.require_model(request.model)
+        for piece in self.vocabulary_pieces():
+            yield piece
+
+    async def Rollback(self, request: common.RollbackRequest, _: Any) -> common.RollbackResponse:
+        return await self.roll_back(request)
+
+    async def read_opening(
+        self, requests: AsyncIterator[Any]
+    ) -> tuple[SessionParameters, AsyncIterator[Any]]:
+        """Return the session that a stream's first message opens, and what follows that message.
+
+        Raises what `require_model` and `wire.read_opening` raise.
+        """
+        asked = await _first_opening(requests)
+        self.require_model(asked.model)
+        return wire.read_opening(asked), _after_opening(requests, asked)
+
+
+class ModelService(ModelCalls):
     """The calls that the draft and the target service share."""
 
     def __init__(self, host: EngineHost, alias: str) -> None:
+        super().__init__()
         self.host = host
         self._alias = alias
-        self._owners = Owners()
         # Without what changes; made once the model is loaded.
         self._response: common.GetModelResponse | None = None
         self._texts: list[bytes] = []  # by token id; empty until the model is loaded, as the names
@@ -124,13 +170,7 @@ class ModelService:
         wire.read_reference(meant).check(wire.hosted_model(response))
         return response
 
-    async def GetModel(
-        self, request: common.GetModelRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> common.GetModelResponse:
-        return self.description()
-
     def description(self) -> common.GetModelResponse:
-        """Return what GetModel answers now. Raises PeerUnavailable while the model loads."""
         response = common.GetModelResponse()
         response.CopyFrom(self.require_loaded())
         counters = self.host.counters
@@ -143,15 +183,7 @@ class ModelService:
         response.activity.open_session_count = len(self._owners)
         return response
 
-    async def ListVocabulary(
-        self, request: common.ListVocabularyRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[common.ListVocabularyResponse]:
-        self.require_model(request.model)
-        for piece in self.vocabulary_pieces():
-            yield piece
-
     def vocabulary_pieces(self) -> Iterator[common.ListVocabularyResponse]:
-        """Yield what ListVocabulary streams."""
         for first in range(0, len(self._texts), _TEXTS_PER_MESSAGE):
             end = first + _TEXTS_PER_MESSAGE
             yield common.ListVocabularyResponse(
@@ -160,13 +192,7 @@ class ModelService:
                 token_names=self._names[first:end],
             )
 
-    async def Rollback(
-        self, request: common.RollbackRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> common.RollbackResponse:
-        return await self.roll_back(request)
-
     async def roll_back(self, request: common.RollbackRequest) -> common.RollbackResponse:
-        """Truncate a session, unless a later round of it began."""
         self.require_loaded()
         session_id = wire.read_session_id(request.session_id)
         wire.at_least("token_count", request.token_count, 0)
@@ -178,7 +204,7 @@ class ModelService:
         return common.RollbackResponse(held_token_count=held)
 
     async def CloseSession(
-        self, request: common.CloseSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+        self, request: common.CloseSessionRequest, _: Any
     ) -> common.CloseSessionResponse:
         self.require_loaded()
         session_id = wire.read_session_id(request.session_id)
@@ -227,7 +253,7 @@ async def _until_taken(owner: Ownership) -> None:
     raise SessionTaken("a newer attempt owns the session")
 
 
-async def first_opening(requests: AsyncIterator[Any]) -> common.OpenSession:
+async def _first_opening(requests: AsyncIterator[Any]) -> common.OpenSession:
     """Return the message that opens a stream."""
     async for request in requests:
         if request.WhichOneof("request") != "open":
@@ -237,7 +263,7 @@ async def first_opening(requests: AsyncIterator[Any]) -> common.OpenSession:
     raise Draining("the stream ended before it was opened")
 
 
-async def after_opening(
+async def _after_opening(
     requests: AsyncIterator[Any], opening: common.OpenSession
 ) -> AsyncIterator[Any]:
     """Yield what follows the message that opened a stream.

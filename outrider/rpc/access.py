@@ -45,7 +45,7 @@ _MOST_CHARACTERS = 96
 def right_for(method: str) -> Right | None:
     """Return the right that a method needs; None: any token will do.
 
-    Whatever is not listed is for operators: all of a model service, and what does not exist.
+    What is not listed is for operators: all of a model service, and what does not exist.
     """
     if method.startswith(_FREE_PREFIXES):
         return None

@@ -15,7 +15,7 @@ MESSAGE_BYTES = 16 * 1024 * 1024
 
 LAST_PORT = 65535
 PLAIN = "plain://"
-"""Before an address: never TLS, whatever the other addresses of this process need."""
+"""Before an address: never TLS, even if the other addresses of this process need it."""
 
 _LIMITS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
@@ -72,7 +72,7 @@ class Address:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine is behind it."""
+        """Whether it leads to this machine only."""
         try:
             return ipaddress.ip_address(self.host.strip("[]")).is_loopback
         except ValueError:
@@ -93,6 +93,18 @@ def read_listen(text: str) -> Address:
     if address is None:
         raise InvalidConfig("listen", f"must be HOST:PORT, not {text!r}")
     return address
+
+
+def check_reach(option: str, address: Address, allow_remote: bool, key_option: str) -> None:
+    """Raise InvalidConfig unless an address that others can reach was meant, and is guarded.
+
+    `key_option` would guard it; empty where something does.
+    """
+    missing = [] if allow_remote else ["--allow-remote"]
+    missing += [key_option] if key_option else []
+    if missing and not address.loopback:
+        needs = " and ".join(missing)
+        raise InvalidConfig(option, f"{address.host} is not a loopback address: it needs {needs}")
 
 
 def _split(text: str, plain: bool) -> Address | None:
@@ -174,7 +186,7 @@ def explain_refusal(
             return Unauthenticated(f"{service} cannot be trusted: {meaning}")
     if not any(words in details for words in _HANGING_UP):
         return None
-    wish = "TLS (--tls-ca)"
+    missing = "TLS (--tls-ca)"
     if security.tls_ca is not None and not address.startswith(PLAIN):
-        wish = "a client certificate that it accepts (--tls-cert, --tls-key)"
-    return PeerUnavailable(f"{service} hangs up; it may want {wish}")
+        missing = "a client certificate that it accepts (--tls-cert, --tls-key)"
+    return PeerUnavailable(f"{service} hangs up; it may want {missing}")

@@ -20,7 +20,7 @@ from outrider.access import Access
 from outrider.errors import InvalidConfig
 from outrider.reloading import Settings, Take
 from outrider.rpc.access import AccessInterceptor
-from outrider.rpc.channel import SERVER_OPTIONS, Address, read_listen
+from outrider.rpc.channel import SERVER_OPTIONS, check_reach, read_listen
 from outrider.rpc.errors import ErrorInterceptor
 from outrider.rpc.requests import RequestInterceptor
 from outrider.rpc.security import OPEN, ServerSecurity, make_access, server_credentials
@@ -94,9 +94,22 @@ class Server:
         if self._config.listen:
             await self._listen()
 
+    async def start_service(self, role: str) -> None:
+        """Start, print where for the process that started this one, and let signals stop it."""
+        try:
+            await self.start()
+            self.watch_for_stop()
+            if self.address:
+                print(f"outrider {role} listening on {self.address}", flush=True)
+        except BaseException:
+            await self.grpc.stop(None)
+            raise
+
     async def _listen(self) -> None:
         address = read_listen(self._config.listen)
-        _check_reach(address, self._config.security)
+        security = self._config.security
+        guard = "" if security.wants_token else "--token-file"
+        check_reach("listen", address, security.allow_remote, guard)
         await self.set_serving(False)
         try:
             bound = self._bind()
@@ -142,13 +155,13 @@ class Server:
 
     async def run_until_stopped(
         self,
-        stop: Callable[[], Awaitable[None]],
+        stop: Callable[[], Awaitable[None]] | None = None,
         drain: Callable[[float], Awaitable[None]] | None = None,
     ) -> None:
         """Wait for `stop_requested`; then let what is in flight finish, and call `stop`.
 
-        From then on health says NOT_SERVING. `drain` is given the grace and the calls go
-        on meanwhile: it has to refuse new work by itself. What it leaves of the grace is
+        From then on health says NOT_SERVING. `drain` is given the grace and the calls
+        continue meanwhile: it has to refuse new work by itself. What it leaves of the grace is
         for the calls that are left; new ones are refused.
         """
         keep_collections_short()
@@ -160,7 +173,8 @@ class Server:
         if drain is not None:
             await drain(grace)
         await self.grpc.stop(max(0.0, end - time.monotonic()))
-        await stop()
+        if stop is not None:
+            await stop()
         logs.event("outrider.rpc", "stopped")
 
 
@@ -168,25 +182,13 @@ def keep_collections_short() -> None:
     """Spare the garbage collector what is alive by now, and let it look at the rest often.
 
     A collection holds every thread. Of an orchestrator's 86,000 objects it took 70 ms, and .34 s
-    where garbage of 175,000 more had come together, in the middle of somebody's text.
+    where garbage of 175,000 more had come together, in the middle of a text.
     """
     gc.collect()
     gc.freeze()
     gc.collect()  # the oldest generation is collected when it grew by a quarter: now of nothing
     youngest, middle, _ = gc.get_threshold()
     gc.set_threshold(youngest, middle, 1)
-
-
-def _check_reach(address: Address, security: ServerSecurity) -> None:
-    """Raise InvalidConfig unless an address that others can reach was meant, and is guarded."""
-    missing = []
-    if not security.allow_remote:
-        missing.append("--allow-remote")
-    if not security.wants_token:
-        missing.append("--token-file")
-    if missing and not address.loopback:
-        needs = " and ".join(missing)
-        raise InvalidConfig("listen", f"{address.host} is not a loopback address: it needs {needs}")
 
 
 def _stop_at_end(stopped: asyncio.Event) -> None:

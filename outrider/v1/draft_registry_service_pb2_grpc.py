@@ -67,7 +67,7 @@ class DraftRegistryServiceServicer(object):
     def Attend(self, request_iterator, context):
         """Serves one session that the draft was invited to: what DraftService.Draft
         is, with client and server exchanged. The first message names the ticket.
-        NOT_FOUND for a ticket that nobody waits for any more. The end of the
+        NOT_FOUND for a ticket that is not waited for any more. The end of the
         stream stops drafting and keeps the cache as evictable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

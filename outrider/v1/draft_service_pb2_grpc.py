@@ -87,7 +87,7 @@ class DraftServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def LearnVocabulary(self, request_iterator, context):
-        """Tells the vocabulary of a target whose ids are other ones, once; the draft
+        """Takes in the vocabulary of a target with other ids, once; the draft
         then drafts in that target's ids. Idempotent. The first message names it,
         then come its tokens in id order. INVALID_ARGUMENT for more than was
         announced, and for more than 2^20; RESOURCE_EXHAUSTED where open sessions

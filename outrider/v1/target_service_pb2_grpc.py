@@ -130,7 +130,7 @@ class TargetServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CountCached(self, request, context):
-        """Tells how much of a prompt is in the cache already. Idempotent.
+        """Returns how much of a prompt is in the cache already. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -72,7 +72,7 @@ RoundTrips = Annotated[
     str,
     typer.Option(
         metavar="MS,MS,...",
-        help="Also with a draft so far away; needs root and a checkout.",
+        help="Also with this round trip to the draft; needs root and a checkout.",
         show_default="none",
         rich_help_panel=_WORK,
     ),
@@ -81,7 +81,7 @@ TargetRoundTrips = Annotated[
     str,
     typer.Option(
         metavar="MS,MS,...",
-        help="Also with a target so far away from all else; needs the same.",
+        help="Also with this round trip to the target; needs the same.",
         show_default="none",
         rich_help_panel=_WORK,
     ),
@@ -90,7 +90,7 @@ Apart = Annotated[
     bool,
     typer.Option(
         "--apart",
-        help="Each service on cores of its own, as on machines apart; the peer on the target's.",
+        help="Each service on cores of its own, as on separate machines; the peer on the target's.",
         rich_help_panel=_WORK,
     ),
 ]

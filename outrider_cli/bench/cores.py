@@ -1,4 +1,4 @@
-"""Which cores each service runs on, so that those of one machine compute as on machines apart."""
+"""Which cores each service runs on, so that those of one machine compute as on several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets whatever generates take turns, and notes down what came of it."""
+"""Lets services generate in turn, and notes down what came of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from outrider_cli.bench.variants import Variant
 _WARM_UP_TOKENS = 64
 _ATTEMPTS = 4
 _SETTLE_SECONDS = 0.1
-"""What a generation leaves behind, such as a draft that ran ahead, ends meanwhile."""
+"""What a generation leaves over, such as a draft that ran ahead, ends meanwhile."""
 
 
 class Contender(Protocol):

@@ -1,4 +1,4 @@
-"""What a benchmark ran on, and what else the machine did meanwhile. Linux tells most of it."""
+"""What a benchmark ran on, and what else the machine did meanwhile. Linux reports most of it."""
 
 from __future__ import annotations
 

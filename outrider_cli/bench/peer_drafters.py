@@ -5,7 +5,7 @@ Read in common/arg.cpp and common/common.h of the llama.cpp that llama-cpp-pytho
 
 - `ngram-simple/N/M`, `ngram-map-k/N/M` and `ngram-map-k4v/N/M`: the M tokens that
   followed the last N (12 and 48). A third number is the least count of hits (1).
-- `ngram-mod/MATCH/MIN/MAX`: between MIN and MAX tokens behind MATCH (24, 48, 64).
+- `ngram-mod/MATCH/MIN/MAX`: between MIN and MAX tokens after MATCH (24, 48, 64).
 - `ngram-cache`: no sizes; it drafts 8 tokens at most.
 - `draft-simple/MAX`: the draft model, at most MAX tokens (3).
 """

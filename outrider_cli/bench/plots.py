@@ -35,7 +35,7 @@ class Plot:
 
 
 def make_plots(blocks: Sequence[Measured]) -> list[Plot]:
-    """Return a plot for whatever was measured in more than one place."""
+    """Return a plot for what was measured in more than one place."""
     here = [each for each in blocks if each.block.round_trip_ms is None]
     plots = [
         Plot("draft-length", "draft length, tokens", _length_lines(here[0]) if here else []),

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """One generation as its client saw it. What the service did not tell is None."""
+    """One generation as its client saw it. What the service did not report is None."""
 
     begin: float  # seconds of a clock that all trials of a turn share
     deltas: tuple[tuple[float, int], ...]  # seconds since `begin`, and tokens that came then

@@ -59,7 +59,7 @@ class RemoteModel:
 async def remote_model(
     role: str, hosted: Hosted, cores: Mapping[str, Sequence[int]]
 ) -> AsyncIterator[RemoteModel]:
-    """Give a draft or target behind a link without delay; both are gone at the end."""
+    """Give a draft or target over a link without delay; both are gone at the end."""
     with TemporaryDirectory() as folder, Link(Shape()) as link:
         token_file = write_token(Path(folder, "token"))
         child = await start_remote(link, role, hosted, token_file, cores)

@@ -47,7 +47,7 @@ class Measured:
 
 
 def blocks_away(blocks: Iterable[Measured], role: str) -> list[Measured]:
-    """Return what was measured with the draft, or the target, behind a link."""
+    """Return what was measured with the draft, or the target, over a slow link."""
     return [
         each for each in blocks if each.block.round_trip_ms is not None and each.block.far == role
     ]

@@ -1,4 +1,4 @@
-"""Runs the benchmark of a pair: starts its services and whatever is compared, block by block."""
+"""Runs the benchmark of a pair: starts its services and those that are compared, block by block."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _plan_peer(
 async def _run_draft_away(
     settings: Settings, target: Hosted, draft: Hosted, result: PairResult, progress: Progress
 ) -> None:
-    """Measure what is worth it at every round trip, with the draft behind a link."""
+    """Measure what is worth it at every round trip, with the draft over a slow link."""
     progress.say("starting the services, with the draft far away")
     async with remote_model("draft", draft, settings.cores) as far:
         plan = _plan(settings, target, far.address, far.token_options)
@@ -169,7 +169,7 @@ async def _run_draft_away(
 async def _run_target_away(
     settings: Settings, target: Hosted, draft: Hosted, result: PairResult, progress: Progress
 ) -> None:
-    """Measure the same with the target behind a link, and draft and orchestrator here."""
+    """Measure the same with the target over a slow link, and draft and orchestrator here."""
     progress.say("starting the services, with the target far away")
     async with remote_model("target", target, settings.cores) as far:
         plan = _plan(settings, far.address, draft, far.token_options)
@@ -208,7 +208,7 @@ async def _run_distances(
 ) -> None:
     """Let the round trips take turns too.
 
-    After each change of the link one uncounted generation per variant tells
+    After each change of the link one uncounted generation per variant shows
     the controller: no real link changes between two requests.
     """
     turns: dict[float, list[Turn]] = {ms: [] for ms in round_trips_ms}

@@ -23,7 +23,7 @@ class Settings:
     target_round_trips_ms: tuple[float, ...] = ()  # from the orchestrator, the draft beside it
     numerics: tuple[str, ...] = ()  # more numerics of the target, beside what its options say
     cores: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """By role, as on machines apart; where it is empty all share all."""
+    """By role, as on separate machines; where it is empty all share all."""
     repetitions: int
     token_limit: int
     prompt_tokens: int

@@ -261,7 +261,7 @@ def _forward(shape: Shape) -> None:
     try:
         with _devices() as made:
             _hurry()
-            _tell(namespace=made.namespace, near=made.near_address, far=made.far_address)
+            _print(namespace=made.namespace, near=made.near_address, far=made.far_address)
             forwarder = _Forwarder(made.near, made.far, shape)
             while True:
                 readable = forwarder.run_until_readable([0, woken.fileno()])
@@ -271,15 +271,15 @@ def _forward(shape: Shape) -> None:
                         return
                 elif order := os.read(0, 65536):
                     forwarder.reshape(Shape(**json.loads(order)))
-                    _tell()
+                    _print()
                 else:
                     return
     except (OSError, subprocess.CalledProcessError) as error:
         output = getattr(error, "stderr", None)
-        _tell(error=f"{error} {output or ''}".strip())
+        _print(error=f"{error} {output or ''}".strip())
 
 
-def _tell(**answer: str) -> None:
+def _print(**answer: str) -> None:
     with suppress(BrokenPipeError):
         print(json.dumps(answer), flush=True)
 
@@ -332,7 +332,7 @@ def _devices() -> Iterator[_Devices]:
     """Make the namespace and both devices; remove all three at the end."""
     number, near = _open_first_free()
     name = _name(number)
-    # 198.18.0.0/15 is set aside for benchmarks (RFC 2544), so nobody's network uses it.
+    # 198.18.0.0/15 is set aside for benchmarks (RFC 2544), so no real network uses it.
     addresses = f"198.18.{number}.1", f"198.18.{number}.2"
     _ip(["netns", "add", name])
     try:

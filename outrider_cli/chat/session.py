@@ -323,7 +323,7 @@ def say(text: str) -> None:
 
 
 def forgotten_line(count: int) -> str:
-    """Return what to tell when turns are left out."""
+    """Return what to say when turns are left out."""
     turns = "turn is" if count == 1 else f"{count} turns are"
     return f"the context is full: the oldest {turns} kept, but not sent any more"
 

@@ -38,7 +38,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Show these lines; whatever was to be changed is."""
+    """Show these lines; what was to be changed is."""
 
     lines: tuple[str, ...]
 

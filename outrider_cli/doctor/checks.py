@@ -416,7 +416,7 @@ def _judge_waiting(environment: Mapping[str, str], model_count: int) -> list[Fin
 
 
 def _judge_placing(environment: Mapping[str, str]) -> list[Finding]:
-    """Return what binds or limits threads behind llama.cpp's back."""
+    """Return what binds or limits threads without llama.cpp's knowledge."""
     findings = []
     for name in ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY"):
         value = environment.get(name, "")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _TRIAL_SECONDS = 120.0  # a cold file of 2 GB, and some thousand tokens
 _PROBE_SECONDS = 60.0
-_SMALL_BYTES = 100 * 10**6  # one thread decodes it at once, and gets in nobody's way
+_SMALL_BYTES = 100 * 10**6  # one thread decodes it at once, and does not disturb others
 _LISTENS = {
     "orchestrator": ORCHESTRATOR_ADDRESS,
     "target": TARGET_ADDRESS,
@@ -46,7 +46,7 @@ _INDENT = " " * 18
 
 Peer = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="Visit this one.", rich_help_panel="Peers"),
+    typer.Option(metavar="HOST:PORT", help="Probe this one.", rich_help_panel="Peers"),
 ]
 
 
@@ -497,7 +497,7 @@ async def _probe_peer(role: str, address: str, security: ClientSecurity) -> list
         async with asyncio.timeout(_PROBE_SECONDS):
             found = await probe_peer(role, address, security)
     except TimeoutError:
-        detail = f"the visit took more than {_PROBE_SECONDS:.0f} s"
+        detail = f"the probe took more than {_PROBE_SECONDS:.0f} s"
         found = ProbedPeer(role=role, address=address, failure=Failure.TIMEOUT, detail=detail)
     return judge_peer(found, outrider.__version__)
 
@@ -505,7 +505,7 @@ async def _probe_peer(role: str, address: str, security: ClientSecurity) -> list
 async def _compare(target: str, draft: str, security: ClientSecurity) -> list[Finding]:
     from outrider_cli.doctor.peers import compare
 
-    with suppress(TimeoutError):  # of which the visits have said enough
+    with suppress(TimeoutError):  # of which the probes have said enough
         async with asyncio.timeout(_PROBE_SECONDS):
             return await compare(target, draft, security)
     return []

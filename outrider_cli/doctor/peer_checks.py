@@ -35,7 +35,7 @@ class Failure(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedPeer:
-    """What a visit to a service found; with a `failure`, nothing after it is known."""
+    """What a probe of a service found; with a `failure`, nothing after it is known."""
 
     role: str
     address: str

@@ -1,4 +1,4 @@
-"""Visits a service to see what it is, how far away it is, and what it says of itself."""
+"""Probes a service to see what it is, how far away it is, and what it says of itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 class _Failed(Exception):
-    """A visit came to its end."""
+    """A probe came to its end."""
 
     def __init__(self, failure: Failure, detail: str) -> None:
         super().__init__(detail)
@@ -54,7 +54,7 @@ async def probe_peer(role: str, address: str, security: ClientSecurity) -> Probe
     """Return what was found; a service that cannot be used is no error. Takes some seconds."""
     try:
         to = read_address(role, address)
-        expiry = await _knock(to, security)
+        expiry = await _connect(to, security)
         metadata = call_metadata(security)
         async with open_channel(address, security) as channel:
             return await _ask(role, address, channel, metadata, expiry)
@@ -132,13 +132,13 @@ async def _translation(
         return judge_pairing(str(error), error.metadata["rule"], *its)
 
 
-# --- the steps of a visit ---
+# --- the steps of a probe ---
 
 
-async def _knock(to: Address, security: ClientSecurity) -> float | None:
+async def _connect(to: Address, security: ClientSecurity) -> float | None:
     """Return the seconds until the certificate expires, None where that is not seen.
 
-    TCP tells apart what gRPC has one word for. Raises _Failed.
+    TCP distinguishes what gRPC has one word for. Raises _Failed.
     """
     tls = None
     if security.tls_ca is not None and not to.plain:

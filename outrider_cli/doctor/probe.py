@@ -57,7 +57,7 @@ def main() -> None:
             _tell_expected({trial["role"]: trial["values"] for trial in trials})
         _begin(Step.DONE)
     except (OutriderError, ImportError, OSError, RuntimeError) as error:
-        _tell(failure=str(error))
+        _print(failure=str(error))
 
 
 def try_decode(path: Path) -> None:
@@ -102,20 +102,20 @@ def _tell_library() -> None:
     _begin(Step.IMPORT)
     from outrider.engine.llama_library import offloads, system_info
 
-    _tell(system_info=system_info(), offloads=offloads())
+    _print(system_info=system_info(), offloads=offloads())
 
 
 def _read(role: str, path: Path) -> tuple[common.Vocabulary, FileVocabulary] | None:
-    """Return a file's vocabulary and the names of its tokens, or tell why there is none."""
+    """Return a file's vocabulary and the names of its tokens, or say why there is none."""
     from outrider.engine.llama_loading import read_vocabulary
 
     _begin(Step.READ)
     try:
         found = read_vocabulary(path)
     except OutriderError as error:
-        _tell(**{role: {"error": str(error)}})
+        _print(**{role: {"error": str(error)}})
         return None
-    _tell(**{role: {"trained_context": found.trained_context}})
+    _print(**{role: {"trained_context": found.trained_context}})
     digest = handshake.digest(found.names)
     return describe_vocabulary(found.description, digest), found
 
@@ -129,9 +129,9 @@ def _tell_pair(target: Any, draft: Any) -> None:
         its = Translation(_table(*draft), _table(*target))
         differences = compare(its).sentence() if its.shared_count else ""
         rule = error.metadata["rule"]
-        _tell(pair={"mismatch": str(error), "rule": rule, "differences": differences})
+        _print(pair={"mismatch": str(error), "rule": rule, "differences": differences})
     else:
-        _tell(pair={})
+        _print(pair={})
 
 
 def _table(described: common.Vocabulary, found: FileVocabulary) -> TokenTable:
@@ -140,7 +140,7 @@ def _table(described: common.Vocabulary, found: FileVocabulary) -> TokenTable:
 
 def _try(role: str, values: dict[str, Any]) -> None:
     path = Path(values["model"])
-    _tell(step=Step.LOAD.name, model=path.name)
+    _print(step=Step.LOAD.name, model=path.name)
     model = _load(ModelConfig(**{**values, "model": path}))
     _begin(Step.SEVERAL)
     decode_several(model)
@@ -152,12 +152,12 @@ def _try(role: str, values: dict[str, Any]) -> None:
         model.pad_multiple = 1
         plain = plain_costs(decode_costs(model, perf_counter), padding)
         costs = [1e3 * plain.native, 1e3 * (plain.exact or 0.0)]
-        _tell(profile=choose(None, plain).value, plain_ms=costs)
+        _print(profile=choose(None, plain).value, plain_ms=costs)
         model.truncate(0, 0)
         memory = model.describe()
         price = 1e3 * rejection_cost(model, perf_counter).checkpoint_seconds
         kind = "none" if memory.rollback is Rollback.RESTART else memory.rollback.value
-        _tell(rollback=[kind, memory.snapshot_count, price])
+        _print(rollback=[kind, memory.snapshot_count, price])
     model.close()
 
 
@@ -174,16 +174,16 @@ def _tell_expected(values: dict[str, dict[str, Any]]) -> None:
     translation = needed_translation(draft, target)
     if translation is None or translation.shared_count:
         expected = expect(target, draft, translation)
-        _tell(expected=asdict(expected))
+        _print(expected=asdict(expected))
     target.close()
     draft.close()
 
 
 def _begin(step: Step) -> None:
-    _tell(step=step.name)
+    _print(step=step.name)
 
 
-def _tell(**found: Any) -> None:
+def _print(**found: Any) -> None:
     print(json.dumps(found), flush=True)
 
 

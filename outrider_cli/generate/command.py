@@ -66,7 +66,7 @@ Verbose = Annotated[
         "-v",
         count=True,
         metavar="",
-        help="Tell what every round did; -vv: and the candidates of both models.",
+        help="Show what every round did; -vv: the candidates of both models too.",
     ),
 ]
 Compare = Annotated[

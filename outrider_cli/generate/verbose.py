@@ -11,7 +11,7 @@
 
 `[SOURCE]` says who proposed which tokens, as in `suffix 0 to 5, model 6`; on a terminal each source
 has a colour. `[LINE] first 0, runner-up 2 1 to 3` follows where a draft's runner-up lines had a
-part in it: the text went on with that one after a wrong token. A fully accepted draft ends with
+part in it: the text continued with that one after a wrong token. A fully accepted draft ends with
 `[BONUS] Target: ...`, a round without one is `[PLAIN] Target: ...`. Where the request asks for
 candidates, `[STOP]` says why drafting stopped and `[TOP]` lists them.
 """

@@ -12,7 +12,7 @@ _LIVE_SECONDS = 0.2
 
 
 class TimeLeft:
-    """Tells it on standard error: on a terminal always, elsewhere a line every ten seconds.
+    """Reports it on standard error: on a terminal always, elsewhere a line every ten seconds.
 
     Use as a context, so that the line goes away. `clock` returns seconds.
     """

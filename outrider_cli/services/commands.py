@@ -206,13 +206,13 @@ def orchestrator(
         float, typer.Option(metavar="SECONDS", help="Wait this long for a draft, then continue.")
     ] = 1.0,
     target_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="A stuck target has at least this long.")
+        float, typer.Option(metavar="SECONDS", help="Leave a target that is stuck for so long.")
     ] = 20.0,
     request_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="Deadline of a request that sets none.")
     ] = 600.0,
     chat_template_file: ChatTemplateFile = None,
-    generations: Annotated[int, typer.Option(help="So many in flight; more are refused.")] = 64,
+    generations: Annotated[int, typer.Option(help="At most in flight; others are refused.")] = 64,
     jobs: Annotated[int, typer.Option(help="Jobs that run or are kept, at most.")] = 256,
     job_keep: JobSeconds = 600.0,
     state: StateFolder = None,

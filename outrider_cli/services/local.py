@@ -1,4 +1,4 @@
-"""Starts the three services as children of this process, and leaves none of them behind."""
+"""Starts the three services as children of this process, and leaves none of them running."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class LocalPlan:
 
     @property
     def own_draft_words(self) -> Sequence[str]:
-        """What tells the target to draft in its own process: where both are here, with the same."""
+        """The option that lets the target draft, too: where both are here, with the same model."""
         draft = self.draft
         if not (self.own_draft and isinstance(draft, Hosted)) or self.is_its_own_draft:
             return ()
@@ -66,9 +66,9 @@ class LocalPlan:
 class LocalServices:
     """Target, draft and orchestrator; the models on ports of the system's choice."""
 
-    def __init__(self, plan: LocalPlan, tell: OnLogLine = no_log) -> None:
+    def __init__(self, plan: LocalPlan, on_log_line: OnLogLine = no_log) -> None:
         self._plan = plan
-        self._tell = tell
+        self._on_log_line = on_log_line
         self.target: Child | None = None
         self.draft: Child | None = None
         self.orchestrator: Child | None = None
@@ -91,7 +91,7 @@ class LocalServices:
         words = (*peers, *plan.orchestrator)
         command = plan.commands.get("orchestrator", COMMAND)
         self.orchestrator = await Child.start(
-            command, "orchestrator", plan.listen, words, self._tell
+            command, "orchestrator", plan.listen, words, self._on_log_line
         )
         return await self.watch(self.orchestrator.address())
 
@@ -110,7 +110,7 @@ class LocalServices:
             *more,
         )
         command = self._plan.commands.get(role, COMMAND)
-        return await Child.start(command, role, listen, words, self._tell)
+        return await Child.start(command, role, listen, words, self._on_log_line)
 
     async def restart_draft(self) -> None:
         """Start the draft again where it was."""
@@ -139,9 +139,11 @@ class LocalServices:
 
 
 @asynccontextmanager
-async def local_services(plan: LocalPlan, tell: OnLogLine = no_log) -> AsyncIterator[LocalServices]:
-    """Give services that are stopped at the end, however it comes; `tell` gets their log lines."""
-    services = LocalServices(plan, tell)
+async def local_services(
+    plan: LocalPlan, on_log_line: OnLogLine = no_log
+) -> AsyncIterator[LocalServices]:
+    """Give services that are stopped at the end; `on_log_line` gets the lines of their logs."""
+    services = LocalServices(plan, on_log_line)
     try:
         yield services
     finally:

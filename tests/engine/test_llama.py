@@ -137,7 +137,7 @@ def test_a_context_takes_the_rotary_factors_that_are_meant_for_it(
 @pytest.mark.fault(
     "crash",
     "a model with learned positions, such as GPT-2, at the end of its context",
-    before="pad rows were put behind its last position, which ends the process in C",
+    before="pad rows were put after its last position, which ends the process in C",
     now="no row stands where the model has no position, and a larger `--ctx` is refused",
 )
 def test_no_row_stands_behind_the_last_learned_position(tmp_path: Path, load: Load) -> None:

@@ -31,7 +31,6 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
 }
 _ROOT = Path(__file__).resolve().parents[2]
 _READERS = ("outrider", "orchestrator", "gateway", "draft_service", "target_service")
-_CHECK_EVERY = 200
 _MOST_KEPT = 60
 """Inputs of a subject that one run keeps because they reached something."""
 

@@ -85,7 +85,7 @@ LARGE = {
 
 @pytest.mark.fault(
     "hang",
-    "a body of megabytes, whatever is in it",
+    "a body of megabytes, with any content",
     before="checking it stopped everybody's streams for 0.1 to 12 s",
     now="it is read and checked in a thread, counted, and refused at its first error",
 )

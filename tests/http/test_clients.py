@@ -352,7 +352,7 @@ SCHEMA: Any = {"type": "object", "properties": {"a": {"type": "integer"}}}
 @pytest.mark.fault(
     "text",
     "vLLM's `guided_*` and `structured_outputs` were passed over",
-    before="The text was whatever the model liked, though a schema or a choice was asked for.",
+    before="The text was what the model liked, though a schema or a choice was asked for.",
     now="Schemas, choices and grammars are kept, and what is not supported is refused by name.",
 )
 @pytest.mark.parametrize(

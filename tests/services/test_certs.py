@@ -57,7 +57,7 @@ async def test_all_services_trust_each_other_and_go_on_when_the_certificates_are
             )
         ) as orchestrator,
     ):
-        await eventually(lambda: orchestrator.pool.draft_usable, WAIT)
+        await eventually(lambda: not orchestrator.pool.obstacle(), WAIT)
         await write(orchestrator.address, folder)
         before = (folder / "target.pem").read_bytes()
         renew = ["certs", str(folder), "--renew", "3000", "--days", "500"]

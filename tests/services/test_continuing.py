@@ -101,7 +101,7 @@ async def test_it_writes_as_far_as_it_may(service: ModelProcess) -> None:
 @pytest.mark.fault(
     "crash",
     "What lies between repeats a round that lets the target continue",
-    before="the first of the two was answered `superseded`, or the second one continued behind it: "
+    before="the first of the two was answered `superseded`, or the second one continued after it: "
     "tokens were missing, and the text ended with an internal error",
     now="the round once more says nothing new, before its answers as after them",
 )

@@ -67,7 +67,7 @@ async def test_what_the_target_holds_is_counted(trio: Trio) -> None:
 @pytest.mark.fault(
     "text",
     "a token limit that leaves a character unfinished",
-    before="up to 3 tokens more than `max_tokens` were written, whatever the API promises",
+    before="up to 3 tokens more than `max_tokens` were written, although the API promises a limit",
     now="the limit is one; `finish_character` asks for the rest of the character",
 )
 async def test_the_limit_is_exceeded_only_to_finish_a_character_that_shall_be(trio: Trio) -> None:

@@ -105,7 +105,7 @@ WAITING = ("not serving", "not serving", 503)
 @pytest.mark.fault(
     "restart",
     "An orchestrator without a target was asked for its health",
-    before="gRPC health said SERVING and HTTP 503, and nothing told alive from ready.",
+    before="gRPC health said SERVING and HTTP 503, and nothing distinguished alive from ready.",
     now="Both say that it is not ready, and both have a name for alive.",
 )
 async def test_alive_and_ready_are_two_things(capsys: pytest.CaptureFixture[str]) -> None:

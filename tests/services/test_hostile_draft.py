@@ -206,8 +206,8 @@ async def test_a_draft_answers_for_its_own_messages_alone() -> None:
                     ComesOut.may_send.set()
                     await asyncio.sleep(0.5)
             [other] = orchestrator.pool.joined
-            assert other.experience.fault_count == 0
-            assert orchestrator.pool.drafts[0].experience.fault_count == 1
+            assert other.record.fault_count == 0
+            assert orchestrator.pool.drafts[0].record.fault_count == 1
     assert generation.committed[len(plan.prompt) :] == written_alone(target(), asked)
 
 
@@ -478,7 +478,7 @@ async def test_a_draft_that_describes_itself_wrongly_is_refused_and_watched(
         for name, value in (("drops_names", 0), ("lists_for_ever", False)):
             setattr(servicer, name, value)
         servicer.change = staticmethod(lambda response: None)  # type: ignore[attr-defined]
-        await eventually(lambda: orchestrator.pool.draft_usable)
+        await eventually(lambda: not orchestrator.pool.obstacle())
 
 
 # --- the rejection rule ---

@@ -200,7 +200,7 @@ async def test_a_client_that_hangs_up_frees_both_services_within_a_second(path: 
     "others",
     "/slots while jobs and gRPC callers keep the target busy",
     before="it showed only what came by HTTP, so a full target looked idle",
-    now="it shows every generation in flight, whoever asked for it",
+    now="it shows every generation in flight, over every interface",
 )
 async def test_slots_show_jobs_and_grpc_generations_too():
     asked = messages.GenerateRequest(token_limit=24, seed=3)

@@ -84,7 +84,7 @@ async def test_lists_of_targets_follow_the_file_on_sighup(
     "restart",
     "an orchestrator that began with an empty list of drafts reads one with a draft on SIGHUP",
     before="the draft was dialled and never used: `no draft is configured`",
-    now="drafts are used whatever the list began as",
+    now="drafts are used, also where the list was empty at the start",
 )
 async def test_drafts_that_come_later_than_the_orchestrator_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -173,7 +173,7 @@ async def all_three(security: ServerSecurity, shown: ClientSecurity) -> AsyncIte
         model_service(DRAFT, small(), security) as draft,
         orchestrator(target.address, draft.address, security, shown) as joined,
     ):
-        await eventually(lambda: joined.pool.draft_usable)
+        await eventually(lambda: not joined.pool.obstacle())
         yield joined
 
 
@@ -264,7 +264,7 @@ async def test_no_call_forgets_the_token(files: Files, monkeypatch: pytest.Monke
     security = ServerSecurity(token_file=files.right_token)
     shown = ClientSecurity(token_file=files.right_token)
     async with all_three(security, shown) as joined:
-        await eventually(lambda: joined.pool.draft_usable)
+        await eventually(lambda: not joined.pool.obstacle())
         await write(joined.server.address, shown, 0.8)
         await eventually(lambda: let_in == EVERY_CALL)
     assert refused == set()
@@ -277,7 +277,7 @@ async def test_one_peer_may_have_tls_and_the_other_none(files: Files):
         model_service(DRAFT, small(), ServerSecurity()) as draft,
         orchestrator(target.address, f"plain://{draft.address}", ServerSecurity(), shown) as joined,
     ):
-        await eventually(lambda: joined.pool.draft_usable)
+        await eventually(lambda: not joined.pool.obstacle())
         ids = await write(f"plain://{joined.server.address}", shown, 0.8)
         assert ids == written_alone(big(), request())
 

@@ -55,7 +55,7 @@ async def refusal(trio: Trio, asked: messages.GenerateRequest) -> str:
 @pytest.mark.fault(
     "others",
     "a prompt far beyond the context",
-    before="3.9 MB were tokenized on the engine's thread, 7 s in which nobody's text continued",
+    before="3.9 MB were tokenized on the engine's thread, 7 s in which no text continued",
     now="refused before it is tokenized",
 )
 async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(trio: Trio) -> None:

@@ -21,7 +21,7 @@ def test_the_caller_of_whom_the_least_runs_is_next() -> None:
 @pytest.mark.fault(
     "others",
     "the wait that a full orchestrator names",
-    before="Retry-After was 1 second, whatever ran",
+    before="Retry-After was 1 second, with any load",
     now="it is computed from how long generations took and how many run",
 )
 def test_the_wait_follows_how_long_generations_take() -> None:

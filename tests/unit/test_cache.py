@@ -399,7 +399,7 @@ def test_a_new_session_gets_the_free_sequence_next_to_those_in_use() -> None:
 @pytest.mark.fault(
     "others",
     "another caller's prompt can be read off the count of cached tokens",
-    before="a prefix was counted and copied from every session, whoever's it was",
+    before="a prefix was counted and copied from every session, other callers' too",
     now="only sessions of the same cache salt are counted or copied from",
 )
 def test_a_session_of_another_salt_is_neither_counted_nor_copied() -> None:

@@ -54,7 +54,7 @@ def test_a_line_that_cannot_be_formatted_harms_nobody(capsys: pytest.CaptureFixt
 
 @pytest.mark.fault(
     "hang",
-    "whoever reads the log of a service hangs",
+    "the reader of a service's log hangs",
     before="the service hung with its next line",
     now="a thread writes the log; lines beyond 4,096 that wait are dropped and counted",
 )

@@ -1,4 +1,4 @@
-"""Whatever the grammar of forced calls lets is one call of a tool, with valid arguments."""
+"""What the grammar of required calls lets through is one call of a tool, with valid arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.chat.required_calls import ForcedCalls, force_calls, forced_tools
+from orchestrator.chat.required_calls import RequiredCalls, require_calls, required_tools
 from orchestrator.chat.tool_calls import CallFormat, Mark, ToolCall, mark_names, opening_of, parse
 from outrider.errors import InvalidRequest
 from outrider.grammar.gbnf import read_grammar
@@ -61,12 +61,12 @@ def tool(name: object, parameters: object = None) -> dict[str, Any]:
 
 def forced(
     schemas: dict[str, Any], form: CallFormat, choice: object = "required", several: bool = False
-) -> ForcedCalls:
+) -> RequiredCalls:
     tools = [tool(name, schema) for name, schema in schemas.items()]
-    return force_calls(forced_tools(choice, tools), form, several=several)
+    return require_calls(required_tools(choice, tools), form, several=several)
 
 
-def called(text: str, calls: ForcedCalls, form: CallFormat) -> list[ToolCall]:
+def called(text: str, calls: RequiredCalls, form: CallFormat) -> list[ToolCall]:
     """Return the calls of a text behind the opening, which must hold nothing besides."""
     opening = [Mark(calls.opening)] if calls.opening else []
     content, found = parse([*opening, text], form)
@@ -74,7 +74,7 @@ def called(text: str, calls: ForcedCalls, form: CallFormat) -> list[ToolCall]:
     return found
 
 
-def lets(calls: ForcedCalls, text: str) -> bool:
+def lets(calls: RequiredCalls, text: str) -> bool:
     place = follow(compiled(calls.grammar), text.encode())
     return place is not None and place.can_end
 
@@ -174,7 +174,7 @@ def test_definitions_of_two_schemas_are_kept_apart() -> None:
 
 @pytest.mark.parametrize("choice", [None, "auto", "none"])
 def test_a_free_model_is_forced_to_nothing(choice: object) -> None:
-    assert forced_tools(choice, [tool("go")]) == []
+    assert required_tools(choice, [tool("go")]) == []
 
 
 GO = {"type": "function", "function": {"name": "go"}}
@@ -199,7 +199,7 @@ def test_what_cannot_be_forced_is_refused_by_name(
     choice: object, tools: list[Any], field: str, told: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=told) as refused:
-        forced_tools(choice, tools)
+        required_tools(choice, tools)
     assert refused.value.field == field
 
 
@@ -218,5 +218,5 @@ def test_too_many_tools_are_refused() -> None:
 
 
 def test_the_other_tools_of_a_named_one_may_be_anything() -> None:
-    (only,) = forced_tools(GO, [tool("a b"), tool("go"), tool("x", {"not": {}}), None])
+    (only,) = required_tools(GO, [tool("a b"), tool("go"), tool("x", {"not": {}}), None])
     assert (only.name, only.field) == ("go", "tools[1].function.parameters")
