@@ -137,9 +137,10 @@ class PooledTarget:
 
     def expected(self, length: int) -> Expected:
         """Return how long a round after a text of `length` tokens may take, by what is known."""
-        decode = self.token_seconds + BATCH_TOKENS * self.read_seconds
         model = self.peer.model
         is_full = model is not None and model.activity.open_session_count > model.session_count
+        decoding = model.activity.decoding_token_count if model is not None else 0
+        decode = self.token_seconds + max(BATCH_TOKENS, decoding) * self.read_seconds
         return Expected(decode, decode + self.offer(length, ()).expected_seconds, is_full)
 
     def pass_over(self) -> None:
