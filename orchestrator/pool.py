@@ -375,10 +375,10 @@ class Pool:
             self._share_out()
             self._let_go()
 
-    def has_another(self, model: ModelReference, besides: PooledTarget) -> bool:
+    def has_another(self, model: ModelReference, besides: Collection[PooledTarget]) -> bool:
         """Return whether another target hosts a model, though it may not be ready now."""
         return any(
-            each is not besides and each.identity == model.identity and not each.is_leaving
+            each not in besides and each.identity == model.identity and not each.is_leaving
             for each in self.targets
         )
 

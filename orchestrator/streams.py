@@ -21,6 +21,8 @@ _FINAL = {
 }
 
 
+_FAILURES = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
+
 _CODES = {int(code.value[0]): code for code in grpc.StatusCode}
 
 _USERS_FIELDS = ("grammar", "sampling")
@@ -38,6 +40,8 @@ class StreamLost(Exception):
         self.code = code
         self.final = code in _FINAL
         self.breaks_protocol = False
+        self.failed = code in _FAILURES
+        """Whether something went wrong at the service that need not do so again."""
         field, _, message = detail.partition(": ")
         # It verifies chains alone, whatever was known of it.
         self.refuses_trees = code is grpc.StatusCode.INVALID_ARGUMENT and field == "draft_parents"

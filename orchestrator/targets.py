@@ -152,6 +152,12 @@ class PooledTarget:
         """It says that it has no room, and to ask again after this time."""
         self._busy_until = time.monotonic() + seconds
 
+    def note_distrusted(self, fault: str) -> None:
+        """It did to a text what no target should do."""
+        detail = f"at {self.address}: {fault}"
+        logs.warning("outrider.orchestrator", "target distrusted", detail=detail)
+        self.conduct.note_fault(time.monotonic())
+
     def note_read(self, count: int, seconds: float) -> None:
         """It read so many tokens of a prompt in this time."""
         if count >= _LEAST_READ:
