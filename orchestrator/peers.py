@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
 from orchestrator.core.silence import EngineSigns
-from orchestrator.streams import Stream, begin_session, is_cancelled
+from orchestrator.streams import LostStream, SessionStream, Stream, begin_session, is_cancelled
 from outrider import logs, request_scope, wire
 from outrider.descriptions import check_model
 from outrider.errors import (
@@ -342,8 +342,10 @@ class Peer:
             raise PeerUnavailable(describe(error)) from None
         return answer
 
-    def open(self, opening: SessionParameters) -> Stream:
+    def open(self, opening: SessionParameters) -> SessionStream:
         """Return a new stream of a session; it fails at its first use if the peer is away."""
+        if self.closed:
+            return LostStream(self.detail)
         span = begin_session(self.role, self.address, opening)
         metadata = self._shown() + request_scope.carried(span.trace_parent)
         if self.role == "draft":

@@ -159,6 +159,27 @@ class Stream:
         self._call.cancel()
 
 
+class LostStream:
+    """A stream to a service that is not used any more, which is lost before anything is sent."""
+
+    byte_count = 0
+
+    def __init__(self, detail: str) -> None:
+        self._detail = detail
+
+    async def write(self, message: Any) -> None:
+        """Raise StreamLost."""
+        raise StreamLost.gone(self._detail)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Raise StreamLost."""
+        raise StreamLost.gone(self._detail)
+        yield
+
+    def cancel(self) -> None:
+        """Do nothing: there is no stream."""
+
+
 def is_cancelled() -> bool:
     """Return whether this task is to end; a channel that closes raises CancelledError, too."""
     task = asyncio.current_task()
