@@ -92,8 +92,8 @@ class Calls:
         """Yield what a call streams; else like `call`.
 
         When its target restarts meanwhile, another call continues after what was yielded: a
-        repeated one has to stream the same. Raises PeerUnavailable where the `content` of one of
-        its parts is another one.
+        repeated one has to stream the same. Where the `content` of one of its parts is another
+        one, it is made again; raises PeerUnavailable where it stays so.
         """
         attempts = self._attempts(method, deadline)
         contents: list[object] = []  # of what was yielded
@@ -110,8 +110,10 @@ class Calls:
                             with attempts.taken():
                                 yield part
                         elif known != content(part):
-                            raise PeerUnavailable(attempts.differs)
-                return
+                            attempts.note_difference()
+                            break
+                    else:
+                        return
             except asyncio.CancelledError:
                 if is_cancelled():
                     raise
@@ -190,11 +192,14 @@ class _Attempts:
         """The target sent something."""
         self._watch.wait.note_word()
 
-    @property
-    def differs(self) -> str:
-        """That this attempt streams something else than the one before, for people."""
-        its = f"the target at {self._target.address}"
-        return f"{self._method} was interrupted, and {its} answers it otherwise: ask again"
+    def note_difference(self) -> None:
+        """This attempt streams something else than the one before. Raises PeerUnavailable."""
+        self._failed = [self._target]
+        self._failures += 1
+        if self._failures > _MOST_FAILURES:
+            its = f"the target at {self._target.address}"
+            detail = f"{self._method} was interrupted, and {its} answers it otherwise: ask again"
+            raise PeerUnavailable(detail)
 
     async def recover(self, error: grpc.aio.AioRpcError) -> None:
         """Return when a call that failed may be made again; else raise what it failed with."""

@@ -426,7 +426,7 @@ class Pool:
 
         When the target is lost meanwhile another call continues after what was yielded:
         a repeated one has to stream the same. Raises PeerUnavailable where the `content` of one of
-        its parts is another one.
+        its parts is another one, and stays so.
         """
         return self._calls().stream(method, request, deadline, content)
 

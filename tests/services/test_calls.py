@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from orchestrator.resuming import Reported
 from outrider.errors import DecodeFailed, EngineBusy
 from outrider.rpc.errors import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -281,14 +282,20 @@ async def test_a_search_that_is_repeated_continues_after_what_was_taken() -> Non
         assert await search(orchestrator) == WHOLE
 
 
+OTHER = [*WHOLE[:4], 50, *WHOLE[5:]]
+
+
 @pytest.mark.fault(
     "restart",
     "A beam search is repeated after its target was lost, and finds another text there",
     before="the text began as the first search found it, and ended as the second one did",
-    now="it ends with UNAVAILABLE, which says so",
+    now="it is repeated up to three times more; then it ends with UNAVAILABLE, which says so",
 )
-async def test_a_search_that_finds_another_text_elsewhere_ends_and_says_so() -> None:
-    answers = [WHOLE[:5], [*WHOLE[:4], 50, *WHOLE[5:]]]
+async def test_a_search_that_finds_another_text_elsewhere_is_repeated_and_then_says_so() -> None:
+    answers = [WHOLE[:5], OTHER, OTHER, WHOLE]
+    async with over(role_of(Finds, answers=answers)) as (orchestrator, _):
+        assert await search(orchestrator) == WHOLE
+    answers = [WHOLE[:5], *[OTHER] * 10]
     async with over(role_of(Finds, answers=answers)) as (orchestrator, _):
         so_far = Completion()
         with pytest.raises(grpc.aio.AioRpcError) as failure:
@@ -298,6 +305,34 @@ async def test_a_search_that_finds_another_text_elsewhere_ends_and_says_so() -> 
         info = read_error_info(failure.value.trailing_metadata())
         assert info is not None and info.reason == "PEER_UNAVAILABLE"
         assert so_far.token_ids == WHOLE[:5]
+        assert len(answers) == 6
+
+
+async def continue_after(count: int, orchestrator: OrchestratorProcess) -> list[int]:
+    """Continue a job's text after its first tokens, as another orchestrator left it."""
+    before = Reported(WHOLE[:count], [messages.TOKEN_ORIGIN_PLAIN] * count)
+    completion = Completion()
+    async for response in orchestrator.orchestrator.generate(beams(), LONG, reported={0: before}):
+        completion.add(response)
+    return completion.token_ids
+
+
+@pytest.mark.fault(
+    "restart",
+    "A job's beam search, or text with mirostat, is written once more after a restart of the "
+    "orchestrator, and begins otherwise",
+    before="it ended with INVALID_ARGUMENT, as if its prompt were wrong",
+    now="it is written up to three times more; then it ends with UNAVAILABLE, which says so",
+)
+async def test_a_text_that_begins_otherwise_is_written_again_and_then_says_so() -> None:
+    answers = [OTHER, OTHER, WHOLE]
+    async with over(role_of(Finds, answers=answers)) as (orchestrator, _):
+        assert await continue_after(6, orchestrator) == WHOLE[6:]
+    answers = [OTHER] * 10
+    async with over(role_of(Finds, answers=answers)) as (orchestrator, _):
+        details = await failing(continue_after(6, orchestrator))
+        assert "writes its beginning otherwise" in details
+        assert len(answers) == 6
 
 
 async def test_the_text_after_counting_is_right() -> None:
