@@ -63,8 +63,9 @@ class BeamDriver:
         )
         self.wire_bytes += request.ByteSize()
         pool = self._pool
+        found = pool.stream("SearchBeams", request, self._deadline, _tokens_of)
         try:
-            async with aclosing(pool.stream("SearchBeams", request, self._deadline)) as parts:
+            async with aclosing(found) as parts:
                 async for part in parts:
                     self.wire_bytes += part.ByteSize()
                     for rows in self._read(part):
@@ -87,3 +88,7 @@ class BeamDriver:
             Rows(sampled=[token_id], logprobs=logprobs[i : i + 1])
             for i, token_id in enumerate(token_ids)
         ]
+
+
+def _tokens_of(part: messages.SearchBeamsResponse) -> object:
+    return tuple(part.token_ids)

@@ -32,9 +32,15 @@ from orchestrator.own_prompts import DraftTemplates, OwnPrompts
 from orchestrator.planner import Planner
 from orchestrator.pool import Pool
 from orchestrator.request import GenerationRequest, read_request
-from orchestrator.resuming import NOTHING_REPORTED, Repeated, Reported
+from orchestrator.resuming import (
+    MOST_REPEATS,
+    NOTHING_REPORTED,
+    Repeated,
+    Reported,
+    WrittenOtherwise,
+)
 from orchestrator.timings import Timings
-from orchestrator.traces import GenerationTrace
+from orchestrator.traces import CompletionTrace, GenerationTrace
 from outrider import logs, request_scope, wire
 from outrider.errors import EngineBusy
 from outrider.messages import FinishReason
@@ -258,7 +264,7 @@ class Completions:
         taken = _Taken(Timings(clock.begin))
         last = _show_again(plan, before, text)
         reason = before.reason(plan.end_token_ids, text.stopped_by)
-        repeated = Repeated(())
+        repeated, first, repeats = Repeated(()), plan, 0
         if plan.repeats and reason is None:
             repeated = Repeated(before.token_ids)
         else:
@@ -269,12 +275,20 @@ class Completions:
             driver = self._driver(generation, asked, clock.deadline)
             driver.timings.begin, driver.timings.trace = clock.begin, trace
             deltas = self._counted(_deltas(generation, driver, text, asked.wants_report, repeated))
-            async with aclosing(deltas):
-                async for delta in deltas:
-                    last = delta.origins[-1]
-                    if asked.wants_statistics:
-                        delta.statistics.CopyFrom(taken.with_part(generation, driver))
-                    yield _response(plan, delta=delta)
+            try:
+                async with aclosing(deltas):
+                    async for delta in deltas:
+                        last = delta.origins[-1]
+                        if asked.wants_statistics:
+                            delta.statistics.CopyFrom(taken.with_part(generation, driver))
+                        yield _response(plan, delta=delta)
+            except WrittenOtherwise:
+                # Perhaps by the last bit of a number, which is another one the next time.
+                repeats += 1
+                if repeats == MOST_REPEATS:
+                    raise
+                plan, repeated = first, Repeated(before.token_ids)
+                continue
             taken.add(generation, driver)
             following = self.planner.shifted(plan, generation)
             if following is None:
@@ -287,14 +301,24 @@ class Completions:
             if asked.wants_statistics:
                 delta.statistics.CopyFrom(taken.statistics(generation))
             yield _response(plan, delta=delta)
+        yield _response(plan, finished=self._finished(generation, taken, text.stopped_by, trace))
+
+    def _finished(
+        self,
+        generation: Generation,
+        taken: _Taken,
+        stopped_by: str,
+        trace: CompletionTrace | None,
+    ) -> messages.GenerationFinished:
+        """Return how a completion ended, and report that."""
         finished = reporting.finished(generation, taken.statistics(generation))
-        finished.stop_sequence = text.stopped_by
+        finished.stop_sequence = stopped_by
         _log(generation, finished.statistics)
         if trace is not None:
             trace.end(finished)
         for observer in self._observers:
             observer.note_rounds(taken.timings.rounds)
-        yield _response(plan, finished=finished)
+        return finished
 
 
 @dataclass(slots=True)

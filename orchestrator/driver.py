@@ -14,8 +14,8 @@ from orchestrator.core.actions import Action, Commit, End, RollBack, SendOrder, 
 from orchestrator.core.allowance import Allowance
 from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.generation import Generation
-from orchestrator.core.routing import MOST_BUSY
 from orchestrator.core.silence import LOOK_SECONDS, Fate
+from orchestrator.core.target_faults import MOST_FAILURES, MOST_FAULTS, TargetFaults
 from orchestrator.link import Backoff, Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.paired_drafts import DraftPeer, PairedDraft
@@ -41,8 +41,6 @@ from outrider.v1 import draft_service_pb2, target_service_pb2
 _RETRY_SECONDS = 0.1
 _MOST_EVENTS = 256  # that wait until committed text was taken; then peers are read no further
 _BUSY_SECONDS = 0.01  # at least, before a round is asked again
-_MOST_MISSING = 16
-"""Answers in a row that the target does not hold the text: each is sent the whole of it again."""
 
 
 class Driver:
@@ -81,8 +79,7 @@ class Driver:
         self._watch = TargetWatch(generation.plan.target_seconds)
         self._refusing: list[DraftPeer] = []  # drafts that cannot serve this generation
         self._target_backoff, self._draft_backoff = Backoff(), Backoff()
-        self._target_missing = 0  # answers since the last rows that say the text is not held
-        self._busy = (0, 0)  # answers that say there is no room, after so many rounds
+        self._faults = TargetFaults[PooledTarget]()
         self._allowance = Allowance()  # of the draft's stream
         self._failure: Exception | None = None  # ends `run`; set once
         form, vocabulary = generation.plan.form, self._opening.vocabulary
@@ -206,9 +203,10 @@ class Driver:
 
     def _open_target(self) -> None:
         """Open a stream to a target as soon as one is usable."""
+        suspects = (*self._faults.distrusted, *self._watch.stuck)
         if self._pool.target.closed:
             self._failure = PeerUnavailable(self._pool.target.detail)
-        elif not self._open_target_besides():
+        elif not (self._open_target_besides(*suspects) or self._open_target_besides()):
             self._after(_RETRY_SECONDS, self._open_target)
 
     def _open_target_besides(self, *others: PooledTarget) -> bool:
@@ -329,12 +327,15 @@ class Driver:
         if link is not self._target or self._stay is None:
             return
         target, estimates = self._stay.target, self._generation.plan.control.estimates
-        has_another = self._pool.has_another(self._opening.model, target)
+        has_another = self._pool.has_another(self._opening.model, [target])
         if lost.refuses_trees and estimates.tree_leaves:
             estimates.tree_leaves = self._pool.estimates_at(target).tree_leaves = 0
+        elif lost.refusal is None and (lost.final or lost.failed):
+            what, most = ("refused", MOST_FAULTS) if lost.final else ("failed", MOST_FAILURES)
+            self._distrust_target(f"the target {what} the session: {lost}", most)
+            return
         elif lost.final and not (isinstance(lost.refusal, ModelChanged) and has_another):
-            refused = DecodeFailed(f"the target refused the session: {lost}")
-            self._failure = lost.refusal or refused
+            self._failure = lost.refusal
             return
         if target.peer.ready and not lost.final:  # else it is known to be away, or another model
             target.conduct.note_fault(time.monotonic())
@@ -352,6 +353,24 @@ class Driver:
             is_first and self._open_target_besides(lost, *self._watch.stuck)
         ):
             self._after(pause, self._open_target)
+
+    def _distrust_target(self, fault: str, most: int = MOST_FAULTS) -> None:
+        """Go on elsewhere after what no target should do; a few times at the same one, too."""
+        assert self._stay is not None and self._target is not None
+        target, faults = self._stay.target, self._faults
+        target.note_distrusted(fault)
+        self._target.close()
+        self._end_stay()
+        self._generation.target_lost()
+        count = faults.note_fault(target, len(self._generation.committed))
+        if self._open_target_besides(*faults.distrusted, *self._watch.stuck):
+            return
+        if self._pool.has_another(self._opening.model, faults.distrusted):
+            most = MOST_FAILURES  # it may come
+        if count >= most:
+            self._failure = DecodeFailed(fault)
+        else:
+            self._after(self._target_backoff.next(), self._open_target)
 
     def _look_at_target(self) -> None:
         """See whether the target still works for the round that it has to answer; look again."""
@@ -375,13 +394,10 @@ class Driver:
         assert self._stay is not None and self._target is not None
         target = self._stay.target
         target.note_busy(seconds)
-        rounds, (before, count) = self._generation.counts.rounds, self._busy
-        self._busy = rounds, count + 1 if rounds == before else 1
-        if rounds and self._busy[1] < MOST_BUSY:
+        faults, rounds = self._faults, self._generation.counts.rounds
+        if not faults.note_busy(rounds) or not self._pool.has_room(self._opening.model, target):
             return False
-        if not self._pool.has_room(self._opening.model, target):
-            return False
-        self._busy = rounds, 0
+        faults.forget_busy(rounds)
         self._target.close()
         self._replace_target()
         return True
@@ -441,17 +457,15 @@ class Driver:
         try:
             self.timings.target.add(message.service_time)
         except InvalidRequest as error:
-            self._failure = DecodeFailed(f"the target says what cannot be of its time: {error}")
+            self._distrust_target(f"the target says what cannot be of its time: {error}")
             return
         outcome = message.WhichOneof("outcome")
         if outcome == "rows":
             self._read_rows(message)
         elif outcome == "missing":
-            self._target_missing += generation.target_missing(
-                number, message.missing.held_token_count
-            )
-            if self._target_missing > _MOST_MISSING:
-                self._failure = DecodeFailed("the target forgets what it is sent again and again")
+            held = message.missing.held_token_count
+            if self._faults.note_missing(generation.target_missing(number, held)):
+                self._distrust_target("the target forgets what it is sent again and again")
         elif outcome == "busy":
             delay = message.busy.retry_delay_duration.ToMilliseconds() / 1e3
             if self._pool.is_single or not self._note_busy(delay):
@@ -462,7 +476,7 @@ class Driver:
             self._after(_BUSY_SECONDS, lambda: generation.target_busy(number))
 
     def _read_rows(self, message: target_service_pb2.VerifyResponse) -> None:
-        """Take in rows; a target that sends nonsense cannot be worked around."""
+        """Take in rows; of nonsense nothing is committed."""
         generation, sent = self._generation, self._sent
         if not sent.expects(message.round):
             return  # a repeat of a round that is over
@@ -483,12 +497,12 @@ class Driver:
             else:
                 generation.target_rows(answer.round, answer.rows, now, spent)
         except InvalidRequest as error:
-            self._failure = DecodeFailed(f"the target sent rows that cannot be read: {error}")
+            self._distrust_target(f"the target sent rows that cannot be read: {error}")
 
     def _note_rows(
         self, message: target_service_pb2.VerifyResponse, arrival: Arrival | None
     ) -> None:
-        self._target_missing = 0
+        self._faults.note_rows()
         self._target_backoff.reset()
         self._watch.wait.note_rows()
         if not self._generation.counts.rounds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
 from orchestrator.core.silence import EngineSigns
-from orchestrator.streams import Stream, begin_session, is_cancelled, model_changed
+from orchestrator.streams import LostStream, SessionStream, Stream, begin_session, is_cancelled
 from outrider import logs, request_scope, wire
 from outrider.descriptions import check_model
 from outrider.errors import (
@@ -342,8 +342,10 @@ class Peer:
             raise PeerUnavailable(describe(error)) from None
         return answer
 
-    def open(self, opening: SessionParameters) -> Stream:
+    def open(self, opening: SessionParameters) -> SessionStream:
         """Return a new stream of a session; it fails at its first use if the peer is away."""
+        if self.closed:
+            return LostStream(self.detail)
         span = begin_session(self.role, self.address, opening)
         metadata = self._shown() + request_scope.carried(span.trace_parent)
         if self.role == "draft":
@@ -364,92 +366,8 @@ class Peer:
         await self._channel.close()
 
 
-class Calls:
-    """Idempotent calls, each made at whichever service is chosen for it, until one has answered."""
-
-    def __init__(
-        self,
-        choose: Callable[[Peer | None], Peer],
-        wait_until_ready: Callable[[float], Awaitable[bool]],
-    ) -> None:
-        """`choose` is given the service that failed last; `wait_until_ready` a time in seconds."""
-        self._choose = choose
-        self._wait_until_ready = wait_until_ready
-
-    async def call(self, method: str, request: Any, deadline: float) -> Any:
-        """Make a call by `deadline`, again when the service restarts meanwhile.
-
-        Raises InvalidRequest for what the service refuses, ModelChanged when it hosts
-        another model than `request` names, else PeerUnavailable.
-        """
-        peer: Peer | None = None
-        while True:
-            peer = self._choose(peer)
-            if peer.closed:
-                raise PeerUnavailable(peer.detail)
-            make = getattr(peer.stub, method)
-            try:
-                return await make(request, timeout=_left(deadline), metadata=peer.metadata)
-            except asyncio.CancelledError:
-                if is_cancelled():
-                    raise  # else the channel was closed under the call
-            except grpc.aio.AioRpcError as error:
-                await self._recover(peer, method, error, deadline)
-
-    async def stream(self, method: str, request: Any, deadline: float) -> AsyncGenerator[Any]:
-        """Yield what a call streams; else like `call`.
-
-        When the service restarts meanwhile, it continues after what was yielded:
-        a repeated call has to stream the same.
-        """
-        peer: Peer | None = None
-        count = 0
-        while True:
-            peer = self._choose(peer)
-            if peer.closed:
-                raise PeerUnavailable(peer.detail)
-            make = getattr(peer.stub, method)
-            call = make(request, timeout=_left(deadline), metadata=peer.metadata)
-            known, arrived = count, 0
-            try:
-                async for part in call:
-                    arrived += 1
-                    if arrived > known:
-                        count = arrived
-                        yield part
-                return
-            except asyncio.CancelledError:
-                if is_cancelled():
-                    raise
-            except grpc.aio.AioRpcError as error:
-                await self._recover(peer, method, error, deadline)
-            finally:
-                call.cancel()
-
-    async def _recover(
-        self, peer: Peer, method: str, error: grpc.aio.AioRpcError, deadline: float
-    ) -> None:
-        """Return when a call that failed may be made again; else raise what it failed with."""
-        if changed := model_changed(error.trailing_metadata()):
-            raise changed from None
-        if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-            field, _, message = (error.details() or "").partition(": ")
-            raise InvalidRequest(field, message or "refused") from None
-        lost = PeerUnavailable(f"the {peer.role} cannot {method}: {describe(error)}")
-        if error.code() not in _PASSING:
-            raise lost from None
-        # Its state is seen a moment late: without the pause this would not wait at all.
-        await asyncio.sleep(_RETRY_SECONDS[0])
-        if not await self._wait_until_ready(deadline - time.monotonic()) and not peer.closed:
-            raise lost
-
-
 def _ignore() -> None:
     return None
-
-
-def _left(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())
 
 
 _REFUSALS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
@@ -459,7 +377,3 @@ _REFUSALS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED)
 def is_refusal(code: int) -> bool:
     """Return whether a call that ends with this status ends so again, by its number."""
     return code in [each.value[0] for each in _REFUSALS]
-
-
-_PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-"""What a call ends with when its service restarts."""

@@ -9,13 +9,15 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from orchestrator.calls import Calls
 from orchestrator.core.conduct import not_left_alone
 from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.leasing import choose
 from orchestrator.core.prefixes import digests_of
 from orchestrator.core.routing import choose_target, weights_served
+from orchestrator.core.silence import LEAST_SECONDS
 from orchestrator.paired_drafts import DraftPeer, PairedDraft
-from orchestrator.peers import Calls, Hosted, Peer
+from orchestrator.peers import Hosted, Peer
 from orchestrator.targets import PooledTarget
 from outrider.errors import PeerUnavailable, VocabularyMismatch
 from outrider.messages import ANY_MODEL, ModelReference, Rule, SessionParameters
@@ -105,6 +107,8 @@ class Pool:
         """Whether drafts are configured, though none may be known by its name."""
         self.on_change: Callable[[], None] = lambda: None
         """Called whenever the state of a target may be another."""
+        self.target_seconds = LEAST_SECONDS
+        """A target that a call waits for, and that decodes nothing, has at least so long."""
         self._weights = ANY_MODEL  # what is served, once a target has described itself
         self._has_written = False  # a text was begun: from then on the order says nothing
         self._key = secrets.token_bytes(_KEY_BYTES)  # of the digests of texts
@@ -371,10 +375,10 @@ class Pool:
             self._share_out()
             self._let_go()
 
-    def has_another(self, model: ModelReference, besides: PooledTarget) -> bool:
+    def has_another(self, model: ModelReference, besides: Collection[PooledTarget]) -> bool:
         """Return whether another target hosts a model, though it may not be ready now."""
         return any(
-            each is not besides and each.identity == model.identity and not each.is_leaving
+            each not in besides and each.identity == model.identity and not each.is_leaving
             for each in self.targets
         )
 
@@ -407,29 +411,35 @@ class Pool:
         `first` is the one to ask, if it is usable.
 
         Raises InvalidRequest for what the target refuses, ModelChanged when it hosts
-        another model than `request` names, else PeerUnavailable.
+        another model than `request` names, else PeerUnavailable. One that is stuck is left.
         """
         return await self._calls(first).call(method, request, deadline)
 
-    def stream(self, method: str, request: Any, deadline: float) -> AsyncGenerator[Any]:
+    def stream(
+        self,
+        method: str,
+        request: Any,
+        deadline: float,
+        content: Callable[[Any], object] = lambda part: None,
+    ) -> AsyncGenerator[Any]:
         """Yield what an idempotent call streams; else like `call`.
 
         When the target is lost meanwhile another call continues after what was yielded:
-        a repeated one has to stream the same.
+        a repeated one has to stream the same. Raises PeerUnavailable where the `content` of one of
+        its parts is another one, and stays so.
         """
-        return self._calls().stream(method, request, deadline)
+        return self._calls().stream(method, request, deadline, content)
 
     def _calls(self, first: Peer | None = None) -> Calls:
-        def choose(failed: Peer | None) -> Peer:
-            is_first = failed is None and first is not None and first.ready
-            return first if is_first and first is not None else self._callee(failed)
+        def choose(
+            failed: Collection[PooledTarget], stuck: Collection[PooledTarget]
+        ) -> PooledTarget:
+            usable = [each for each in self.targets if each.is_usable and each not in stuck]
+            rather = [each for each in usable if each not in failed] or usable
+            wanted = [each for each in rather if each.peer is first] if not failed else []
+            return min(wanted or rather or [self.standing], key=_load)
 
-        return Calls(choose, self.wait_until_ready)
-
-    def _callee(self, failed: Peer | None) -> Peer:
-        """Return the service that a call is made at: any usable one rather than one that failed."""
-        usable = [each for each in self.targets if each.is_usable and each.peer is not failed]
-        return min(usable, key=_load).peer if usable else self.target
+        return Calls(choose, self.wait_until_ready, self.target_seconds)
 
     # --- drafts ---
 
@@ -510,8 +520,9 @@ def _best(usable: Sequence[PooledTarget], count: int, text: Sequence[bytes]) -> 
     return usable[choose_target([each.offer(count, text) for each in usable])]
 
 
-def _load(target: PooledTarget) -> tuple[bool, int]:
-    return target.is_busy, target.generation_count
+def _load(target: PooledTarget) -> tuple[bool, bool, int]:
+    left_alone = target.conduct.left_alone(time.monotonic()) > 0.0
+    return left_alone, target.is_busy, target.generation_count
 
 
 def _rather(drafts: list[PairedDraft]) -> list[PairedDraft]:

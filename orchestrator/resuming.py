@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from outrider.errors import InvalidRequest
+from outrider.errors import InvalidRequest, PeerUnavailable
 from outrider.messages import FinishReason
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -97,6 +97,14 @@ def check_prompt(before: messages.GenerationStarted, now: messages.GenerationSta
         )
 
 
+class WrittenOtherwise(PeerUnavailable):
+    """A text that is written once more is another one than was reported of it."""
+
+
+MOST_REPEATS = 4
+"""Times that a text is written once more for that, before its caller gets to know."""
+
+
 class Repeated:
     """Follows a text that is written once more, and lets through what was not reported yet."""
 
@@ -106,11 +114,12 @@ class Repeated:
     def pass_over(self, token_ids: Sequence[int]) -> int:
         """Return how many of the tokens that come next were reported.
 
-        Raises InvalidRequest where they are others.
+        Raises WrittenOtherwise where they are others.
         """
         count = 0
         while self._left and count < len(token_ids):
             if self._left.pop() != token_ids[count]:
-                raise InvalidRequest("prompt", "is continued otherwise than before the restart")
+                its = "the target writes its beginning otherwise than before the restart"
+                raise WrittenOtherwise(f"the text cannot be continued: {its}; ask for it anew")
             count += 1
         return count

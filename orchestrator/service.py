@@ -87,6 +87,7 @@ class Orchestrator:
 
     def _take_up(self, pool: Pool) -> None:
         pool.on_change = self.readiness_changed.set
+        pool.target_seconds = self.config.target_seconds
         if self.registry is not None:
             self.registry.use(pool)
 
@@ -207,6 +208,7 @@ class Orchestrator:
     def reconfigure(self, config: OrchestratorConfig) -> None:
         """Go by other limits from now on; what is in flight keeps what it began with."""
         self.config = config
+        self.pool.target_seconds = config.target_seconds
         self._completions.reconfigure(config)
         self._jobs.reconfigure(config.jobs, config.job_seconds)
 

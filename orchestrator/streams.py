@@ -21,6 +21,8 @@ _FINAL = {
 }
 
 
+_FAILURES = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
+
 _CODES = {int(code.value[0]): code for code in grpc.StatusCode}
 
 _USERS_FIELDS = ("grammar", "sampling")
@@ -38,6 +40,8 @@ class StreamLost(Exception):
         self.code = code
         self.final = code in _FINAL
         self.breaks_protocol = False
+        self.failed = code in _FAILURES
+        """Whether something went wrong at the service that need not do so again."""
         field, _, message = detail.partition(": ")
         # It verifies chains alone, although it was taken to verify trees.
         self.refuses_trees = code is grpc.StatusCode.INVALID_ARGUMENT and field == "draft_parents"
@@ -153,6 +157,27 @@ class Stream:
         """End the stream; the service stops its work and keeps the cache as evictable."""
         self._span.end()
         self._call.cancel()
+
+
+class LostStream:
+    """A stream to a service that is not used any more, which is lost before anything is sent."""
+
+    byte_count = 0
+
+    def __init__(self, detail: str) -> None:
+        self._detail = detail
+
+    async def write(self, message: Any) -> None:
+        """Raise StreamLost."""
+        raise StreamLost.gone(self._detail)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Raise StreamLost."""
+        raise StreamLost.gone(self._detail)
+        yield
+
+    def cancel(self) -> None:
+        """Do nothing: there is no stream."""
 
 
 def is_cancelled() -> bool:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import time
 
-from orchestrator.core.silence import Fate, RoundWait, judge
+from orchestrator.core.silence import Fate, RoundWait, is_stuck, judge
 from orchestrator.targets import PooledTarget
 from outrider import logs
 
 
 class TargetWatch:
-    """What one generation sees of the targets that it is written at."""
+    """What one generation, or one call, sees of the targets that it is at."""
 
-    def __init__(self, least_seconds: float) -> None:
-        """A target that decodes nothing has at least so long."""
+    def __init__(self, least_seconds: float, asked: str = "a round") -> None:
+        """A target that decodes nothing has at least so long; `asked` is what it is asked for."""
         self.wait = RoundWait()
         self.stuck: list[PooledTarget] = []
         """Those that were given up, in order."""
         self.reason = ""
         """Why the newest of them was, for people; names it."""
         self._least = least_seconds
+        self._asked = asked
 
     def look(self, is_waiting: bool, target: PooledTarget | None, length: int) -> Fate:
         """Say what becomes of the round that the target has to answer, if it has one.
@@ -31,16 +32,31 @@ class TargetWatch:
         if target is None or not wait.seconds:
             return Fate.WAIT
         fate = judge(wait, target.peer.signs.still, self._least, target.expected(length))
-        seconds, where = f"for {wait.seconds:.0f} s", f"the target at {target.address}"
         if fate is Fate.GIVE_UP:
-            its = f"it left a round unanswered {seconds} and decoded nothing"
-            self.reason = f"{where} is stuck: {its}"
-            logs.warning("outrider.orchestrator", "target stuck", detail=self.reason)
-            target.conduct.note_stuck(now, its)
-            self.stuck.append(target)
-            wait.note_word()
+            self._give_up(target, now)
         elif fate is Fate.ASK_AGAIN:
-            detail = f"{where} left a round unanswered {seconds}"
+            detail = f"the target at {target.address} left {self._left_unanswered}"
             logs.warning("outrider.orchestrator", "target asked again", detail=detail)
             wait.note_asked_again()
         return fate
+
+    def finds_stuck(self, is_waiting: bool, target: PooledTarget) -> bool:
+        """Say whether the target is stuck that has a call to answer, if it is waited for."""
+        wait, now = self.wait, time.monotonic()
+        wait.note_look(now, is_waiting)
+        found = is_stuck(wait, target.peer.signs.still, self._least, target.expected(0))
+        if found:
+            self._give_up(target, now)
+        return found
+
+    def _give_up(self, target: PooledTarget, now: float) -> None:
+        its = f"it left {self._left_unanswered} and decoded nothing"
+        self.reason = f"the target at {target.address} is stuck: {its}"
+        logs.warning("outrider.orchestrator", "target stuck", detail=self.reason)
+        target.conduct.note_stuck(now, its)
+        self.stuck.append(target)
+        self.wait.note_word()
+
+    @property
+    def _left_unanswered(self) -> str:
+        return f"{self._asked} unanswered for {self.wait.seconds:.0f} s"

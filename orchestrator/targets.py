@@ -137,9 +137,10 @@ class PooledTarget:
 
     def expected(self, length: int) -> Expected:
         """Return how long a round after a text of `length` tokens may take, by what is known."""
-        decode = self.token_seconds + BATCH_TOKENS * self.read_seconds
         model = self.peer.model
         is_full = model is not None and model.activity.open_session_count > model.session_count
+        decoding = model.activity.decoding_token_count if model is not None else 0
+        decode = self.token_seconds + max(BATCH_TOKENS, decoding) * self.read_seconds
         return Expected(decode, decode + self.offer(length, ()).expected_seconds, is_full)
 
     def pass_over(self) -> None:
@@ -150,6 +151,12 @@ class PooledTarget:
     def note_busy(self, seconds: float) -> None:
         """It says that it has no room, and to ask again after this time."""
         self._busy_until = time.monotonic() + seconds
+
+    def note_distrusted(self, fault: str) -> None:
+        """It did to a text what no target should do."""
+        detail = f"at {self.address}: {fault}"
+        logs.warning("outrider.orchestrator", "target distrusted", detail=detail)
+        self.conduct.note_fault(time.monotonic())
 
     def note_read(self, count: int, seconds: float) -> None:
         """It read so many tokens of a prompt in this time."""

@@ -103,9 +103,14 @@ class Fate(Enum):
     GIVE_UP = auto()  # the target's engine is stuck
 
 
+def is_stuck(wait: RoundWait, still: float, least: float, expected: Expected) -> bool:
+    """Say whether an engine that was `still` for so many seconds is so for too long."""
+    return min(wait.seconds, still) > max(least, _SEVERAL * expected.decode)
+
+
 def judge(wait: RoundWait, still: float, least: float, expected: Expected) -> Fate:
     """Say what becomes of a round, at a target whose engine was `still` for so many seconds."""
-    if min(wait.seconds, still) > max(least, _SEVERAL * expected.decode):
+    if is_stuck(wait, still, least, expected):
         return Fate.GIVE_UP
     enough = max(_LEAST_TO_ASK * least, _SEVERAL * expected.answer) * 2.0**wait.asked_again
     if wait.seconds > enough and still < least and not expected.is_full:

@@ -168,7 +168,7 @@ class EngineHost:
 
     def embed(self, token_ids: Sequence[int]) -> Future[NDArray[np.float32]]:
         """Return the embedding of a text; nothing else is decoded meanwhile."""
-        return self._ask(lambda: self._model.embed(token_ids))
+        return self._ask(lambda: self.counters.embed(self._model, token_ids, bool(self._open)))
 
     def _check_running(self) -> None:
         if self._stopping:
@@ -472,10 +472,12 @@ class EngineHost:
             self._core_lock.give()
             return
         begin = perf_counter()
+        self.counters.decoding = sum(len(chunk.token_ids) for _, chunk in entries)
         try:
             try:
                 rows = self._model.decode([chunk for _, chunk in entries])
             finally:
+                self.counters.decoding = 0
                 # Who reads the rows needs the interpreter, and may have to wait for it.
                 self._core_lock.give()
         except (NoRoom, DecodeFailed) as error:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
 
 from outrider.engine.core_lock import CoreLock
 from outrider.engine.model import Model, Numerics
@@ -47,6 +52,7 @@ class Counters:
     open_seconds: float = 0.0  # in which there was an open stream, up to its end or the last decode
     decode_seconds: float = 0.0  # of them, inside decodes
     counted: float = 0.0  # up to then `open_seconds` counts, while a stream is open
+    decoding: int = 0  # tokens of the decode in flight
 
     def note_decode(self, begin: float, seconds: float, is_open: bool) -> None:
         """Count a decode; `is_open`: there is an open stream."""
@@ -54,6 +60,18 @@ class Counters:
         if is_open:
             self.decode_seconds += seconds
             self.count_open(begin + seconds, is_open)
+
+    def embed(self, model: Model, token_ids: Sequence[int], is_open: bool) -> NDArray[np.float32]:
+        """Return a model's embedding of a text, which it decodes at once."""
+        begin, self.decoding = perf_counter(), len(token_ids)
+        try:
+            values = model.embed(token_ids)
+        finally:
+            self.decoding = 0
+        self.note_decode(begin, perf_counter() - begin, is_open)
+        self.chunks += 1
+        self.tokens += len(token_ids)
+        return values
 
     def count_open(self, now: float, is_open: bool) -> None:
         """Count the time until now, in which there was an open stream or none."""

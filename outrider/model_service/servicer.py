@@ -177,6 +177,7 @@ class ModelService(ModelCalls):
         response.activity.decode_count = counters.decodes
         response.activity.chunk_count = counters.chunks
         response.activity.token_count = counters.tokens
+        response.activity.decoding_token_count = counters.decoding
         response.activity.open_duration.FromMicroseconds(int(1e6 * counters.open_seconds))
         response.activity.decode_duration.FromMicroseconds(int(1e6 * counters.decode_seconds))
         response.activity.session_count = self.host.session_count()

@@ -392,7 +392,7 @@ class PlainCosts(_message.Message):
     def __init__(self, alone_milliseconds: _Optional[float] = ..., native_milliseconds: _Optional[float] = ..., exact_milliseconds: _Optional[float] = ...) -> None: ...
 
 class EngineActivity(_message.Message):
-    __slots__ = ("decode_count", "chunk_count", "token_count", "session_count", "open_session_count", "open_duration", "decode_duration")
+    __slots__ = ("decode_count", "chunk_count", "token_count", "session_count", "open_session_count", "open_duration", "decode_duration", "decoding_token_count")
     DECODE_COUNT_FIELD_NUMBER: _ClassVar[int]
     CHUNK_COUNT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -400,6 +400,7 @@ class EngineActivity(_message.Message):
     OPEN_SESSION_COUNT_FIELD_NUMBER: _ClassVar[int]
     OPEN_DURATION_FIELD_NUMBER: _ClassVar[int]
     DECODE_DURATION_FIELD_NUMBER: _ClassVar[int]
+    DECODING_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     decode_count: int
     chunk_count: int
     token_count: int
@@ -407,7 +408,8 @@ class EngineActivity(_message.Message):
     open_session_count: int
     open_duration: _duration_pb2.Duration
     decode_duration: _duration_pb2.Duration
-    def __init__(self, decode_count: _Optional[int] = ..., chunk_count: _Optional[int] = ..., token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., open_session_count: _Optional[int] = ..., open_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    decoding_token_count: int
+    def __init__(self, decode_count: _Optional[int] = ..., chunk_count: _Optional[int] = ..., token_count: _Optional[int] = ..., session_count: _Optional[int] = ..., open_session_count: _Optional[int] = ..., open_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., decoding_token_count: _Optional[int] = ...) -> None: ...
 
 class Vocabulary(_message.Message):
     __slots__ = ("type", "token_count", "bos_token_id", "eos_token_id", "eot_token_id", "adds_bos", "adds_eos", "digest", "end_token_ids", "fits_any")

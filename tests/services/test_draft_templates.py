@@ -14,6 +14,8 @@ from typing import Any
 import grpc
 import pytest
 
+from orchestrator.own_prompts import OwnPrompts
+from orchestrator.peers import Peer
 from outrider.engine.model import Layout, Rollback
 from outrider.speculation import DraftTemplate, Policy, Speculation
 from outrider.v1 import common_pb2 as common
@@ -357,3 +359,33 @@ async def test_rejection_with_a_prompt_of_the_drafts_own_has_the_targets_distrib
     drafted = sum(each.statistics.drafted_token_count for each in completions)
     assert 0.3 < accepted / drafted < 0.95
     assert rendered[0] == BOS
+
+
+@pytest.mark.fault(
+    "restart",
+    "The record of a draft goes while a conversation is rendered in its template, as in a rolling "
+    "replacement",
+    before="a bug was logged, and the text ended with an internal error",
+    now="the text is written, without that draft",
+)
+async def test_a_draft_that_is_left_while_its_template_renders_costs_no_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reached, gate = asyncio.Event(), asyncio.Event()
+
+    async def render(self: OwnPrompts, draft: object) -> str:
+        reached.set()
+        await gate.wait()
+        return RENDERED
+
+    async with services(templated) as trio:
+        monkeypatch.setattr(OwnPrompts, "prompt_for", render)
+        pool, message = trio.orchestrator.pool, asked(token_limit=200)
+        [draft] = pool.configured
+        writing = asyncio.create_task(generate(trio.orchestrator, message))
+        await reached.wait()
+        assert isinstance(draft.peer, Peer)
+        pool.leave(draft.peer)
+        await eventually(lambda: not pool._closing)
+        gate.set()
+        assert (await writing).token_ids == written_alone(target(), message)

@@ -41,6 +41,7 @@ def target() -> ToyModel:
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.peers._ACTIVITY_SECONDS", 0.1)
     monkeypatch.setattr("orchestrator.driver.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("orchestrator.calls.LOOK_SECONDS", 0.1)
 
 
 @contextlib.asynccontextmanager

@@ -142,7 +142,7 @@ SHAPES_MAY_TAKE = ("base64", "google.protobuf", "outrider.v1", "outrider.wire", 
 GRPC_PLACES = (
     *("outrider.rpc", "outrider.model_service", "outrider.client", "outrider.v1"),
     *("outrider.ray.calls", "outrider.ray.ingress"),
-    *("orchestrator.peers", "orchestrator.streams", "draft_service.joining"),
+    *("orchestrator.calls", "orchestrator.peers", "orchestrator.streams", "draft_service.joining"),
     *("outrider_cli.doctor.peers", "benchmarks"),
     *(f"{service}.servicer" for service in SERVICES),
 )

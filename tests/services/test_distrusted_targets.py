@@ -1,0 +1,250 @@
+"""Targets that send what makes no sense, or refuse a text: it goes on elsewhere, or there again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import grpc
+import pytest
+
+from outrider.errors import DecodeFailed, InvalidRequest
+from outrider.rpc.errors import read_error_info
+from outrider.v1 import target_service_pb2 as target_messages
+from target_service.servicer import TargetServicer
+from tests.support.services import (
+    TARGET,
+    Completion,
+    Interruption,
+    ModelProcess,
+    OrchestratorProcess,
+    Role,
+    eventually,
+    generate,
+    request,
+    running,
+    toy,
+    written_alone,
+)
+from tests.support.toy import NEVER, ToyModel
+
+LENGTH = 60
+LONG = 90.0  # seconds until a test gives up
+ENDLESS = 1000
+
+Message = target_messages.VerifyResponse
+Fault = Callable[[Any, Message], Awaitable[None]]
+"""What is done in place of writing a message."""
+
+
+def target() -> ToyModel:
+    return toy(seed=1, eos_bias=NEVER)
+
+
+async def answer_without_rows(context: Any, message: Message) -> None:
+    rows = target_messages.Rows()
+    await context.write(Message(round=message.round, position=message.position, rows=rows))
+
+
+async def skip_tokens(context: Any, message: Message) -> None:
+    message.position += 3
+    await context.write(message)
+
+
+async def take_less_than_no_time(context: Any, message: Message) -> None:
+    message.service_time.decode_us = -5
+    await context.write(message)
+
+
+async def forget(context: Any, message: Message) -> None:
+    lost = Message(round=message.round)
+    lost.missing.held_token_count = 0
+    await context.write(lost)
+
+
+async def refuse(context: Any, message: Message) -> None:
+    raise InvalidRequest("open", "opens the session otherwise")
+
+
+async def be_another_service(context: Any, message: Message) -> None:
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "what is Verify?")
+
+
+async def fail(context: Any, message: Message) -> None:
+    raise DecodeFailed("llama_decode returned -3")
+
+
+FAULTS = [
+    answer_without_rows,
+    skip_tokens,
+    take_less_than_no_time,
+    forget,
+    refuse,
+    be_another_service,
+    fail,
+]
+LAST_WORDS = {
+    answer_without_rows: "cannot be read",
+    skip_tokens: "cannot be read",
+    take_less_than_no_time: "cannot be of its time",
+    forget: "forgets what it is sent",
+    refuse: "refused the session: INVALID_ARGUMENT: open: opens the session otherwise",
+    be_another_service: "refused the session: UNIMPLEMENTED: what is Verify?",
+    fail: "failed the session: INTERNAL: llama_decode returned -3",
+}
+
+
+class _Odd:
+    """A call's context that has a fault from the message on that comes after `honest` ones."""
+
+    def __init__(self, context: Any, fault: Fault, left: list[int], honest: int) -> None:
+        self._context, self._fault, self._left, self._honest = context, fault, left, honest
+        self._has_begun = False
+
+    async def write(self, message: Message) -> None:
+        self._honest -= 1
+        if self._honest < 0 and not self._has_begun and self._left[0]:
+            self._has_begun = True
+            self._left[0] -= 1
+        await (self._fault(self._context, message) if self._has_begun else self._pass(message))
+
+    async def _pass(self, message: Message) -> None:
+        await self._context.write(message)
+
+
+class Odd(TargetServicer):
+    """Has a fault in as many streams as `left` says, of all targets that share it."""
+
+    def __init__(
+        self, *arguments: Any, fault: Fault, left: list[int], honest: int, **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._fault, self._left, self._honest = fault, left, honest
+
+    async def Verify(self, request_iterator: Any, context: Any) -> None:
+        its = _Odd(context, self._fault, self._left, self._honest)
+        await super().Verify(request_iterator, its)
+
+
+def odd(fault: Fault, left: list[int], honest: int = 1) -> Role:
+    make = partial(Odd, alias="", fault=fault, left=left, honest=honest)
+    return Role("Target", make, TARGET.register, TARGET.stub)
+
+
+@contextlib.asynccontextmanager
+async def over(*roles: Role) -> AsyncIterator[tuple[OrchestratorProcess, list[ModelProcess]]]:
+    """Run an orchestrator over targets that host the same model."""
+    async with contextlib.AsyncExitStack() as stack:
+        targets = [
+            await stack.enter_async_context(running(ModelProcess(role, target, pace=0.001)))
+            for role in roles
+        ]
+        addresses = [each.address for each in targets]
+        orchestrator = await stack.enter_async_context(running(OrchestratorProcess(addresses)))
+        await orchestrator.until_ready()
+        yield orchestrator, targets
+
+
+def assert_right(completion: Completion) -> None:
+    assert completion.token_ids == written_alone(target(), request(token_limit=LENGTH))
+
+
+async def write_until(condition: Callable[[], bool], orchestrator: OrchestratorProcess) -> int:
+    """Write texts until something has happened; return the faults of the last one.
+
+    A whole text may come in one message where a machine is busy.
+    """
+    for _ in range(200):
+        completion = await generate(orchestrator, request(token_limit=LENGTH), timeout=LONG)
+        assert_right(completion)
+        if condition():
+            return completion.statistics.target_fault_count
+    raise AssertionError("it did not happen")
+
+
+async def ends_with_decode_failed(orchestrator: OrchestratorProcess) -> str:
+    """Return the details of a text's end."""
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await generate(orchestrator, request(token_limit=LENGTH), timeout=LONG)
+    info = read_error_info(failure.value.trailing_metadata())
+    assert info is not None and info.reason == "DECODE_FAILED"
+    return failure.value.details() or ""
+
+
+@pytest.mark.fault(
+    "restart",
+    "A target sends rows that cannot be, says that it lost the text again and again, or refuses "
+    "to go on with it",
+    before="the text ended with DECODE_FAILED, although other targets could go on with it",
+    now="it continues at another one, or at the same one: only four such faults (ten where another "
+    "target may come back, or a decode failed) without a token between them end it",
+)
+@pytest.mark.parametrize("honest", [0, 1])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_text_goes_on_after_what_no_target_should_do(
+    fault: Fault, count: int, honest: int
+) -> None:
+    left = [1]
+    async with over(*[odd(fault, left, honest)] * count) as (orchestrator, _):
+        assert await write_until(lambda: not left[0], orchestrator) >= 1
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_target_alone_that_always_does_it_ends_the_text_soon_and_says_why(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
+    left = [ENDLESS]
+    async with over(odd(fault, left, honest=0)) as (orchestrator, _):
+        details = await ends_with_decode_failed(orchestrator)
+    assert LAST_WORDS[fault] in details
+    assert ENDLESS - left[0] == (10 if fault is fail else 4)
+
+
+async def test_every_target_is_tried_before_the_text_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
+    left = [[ENDLESS] for _ in range(6)]
+    async with over(*[odd(refuse, its, honest=0) for its in left]) as (orchestrator, _):
+        await ends_with_decode_failed(orchestrator)
+    assert all(its[0] < ENDLESS for its in left)
+
+
+async def test_a_text_that_grows_between_its_targets_faults_goes_on_to_its_end() -> None:
+    left = [ENDLESS]
+    async with over(odd(skip_tokens, left, honest=1)) as (orchestrator, _):
+        await write_until(lambda: ENDLESS - left[0] > 8, orchestrator)
+
+
+async def test_another_target_that_is_about_to_come_back_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orchestrator.driver.MOST_FAILURES", ENDLESS)
+    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
+    left = [ENDLESS]
+    async with over(odd(refuse, left, honest=0), TARGET) as (orchestrator, [_, good]):
+        await good.kill()
+        await eventually(lambda: not orchestrator.pool.targets[1].peer.ready)
+        asked = request(token_limit=LENGTH)
+        writing = asyncio.create_task(generate(orchestrator, asked, timeout=LONG))
+        await eventually(lambda: ENDLESS - left[0] > 6)
+        await good.start()
+        assert_right(await writing)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_the_other_target_may_be_killed_meanwhile(fault: Fault) -> None:
+    left = [3]
+    async with over(*[odd(fault, left)] * 2) as (orchestrator, targets):
+
+        async def restart() -> None:
+            counts = [each.generation_count for each in orchestrator.pool.targets]
+            if 1 in counts:
+                await targets[counts.index(1)].restart()
+
+        breaks = [Interruption(20, restart), Interruption(40, restart)]
+        asked = request(token_limit=LENGTH)
+        assert_right(await generate(orchestrator, asked, breaks, timeout=LONG))
