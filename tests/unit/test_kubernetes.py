@@ -29,7 +29,7 @@ from tests.support import kustomize
 from tests.support.kustomize import Document, build, merged
 
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
-NAMES = ("base", "overlays/cpu", "overlays/gpu", "example")
+NAMES = ("base", "overlays/cpu", "overlays/gpu", "example", "example-guarded")
 VERSIONS = ("1.29", "1.37")  # the first in which sidecars are on, and the newest with a schema
 NOT_IN_KUBERNETES = {"ServiceMonitor"}  # of the Prometheus Operator
 IMAGE_PORT = 50060
@@ -357,6 +357,33 @@ def test_containers_run_without_privileges_and_pods_without_an_account(
             resources = container["resources"]
             assert {"cpu", "memory"} <= resources["requests"].keys()
             assert "memory" in resources["limits"]
+
+
+def test_traces_reach_the_collector_from_every_pod() -> None:
+    manifests = Manifests(build(KUBERNETES / "example-guarded"))
+    [endpoint] = {
+        one["value"]
+        for container in manifests.containers().values()
+        for one in container["env"]
+        if one["name"] == "OUTRIDER_TRACES"
+    }
+    assert all(
+        "OUTRIDER_TRACES" in {one["name"] for one in container["env"]}
+        for container in manifests.containers().values()
+    )
+    host, _, port = endpoint.removeprefix("grpc://").partition(":")
+    policy = manifests.named("NetworkPolicy")["outrider-traces"]["spec"]
+    [labels] = policy["podSelector"]["matchExpressions"]
+    assert labels["operator"] == "In" and sorted(labels["values"]) == sorted(
+        pod_of(each)["metadata"]["labels"][labels["key"]]
+        for each in manifests.of_kind("Deployment")
+    )
+    [to_collector, to_names] = policy["egress"]
+    [its_namespace] = to_collector["to"]
+    name = its_namespace["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+    assert host.split(".")[1] == name
+    assert [each["port"] for each in to_collector["ports"]] == [int(port)]
+    assert {each["port"] for each in to_names["ports"]} == {53}
 
 
 # --- the overlays ---
