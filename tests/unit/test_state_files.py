@@ -1,8 +1,7 @@
-"""The files of a state folder have texts of users in them: they are for the process's user alone."""
+"""The files of a state folder have texts of users in them: their owner alone reads them."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from gateway.answers_kept import KeptAnswers
 from orchestrator.job_store import JobStore
 from outrider.v1 import orchestrator_service_pb2 as messages
+from tests.support.services import eventually
 
 
 def mode(path: Path) -> int:
@@ -27,12 +27,13 @@ async def test_files_of_a_state_folder_are_for_their_own_user(tmp_path: Path) ->
         head = {"type": "http.response.start", "status": 200, "headers": []}
         body = {"type": "http.response.body", "body": b"a secret"}
         answers.add(b"name", b"digest", [head, body])
-        found: list[Path] = []
-        async with asyncio.timeout(60.0):
-            await jobs.file.settle()
-            while await answers.find(b"name", b"digest") is None:
-                await asyncio.sleep(0.01)
-            found = sorted(folder.iterdir())
+
+        async def is_kept() -> bool:
+            return await answers.find(b"name", b"digest") is not None
+
+        await jobs.file.settle()
+        await eventually(is_kept)
+        found = sorted(folder.iterdir())
     finally:
         os.umask(before)
     assert {path.name for path in found} >= {"answers.sqlite", "jobs.sqlite"}
