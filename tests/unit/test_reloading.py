@@ -14,7 +14,7 @@ import typer
 from gateway.config import HttpConfig
 from orchestrator.config import OrchestratorConfig
 from orchestrator.main import make_pool
-from orchestrator.reloading import take
+from orchestrator.reloading import _LIMITS, take
 from orchestrator.service import Orchestrator
 from outrider.errors import InvalidConfig
 from outrider.reloading import Settings, changed, option
@@ -193,6 +193,13 @@ async def test_what_is_put_back_is_taken_although_something_else_needs_a_restart
     assert bodies == [9, before.gateway.body_bytes]  # type: ignore[attr-defined]
     await orchestrator.pool.stop()
     await orchestrator.close()
+
+
+def test_the_guide_names_every_setting_that_is_taken() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    [section] = [part for part in guide.split("\n## ") if part.startswith("Settings that are read")]
+    named = section.partition("Everything else needs a restart")[0]
+    assert [option(name) for name in sorted(_LIMITS) if f"`{option(name)}`" not in named] == []
 
 
 async def test_a_name_goes_with_all_of_its_records() -> None:
