@@ -286,7 +286,8 @@ def test_the_orchestrator_dials_the_target_of_its_pod_and_the_headless_service_o
 ) -> None:
     containers = manifests.containers()
     orchestrator = containers["orchestrator"]
-    assert option(orchestrator, "--target") == option(containers["target"], "--listen")
+    [within_the_pod] = option(containers["target"], "--listen")
+    assert option(orchestrator, "--target") == [f"plain://{within_the_pod}"]
     services = manifests.of_kind("Service")
     [headless] = [each for each in services if each["spec"].get("clusterIP") == "None"]
     [port] = headless["spec"]["ports"]
@@ -384,6 +385,27 @@ def test_traces_reach_the_collector_from_every_pod() -> None:
     assert host.split(".")[1] == name
     assert [each["port"] for each in to_collector["ports"]] == [int(port)]
     assert {each["port"] for each in to_names["ports"]} == {53}
+
+
+def test_a_client_stays_at_the_pod_that_knows_its_jobs(manifests: Manifests) -> None:
+    services = manifests.named("Service")
+    assert services["outrider"]["spec"]["sessionAffinity"] == "ClientIP"
+
+
+def test_certificates_are_mounted_where_they_are_named_and_h2c_is_said_of_none() -> None:
+    manifests = Manifests(build(KUBERNETES / "example-guarded"))
+    for name in ("outrider-serving", "outrider-drafts"):
+        deployment = manifests.named("Deployment")[name]
+        [container] = pod_of(deployment)["spec"]["containers"]
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        named = [one["value"] for one in container["env"] if "_TLS_" in one["name"]]
+        assert len(named) >= 3 and all(each.startswith(mounts["tls"] + "/") for each in named)
+        volumes = {volume["name"]: volume for volume in pod_of(deployment)["spec"]["volumes"]}
+        assert volumes["tls"]["secret"]["secretName"] == f"{name}-tls"
+        guide = (KUBERNETES.parents[1] / "docs" / "kubernetes.md").read_text()
+        assert f"secret generic {name}-tls" in guide
+    for service in manifests.of_kind("Service"):
+        assert not any("appProtocol" in port for port in service["spec"]["ports"])
 
 
 # --- the overlays ---
