@@ -37,6 +37,7 @@ from outrider.errors import (
 from outrider.messages import Order, Round, Rule, SessionParameters
 from outrider.noise import draft_seed
 from outrider.v1 import draft_service_pb2, target_service_pb2
+from outrider.wire_checks import within
 
 _RETRY_SECONDS = 0.1
 _MOST_EVENTS = 256  # that wait until committed text was taken; then peers are read no further
@@ -506,7 +507,9 @@ class Driver:
         self._target_backoff.reset()
         self._watch.wait.note_rows()
         if not self._generation.counts.rounds:
-            self._generation.target_cached(message.cached_token_count)
+            cached = message.cached_token_count
+            within("cached_token_count", cached, 0, len(self._generation.committed))
+            self._generation.target_cached(cached)
         if arrival and arrival.is_prompt and self._stay is not None and self._is_at_first:
             plan, cached = self._generation.plan, self._generation.counts.cached
             self._stay.note_read(len(plan.prompt), cached, arrival.seconds)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from orchestrator.core.conduct import doubled
 from orchestrator.streams import SessionStream, StreamLost
 from outrider.messages import SessionParameters
 
@@ -112,7 +113,7 @@ class Backoff:
 
     def next(self) -> float:
         """Return how long to wait before another try."""
-        longest: float = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self.tries)
+        longest = doubled(_FIRST_PAUSE, self.tries, _LONGEST_PAUSE)
         self.tries += 1
         return longest * random.uniform(0.5, 1.0)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from orchestrator.core.conduct import doubled
 from orchestrator.core.estimates import Acceptance, PairEstimates
 from orchestrator.core.leasing import Offer
 from orchestrator.core.prefixes import BLOCK, HeldTexts
@@ -210,7 +211,7 @@ class PairedDraft:
         now, known = time.monotonic(), self.record
         if now > known.paused_until + _FORGIVING_SECONDS:
             known.fault_count = 0
-        pause = min(_LONGEST_PAUSE, 2.0**known.fault_count)
+        pause = doubled(1.0, known.fault_count, _LONGEST_PAUSE)
         known.fault_count += 1
         known.fault, known.paused_until = fault, now + pause
         logs.warning("outrider.orchestrator", "draft left alone", seconds=pause, detail=fault)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from copy import copy
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -68,8 +69,7 @@ class Settings:
         message = "settings read again" + ("; some need a restart" if left else "")
         log = logs.warning if left else logs.event
         log("outrider.rpc", message, changed=changes, needs_restart=left)
-        if not left:
-            self._config = config
+        self._config = _with(self._config, config, taken)
 
 
 def changed(before: Any, after: Any) -> Iterator[str]:
@@ -86,6 +86,22 @@ def changed(before: Any, after: Any) -> Iterator[str]:
             yield from changed(old, new)
         else:
             yield prefix + each.name
+
+
+def _with(before: Any, after: Any, names: Collection[str]) -> Any:
+    """Return `before` with those fields of `after` whose names, as in `changed`, are given.
+
+    It is what the process runs with, to be compared with the next one that is read.
+    """
+    prefix = getattr(type(before), "PREFIX", "")
+    made = copy(before)  # unchecked: values of two valid ones need not make a valid third
+    for each in fields(before):
+        old, new = getattr(before, each.name), getattr(after, each.name)
+        if is_dataclass(old) and type(old) is type(new):
+            object.__setattr__(made, each.name, _with(old, new, names))
+        elif prefix + each.name in names:
+            object.__setattr__(made, each.name, new)
+    return made
 
 
 def option(name: str) -> str:

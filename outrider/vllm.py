@@ -30,6 +30,8 @@ from outrider.rpc.security import ClientSecurity
 ADDRESS = "OUTRIDER_VLLM_DRAFT"
 TOKEN_FILE = "OUTRIDER_VLLM_TOKEN_FILE"
 TLS_CA = "OUTRIDER_VLLM_TLS_CA"
+TLS_CERT = "OUTRIDER_VLLM_TLS_CERT"
+TLS_KEY = "OUTRIDER_VLLM_TLS_KEY"
 WAIT = "OUTRIDER_VLLM_WAIT_MS"
 
 _WAIT_MS = 50.0
@@ -56,7 +58,10 @@ class Settings:
         if not address:
             raise InvalidConfig(ADDRESS, "must be the HOST:PORT of a draft service")
         read_address(ADDRESS, address)
-        token, authority = environment.get(TOKEN_FILE), environment.get(TLS_CA)
+
+        def path(name: str) -> Path | None:
+            return Path(environment[name]) if environment.get(name) else None
+
         try:
             wait_ms = float(environment.get(WAIT) or _WAIT_MS)
         except ValueError:
@@ -64,8 +69,10 @@ class Settings:
         if not 0.0 <= wait_ms <= _LONGEST_WAIT_MS:
             raise InvalidConfig(WAIT, f"must be in [0, {_LONGEST_WAIT_MS:.0f}] milliseconds")
         security = ClientSecurity(
-            token_file=Path(token) if token else None,
-            tls_ca=Path(authority) if authority else None,
+            token_file=path(TOKEN_FILE),
+            tls_ca=path(TLS_CA),
+            tls_cert=path(TLS_CERT),
+            tls_key=path(TLS_KEY),
         )
         return cls(address=address, security=security, wait_seconds=wait_ms / 1e3)
 

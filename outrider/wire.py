@@ -451,7 +451,8 @@ def read_answer(message: target.VerifyResponse, size: int) -> Answer:
     count = drafted + sum(len(each.token_ids) + 1 for each in own)
     if own and (count != len(rows.sampled) or (drafted and own[0].token_ids)):
         raise InvalidRequest("own_drafts", f"are of {count} rows, not of {len(rows.sampled)}")
-    return Answer(message.round, message.position, drafted, rows, own)
+    position = at_least("position", message.position, 0)
+    return Answer(message.round, position, drafted, rows, own)
 
 
 def _read_own_tokens(message: target.OwnDraftTokens, size: int) -> OwnTokens:

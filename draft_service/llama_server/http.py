@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -24,8 +25,8 @@ _PIECE = 1 << 16
 class HttpServer:
     """One server. Raises InvalidConfig for a URL that is none."""
 
-    def __init__(self, url: str, key: str = "") -> None:
-        """`key` is shown as a bearer token where there is one."""
+    def __init__(self, url: str, key: Callable[[], str] = lambda: "") -> None:
+        """`key` returns what is shown as a bearer token then; empty: nothing."""
         self._to = _read_url(url)
         self._tls = ssl.create_default_context() if self._to.scheme == "https" else None
         self._key = key
@@ -79,8 +80,8 @@ class HttpServer:
         headers = [("Host", self._to.netloc.rpartition("@")[2]), ("Content-Length", str(len(data)))]
         if data:
             headers.append(("Content-Type", "application/json"))
-        if self._key:
-            headers.append(("Authorization", f"Bearer {self._key}"))
+        if key := self._key():
+            headers.append(("Authorization", f"Bearer {key}"))
         request = h11.Request(
             method=method, target=self._to.path.rstrip("/") + path, headers=headers
         )

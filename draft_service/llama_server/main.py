@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from draft_service.config import DraftConfig
@@ -13,6 +14,7 @@ from draft_service.llama_server.servicer import LlamaServerServicer
 from draft_service.llama_server.upstream import Upstream
 from outrider import logs
 from outrider.errors import InvalidConfig
+from outrider.rereading import Reread
 from outrider.rpc.server import Server
 from outrider.tasks import first_of
 from outrider.v1.draft_service_pb2_grpc import add_DraftServiceServicer_to_server
@@ -23,8 +25,7 @@ _LONGEST_KEY = 4096
 async def run(config: DraftConfig) -> None:
     """Serve until SIGTERM: health says SERVING while the llama-server is there."""
     os.nice(config.nice)
-    key = _read_key(config.llama_server_key) if config.llama_server_key is not None else ""
-    upstream = Upstream(HttpServer(config.llama_server, key))
+    upstream = Upstream(HttpServer(config.llama_server, key_of(config.llama_server_key)))
     servicer = LlamaServerServicer(upstream, config.alias)
     server = Server(config.server, "outrider.v1.DraftService")
     add_DraftServiceServicer_to_server(servicer, server.grpc)
@@ -34,6 +35,16 @@ async def run(config: DraftConfig) -> None:
     if config.join:
         parts.append(_stay_joined(config, upstream, servicer))
     await first_of(*parts)
+
+
+def key_of(path: Path | None) -> Callable[[], str]:
+    """Return what returns the key in a file, as it is then; nothing without a file.
+
+    Raises InvalidConfig.
+    """
+    if path is None:
+        return lambda: ""
+    return Reread([path], lambda: _read_key(path))
 
 
 def _read_key(path: Path) -> str:

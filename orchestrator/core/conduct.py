@@ -74,10 +74,15 @@ class Conduct:
             self._pauses = 0
         if now < self._until:
             return
-        self._until = now + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self._pauses)
+        self._until = now + doubled(_FIRST_PAUSE, self._pauses, _LONGEST_PAUSE)
         self._pauses += 1
         self._faults = self.text_count = 0
         self.ratio, self.reason = 1.0, reason
+
+
+def doubled(first: float, times: int, longest: float) -> float:
+    """Return seconds doubled so many times, `longest` at most, however many times that is."""
+    return min(longest, first * 2.0 ** min(times, 64))  # 2.0**1024 is an error
 
 
 def not_left_alone(conducts: Sequence[Conduct], now: float) -> list[int]:

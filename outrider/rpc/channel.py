@@ -23,6 +23,10 @@ _LIMITS = [
 ]
 
 _PING_SECONDS, _PONG_SECONDS = 10, 5
+_IDLE_SECONDS, _HANDSHAKE_SECONDS = 300, 20
+_MOST_CONNECTIONS = 1 << 16
+_OTHER_FILES = 640
+"""Of a process that its gRPC connections leave: 512 for HTTP's, and what it has open itself."""
 
 SERVER_OPTIONS = [
     *_LIMITS,
@@ -31,6 +35,10 @@ SERVER_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 1000 * _PONG_SECONDS),
     ("grpc.http2.ping_timeout_ms", 1000 * _PONG_SECONDS),
     ("grpc.http2.max_pings_without_data", 0),
+    # One that says nothing, or has called nothing for long, gives back its file. Calls in flight
+    # are never cut: there is no oldest age, and a client that is sent away dials anew.
+    ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
+    ("grpc.max_connection_idle_ms", 1000 * _IDLE_SECONDS),
     # Two servers on one port would share its calls silently.
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
@@ -54,6 +62,16 @@ _CLIENT_OPTIONS = [
     # In spite of its name, how long one attempt may take: with TLS, three round trips.
     ("grpc.min_reconnect_backoff_ms", 3000),
 ]
+
+
+def most_connections(files: int) -> int:
+    """Return how many connections a server takes in a process that may have so many files open.
+
+    A negative number of files is no limit.
+    """
+    if files < 0:
+        return _MOST_CONNECTIONS
+    return max(1, min(_MOST_CONNECTIONS, max(files // 4, files - _OTHER_FILES)))
 
 
 # --- addresses ---

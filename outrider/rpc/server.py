@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 import sys
 import time
@@ -20,7 +21,7 @@ from outrider.access import Access
 from outrider.errors import InvalidConfig
 from outrider.reloading import Settings, Take
 from outrider.rpc.access import AccessInterceptor
-from outrider.rpc.channel import SERVER_OPTIONS, check_reach, read_listen
+from outrider.rpc.channel import SERVER_OPTIONS, check_reach, most_connections, read_listen
 from outrider.rpc.errors import ErrorInterceptor
 from outrider.rpc.requests import RequestInterceptor
 from outrider.rpc.security import OPEN, ServerSecurity, make_access, server_credentials
@@ -81,7 +82,9 @@ class Server:
         if access.is_guarded:
             interceptors.insert(0, AccessInterceptor(access))
         interceptors.insert(0, RequestInterceptor())
-        self.grpc = grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = ("grpc.max_allowed_incoming_connections", most_connections(files))
+        self.grpc = grpc.aio.server(interceptors=interceptors, options=[*SERVER_OPTIONS, most])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         if config.reflection:
             names = (service_name, health.SERVICE_NAME, reflection.SERVICE_NAME)

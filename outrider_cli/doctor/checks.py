@@ -277,14 +277,21 @@ def judge_pairing(
     mass: float | None = None,
     level: str = "",
     acceptance: float | None = None,
+    left_out: str = "",
 ) -> Finding:
     """Return whether two vocabularies fit, or which rule they break and how.
 
     With `differences`, the draft translates: what it has in common with the target, and the share
     that those tokens have on a sample of text, where that was measured. `acceptance` is the share
-    of the sample's places where the draft's best token is the target's.
+    of the sample's places where the draft's best token is the target's; `left_out` says why it is
+    not there.
     """
     right = "" if acceptance is None else f"the draft is right in {acceptance:.0%} of a sample"
+    if not right and left_out:
+        unknown = "how often the draft is right"
+        if differences and mass is None:
+            unknown += ", and the share of the tokens in common on a sample of text"
+        right = f"not measured: {unknown} ({left_out})"
     if not mismatch:
         message = "the draft and the target share a vocabulary"
         return Finding("pair", Level.OK, f"{message}; {right}" if right else message)
@@ -322,10 +329,19 @@ def judge_numerics(profile: str, size: int, native_ms: float, exact_ms: float) -
             return Finding("numerics", Level.OK, f"{message} (--numerics exact forbids it)")
         remedy = "Q8_0 or Q4_0 weights on a CPU, if texts must be identical (docs/tuning.md)"
         return Finding("numerics", Level.NOTE, message, remedy)
-    why = "the trial did not get so far"
-    if size >= MEASURABLE_BYTES:
-        why = f"a target of {show_size(size)} is not loaded just to look"
+    why = _too_large("target", size) or "the trial did not get so far"
     return Finding("numerics", Level.NOTE, f"not known: {why}", "outrider status, once it runs")
+
+
+def unmeasured(models: Sequence[ModelFile]) -> str:
+    """Return why some are not tried together; empty where nothing keeps them from it."""
+    return "; ".join(filter(None, (_too_large(each.role, each.size) for each in models)))
+
+
+def _too_large(role: str, size: int) -> str:
+    if size < MEASURABLE_BYTES:
+        return ""
+    return f"a {role} of {show_size(size)} is not loaded just to look"
 
 
 def judge_rollback(kind: str, snapshots: int, checkpoint_ms: float) -> Finding:

@@ -366,12 +366,12 @@ def _signal_name(number: int) -> str:
 
 
 def _pair(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
-    from outrider_cli.doctor.checks import judge_pairing, judge_sizes
+    from outrider_cli.doctor.checks import judge_pairing, judge_sizes, unmeasured
 
     if len(files) != 2 or "pair" not in tried.report:
         return []
     pair = {**tried.report["pair"], **tried.report.get("expected", {})}
-    return [judge_pairing(**pair), *judge_sizes(*files)]
+    return [judge_pairing(**pair, left_out=unmeasured(files)), *judge_sizes(*files)]
 
 
 def _rollback(tried: Probed) -> list[Finding]:

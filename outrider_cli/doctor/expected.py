@@ -24,8 +24,9 @@ _PLACES = 32
 class Expected:
     """What a pair may be expected to do, by a sample of text."""
 
-    acceptance: float
-    """The share of places at which the draft's best token is the target's, in [0, 1]."""
+    acceptance: float | None
+    """The share of places at which the draft's best token is the target's, in [0, 1]; None where
+    the target was not loaded."""
     mass: float = 1.0
     """Of the tokens that both have, the smaller of two shares, as `Learned.shared_mass`."""
     level: str = "native"
@@ -41,14 +42,28 @@ def expect(target: Model, draft: Model, translation: Translation | None) -> Expe
     if translation is None:
         pairs = zip(best, _best(draft, ids), strict=True)
         return Expected(sum(mine == its for mine, its in pairs) / len(ids))
-    mass = min(translation.covered_share(SAMPLE), shared_mass(draft, translation))
-    level = Level.TOKENS if mass >= LEAST_SHARE else Level.STRINGS
+    mass, level = _share(draft, translation)
     places = range(0, len(ids), max(1, len(ids) // _PLACES))
     lease = Lease(Session(b"", 0.0, sequence=0), draft, draft.describe().context)
     guesses = [_guess(draft, lease, ids[: place + 1], translation, level) for place in places]
     draft.truncate(0, 0)
     right = sum(each == best[place] for each, place in zip(guesses, places, strict=True))
-    return Expected(right / len(places), mass, level.name.lower().removesuffix("s"))
+    return Expected(right / len(places), mass, _shown(level))
+
+
+def expect_without_target(draft: Model, translation: Translation) -> Expected:
+    """Return what can be said of a draft where its target is not loaded: no acceptance."""
+    mass, level = _share(draft, translation)
+    return Expected(None, mass, _shown(level))
+
+
+def _share(draft: Model, translation: Translation) -> tuple[float, Level]:
+    mass = min(translation.covered_share(SAMPLE), shared_mass(draft, translation))
+    return mass, Level.TOKENS if mass >= LEAST_SHARE else Level.STRINGS
+
+
+def _shown(level: Level) -> str:
+    return level.name.lower().removesuffix("s")
 
 
 def _best(model: Model, ids: Sequence[int]) -> list[int]:

@@ -31,7 +31,7 @@ from outrider.v1 import common_pb2 as common
 from outrider.vocabularies import compare
 from outrider.vocabulary_pieces import Vocabulary, token_table
 from outrider_cli.doctor.checks import Step
-from outrider_cli.doctor.expected import expect
+from outrider_cli.doctor.expected import expect, expect_without_target
 
 if TYPE_CHECKING:
     from outrider.engine.llama_loading import FileVocabulary
@@ -47,14 +47,15 @@ def main() -> None:
     order = json.load(sys.stdin)
     try:
         _tell_library()
+        translation: Translation | None = None
         pair = {role: _read(role, Path(path)) for role, path in order["vocabularies"].items()}
         if len(pair) == 2 and all(pair.values()):
-            _tell_pair(pair["target"], pair["draft"])
+            translation = _tell_pair(pair["target"], pair["draft"])
         # A model that cannot be read says nothing about the build.
         trials = [trial for trial in order["trials"] if pair.get(trial["role"], ()) is not None]
         if trials:
             _try(**trials[0])
-            _tell_expected({trial["role"]: trial["values"] for trial in trials})
+            _tell_expected({trial["role"]: trial["values"] for trial in trials}, translation)
         _begin(Step.DONE)
     except (OutriderError, ImportError, OSError, RuntimeError) as error:
         _print(failure=str(error))
@@ -120,8 +121,11 @@ def _read(role: str, path: Path) -> tuple[common.Vocabulary, FileVocabulary] | N
     return describe_vocabulary(found.description, digest), found
 
 
-def _tell_pair(target: Any, draft: Any) -> None:
-    """Compare two vocabularies exactly as the orchestrator does."""
+def _tell_pair(target: Any, draft: Any) -> Translation | None:
+    """Compare two vocabularies exactly as the orchestrator does.
+
+    Returns how the draft would translate; None where it need not, or cannot.
+    """
     try:
         if handshake.check_vocabularies(target[0], draft[0]):
             handshake.check_names(target[1].names, draft[1].names)
@@ -130,8 +134,9 @@ def _tell_pair(target: Any, draft: Any) -> None:
         differences = compare(its).sentence() if its.shared_count else ""
         rule = error.metadata["rule"]
         _print(pair={"mismatch": str(error), "rule": rule, "differences": differences})
-    else:
-        _print(pair={})
+        return its if its.shared_count else None
+    _print(pair={})
+    return None
 
 
 def _table(described: common.Vocabulary, found: FileVocabulary) -> TokenTable:
@@ -161,15 +166,18 @@ def _try(role: str, values: dict[str, Any]) -> None:
     model.close()
 
 
-def _tell_expected(values: dict[str, dict[str, Any]]) -> None:
-    """Report what the draft does for the target, where neither is too large to be loaded here."""
-    if not {"target", "draft"} <= values.keys():
+def _tell_expected(values: dict[str, dict[str, Any]], translation: Translation | None) -> None:
+    """Report what the draft does for the target, as far as they are small enough to be loaded."""
+    if "draft" not in values or ("target" not in values and translation is None):
         return
     _begin(Step.EXPECTED)
-    target, draft = (
-        _load(ModelConfig(**{**values[role], "model": Path(values[role]["model"])}))
-        for role in ("target", "draft")
-    )
+    if "target" not in values:
+        assert translation is not None
+        draft = _loaded(values["draft"])
+        _tell(expected=asdict(expect_without_target(draft, translation)))
+        draft.close()
+        return
+    target, draft = _loaded(values["target"]), _loaded(values["draft"])
     draft.pad_multiple = 1
     translation = needed_translation(draft, target)
     if translation is None or translation.shared_count:
@@ -177,6 +185,10 @@ def _tell_expected(values: dict[str, dict[str, Any]]) -> None:
         _print(expected=asdict(expected))
     target.close()
     draft.close()
+
+
+def _loaded(values: dict[str, Any]) -> Model:
+    return _load(ModelConfig(**{**values, "model": Path(values["model"])}))
 
 
 def _begin(step: Step) -> None:

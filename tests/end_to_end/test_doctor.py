@@ -18,6 +18,8 @@ import pytest
 import trustme
 
 import outrider
+import outrider_cli
+from benchmarks.other_vocabularies import shortened
 from tests.support.processes import DRAFT, TARGET, ServiceProcess, free_port
 from tests.support.tiny_gguf import Shape, Vocabulary, write_model, write_pair
 
@@ -318,6 +320,23 @@ async def test_failures_of_tls_are_told_apart(tmp_path: Path):
         assert "it may want TLS (--tls-ca)" in theirs_of(await doctor(*asked))["message"]
         told = await doctor(*asked, "--tls-ca", str(tmp_path / "key.pem"))
         assert "there is no PEM certificate in" in of(told, "tls")[0]["message"]
+
+
+@pytest.mark.parametrize("is_foreign", [True, False])
+def test_of_a_large_target_what_the_draft_alone_says_is_said(
+    is_foreign: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The bundled target counts as one that is not loaded just to look."""
+    monkeypatch.setattr("outrider_cli.doctor.checks.MEASURABLE_BYTES", TARGET.stat().st_size)
+    draft = shortened(tmp_path / "few.gguf", 512) if is_foreign else DRAFT
+    outrider_cli.run(["doctor", "--json", "--model", str(TARGET), "--draft-model", str(draft)])
+    pair = of(json.loads(capsys.readouterr().out)["findings"], "pair")[0]["message"]
+    shares = "so it translates at string level" in pair and "on a sample of text they are" in pair
+    assert shares is is_foreign
+    assert "not measured: how often the draft is right (a target of 22.4 MB is not loaded" in pair
 
 
 def theirs_of(found: list[dict[str, str]]) -> dict[str, str]:

@@ -46,6 +46,7 @@ from tests.support.toy import NEVER, ToyModel
 LENGTH = 60
 PACE = 0.002
 RANDOM_SECONDS = 600.0 if THOROUGH else 8.0
+LEAST_FAULTS = 2
 
 
 def target() -> ToyModel:
@@ -531,8 +532,13 @@ async def test_nothing_that_a_draft_sends_changes_a_text_or_misses_a_deadline() 
             Vitals() as vitals,
         ):
             end, number = time.monotonic() + RANDOM_SECONDS / 2, 0
-            while time.monotonic() < end:
+            [paired] = orchestrator.pool.drafts
+            known = paired.experience
+            while time.monotonic() < end or (
+                known.fault_count < LEAST_FAULTS and time.monotonic() < end + PATIENCE
+            ):
                 number += 1
+                assert "left alone" not in orchestrator.pool.obstacle()
                 asked = request(
                     f"text {number}", seed=number, token_limit=LENGTH, temperature=number % 2 * 0.8
                 )
@@ -540,9 +546,10 @@ async def test_nothing_that_a_draft_sends_changes_a_text_or_misses_a_deadline() 
                 await generate(orchestrator, asked, into=completion, timeout=30.0)
                 alone = await asyncio.to_thread(written_alone, target(), asked)
                 assert completion.token_ids == alone, f"text {number}"
-                orchestrator.pool._paused_until = 0.0  # nobody is left alone here
+                known.paused_until = time.monotonic()  # nobody is left alone here
             assert orchestrator.pool.target.ready
             await orchestrator.status()
         assert number > 5
+        assert known.fault_count >= LEAST_FAULTS, "it went on after its first fault"
         assert vitals.growth < 100e6
         assert vitals.longest_block < 0.2

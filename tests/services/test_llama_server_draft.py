@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from draft_service.llama_server.main import key_of
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.llama_server import LlamaServerDraft, LlamaServerStandIn
@@ -269,7 +270,7 @@ async def test_it_is_shown_its_key_and_one_that_wants_another_is_not_used() -> N
     asked = request(temperature=0.0)
     with standing_in(good_draft(), key="sesame") as stand_in:
         async with (
-            running(LlamaServerDraft(stand_in.url, "sesame")) as draft,
+            running(LlamaServerDraft(stand_in.url, lambda: "sesame")) as draft,
             over(draft) as orchestrator,
         ):
             await eventually(lambda: drafts_again(orchestrator, asked), LONG)
@@ -277,6 +278,29 @@ async def test_it_is_shown_its_key_and_one_that_wants_another_is_not_used() -> N
             await eventually(lambda: "401" in draft.upstream.detail, LONG)
             completion = await written(orchestrator, asked)
             assert completion.token_ids == written_alone(target(), asked)
+
+
+@pytest.mark.fault(
+    "restart",
+    "a llama-server is started with another `--api-key`, and the draft's key file follows it",
+    before="the old key was shown until the draft was started again",
+    now="the file is read again when it changes",
+)
+async def test_its_key_may_be_another_while_it_drafts(tmp_path: Path) -> None:
+    asked = request(temperature=0.0)
+    file = tmp_path / "key"
+    file.write_text("sesame\n")
+    with standing_in(good_draft(), key="sesame") as stand_in:
+        async with (
+            running(LlamaServerDraft(stand_in.url, key_of(file))) as draft,
+            over(draft) as orchestrator,
+        ):
+            await eventually(lambda: drafts_again(orchestrator, asked), LONG)
+            stand_in.key = "open up"
+            await eventually(lambda: "401" in draft.upstream.detail, LONG)
+            file.write_text("open up\n")
+            await eventually(lambda: draft.upstream.is_up, LONG)
+            await eventually(lambda: drafts_again(orchestrator, asked), LONG)
 
 
 async def test_what_does_not_fit_its_context_is_left_to_the_target() -> None:

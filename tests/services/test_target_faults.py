@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -351,6 +352,13 @@ def says(rows: target_messages.Rows, **fields: Any) -> target_messages.VerifyRes
     return target_messages.VerifyResponse(round=1, rows=rows, **fields)
 
 
+def weighing(*weights: tuple[int, float]) -> target_messages.Rows:
+    row = target_messages.RowDistribution(
+        token_ids=[each for each, _ in weights], weights=[each for _, each in weights]
+    )
+    return target_messages.Rows(distributions=[row])
+
+
 _IDS = target_messages.Rows(token_ids=[5])
 _ROW = target_messages.RowDistribution(token_ids=[5], weights=[1.0])
 _ROWS = target_messages.Rows(distributions=[_ROW])
@@ -359,7 +367,7 @@ REJECTION = {"acceptance": common.ACCEPTANCE_RULE_REJECTION}
 
 @pytest.mark.fault(
     "crash",
-    "A target answers a round without rows, or with rows of another form than was asked for",
+    "A target answers a round without rows, or with rows, ids, times or counts that cannot be",
     before="the generation ended with an internal error, or waited for its deadline",
     now="it continues at another target, or a few times at this one; then it ends with "
     "DECODE_FAILED, which says that the target's rows cannot be read",
@@ -375,6 +383,19 @@ REJECTION = {"acceptance": common.ACCEPTANCE_RULE_REJECTION}
         (says(_IDS, position=4), REJECTION),
         (says(target_messages.Rows(), position=4), REJECTION),
         (says(target_messages.Rows(token_ids=[5, 6]), position=4), REJECTION),
+        (says(target_messages.Rows(token_ids=[-1])), {}),
+        (says(target_messages.Rows(token_ids=[64])), {}),
+        (says(target_messages.Rows(token_ids=[2**31 - 1]), position=4), {}),
+        (says(weighing((64, 1.0))), REJECTION),
+        (says(weighing((5, math.nan))), REJECTION),
+        (says(weighing((5, -1.0), (6, 2.0))), REJECTION),
+        (says(_IDS, service_time=common.ServiceTime(decode_us=-1)), {}),
+        (says(_IDS, service_time=common.ServiceTime(step_count=-1)), {}),
+        (says(_IDS, service_time=common.ServiceTime(step_count=2**31 - 1)), {}),
+        (says(_IDS, service_time=common.ServiceTime(attended_token_count=-1)), {}),
+        (says(_IDS, cached_token_count=-1), {}),
+        (says(_IDS, cached_token_count=5), {}),
+        (says(_IDS, position=-1), {}),
     ],
 )
 async def test_a_target_that_sends_other_rows_ends_the_generation_by_name(
@@ -400,4 +421,5 @@ async def test_a_target_that_sends_other_rows_ends_the_generation_by_name(
             await generate(orchestrator, asked, timeout=60.0)
     info = read_error_info(failure.value.trailing_metadata())
     assert info is not None and info.reason == "DECODE_FAILED"
-    assert "cannot be read" in (failure.value.details() or "")
+    words = "what cannot be of its time" if answer.HasField("service_time") else "cannot be read"
+    assert words in (failure.value.details() or "")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import trustme
 
+from outrider.rpc.security import ServerSecurity
 from outrider.sampling import GREEDY
-from outrider.vllm import ADDRESS, WAIT, DraftProposer
+from outrider.vllm import ADDRESS, TLS_CA, TLS_CERT, TLS_KEY, WAIT, DraftProposer
 from tests.support.hostile import hostile_process
 from tests.support.llama_server import LlamaServerDraft, LlamaServerStandIn
 from tests.support.services import DRAFT, ModelProcess, eventually, running, toy
@@ -130,6 +133,31 @@ async def test_what_a_draft_writes_is_proposed_and_texts_stay(
         loop.assert_right()
         activity = await draft.activity()
         assert activity.open_session_count <= REQUESTS
+
+
+async def test_a_draft_that_demands_a_certificate_is_shown_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    for name in ("server", "vllm"):
+        leaf = authority.issue_cert("127.0.0.1")
+        leaf.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
+        leaf.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+    security = ServerSecurity(
+        tls_cert=tmp_path / "server.pem",
+        tls_key=tmp_path / "server.key",
+        tls_client_ca=tmp_path / "ca.pem",
+    )
+    for name, file in ((TLS_CA, "ca.pem"), (TLS_CERT, "vllm.pem"), (TLS_KEY, "vllm.key")):
+        monkeypatch.setenv(name, str(tmp_path / file))
+    async with (
+        running(ModelProcess(DRAFT, good_draft, security=security)) as draft,
+        proposing(draft.address, monkeypatch) as proposer,
+    ):
+        loop = Loop(proposer)
+        await stepped(loop, lambda: loop.accepted_count > 8)
+        loop.assert_right()
 
 
 async def test_requests_that_end_leave_no_more_sessions_than_there_are_rows(

@@ -78,7 +78,7 @@ def merged(base: Any, change: Any, key: str = "") -> Any:
                 result[name] = merged(result.get(name), value, name)
         return result
     if isinstance(base, list) and key in MERGE_KEYS:
-        by = MERGE_KEYS[key]
+        by = "port" if key == "ports" and "port" in change[0] else MERGE_KEYS[key]
         entries = {one[by]: one for one in base}
         entries |= {one[by]: merged(entries.get(one[by]), one) for one in change}
         return list(entries.values())

@@ -208,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
 class LlamaServerDraft:
     """A draft service over a llama-server, in this process; it keeps its port."""
 
-    def __init__(self, url: str, key: str = "") -> None:
+    def __init__(self, url: str, key: Callable[[], str] = lambda: "") -> None:
         self._url, self._key = url, key
         self.address = "127.0.0.1:0"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.conduct import Conduct, not_left_alone
+from orchestrator.core.conduct import Conduct, doubled, not_left_alone
+from orchestrator.link import Backoff
 
 
 def conduct(ratio: float = 1.0, count: int = 10) -> Conduct:
@@ -57,6 +58,16 @@ def test_each_pause_is_twice_as_long_until_it_behaves_for_a_while() -> None:
         its.note_text(0.2, 0.02)
     its.note_others([conduct()], now)
     assert its.left_alone(now) == 5.0
+
+
+def test_a_pause_is_the_longest_however_often_it_was_doubled() -> None:
+    assert [doubled(5.0, times, 300.0) for times in (0, 3, 64, 1024, 10**9)] == [
+        *(5.0, 40.0),
+        *[300.0] * 3,
+    ]
+    backoff = Backoff()
+    backoff.tries = 5000
+    assert 2.5 <= backoff.next() <= 5.0
 
 
 def test_it_is_judged_anew_after_a_pause() -> None:

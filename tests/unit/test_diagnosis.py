@@ -34,6 +34,7 @@ from outrider_cli.doctor.checks import (
     read_spin_count,
     show_size,
     show_time,
+    unmeasured,
 )
 from outrider_cli.doctor.peer_checks import Failure, ProbedPeer, judge_peer
 
@@ -242,6 +243,30 @@ def test_what_a_draft_may_be_expected_to_do_is_shown_before_it_is_deployed():
     assert judge_pairing(acceptance=0.64, mass=1.0, level="native").message == (
         "the draft and the target share a vocabulary; the draft is right in 64% of a sample"
     )
+
+
+def test_what_is_not_measured_of_a_pair_is_said_with_its_reason():
+    large, small = (
+        ModelFile(role="target", name="t", size=7 * 10**9),
+        ModelFile(role="draft", name="d", size=10**9),
+    )
+    why = unmeasured([large, small])
+    assert why == "a target of 7.0 GB is not loaded just to look" and not unmeasured([small])
+    assert judge_pairing(left_out=why).message == (
+        "the draft and the target share a vocabulary; "
+        f"not measured: how often the draft is right ({why})"
+    )
+    known = judge_pairing("token 9 differs", "token text", "has 3 of 5", 0.5, "string", None, why)
+    assert known.message.endswith(
+        "on a sample of text they are 50%, so it translates at string level; "
+        f"not measured: how often the draft is right ({why})"
+    )
+    unknown = judge_pairing("token 9 differs", "token text", "has 3 of 5", left_out=why)
+    assert unknown.message.endswith(
+        "not measured: how often the draft is right, and the share of the tokens in common on a "
+        f"sample of text ({why})"
+    )
+    assert "not measured" not in judge_pairing("token 9 differs", "type", left_out=why).message
 
 
 def test_a_target_that_cannot_be_rolled_back_is_a_note():

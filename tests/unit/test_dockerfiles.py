@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,6 +122,25 @@ def test_both_install_the_same_versions_in_the_same_steps() -> None:
 
     assert same(CPU) == same(CUDA)
     assert len(same(CPU)) >= 8
+
+
+@pytest.mark.fault(
+    "crash",
+    "`--traces` in a container",
+    before="the images lacked OpenTelemetry: the service ended at its start, again and again",
+    now="it is in both",
+)
+@BOTH
+def test_images_have_what_every_option_of_a_service_needs(file: Path) -> None:
+    [command] = [each for each in stage(file, "pins").all_of("RUN") if "requirements.txt" in each]
+    [code] = re.findall(r"python -c '([^']*)'", command)
+    printed = subprocess.run(
+        (sys.executable, "-c", code), cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert {*extras["llama"], *extras["traces"]} <= set(printed.splitlines())
 
 
 def test_both_run_as_nobody_else_and_start_and_are_probed_alike() -> None:

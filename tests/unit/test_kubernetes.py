@@ -29,7 +29,7 @@ from tests.support import kustomize
 from tests.support.kustomize import Document, build, merged
 
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
-NAMES = ("base", "overlays/cpu", "overlays/gpu", "example")
+NAMES = ("base", "overlays/cpu", "overlays/gpu", "example", "example-guarded")
 VERSIONS = ("1.29", "1.37")  # the first in which sidecars are on, and the newest with a schema
 NOT_IN_KUBERNETES = {"ServiceMonitor"}  # of the Prometheus Operator
 IMAGE_PORT = 50060
@@ -286,7 +286,8 @@ def test_the_orchestrator_dials_the_target_of_its_pod_and_the_headless_service_o
 ) -> None:
     containers = manifests.containers()
     orchestrator = containers["orchestrator"]
-    assert option(orchestrator, "--target") == option(containers["target"], "--listen")
+    [within_the_pod] = option(containers["target"], "--listen")
+    assert option(orchestrator, "--target") == [f"plain://{within_the_pod}"]
     services = manifests.of_kind("Service")
     [headless] = [each for each in services if each["spec"].get("clusterIP") == "None"]
     [port] = headless["spec"]["ports"]
@@ -357,6 +358,54 @@ def test_containers_run_without_privileges_and_pods_without_an_account(
             resources = container["resources"]
             assert {"cpu", "memory"} <= resources["requests"].keys()
             assert "memory" in resources["limits"]
+
+
+def test_traces_reach_the_collector_from_every_pod() -> None:
+    manifests = Manifests(build(KUBERNETES / "example-guarded"))
+    [endpoint] = {
+        one["value"]
+        for container in manifests.containers().values()
+        for one in container["env"]
+        if one["name"] == "OUTRIDER_TRACES"
+    }
+    assert all(
+        "OUTRIDER_TRACES" in {one["name"] for one in container["env"]}
+        for container in manifests.containers().values()
+    )
+    host, _, port = endpoint.removeprefix("grpc://").partition(":")
+    policy = manifests.named("NetworkPolicy")["outrider-traces"]["spec"]
+    [labels] = policy["podSelector"]["matchExpressions"]
+    assert labels["operator"] == "In" and sorted(labels["values"]) == sorted(
+        pod_of(each)["metadata"]["labels"][labels["key"]]
+        for each in manifests.of_kind("Deployment")
+    )
+    [to_collector, to_names] = policy["egress"]
+    [its_namespace] = to_collector["to"]
+    name = its_namespace["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+    assert host.split(".")[1] == name
+    assert [each["port"] for each in to_collector["ports"]] == [int(port)]
+    assert {each["port"] for each in to_names["ports"]} == {53}
+
+
+def test_a_client_stays_at_the_pod_that_knows_its_jobs(manifests: Manifests) -> None:
+    services = manifests.named("Service")
+    assert services["outrider"]["spec"]["sessionAffinity"] == "ClientIP"
+
+
+def test_certificates_are_mounted_where_they_are_named_and_h2c_is_said_of_none() -> None:
+    manifests = Manifests(build(KUBERNETES / "example-guarded"))
+    for name in ("outrider-serving", "outrider-drafts"):
+        deployment = manifests.named("Deployment")[name]
+        [container] = pod_of(deployment)["spec"]["containers"]
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        named = [one["value"] for one in container["env"] if "_TLS_" in one["name"]]
+        assert len(named) >= 3 and all(each.startswith(mounts["tls"] + "/") for each in named)
+        volumes = {volume["name"]: volume for volume in pod_of(deployment)["spec"]["volumes"]}
+        assert volumes["tls"]["secret"]["secretName"] == f"{name}-tls"
+        guide = (KUBERNETES.parents[1] / "docs" / "kubernetes.md").read_text()
+        assert f"secret generic {name}-tls" in guide
+    for service in manifests.of_kind("Service"):
+        assert not any("appProtocol" in port for port in service["spec"]["ports"])
 
 
 # --- the overlays ---

@@ -14,7 +14,7 @@ import typer
 from gateway.config import HttpConfig
 from orchestrator.config import OrchestratorConfig
 from orchestrator.main import make_pool
-from orchestrator.reloading import take
+from orchestrator.reloading import _LIMITS, take
 from orchestrator.service import Orchestrator
 from outrider.errors import InvalidConfig
 from outrider.reloading import Settings, changed, option
@@ -141,6 +141,65 @@ async def test_an_orchestrator_takes_limits_and_lists() -> None:
     assert [peer.address for peer in orchestrator.pool.peers] == ["127.0.0.1:3"]
     await orchestrator.pool.stop()
     await orchestrator.close()
+
+
+@pytest.mark.fault(
+    "restart",
+    "a setting is put back in the file while another one of it needs a restart, and SIGHUP",
+    before="it was compared with what the process began with, and the other value stayed",
+    now="it is compared with what the process runs with, and taken",
+)
+async def test_what_is_put_back_is_taken_although_something_else_needs_a_restart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    before = replace(CONFIG, gateway=HttpConfig(listen="127.0.0.1:1"))
+    orchestrator = Orchestrator(before, make_pool(before))
+    http = HttpConfig(listen="127.0.0.1:2", body_bytes=9)
+    after = replace(
+        before,
+        server=ServerConfig(log_level="warning"),
+        targets=["127.0.0.1:1", "127.0.0.1:3"],
+        request_seconds=300.0,
+        speculation=Speculation(n_max=3),
+        gateway=http,
+    )
+    files = [after, after, replace(before, accept_drafts=True), before]
+    settings = Settings(before, lambda: files.pop(0))
+    bodies: list[int] = []
+
+    def take_all(config: Any, names: Collection[str]) -> Collection[str]:
+        taken = set(take(orchestrator, config, names))
+        if "http_body_bytes" in names:
+            bodies.append(config.gateway.body_bytes)
+            taken.add("http_body_bytes")
+        return taken
+
+    for _ in range(4):
+        settings.reload(take_all)
+        logging.getLogger().setLevel(logging.INFO)
+    every = ["--http-body-limit", "--log-level", "--n-max", "--request-timeout", "--target"]
+    assert lines_of(caplog) == [
+        {"changed": every, "needs_restart": ["--http"]},
+        {"changed": [], "needs_restart": ["--http"]},
+        {"changed": every, "needs_restart": ["--accept-drafts"]},
+        {"changed": [], "needs_restart": []},
+    ]
+    assert orchestrator.config.request_seconds == CONFIG.request_seconds
+    assert orchestrator.config.speculation.n_max == CONFIG.speculation.n_max
+    assert [peer.address for peer in orchestrator.pool.peers if peer.role == "target"] == [
+        "127.0.0.1:1"
+    ]
+    assert bodies == [9, before.gateway.body_bytes]  # type: ignore[attr-defined]
+    await orchestrator.pool.stop()
+    await orchestrator.close()
+
+
+def test_the_guide_names_every_setting_that_is_taken() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    [section] = [part for part in guide.split("\n## ") if part.startswith("Settings that are read")]
+    named = section.partition("Everything else needs a restart")[0]
+    assert [option(name) for name in sorted(_LIMITS) if f"`{option(name)}`" not in named] == []
 
 
 async def test_a_name_goes_with_all_of_its_records() -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from outrider.errors import InvalidConfig
-from outrider.vllm import ADDRESS, WAIT, DraftProposer, Settings
+from outrider.vllm import ADDRESS, TLS_CA, TLS_CERT, TLS_KEY, WAIT, DraftProposer, Settings
 
 VERSION = "0.29.0"
 METHOD = "custom_class"
@@ -139,7 +139,14 @@ def test_what_the_loop_raises_stays_there(
 
 @pytest.mark.parametrize(
     "environment",
-    [{}, {ADDRESS: "nowhere"}, {ADDRESS: "a:1", WAIT: "soon"}, {ADDRESS: "a:1", WAIT: "-1"}],
+    [
+        {},
+        {ADDRESS: "nowhere"},
+        {ADDRESS: "a:1", WAIT: "soon"},
+        {ADDRESS: "a:1", WAIT: "-1"},
+        {ADDRESS: "a:1", TLS_CA: "ca.pem", TLS_CERT: "its.pem"},
+        {ADDRESS: "a:1", TLS_CERT: "its.pem", TLS_KEY: "its.key"},
+    ],
 )
 def test_an_environment_that_names_no_draft_is_refused_at_the_start(
     environment: dict[str, str],
