@@ -104,6 +104,16 @@ class SessionCache:
         session = self._sessions.get(session_id)
         return session.sequence if session is not None else None
 
+    def spare(self) -> Session:
+        """Return where a token may be decoded that is cut off again: nobody's sequence at best.
+
+        Else that of the session that was not used for the longest time, after what it holds.
+        """
+        if self._free:
+            return Session(b"", 0.0, self._free[0])
+        holding = (each for each in self._sessions.values() if each.sequence is not None)
+        return min(holding, key=lambda session: session.used_time)
+
     def enter(self, session_id: bytes, now: float) -> Session:
         """Return the session, made if need be, and note that it was used."""
         session = self._sessions.setdefault(session_id, Session(session_id, now))

@@ -29,6 +29,7 @@ from outrider.engine.model import MAX_PADDED, Chunk, Model, NoRoom, Row
 from outrider.engine.moving import Moved, exchange
 from outrider.engine.own_draft import DraftLine, OwnDraft
 from outrider.engine.preparation import Preparation, Prepared
+from outrider.engine.quiet import QuietTries
 from outrider.engine.scheduler import Scheduler
 from outrider.errors import (
     ContextExhausted,
@@ -80,7 +81,7 @@ class EngineHost:
         self._preparation: Preparation
         self._own_draft: OwnDraft | None = None
         self._used_time = 0.0  # when something was asked for last
-        self._is_fresh = True  # no job was queued and no measuring begun; never true again
+        self._quiet = QuietTries(options.first_quiet_seconds, options.quiet_seconds)
         self._capacity = 0  # tokens that a session can hold
         self._decode_seconds = 0.0  # of the newest decode
         self._open: set[bytes] = set()  # sessions with an open stream
@@ -272,19 +273,20 @@ class EngineHost:
         """Return when to measure what is due, if nothing comes before; None: not now."""
         if not self._preparation.is_due or self._open or self._scheduler.busy_sessions:
             return None
-        options = self._options
-        pause = options.first_quiet_seconds if self._is_fresh else options.quiet_seconds
-        return self._used_time + pause
+        return self._quiet.due(self._used_time)
 
     def _measure(self) -> None:
-        """Measure while nobody wants anything; what is cached is lost."""
-        self._is_fresh = False
-        self._forget_all()
-        prepared = self._preparation.measure(lambda: not self._inbox.empty())
+        """Measure while nobody wants anything; what is cached is lost once that begins."""
+        spare = Lease(self._cache.spare(), self._model, self._capacity)
+        prepared = self._preparation.measure(
+            spare.try_decode, self._forget_all, lambda: not self._inbox.empty()
+        )
         self._used_time = perf_counter()
         if prepared is not None:
             self._begin_anew(prepared)
             self.on_prepared(prepared)
+        else:
+            self._quiet.note_failure()
 
     def _receive(self, seconds: float) -> None:
         """Carry out what is in the inbox; wait at most `seconds` for the first."""
@@ -320,7 +322,7 @@ class EngineHost:
             self._places.release()
             self._fail(ticket, Draining("the engine is stopping"))
             return
-        self._is_fresh = False
+        self._quiet.note_work()
         self._scheduler.queue(ticket)
         self._give_way(ticket.session_id)
 

@@ -472,3 +472,12 @@ def test_idle_sessions_keep_no_more_cells_of_a_pool_than_are_meant_for_them() ->
     # Each makes room for itself: the two newest idle ones stay beside the newest of all.
     assert [i for i in range(6) if cache.get(bytes([i]))] == [3, 4, 5]
     assert cache.get(b"open") is not None
+
+
+def test_a_token_is_tried_in_a_free_sequence_or_after_the_oldest_text() -> None:
+    cache = SessionCache(2)
+    placed(cache, b"new", [1, 2], 5.0)
+    spare = cache.spare()
+    assert cache.is_free(spare.sequence or 0) and not spare.token_ids
+    placed(cache, b"old", [3], 1.0)
+    assert cache.spare() is cache.get(b"old")
