@@ -161,11 +161,10 @@ class EngineHost:
         """Return how many sessions are known; a decode in flight is not waited for."""
         return len(self._cache)
 
-    def cached_count(self, token_ids: Sequence[int], salt: bytes) -> Future[int]:
-        """Return how many tokens a new session of this text and salt need not decode."""
-        return self._ask(
-            lambda: self._cache.cached_count(token_ids, salt, self._model.copied_count)
-        )
+    def cached_count(self, token_ids: Sequence[int], salt: bytes) -> int:
+        """Return how many tokens a new session of this text and salt need not decode, at once."""
+        self._check_running()
+        return self._cache.cached_count(token_ids, salt, self._model.copied_count)
 
     def embed(self, token_ids: Sequence[int]) -> Future[NDArray[np.float32]]:
         """Return the embedding of a text; nothing else is decoded meanwhile."""
@@ -277,16 +276,17 @@ class EngineHost:
 
     def _measure(self) -> None:
         """Measure while nobody wants anything; what is cached is lost once that begins."""
-        spare = Lease(self._cache.spare(), self._model, self._capacity)
-        prepared = self._preparation.measure(
-            spare.try_decode, self._forget_all, lambda: not self._inbox.empty()
-        )
+        look = Lease(self._cache.spare(), self._model, self._capacity).try_decode
+        prepared = self._preparation.measure(look, self._forget_all, self._is_asked)
         self._used_time = perf_counter()
         if prepared is not None:
             self._begin_anew(prepared)
             self.on_prepared(prepared)
         else:
             self._quiet.note_failure()
+
+    def _is_asked(self) -> bool:
+        return not self._inbox.empty()
 
     def _receive(self, seconds: float) -> None:
         """Carry out what is in the inbox; wait at most `seconds` for the first."""
