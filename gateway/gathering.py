@@ -120,10 +120,14 @@ def committed_tokens(
 
 @dataclass(slots=True)
 class Gathering:
-    """The completions of one HTTP request: `choice_count` of each of its prompts."""
+    """The completions of one HTTP request: `choice_count` of each of its prompts.
+
+    `is_predicted`: the request says what it expects of them.
+    """
 
     prompt_count: int
     choice_count: int
+    is_predicted: bool = False
     prompts: dict[int, messages.GenerationStarted] = field(default_factory=dict)
     completions: list[Completion] = field(init=False)
 

@@ -18,19 +18,21 @@ def milliseconds(duration: Duration) -> float:
 def usage(
     prompts: Sequence[messages.GenerationStarted],
     completions: Sequence[messages.GenerationStatistics],
+    *,
+    is_predicted: bool = False,
 ) -> dict[str, Any]:
     """Return OpenAI's usage; a prompt counts once, however many completions it has.
 
     What was cached of it its first completion says: the others find what that one has read.
-    Prediction tokens are those of the caller's prediction, where there was one; else all that were
-    drafted.
+    Prediction tokens are those of the caller's prediction where one was sent (`is_predicted`), none
+    if nobody drafted from it; else all that were drafted.
     """
     first_ones = completions[:: max(1, len(completions) // max(1, len(prompts)))]
     prompt_count = sum(len(prompt.prompt_token_ids) for prompt in prompts)
     count = sum(each.generated_token_count for each in completions)
     accepted = sum(each.accepted_prediction_token_count for each in completions)
     rejected = sum(each.rejected_prediction_token_count for each in completions)
-    if not accepted + rejected:
+    if not is_predicted:
         accepted = sum(each.accepted_token_count for each in completions)
         rejected = sum(each.drafted_token_count for each in completions) - accepted
     return {

@@ -44,7 +44,12 @@ copies and what n-gram caches say of it, and past texts where the operator share
 
 DRAFTERS = (MODEL, *LOCAL_DRAFTERS)
 
-_USUAL_N_MAX = 16
+
+class _Usual(int):
+    """A length that nobody asked for: it is the model's. One that is asked for binds them all."""
+
+
+_USUAL_N_MAX = _Usual(16)
 _MOST_LOCAL = 59
 """Draft tokens of a round that no option limits. Its rows, one more and padded to a multiple of
 four, stay below the 64 from which llama.cpp's flash attention on a CPU rounds in another way: a
@@ -116,7 +121,7 @@ class Speculation:
     @property
     def local_n_max(self) -> int:
         """Draft tokens of a round of theirs at most, and of one that branches."""
-        return _MOST_LOCAL if self.n_max == _USUAL_N_MAX else self.n_max
+        return _MOST_LOCAL if isinstance(self.n_max, _Usual) else self.n_max
 
 
 DEFAULT = Speculation()

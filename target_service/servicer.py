@@ -141,7 +141,7 @@ class TargetServicer(ModelService, stubs.TargetServiceServicer):
     ) -> messages.CountCachedResponse:
         self.require_model(request.model)
         salt = wire.read_salt(request.cache_salt)
-        count = await asyncio.wrap_future(self.host.cached_count(list(request.token_ids), salt))
+        count = self.host.cached_count(list(request.token_ids), salt)
         return messages.CountCachedResponse(cached_token_count=count)
 
     async def Embed(

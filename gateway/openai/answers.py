@@ -83,7 +83,7 @@ def answer(head: Head, shape: Shape, gathering: Gathering) -> dict[str, Any]:
     return {
         **head.of(shape.kind, gathering.model),
         "choices": [shape.choice(i, each) for i, each in enumerate(gathering.completions)],
-        "usage": usage(gathering.started, gathering.statistics),
+        "usage": _usage(gathering),
         **_reports(gathering),
     }
 
@@ -122,13 +122,17 @@ class Chunks:
         else:
             yield ending | _reports(self._gathering)
         if not self._open and self._parsed.includes_usage:
-            counted = usage(self._gathering.started, self._gathering.statistics)
+            counted = _usage(self._gathering)
             yield self._chunk([]) | {"usage": counted} | _reports(self._gathering)
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         head = self._head.of(self._shape.chunk_kind, self._gathering.model)
         chunk = {**head, "choices": choices}
         return chunk | {"usage": None} if self._parsed.includes_usage else chunk
+
+
+def _usage(gathering: Gathering) -> dict[str, Any]:
+    return usage(gathering.started, gathering.statistics, is_predicted=gathering.is_predicted)
 
 
 def _reports(gathering: Gathering) -> dict[str, Any]:

@@ -137,7 +137,8 @@ class ParsedRequest:
 
     def gathering(self) -> Gathering:
         """Return where to gather the completions."""
-        return Gathering(len(self.requests), self.choice_count)
+        is_predicted = any(each.HasField("prediction") for each in self.requests)
+        return Gathering(len(self.requests), self.choice_count, is_predicted)
 
 
 def read_completion(body: CompletionBody) -> ParsedRequest:

@@ -56,10 +56,17 @@ class Placement:
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
     """Return how many leading tokens are equal."""
     limit = min(len(left), len(right))
-    # Compare big slices first: histories are long and mostly equal.
+    # Compare big slices: histories are long and mostly equal.
     if left[:limit] == right[:limit]:
         return limit
-    return next((i for i in range(limit) if left[i] != right[i]), limit)
+    equal, differs = 0, limit  # so many are equal, and among the first of so many one is not
+    while differs - equal > 1:
+        middle = (equal + differs) // 2
+        if left[equal:middle] == right[equal:middle]:
+            equal = middle
+        else:
+            differs = middle
+    return equal
 
 
 def tokens_to_keep(held: Sequence[int], wanted: Sequence[int], row_count: int) -> int:
@@ -104,6 +111,16 @@ class SessionCache:
         session = self._sessions.get(session_id)
         return session.sequence if session is not None else None
 
+    def spare(self) -> Session:
+        """Return where a token may be decoded that is cut off again: nobody's sequence at best.
+
+        Else that of the session that was not used for the longest time, after what it holds.
+        """
+        if self._free:
+            return Session(b"", 0.0, self._free[0])
+        holding = (each for each in self._sessions.values() if each.sequence is not None)
+        return min(holding, key=lambda session: session.used_time)
+
     def enter(self, session_id: bytes, now: float) -> Session:
         """Return the session, made if need be, and note that it was used."""
         session = self._sessions.setdefault(session_id, Session(session_id, now))
@@ -130,14 +147,15 @@ class SessionCache:
     ) -> int:
         """Return how many tokens a new session of this text and salt need not decode.
 
-        `copied_count` says how many of its first tokens a copy of a sequence has.
+        `copied_count` says how many of its first tokens a copy of a sequence has. From any thread:
+        it looks at copies, so that what the owner of the cache does meanwhile is only not seen.
         """
-        donor = self._donor(None, wanted, salt)
-        if donor is None:
+        held = [(s.token_ids[: len(wanted)], s.sequence) for s in self._holders(salt)]
+        shared = [(common_prefix(ids, wanted), sequence) for ids, sequence in held]
+        count, sequence = max(shared, key=lambda each: each[0], default=(0, None))
+        if sequence is None or count < SHARED_PREFIX_MINIMUM:
             return 0
-        assert donor.sequence is not None
-        count = min(common_prefix(donor.token_ids, wanted), len(wanted) - 1)
-        return copied_count(donor.sequence, count)
+        return copied_count(sequence, min(count, len(wanted) - 1))
 
     def place(
         self,
@@ -220,7 +238,8 @@ class SessionCache:
 
     def _holders(self, salt: bytes) -> list[Session]:
         """Return the sessions of a salt that hold a sequence."""
-        return [s for s in self._sessions.values() if s.sequence is not None and s.salt == salt]
+        sessions = self._sessions.copy().values()  # others may come and go meanwhile
+        return [s for s in sessions if s.sequence is not None and s.salt == salt]
 
     def _donor(self, session: Session | None, wanted: Sequence[int], salt: bytes) -> Session | None:
         """Return the session of the same salt that shares the longest useful start."""

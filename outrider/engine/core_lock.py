@@ -46,6 +46,10 @@ class CoreLock(Protocol):
         """Take the turn, if it comes within so many seconds."""
         ...
 
+    def try_take(self) -> bool:
+        """Take the turn if nobody else has it; who does is not waited for, however long."""
+        ...
+
 
 class NoCoreLock:
     """Every turn is one's own."""
@@ -62,6 +66,10 @@ class NoCoreLock:
 
     def wait(self, seconds: float) -> None:
         """Do nothing."""
+
+    def try_take(self) -> bool:
+        """Return True."""
+        return True
 
 
 class SharedCores:
@@ -112,6 +120,10 @@ class SharedCores:
         deadline = time.monotonic() + seconds
         while not self._lock_any() and time.monotonic() < deadline:
             time.sleep(_SLOW_POLL)
+
+    def try_take(self) -> bool:
+        """Lock free cores if there are any now; see CoreLock."""
+        return self._lock_any()
 
     def _lock_any(self) -> bool:
         for start in range(self.core_count - self._count + 1):

@@ -29,6 +29,7 @@ from outrider.engine.model import MAX_PADDED, Chunk, Model, NoRoom, Row
 from outrider.engine.moving import Moved, exchange
 from outrider.engine.own_draft import DraftLine, OwnDraft
 from outrider.engine.preparation import Preparation, Prepared
+from outrider.engine.quiet import QuietTries
 from outrider.engine.scheduler import Scheduler
 from outrider.errors import (
     ContextExhausted,
@@ -80,7 +81,7 @@ class EngineHost:
         self._preparation: Preparation
         self._own_draft: OwnDraft | None = None
         self._used_time = 0.0  # when something was asked for last
-        self._is_fresh = True  # no job was queued and no measuring begun; never true again
+        self._quiet = QuietTries(options.first_quiet_seconds, options.quiet_seconds)
         self._capacity = 0  # tokens that a session can hold
         self._decode_seconds = 0.0  # of the newest decode
         self._open: set[bytes] = set()  # sessions with an open stream
@@ -160,11 +161,10 @@ class EngineHost:
         """Return how many sessions are known; a decode in flight is not waited for."""
         return len(self._cache)
 
-    def cached_count(self, token_ids: Sequence[int], salt: bytes) -> Future[int]:
-        """Return how many tokens a new session of this text and salt need not decode."""
-        return self._ask(
-            lambda: self._cache.cached_count(token_ids, salt, self._model.copied_count)
-        )
+    def cached_count(self, token_ids: Sequence[int], salt: bytes) -> int:
+        """Return how many tokens a new session of this text and salt need not decode, at once."""
+        self._check_running()
+        return self._cache.cached_count(token_ids, salt, self._model.copied_count)
 
     def embed(self, token_ids: Sequence[int]) -> Future[NDArray[np.float32]]:
         """Return the embedding of a text; nothing else is decoded meanwhile."""
@@ -272,19 +272,21 @@ class EngineHost:
         """Return when to measure what is due, if nothing comes before; None: not now."""
         if not self._preparation.is_due or self._open or self._scheduler.busy_sessions:
             return None
-        options = self._options
-        pause = options.first_quiet_seconds if self._is_fresh else options.quiet_seconds
-        return self._used_time + pause
+        return self._quiet.due(self._used_time)
 
     def _measure(self) -> None:
-        """Measure while nobody wants anything; what is cached is lost."""
-        self._is_fresh = False
-        self._forget_all()
-        prepared = self._preparation.measure(lambda: not self._inbox.empty())
+        """Measure while nobody wants anything; what is cached is lost once that begins."""
+        look = Lease(self._cache.spare(), self._model, self._capacity).try_decode
+        prepared = self._preparation.measure(look, self._forget_all, self._is_asked)
         self._used_time = perf_counter()
         if prepared is not None:
             self._begin_anew(prepared)
             self.on_prepared(prepared)
+        else:
+            self._quiet.note_failure()
+
+    def _is_asked(self) -> bool:
+        return not self._inbox.empty()
 
     def _receive(self, seconds: float) -> None:
         """Carry out what is in the inbox; wait at most `seconds` for the first."""
@@ -320,7 +322,7 @@ class EngineHost:
             self._places.release()
             self._fail(ticket, Draining("the engine is stopping"))
             return
-        self._is_fresh = False
+        self._quiet.note_work()
         self._scheduler.queue(ticket)
         self._give_way(ticket.session_id)
 

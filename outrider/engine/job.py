@@ -11,7 +11,7 @@ from typing import Any
 from outrider.engine.batching import reads
 from outrider.engine.branches import Branch, branches_of, stem_count
 from outrider.engine.cache import Session, common_prefix, tokens_to_keep
-from outrider.engine.model import Chunk, Model, Rollback
+from outrider.engine.model import MAX_PADDED, Chunk, Model, Rollback
 from outrider.engine.own_draft import DraftAsk
 from outrider.trees import Tree
 
@@ -145,6 +145,18 @@ class Lease:
             self._model.decode([Chunk(self.session.sequence, len(self.held), piece, 0)])
             self.session.token_ids += piece
         self._model.checkpoint(self.session.sequence)  # the next decode may fail, too
+
+    def try_decode(self) -> None:
+        """Decode a token after what is held and cut it off again. Raises NoRoom and DecodeFailed.
+
+        Memory that cannot be cut goes back to a checkpoint, or is empty afterwards.
+        """
+        assert self.session.sequence is not None
+        position = self.keep(self.capacity - MAX_PADDED)
+        try:
+            self._model.decode([Chunk(self.session.sequence, position, [0], 1)])
+        finally:
+            self.recall()
 
     def reconcile(self, wanted: list[int], row_count: int) -> list[int]:
         """Cut the session to what it shares with a text; return what is left to decode of it.

@@ -256,7 +256,10 @@ class Model(Protocol):
         ...
 
     def copied_count(self, source: int, token_count: int) -> int:
-        """Return what `copy_prefix` would return, as far as that is known; nothing changes."""
+        """Return what `copy_prefix` would return, as far as that is known; nothing changes.
+
+        From any thread: what the engine does meanwhile may not show yet.
+        """
         ...
 
     def duplicate(self, source: int, destination: int) -> None:

@@ -32,9 +32,9 @@ from outrider.engine.layout import (
     usual_layout,
 )
 from outrider.engine.measurements import Measured, Measurements
-from outrider.engine.model import Chunk, Model, Numerics, Rollback, Row
+from outrider.engine.model import Chunk, Model, NoRoom, Numerics, Rollback, Row
 from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, plain_costs
-from outrider.errors import InvalidConfig
+from outrider.errors import DecodeFailed, InvalidConfig
 from outrider.trees import MAX_LEAVES
 
 _LOCK_SECONDS = 60.0
@@ -148,14 +148,42 @@ class Preparation:
                 break
         return [quickest[rows] for rows in sorted(quickest)]
 
-    def measure(self, gives_way: Callable[[], bool]) -> Prepared | None:
+    def measure(
+        self, look: Callable[[], None], empty: Callable[[], None], gives_way: Callable[[], bool]
+    ) -> Prepared | None:
         """Measure what is due, unless it `gives_way` before a decode: then return None.
 
-        So it does while others use the cores, whom it would slow down, and be slowed down by. All
-        sequences have to be empty, and are afterwards.
+        So it does while others use the cores, whom it would slow down, and be slowed down by.
+        Whether they do is seen in decodes, so it takes a `look` first, which decodes where nothing
+        is lost by it. Only then it lets the caller `empty` all sequences, and leaves them empty.
         """
-        if self._core_lock.take(perf_counter()):
+        if not self._core_lock.try_take():
             return None
+        try:
+            if not self._finds_quiet(look, gives_way):
+                return None
+            empty()
+            if not self._measure_or_yield(gives_way):
+                return None
+        finally:
+            self._core_lock.give()
+        self.is_due = False
+        return self._run()
+
+    def _finds_quiet(self, look: Callable[[], None], gives_way: Callable[[], bool]) -> bool:
+        """Return whether nobody asks for anything and no other process uses the cores for now."""
+        others = _Others(self._core_lock, self._model)
+        end = perf_counter() + _LOOK_SECONDS if others.can_be_seen else 0.0
+        while perf_counter() < end:
+            if gives_way():
+                return False
+            try:
+                look()
+            except (NoRoom, DecodeFailed):
+                return False
+        return not others.work()
+
+    def _measure_or_yield(self, gives_way: Callable[[], bool]) -> bool:
         multiple, layout = self._model.pad_multiple, self._model.describe().layout
         others = _Others(self._core_lock, self._model)
         try:
@@ -163,11 +191,8 @@ class Preparation:
         except _GaveWay:
             self._model.open(layout)
             self._model.pad_multiple = multiple
-            return None
-        finally:
-            self._core_lock.give()
-        self.is_due = False
-        return self._run()
+            return False
+        return True
 
     def _know(self, measured: Measured, has_padding: bool = True) -> None:
         self._known, self._has_padding = measured, has_padding
@@ -235,6 +260,11 @@ class _Others:
         # 0 where a GPU decodes, or the cores are not known: then nobody can be seen.
         self._thread_count = model.describe().thread_count if core_lock.core_count else 0
         self._time, self._work = perf_counter(), process_time()  # when it looked last
+
+    @property
+    def can_be_seen(self) -> bool:
+        """Whether a look can find others at work."""
+        return self._thread_count > 0
 
     def work(self, least_seconds: float = 0.0) -> bool:
         """Return whether they did since the last look, if that is long ago enough."""

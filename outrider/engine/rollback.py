@@ -99,6 +99,9 @@ class RollbackMemory:
         self._copying: set[int] = set()
         self._decodes = 0
         self._used = [0] * sequence_count  # the newest decode of each sequence
+        # Of each sequence of WINDOW memory, as it was seen when that changed: `copied_count` is
+        # asked for in any thread, while llama.cpp's own state is in the middle of a decode.
+        self._first = [-1] * sequence_count
 
     def checkpoint_counts(self, sequence: int) -> list[int]:
         """Return the tokens of a sequence's checkpoints, rising."""
@@ -154,6 +157,11 @@ class RollbackMemory:
         self.held[sequence] = token_count
         self._last_rows[sequence] = row_count
         self._used[sequence] = self._decodes
+        self._see(sequence)
+
+    def _see(self, sequence: int) -> None:
+        if self.kind is Rollback.WINDOW:
+            self._first[sequence] = self._memory.first_position(sequence)
 
     def note_decoded(self) -> None:
         """Take note of a decode: what was pending is carried out."""
@@ -175,9 +183,13 @@ class RollbackMemory:
     def _can_cut(self, sequence: int, token_count: int) -> bool:
         depth = self.held[sequence] - token_count
         if self.cuts_freely:
-            needed = max(0, token_count - self._window + 1) if self._window else 0
+            needed = self._needed_position(token_count)
             return 0 <= self._memory.first_position(sequence) <= needed
         return depth <= self._reach_of(self._last_rows[sequence])
+
+    def _needed_position(self, token_count: int) -> int:
+        """Return the first position that what follows so many tokens looks at."""
+        return max(0, token_count - self._window + 1) if self._window else 0
 
     def _restore(self, sequence: int, token_count: int) -> int:
         """Go back to the newest checkpoint of at most so many tokens, or to nothing."""
@@ -199,6 +211,7 @@ class RollbackMemory:
         self._last_rows[sequence] = 0
         kept = [c for c in self._checkpoints[sequence] if c.token_count <= token_count]
         self._checkpoints[sequence] = kept
+        self._see(sequence)
 
     def clear(self, sequence: int) -> None:
         """Empty a sequence."""
@@ -272,10 +285,13 @@ class RollbackMemory:
         """Return how many of its first tokens a copy of a sequence would hold, asked for so many.
 
         All of them or, where the memory cannot be cut there, those of a checkpoint. A copy that
-        the next decode is about to make is not counted on.
+        the next decode is about to make is not counted on. May be asked for in any thread.
         """
-        if token_count >= self.held[source] or self.can_copy(source, token_count):
-            return min(token_count, self.held[source])
+        held, is_cut = self.held[source], self.cuts_freely
+        if self.kind is Rollback.WINDOW:
+            is_cut = 0 <= self._first[source] <= self._needed_position(token_count)
+        if token_count >= held or is_cut:
+            return min(token_count, held)
         if source in self._copying:
             return 0
         fitting = [count for count in self.checkpoint_counts(source) if count <= token_count]
@@ -300,6 +316,7 @@ class RollbackMemory:
         self.held[destination] = self.held[source]
         self._last_rows[destination] = 0
         self._checkpoints[destination] = list(self._checkpoints[source])
+        self._first[destination] = self._first[source]
         self._used[destination] = self._decodes
 
     def note_exchange(self, first: int, second: int) -> None:
@@ -307,6 +324,7 @@ class RollbackMemory:
         held, kept = self.held, self._checkpoints
         held[first], held[second] = held[second], held[first]
         kept[first], kept[second] = kept[second], kept[first]
+        self._first[first], self._first[second] = self._first[second], self._first[first]
         self._last_rows[first] = self._last_rows[second] = 0
 
     def drop_incomplete(self, sequence: int) -> int:

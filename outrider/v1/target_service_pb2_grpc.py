@@ -130,7 +130,8 @@ class TargetServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CountCached(self, request, context):
-        """Returns how much of a prompt is in the cache already. Idempotent.
+        """Returns how much of a prompt is in the cache already, as of a decode ago:
+        none is waited for. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -174,7 +174,7 @@ def _tell_expected(values: dict[str, dict[str, Any]], translation: Translation |
     if "target" not in values:
         assert translation is not None
         draft = _loaded(values["draft"])
-        _tell(expected=asdict(expect_without_target(draft, translation)))
+        _print(expected=asdict(expect_without_target(draft, translation)))
         draft.close()
         return
     target, draft = _loaded(values["target"]), _loaded(values["draft"])

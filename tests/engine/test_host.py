@@ -769,6 +769,22 @@ def test_time_is_told_once() -> None:
     assert second == 0.0
 
 
+def test_what_is_cached_of_a_prompt_is_counted_while_others_decode() -> None:
+    model = big_toy()
+    with running(model) as host:
+        host.submit(A, rows_of(LONG)).future.result(PATIENCE)
+        gate = Gate(model)
+        other = host.submit(B, rows_of(TEXT))
+        assert gate.entered.wait(PATIENCE)
+        with ThreadPoolExecutor(1) as asking:
+            try:
+                asked = asking.submit(host.cached_count, [*LONG[:1000], 2], b"")
+                assert asked.result(PATIENCE) == 1000
+            finally:
+                gate.open()
+        other.future.result(PATIENCE)
+
+
 def test_steps_are_the_decodes_that_gave_rows() -> None:
     def job(lease: Lease) -> Generator[Step, list[Row], Lease]:
         yield Step(TEXT[:2], 0)

@@ -346,7 +346,7 @@ def test_a_first_start_measures_when_nobody_waits(
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_equal_bits_that_were_asked_for_are_measured_before_anything_is_served(kept: bool) -> None:
-    first, _, padding = start(store() if kept else None, Numerics.EXACT)
+    first, _, padding = start(store() if kept else None, waits=False)
     assert (first.measured, first.numerics) == ("now", Numerics.EXACT)
     assert padding == first.costs[0].rows
 
@@ -381,12 +381,10 @@ def test_measuring_gives_way_to_a_request_and_is_done_after_it(
         return int(rows[0].argmax())
 
     [[row]] = ToyModel().decode([Chunk(0, 0, [1, 2, 3], 1)])
-    pause, asked = 0.1, 0
-    while later.empty():
+    for pause in (0.1, 0.15, 0.2, 0.3, 0.4):  # in some of which it has begun
         assert host.submit(bytes(16), job).future.result(20) == row.argmax()
-        time.sleep(pause)  # in the first ones it has begun, and in the last it comes to its end
-        pause, asked = 1.5 * pause, asked + 1
-    assert asked > 1
+        time.sleep(pause)
+    assert later.get(timeout=60).measured == "now"
     host.stop()
 
 
@@ -411,6 +409,43 @@ def test_measuring_gives_way_to_other_processes(busy_share: Callable[[float], No
     busy_share(1.0)
     assert later.get(timeout=30).measured == "now"
     host.stop()
+
+
+@pytest.mark.fault(
+    "others",
+    "a target that was never measured has nothing to do for minutes while others use its cores",
+    before="every two minutes it forgot all sessions to measure, could not, and tried again",
+    now="it looks first whether it can, forgets nothing before, and waits twice as long each time",
+)
+@pytest.mark.parametrize("session_count", [1, 3])
+@pytest.mark.parametrize("others_hold_the_lock", [True, False])
+def test_a_try_to_measure_beside_others_keeps_what_sessions_hold_and_is_repeated_less_often(
+    session_count: int,
+    others_hold_the_lock: bool,
+    busy_share: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries: list[float] = []
+
+    class Seen(Cores):
+        def try_take(self) -> bool:
+            tries.append(perf_counter())
+            return not others_hold_the_lock
+
+    busy_share(0.2)
+    monkeypatch.setattr("outrider.engine.preparation._LOOK_SECONDS", 0.01)
+    toy = ToyModel(sequence_count=session_count, step_seconds=0.001)
+    host = EngineHost(lambda: toy, options(None), Seen, store())
+    host.start().result(20)
+    assert host.submit(bytes(16), _one_token).future.result(20) == 1
+    tries.clear()
+    deadline = time.monotonic() + 60
+    while len(tries) < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert host.held_count(bytes(16)).result(20) == 3
+    host.stop()
+    gaps = [after - before for before, after in itertools.pairwise(tries)]
+    assert gaps[-1] >= 0.8, "a tenth of a second at first, then twice as long each time"
 
 
 def test_where_a_gpu_decodes_an_idle_processor_says_nothing(

@@ -143,6 +143,18 @@ def test_a_loading_engine_waits_to_be_alone(
     assert beside.ask("take") == "0.0"
 
 
+def test_who_only_tries_for_the_turn_waits_for_nobody_and_learns_nothing(
+    tmp_path: Path, neighbour: Callable[[int], Neighbour]
+) -> None:
+    beside = neighbour(CORES)
+    turns = engine(tmp_path, CORES)
+    assert not turns.try_take() and not turns.try_take()
+    assert turns.take(1000.0) > 0.0, "the wait begins only now"
+    beside.ask("give")
+    assert turns.try_take()
+    assert beside.ask("take") != "0.0"
+
+
 def test_engines_of_one_user_share_one_file(tmp_path: Path) -> None:
     first, second = shared_core_lock(1, tmp_path), shared_core_lock(2, tmp_path)
     assert first.cores_digest == second.cores_digest != b""

@@ -73,6 +73,28 @@ async def test_openai_chats(client: openai.AsyncOpenAI, fake: FakeOrchestrator):
     assert (request.sampling.temperature, request.token_limit, request.seed) == (0.5, 5, 3)
 
 
+@pytest.mark.parametrize("used", [True, False], ids=["used", "not used"])
+@pytest.mark.parametrize("streams", [True, False])
+async def test_openai_counts_the_tokens_of_a_prediction_and_no_others(
+    client: openai.AsyncOpenAI, fake: FakeOrchestrator, streams: bool, used: bool
+):
+    if used:
+        fake.predicted = (3, 1)
+    expected: Any = {"type": "content", "content": "Hello, you"}
+    asked: Any = {"model": "any", "messages": CHAT, "max_completion_tokens": 5}
+    asked |= {"prediction": expected, "extra_body": {"speculative": {"policy": "fixed"}}}
+    if streams:
+        options: Any = {"include_usage": True}
+        stream = await client.chat.completions.create(**asked, stream=True, stream_options=options)
+        usage = [chunk.usage async for chunk in stream][-1]
+    else:
+        usage = (await client.chat.completions.create(**asked)).usage
+    details = usage.completion_tokens_details if usage else None
+    assert details is not None
+    counts = details.accepted_prediction_tokens, details.rejected_prediction_tokens
+    assert counts == (fake.predicted if used else (0, 0)), "the draft's tokens are none of it"
+
+
 async def test_openai_streams_a_chat(client: openai.AsyncOpenAI, fake: FakeOrchestrator):
     chunks = []
     stream = await client.chat.completions.create(

@@ -56,6 +56,7 @@ class FakeOrchestrator:
         self.text = text
         self.texts: list[str] = []
         self.template = template
+        self.predicted = (0, 0)  # tokens of the request's prediction that stand, and that do not
         self.error: Exception | None = None
         self.error_after = 0
         self.stalls_after: int | None = None
@@ -160,6 +161,9 @@ class FakeOrchestrator:
                 _count(delta.statistics, first + len(some), len(prompt), rounds)
             yield messages.GenerateResponse(delta=delta)
         _count(finished.statistics, len(ids), len(prompt), rounds)
+        accepted, rejected = self.predicted
+        finished.statistics.accepted_prediction_token_count = accepted
+        finished.statistics.rejected_prediction_token_count = rejected
         yield messages.GenerateResponse(finished=finished)
 
     async def tokenize(

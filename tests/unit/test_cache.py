@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -472,3 +476,39 @@ def test_idle_sessions_keep_no_more_cells_of_a_pool_than_are_meant_for_them() ->
     # Each makes room for itself: the two newest idle ones stay beside the newest of all.
     assert [i for i in range(6) if cache.get(bytes([i]))] == [3, 4, 5]
     assert cache.get(b"open") is not None
+
+
+def test_a_token_is_tried_in_a_free_sequence_or_after_the_oldest_text() -> None:
+    cache = SessionCache(2)
+    placed(cache, b"new", [1, 2], 5.0)
+    spare = cache.spare()
+    assert cache.is_free(spare.sequence or 0) and not spare.token_ids
+    placed(cache, b"old", [3], 1.0)
+    assert cache.spare() is cache.get(b"old")
+
+
+def test_what_is_cached_is_counted_though_the_cache_changes_meanwhile() -> None:
+    cache, prompt = SessionCache(4), [i % 7 for i in range(600)]
+    placed(cache, b"known", prompt, 0.0)
+    stop = threading.Event()
+
+    def change() -> None:
+        for i in itertools.count():
+            if stop.is_set():
+                return
+            name = b"%d" % i
+            placed(cache, name, [*prompt[:300], 8, i], 1.0 + i)
+            session = cache.get(name)
+            assert session is not None
+            del session.token_ids[i % 20 :]
+            cache.forget(name)
+
+    with ThreadPoolExecutor(1) as other:
+        changing = other.submit(change)
+        try:
+            for _ in range(100):
+                assert cache.cached_count([*prompt, 1], b"") == 600
+                assert cache.cached_count([*prompt[:300], 8, 9], b"") in (300, 301)
+        finally:
+            stop.set()
+        changing.result(30)

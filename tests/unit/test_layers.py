@@ -56,6 +56,7 @@ PURE = (
     "outrider.engine.branches",
     "outrider.engine.profile",
     "outrider.engine.gathering",
+    "outrider.engine.quiet",
     "outrider.engine.reading",
     "orchestrator.admission",
     "orchestrator.core",

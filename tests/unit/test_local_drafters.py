@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from orchestrator.core.counts import Counts
+from orchestrator.request import read_request
 from orchestrator.sources import (
     Expected,
     Grammars,
@@ -20,6 +21,7 @@ from outrider.drafters.copying import CopySource
 from outrider.drafters.source import Proposal, Source
 from outrider.drafters.suffix import SuffixSource
 from outrider.speculation import Policy, Speculation
+from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.simulation import Faults, Models, Result, Script, Simulation
 from tests.support.thorough import THOROUGH
 
@@ -94,6 +96,7 @@ def written(
     round_trip: float = 0.0,
     has_draft: bool = False,
     acceptance: float = 0.0,
+    speculation: Speculation | None = None,
 ) -> Result:
     """Return how a text was written, which is checked to be the one."""
     models = Models(
@@ -105,7 +108,7 @@ def written(
     )
     simulation = Simulation(
         models,
-        Speculation(),
+        speculation or Speculation(),
         tokens=len(text),
         seed=1,
         language=Script(prompt, text, 1, acceptance),
@@ -195,6 +198,20 @@ def test_no_round_is_long_enough_for_other_kernels_unless_that_is_asked_for() ->
     known = written(prompt, text, sources(text), ROWS_FREE)
     assert max(known.counts.drafted_by_round) == 59
     assert Speculation(n_max=64).local_n_max == 64
+
+
+@pytest.mark.parametrize("most", [1, 15, 16, 17])
+def test_no_source_drafts_more_than_was_asked_for_whichever_number_that_is(most: int) -> None:
+    prompt, text, _ = rewritten(random.Random(5))
+    options = messages.SpeculativeOptions(n_max=most)
+    request = messages.GenerateRequest(prompt_text="a", speculative=options)
+    asked = read_request(request, Speculation()).speculation
+    drafted = written(prompt, text, sources(text), ROWS_FREE, speculation=asked).counts
+    assert max(drafted.drafted_by_round) == most
+    # The orchestrator's own limit binds as well, and a request has the last word.
+    usual = messages.GenerateRequest(prompt_text="a")
+    assert read_request(usual, Speculation(n_max=most)).speculation.local_n_max == most
+    assert read_request(request, Speculation(n_max=5)).speculation.local_n_max == most
 
 
 def test_a_line_that_has_become_surer_is_verified_in_larger_pieces() -> None:

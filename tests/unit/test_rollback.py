@@ -172,6 +172,27 @@ def test_a_draft_comes_back_to_the_committed_text(kind: Rollback) -> None:
     assert held == (0 if kind is Rollback.RESTART else 20)
 
 
+@KINDS
+@pytest.mark.parametrize("cut_to", [30, 27])
+def test_what_a_copy_would_hold_is_known_without_asking_llama(
+    kind: Rollback, cut_to: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(kind)
+    engine.decode(list(range(20)), 1, certain=20)
+    engine.decode(list(range(20, 30)), 1)
+    held = engine.cut(cut_to)
+    cut = {count for count in range(1, held) if engine.memory.can_copy(0, count)}
+
+    def is_asked(sequence: int) -> int:
+        raise AssertionError("a decode may be in flight")
+
+    monkeypatch.setattr(engine.fake, "first_position", is_asked)
+    for count in range(1, held):
+        fitting = [each for each in engine.memory.checkpoint_counts(0) if each <= count]
+        expected = count if count in cut else max(fitting, default=0)
+        assert engine.memory.copied_count(0, count) == expected
+
+
 def test_the_last_decode_is_taken_back_without_a_checkpoint_where_that_is_possible() -> None:
     for kind, counts in ((Rollback.WINDOW, []), (Rollback.SNAPSHOTS, []), (Rollback.FULL, [])):
         engine = Engine(kind)
