@@ -1,15 +1,19 @@
 """What sampling one row of logits costs on one thread, by sampler and vocabulary, without a decode.
 
-python -m benchmarks.rows [--vocabulary 152064]
+And the rows of 2 to 16 sessions of one decode, on the engine's thread and in threads beside it.
+
+python -m benchmarks.rows [--vocabulary 152064] [--helpers 0 1 3]
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,6 +25,8 @@ from models.synthetic import SHAPES, enlarged, read_tokenizer, write_model
 from outrider.distribution import logprobs, most_probable, softmax
 from outrider.engine.llama import LlamaModel
 from outrider.engine.model import Row
+from outrider.engine.workers import Work, Workers
+from outrider.model_service.run import SWITCH_SECONDS
 from outrider.sampling import GREEDY, SamplingParameters
 
 SIZES = (4_096, 152_064)
@@ -28,6 +34,8 @@ TEXT_TOKENS = 300
 """Tokens before the row, which penalties and DRY look at."""
 
 REPEATS, BLOCKS = 20, 7
+SESSIONS = (2, 4, 8, 16)
+SHARED = ("greedy", "top-k 40", "penalties, top-k 40", "min-p .05 alone", "top-p .95 alone")
 FREE = SamplingParameters(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)
 TOP_K = replace(FREE, top_k=40)
 SAMPLERS = {
@@ -53,8 +61,11 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--vocabulary", type=int, action="append", metavar="TOKENS")
-    sizes = parser.parse_args().vocabulary or SIZES
-    for size in sizes:
+    threads = "threads beside the engine's; more than there are free cores say nothing"
+    parser.add_argument("--helpers", type=int, nargs="+", default=(0, 1), help=threads)
+    asked = parser.parse_args()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    for size in asked.vocabulary or SIZES:
         with _model(size) as model:
             print(f"\n{size:,} tokens: milliseconds a row, the fastest of {BLOCKS} blocks")
             print(f"{'':32}{'flat':>8}{'peaked':>8}")
@@ -63,6 +74,13 @@ def main() -> None:
                 _print(name, [_milliseconds(_sampled(model, parameters), row) for row in rows])
             for name, report in REPORTS.items():
                 _print(name, [_milliseconds(report, row) for row in rows])
+            for helpers in asked.helpers:
+                workers = Workers[None](helpers)
+                print(f"\nmilliseconds for the flat rows of all sessions, {helpers} more threads")
+                print(f"{'':32}" + "".join(f"{count:8}" for count in SESSIONS))
+                for name in SHARED:
+                    _print(name, _side_by_side(model, SAMPLERS[name], workers, rows[0]))
+                workers.stop()
 
 
 @contextmanager
@@ -96,6 +114,23 @@ def _sampled(model: LlamaModel, parameters: SamplingParameters) -> Callable[[Row
     return lambda row: sampler.distribution(row).race(1, 0, TEXT_TOKENS)
 
 
+def _side_by_side(
+    model: LlamaModel, parameters: SamplingParameters, workers: Workers[None], row: Row
+) -> Iterator[float]:
+    """Yield what sampling a row for each of several sessions takes, for 2, 4, ... of them."""
+    for count in SESSIONS:
+        chains = [_sampled(model, parameters) for _ in range(count)]
+        works = [Work(partial(chain, np.roll(row, 999 * i))) for i, chain in enumerate(chains)]
+
+        def sample(_: Row, works: Sequence[Work] = works) -> None:
+            for work in works:
+                workers.add(None, work)
+            for _owner, outcome in workers.outcomes():
+                assert outcome.error is None
+
+        yield _milliseconds(sample, row)
+
+
 def _milliseconds(work: Callable[[Row], object], row: Row) -> float:
     blocks = []
     for _ in range(BLOCKS):
@@ -106,7 +141,7 @@ def _milliseconds(work: Callable[[Row], object], row: Row) -> float:
     return 1e3 * min(blocks) / REPEATS
 
 
-def _print(name: str, milliseconds: list[float]) -> None:
+def _print(name: str, milliseconds: Iterable[float]) -> None:
     print(f"{name:32}" + "".join(f"{each:8.3f}" for each in milliseconds), flush=True)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count, takewhile
 from operator import eq
+from typing import Any
 
 from outrider.costs import MOST_REDONE
 from outrider.distribution import Distribution, logprobs, most_probable, softmax
@@ -15,6 +17,7 @@ from outrider.engine.job import EngineTime, JobSteps, Lease, Step
 from outrider.engine.model import Model, Row, Sampler
 from outrider.engine.own_draft import DraftAsk, OwnDraft
 from outrider.engine.sampler_state import SamplerTracker
+from outrider.engine.workers import Work
 from outrider.errors import InvalidRequest, RoundSuperseded
 from outrider.messages import (
     MAX_DRAFT,
@@ -174,7 +177,7 @@ class Verifier:
                 draft, missing = own.token_ids or draft, [*missing, *own.token_ids]
             logits = yield Step(missing, len(draft) + 1, gains, gives_way)
             draft = draft[: len(logits) - 1]
-            rows = self._rows(logits, text, draft, round_.form)
+            rows = yield Work(partial(self._rows, logits, text, draft, round_.form))
             if own.token_ids:
                 answer = Answer(round_.number, len(text), 0, rows, [own])
             else:
@@ -214,7 +217,7 @@ class Verifier:
 
     def _verify_tree(
         self, lease: Lease, round_: Round, text: list[int], emit: Emit
-    ) -> Generator[Step, list[Row], list[int]]:
+    ) -> Generator[Step | Work, Any, list[int]]:
         """Emit the rows of a tree after the text, and add to that what they accept; return it."""
         check_room(len(text), lease.capacity)
         tree, gains = tree_after(round_, text, lease.capacity - len(text))
@@ -223,7 +226,7 @@ class Verifier:
             self.cached_count = min(len(lease.held), len(text))
         logits = yield Step(missing, len(tree) + 1, gains, False, tree.parents)
         tree = tree.first(len(logits) - 1)
-        walk, rows = self._walk(logits, text, tree)
+        walk, rows = yield Work(partial(self._walk, logits, text, tree))
         answer = Answer(round_.number, len(text), len(tree), rows)
         accepted = tree.tokens(walk.nodes)
         if len(tree):

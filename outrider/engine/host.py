@@ -21,9 +21,8 @@ from outrider.costs import CostTable
 from outrider.engine.batching import limits_of
 from outrider.engine.cache import Session, SessionCache
 from outrider.engine.core_lock import CoreLock, NoCoreLock
-from outrider.engine.guesser import Guess
 from outrider.engine.hosting import Counters, HostOptions, Loaded
-from outrider.engine.job import Job, Lease, Step, Ticket, counts_of
+from outrider.engine.job import Job, Lease, Ticket, counts_of
 from outrider.engine.measurements import Measurements
 from outrider.engine.model import MAX_PADDED, Chunk, Model, NoRoom, Row
 from outrider.engine.moving import Moved, exchange
@@ -31,8 +30,8 @@ from outrider.engine.own_draft import DraftLine, OwnDraft
 from outrider.engine.preparation import Preparation, Prepared
 from outrider.engine.quiet import QuietTries
 from outrider.engine.scheduler import Scheduler
+from outrider.engine.workers import Work, Workers
 from outrider.errors import (
-    ContextExhausted,
     DecodeFailed,
     Draining,
     EngineBusy,
@@ -80,6 +79,7 @@ class EngineHost:
         self._core_lock: CoreLock
         self._preparation: Preparation
         self._own_draft: OwnDraft | None = None
+        self._workers: Workers[Ticket]  # with the work of jobs that wait for it; none in a decode
         self._used_time = 0.0  # when something was asked for last
         self._quiet = QuietTries(options.first_quiet_seconds, options.quiet_seconds)
         self._capacity = 0  # tokens that a session can hold
@@ -203,6 +203,7 @@ class EngineHost:
             # A bug: the process cannot continue, and must not look as if it could.
             self.died.set_exception(error)
             raise
+        self._workers.stop()
         self._model.close()
         if self._own_draft is not None:
             self._own_draft.close()
@@ -241,6 +242,7 @@ class EngineHost:
         self._model = model = self._load()
         description = model.describe()
         self._core_lock = self._find_core_lock()
+        self._workers = Workers(self._options.count_helpers())
         self._preparation = Preparation(
             model, self._options.numerics, self._measurements, self._core_lock
         )
@@ -320,7 +322,7 @@ class EngineHost:
     def _queue(self, ticket: Ticket) -> None:
         if self._stopping:
             self._places.release()
-            self._fail(ticket, Draining("the engine is stopping"))
+            ticket.fail(Draining("the engine is stopping"))
             return
         self._quiet.note_work()
         self._scheduler.queue(ticket)
@@ -333,7 +335,7 @@ class EngineHost:
             assert active.generator is not None
             active.generator.close()
             self._end(active)
-            self._resolve(active, None)
+            active.resolve(None)
 
     def _start_jobs(self) -> None:
         for ticket in self._scheduler.startable():
@@ -364,7 +366,7 @@ class EngineHost:
             if perf_counter() - ticket.submit_time > self._options.room_seconds:
                 self._leave_lane(ticket)
                 message = "the sessions that are open leave no room"
-                self._fail(ticket, EngineBusy(message, self._options.room_seconds))
+                ticket.fail(EngineBusy(message, self._options.room_seconds))
             return False
         if placement.donor not in (None, placement.sequence):
             held = self._model.copy_prefix(placement.donor, placement.sequence, placement.count)
@@ -387,41 +389,34 @@ class EngineHost:
 
     # --- running jobs ---
 
-    def _advance(self, ticket: Ticket, received: list[Row] | list[Guess] | None) -> None:
-        """Run a job up to its next step or its end."""
-        assert ticket.generator is not None and ticket.lease is not None
-        ticket.lease.resume()
+    def _advance(self, ticket: Ticket, received: Any, is_shared: bool = False) -> None:
+        """Run a job up to its next step or its end; where others do as well, up to its work."""
         try:
-            try:
-                step = ticket.generator.send(received)
-            finally:
-                ticket.lease.drop_branches()
-                ticket.lease.pause()
-            if isinstance(step, Step):
-                assert len(step.token_ids) >= max(1, step.row_count)
-                needed = len(ticket.lease.held) + len(step.token_ids)
-                if needed > self._capacity:
-                    raise ContextExhausted(needed, self._capacity)
+            step = ticket.advance(received, does_work=not is_shared)
+            if isinstance(step, Work):
+                self._workers.add(ticket, step)
+                return
             ticket.take(step, perf_counter())
             self._scheduler.begin_step(ticket)
         except StopIteration as end:
             self._finish(ticket, end.value)
         except Exception as error:
             self._end(ticket)
-            self._fail(ticket, error)
+            ticket.fail(error)
         else:
             self._give_way(ticket.session_id)
+
+    def _work(self) -> None:
+        """Do the work of jobs that share a decode, side by side; then continue them in order."""
+        for ticket, outcome in self._workers.outcomes():
+            self._advance(ticket, outcome)
 
     def _finish(self, ticket: Ticket, result: Any) -> None:
         self._end(ticket)
         session = self._cache.get(ticket.session_id)
         if session is not None and session.pinned and session.sequence is not None:
             self._scheduler.expect(ticket, session.sequence, perf_counter())
-        self._resolve(ticket, result)
-
-    def _resolve(self, ticket: Ticket, result: Any) -> None:
-        if ticket.future.set_running_or_notify_cancel():
-            ticket.future.set_result(result)
+        ticket.resolve(result)
 
     def _end(self, ticket: Ticket) -> None:
         self._scheduler.end(ticket)
@@ -433,10 +428,6 @@ class EngineHost:
         session = self._cache.get(session_id)
         if session is not None and not session.pinned and session.sequence is not None:
             self._model.checkpoint(session.sequence)
-
-    def _fail(self, ticket: Ticket, error: Exception) -> None:
-        if ticket.future.set_running_or_notify_cancel():
-            ticket.future.set_exception(error)
 
     # --- decoding ---
 
@@ -490,11 +481,14 @@ class EngineHost:
         self._decode_seconds = spent
         self.counters.note_decode(begin, spent, bool(self._open))
         shared = counts_of([chunk for _, chunk in entries], self._model.padded)
+        is_shared = len(entries) > 1 and self._workers.most > 0
         for (ticket, chunk), its_rows in zip(entries, rows, strict=True):
             assert ticket.lease is not None
             ticket.lease.spent.count(shared)
             ticket.lease.spent.steps += bool(its_rows)
-            self._deliver(ticket, chunk, its_rows, begin, spent)
+            self._deliver(ticket, chunk, its_rows, begin, is_shared)
+        if is_shared:
+            self._work()
 
     def _decode_apart(self, entries: list[tuple[Ticket, Chunk]], error: Exception) -> None:
         """Decode in halves what failed together; fail what fails alone."""
@@ -518,12 +512,13 @@ class EngineHost:
         ticket.lease.recall()
         self._end(ticket)
         no_room = EngineBusy("llama.cpp found no room", self._options.room_seconds)
-        self._fail(ticket, no_room if isinstance(error, NoRoom) else error)
+        ticket.fail(no_room if isinstance(error, NoRoom) else error)
 
     def _deliver(
-        self, ticket: Ticket, chunk: Chunk, rows: list[Row], begin: float, spent: float
+        self, ticket: Ticket, chunk: Chunk, rows: list[Row], begin: float, is_shared: bool
     ) -> None:
         assert ticket.lease is not None
+        spent = self._decode_seconds
         ticket.lease.extend(chunk)
         ticket.lease.spent.queue += max(0.0, begin - ticket.ready_time)
         ticket.lease.spent.decode += spent
@@ -532,7 +527,7 @@ class EngineHost:
         ticket.tokens = ticket.tokens[len(chunk.token_ids) :]
         ticket.ready_time = begin + spent
         if not ticket.tokens:
-            self._advance(ticket, rows)
+            self._advance(ticket, rows, is_shared)
         else:
             self._scheduler.put_last(ticket)
 
@@ -548,7 +543,7 @@ class EngineHost:
         else:
             return
         stopping = Draining("the engine is stopping")
-        self._fail(ticket, stopping if self._stopping else RoundSuperseded("cancelled"))
+        ticket.fail(stopping if self._stopping else RoundSuperseded("cancelled"))
 
     def _cancel_unstarted(self, ticket: Ticket) -> None:
         if not self._scheduler.is_active(ticket):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -28,6 +28,8 @@ class HostOptions:
     # Measuring takes the cores from everything else on the machine, and what is cached is lost.
     first_quiet_seconds: float = 1.0
     quiet_seconds: float = 120.0
+    # Threads that sample beside the engine's, at most; called in that thread after the load.
+    count_helpers: Callable[[], int] = lambda: 0
 
 
 @dataclass(frozen=True, slots=True)

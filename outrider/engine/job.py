@@ -13,6 +13,8 @@ from outrider.engine.branches import Branch, branches_of, stem_count
 from outrider.engine.cache import Session, common_prefix, tokens_to_keep
 from outrider.engine.model import MAX_PADDED, Chunk, Model, Rollback
 from outrider.engine.own_draft import DraftAsk
+from outrider.engine.workers import Outcome, Work
+from outrider.errors import ContextExhausted
 from outrider.trees import Tree
 
 
@@ -222,8 +224,8 @@ class Lease:
         return spent
 
 
-JobSteps = Generator[Step | DraftAsk, Any, Any]
-"""What a job does: each `Step` receives its rows, each `DraftAsk` its guesses.
+JobSteps = Generator[Step | DraftAsk | Work, Any, Any]
+"""What a job does: a `Step` receives its rows, a `DraftAsk` its guesses, a `Work` what it returns.
 
 The return value is the result. Rows are valid until the next step.
 """
@@ -259,6 +261,33 @@ class Ticket:
     certain: int | None = None
     ready_time: float = 0.0
 
+    def advance(self, received: Any, does_work: bool = True) -> Step | DraftAsk | Work:
+        """Run the job up to its next step, and return that; its work only where that is not done.
+
+        Raises StopIteration with the result, or what ends the job without one.
+        """
+        assert self.generator is not None and self.lease is not None
+        step = None
+        self.lease.resume()
+        try:
+            if isinstance(received, Outcome):
+                self.lease.spent.sample += received.seconds
+                step = received.give_to(self.generator)
+            else:
+                step = self.generator.send(received)
+            while does_work and isinstance(step, Work):
+                step = step.run_in(self.generator)
+        finally:
+            if not isinstance(step, Work):  # what is read may be a tree, and is followed then
+                self.lease.drop_branches()
+            self.lease.pause()
+        if isinstance(step, Step):
+            assert len(step.token_ids) >= max(1, step.row_count)
+            needed = len(self.lease.held) + len(step.token_ids)
+            if needed > self.lease.capacity:
+                raise ContextExhausted(needed, self.lease.capacity)
+        return step
+
     def take(self, step: Step | DraftAsk, now: float) -> None:
         """Begin with a step of the job."""
         self.gives_way, self.ready_time = step.gives_way, now
@@ -269,6 +298,16 @@ class Ticket:
         else:
             self.ask, self.tokens, self.row_count = None, step.token_ids, step.row_count
             self.gains, self.parents, self.certain = step.gains, step.parents, step.certain
+
+    def resolve(self, result: Any) -> None:
+        """Give the result to who waits for it."""
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_result(result)
+
+    def fail(self, error: Exception) -> None:
+        """Say that there is no result, and why."""
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
 
     @property
     def tree(self) -> Tree:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -357,15 +358,21 @@ class Links:
         )
 
 
+class _Desk(threading.local):
+    """The candidates that all chains of a model fill anew for each row; each thread has its own."""
+
+    def __init__(self, size: int) -> None:
+        """Called in each thread that uses it."""
+        self.candidates = Candidates(size)
+
+
 class ChainSampler:
     """One session's chain and its state. Implements `Sampler`."""
 
-    def __init__(
-        self, parameters: SamplingParameters, candidates: Candidates, links: Links
-    ) -> None:
+    def __init__(self, parameters: SamplingParameters, desk: _Desk, links: Links) -> None:
         self.has_state: bool = parameters.has_state
         self._parameters = parameters
-        self._candidates = candidates
+        self._desk = desk
         self._links = links
         self.mirostat_mu = links.mirostat.start if links.mirostat else None
         self._last_distribution: Distribution | None = None
@@ -374,13 +381,13 @@ class ChainSampler:
     def distribution(self, row: Row) -> Distribution:
         if self._takes_the_best:
             return certain(self._best(row))
-        candidates, links = self._candidates, self._links
+        candidates, links = self._desk.candidates, self._links
         candidates.fill(self._scored(row))
         for link in links.cuts:
             link.apply(candidates)
         if links.mirostat and self.mirostat_mu is not None and not self._parameters.greedy:
             links.mirostat.cut(candidates, self.mirostat_mu)
-        self._last_distribution = self._read()
+        self._last_distribution = self._read(candidates)
         return self._last_distribution
 
     def draw(self, row: Row, seed: int, stream: int, position: int) -> int:
@@ -407,8 +414,8 @@ class ChainSampler:
             links.grammar.mask(row)
         return row
 
-    def _read(self) -> Distribution:
-        ids, logits = self._candidates.ids, self._candidates.logits
+    def _read(self, candidates: Candidates) -> Distribution:
+        ids, logits = candidates.ids, candidates.logits
         best = logits.max()
         if best == -np.inf:
             raise InvalidRequest("sampling", _NOTHING_POSSIBLE)
@@ -431,7 +438,7 @@ class ChainSampler:
             cut.accept(token_id)
 
     def clone(self) -> ChainSampler:
-        copy = ChainSampler(self._parameters, self._candidates, self._links.clone())
+        copy = ChainSampler(self._parameters, self._desk, self._links.clone())
         copy.mirostat_mu = self.mirostat_mu
         copy._last_distribution = self._last_distribution
         return copy
@@ -444,7 +451,7 @@ class Samplers:
         self._vocabulary = vocabulary
         self._size = size
         self._context = context
-        self._candidates = Candidates(size)
+        self._desk = _Desk(size)
         self._newline = int(ll.llama_vocab_nl(vocabulary))
         self._suppressed = _suppressed(vocabulary)
         # These read the whole vocabulary, or a long text.
@@ -466,7 +473,7 @@ class Samplers:
             grammar = self._new_grammar(parameters.grammar).clone()
         return ChainSampler(
             parameters,
-            self._candidates,
+            self._desk,
             Links(
                 [
                     *self._bias(parameters),

@@ -37,9 +37,10 @@ from outrider.threads import available_threads
 from outrider.vocabularies import compare
 
 _LOADING_SECONDS = 2.0
-_SWITCH_SECONDS = 1e-4
+SWITCH_SECONDS = 1e-4
 """Of the interpreter, after which a thread that waits for it gets it: the engine's wants it back
 after each decode, and Python's 5 ms are several decodes of a small model, or a half on a GPU."""
+_MOST_HELPERS = 4  # of sampling: of a row's time a sixth to a half needs the interpreter
 _USER_COUNTS = (1, 2, 4, 8)  # for which the log says what they are promised
 
 Servicer = TypeVar("Servicer", bound=ModelService)
@@ -151,6 +152,22 @@ def find_core_lock(config: ModelConfig) -> Callable[[], CoreLock]:
     return find
 
 
+def count_helpers(config: ModelConfig) -> Callable[[], int]:
+    """Return what finds for how many sampling threads the model leaves a core each."""
+
+    def count() -> int:
+        from outrider.engine.llama_library import offloads
+
+        cores = threads = available_threads()
+        if config.n_gpu_layers != 0 and offloads():
+            threads = 1  # the engine's own
+        elif config.threads:
+            threads = config.threads
+        return min(_MOST_HELPERS, max(0, cores - max(threads, config.threads_batch)))
+
+    return count
+
+
 async def _load(host: EngineHost, server: Server) -> Loaded | None:
     """Return what the host has loaded, or None where the server is to stop before that."""
     loading = asyncio.ensure_future(asyncio.wrap_future(host.start()))
@@ -175,6 +192,7 @@ def make_host(
     load_draft = own_draft_loader(draft, same_vocabulary) if draft is not None else None
     if load is not None:
         return EngineHost(load, options, find_core_lock(config), load_draft=load_draft)
+    options = replace(options, count_helpers=count_helpers(config))
     kept = kept_measurements(config, options.numerics)
     return EngineHost(load_llama(config), options, find_core_lock(config), kept, load_draft)
 
@@ -303,7 +321,7 @@ async def run_model_service(
 
     Raises what the loader raises, after saying nothing but that.
     """
-    sys.setswitchinterval(_SWITCH_SECONDS)
+    sys.setswitchinterval(SWITCH_SECONDS)
     servicer = make_servicer(host)
     server = Server(server_config, f"outrider.v1.{name}Service")
     register(servicer, server.grpc)

@@ -330,6 +330,26 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        "two threads sample on one array of candidates",
+        "outrider/engine/llama_sampling.py",
+        "class _Desk(threading.local):",
+        "class _Desk:",
+        (
+            "tests/engine/test_workers.py"
+            "::test_two_threads_sample_with_one_models_chains_without_seeing_each_other",
+        ),
+    ),
+    Mistake(
+        "rows that were sampled side by side go to who was sooner",
+        "outrider/engine/workers.py",
+        "for number in range(self._count))",
+        "for number in outcomes)",
+        (
+            "tests/engine/test_workers.py"
+            "::test_outcomes_come_in_order_where_the_first_work_ends_last",
+        ),
+    ),
+    Mistake(
         "a sampler keeps the state of a text that was taken back",
         "outrider/engine/sampler_state.py",
         "if not self._settled_text or not _starts_with(text, self._settled_text):",

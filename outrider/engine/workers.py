@@ -1,0 +1,154 @@
+"""Threads beside the engine's own, in which several sessions sample the rows of one decode."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from time import thread_time
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+_LEAST_SECONDS = 2e-4
+"""Of work for each thread, to wake one more: that takes .02 to .05 ms."""
+_MEMORY = 0.7
+"""Share of what works took before in what the next ones are expected to take."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What a job makes of its rows; it may run in any thread, beside the work of other jobs.
+
+    It touches the rows and what is its session's alone. The job receives what `run` returns, or
+    what it raises is raised where the job waits for it.
+    """
+
+    run: Callable[[], Any]
+
+    def run_in(self, job: Generator[T, Any, Any]) -> T:
+        """Run it at once, and continue the job up to its next step; return that."""
+        try:
+            value = self.run()
+        except BaseException as error:
+            return job.throw(error)
+        return job.send(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a work: its value, or why there is none."""
+
+    value: Any
+    error: BaseException | None
+    seconds: float  # of its thread; without what that waited for the interpreter
+
+    def give_to(self, job: Generator[T, Any, Any]) -> T:
+        """Continue the job that waits for it, up to its next step; return that."""
+        return job.throw(self.error) if self.error is not None else job.send(self.value)
+
+
+class Workers(Generic[T]):
+    """Runs the works that were added, each for its owner. The engine's thread does its part.
+
+    Every method is called from that thread.
+    """
+
+    def __init__(self, most: int) -> None:
+        """`most` is of the threads that it starts, once they are needed."""
+        self.most = most
+        self._added: list[tuple[T, Work]] = []  # not begun
+        self._threads: list[threading.Thread] = []
+        self._inbox: SimpleQueue[_Batch | None] = SimpleQueue()  # None ends one thread
+        self._seconds = 0.0  # that one work is expected to take
+
+    def add(self, owner: T, work: Work) -> None:
+        """Let a work run with the next ones."""
+        self._added.append((owner, work))
+
+    def outcomes(self) -> Iterator[tuple[T, Outcome]]:
+        """Run what was added; yield what came of it, in that order.
+
+        Where it is too little for one thread more, each work runs when its outcome is asked for;
+        else all of them are over before the first outcome.
+        """
+        added, self._added = self._added, []
+        works = [work for _, work in added]
+        helpers = self._wanted(len(works))
+        outcomes = self._together(works, helpers) if helpers else map(_outcome, works)
+        for (owner, _), outcome in zip(added, outcomes, strict=True):
+            self._seconds += (1.0 - _MEMORY) * (outcome.seconds - self._seconds)
+            yield owner, outcome
+
+    def _wanted(self, count: int) -> int:
+        """Return how many threads pay for so many works; they run by then."""
+        if not self.most or count < 2:
+            return 0
+        wanted = min(self.most, count - 1, int(count * self._seconds / _LEAST_SECONDS))
+        try:
+            while len(self._threads) < wanted:
+                thread = threading.Thread(target=self._serve, name="rows", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except RuntimeError:  # the process may have no more of them
+            self.most = wanted = len(self._threads)
+        return wanted
+
+    def _together(self, works: Sequence[Work], helpers: int) -> Iterator[Outcome]:
+        batch = _Batch(works)
+        for _ in range(helpers):
+            self._inbox.put(batch)
+        return batch.finish()
+
+    def _serve(self) -> None:
+        while (batch := self._inbox.get()) is not None:
+            batch.help()
+
+    def stop(self) -> None:
+        """End the threads; no work is in flight."""
+        for _ in self._threads:
+            self._inbox.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+
+class _Batch:
+    """Works that several threads take from, one at a time."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        self._todo = deque(enumerate(works))
+        self._count = len(works)
+        self._done: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()  # by others than the owner
+
+    def help(self) -> None:
+        """Run works until all have begun. A thread that wakes late finds none."""
+        for each in self._begun():
+            self._done.put(each)
+
+    def finish(self) -> Iterator[Outcome]:
+        """Run works, and wait for those of others; return what came of all, in their order."""
+        outcomes = dict(self._begun())
+        while len(outcomes) < self._count:
+            number, outcome = self._done.get()
+            outcomes[number] = outcome
+        return (outcomes[number] for number in range(self._count))
+
+    def _begun(self) -> Iterator[tuple[int, Outcome]]:
+        while True:
+            try:
+                number, work = self._todo.popleft()
+            except IndexError:
+                return
+            yield number, _outcome(work)
+
+
+def _outcome(work: Work) -> Outcome:
+    begin = thread_time()
+    try:
+        value, error = work.run(), None
+    except BaseException as raised:  # whatever it is: the engine's thread is to see it
+        value, error = None, raised
+    return Outcome(value, error, thread_time() - begin)
