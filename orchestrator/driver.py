@@ -523,10 +523,9 @@ class Driver:
             self._expel_draft(fault)
 
     def _take_draft(self, message: draft_service_pb2.DraftResponse) -> None:
-        generation, order = self._generation, message.completed_order
-        draft = self.timings.draft
+        generation, order, draft = self._generation, message.completed_order, self.timings.draft
         work, queue = draft.work, draft.queue
-        self.timings.draft.add(message.service_time)
+        draft.add(message.service_time)
         outcome = message.WhichOneof("outcome")
         if outcome == "missing":
             self._allowance.take_missing(message.missing.held_token_count)
@@ -543,7 +542,7 @@ class Driver:
         else:
             generation.draft_refused(order)
 
-    # --- time ---
+    # --- time, and the end ---
 
     def _after(self, seconds: float, event: Callable[[], None]) -> asyncio.TimerHandle:
         """Make `event` happen later, in turn with all others."""
@@ -568,8 +567,6 @@ class Driver:
         else:
             detail = self._pool.detail or f"lost the target at {target.address}"
             self._failure = PeerUnavailable(detail)
-
-    # --- the end ---
 
     def _tidy_up(self) -> None:
         """Leave clean prefixes, so that the next turn of a chat can reuse them."""
