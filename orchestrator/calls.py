@@ -22,7 +22,7 @@ from orchestrator.link import Backoff
 from orchestrator.streams import is_cancelled, model_changed
 from orchestrator.target_watch import TargetWatch
 from orchestrator.targets import PooledTarget
-from outrider.errors import EngineBusy, InvalidRequest, PeerUnavailable
+from outrider.errors import DeadlinePassed, EngineBusy, InvalidRequest, PeerUnavailable
 from outrider.rpc.errors import describe, read_error_info
 
 _OF_THE_ENGINE = ("CountCached", "Embed", "Score", "SearchBeams")
@@ -66,7 +66,8 @@ class Calls:
         """Make a call by `deadline`, again when its target restarts meanwhile.
 
         Raises InvalidRequest for what the target refuses, ModelChanged when it hosts
-        another model than `request` names, else PeerUnavailable; that names a stuck target.
+        another model than `request` names, DeadlinePassed when no target is away, else
+        PeerUnavailable; that names a stuck target.
         """
         attempts = self._attempts(method, deadline)
         while True:
@@ -208,6 +209,8 @@ class _Attempts:
             raise InvalidRequest(field, message or "refused") from None
         role = self._target.peer.role
         lost = PeerUnavailable(f"the {role} cannot {self._method}: {describe(error)}")
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._target.is_usable:
+            raise DeadlinePassed(f"{self._method} took longer than the request's deadline")
         if not self._may_try_again(error):
             raise model_changed(error.trailing_metadata()) or lost from None
         self._failed = [self._target]

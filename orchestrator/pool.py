@@ -411,7 +411,8 @@ class Pool:
         `first` is the one to ask, if it is usable.
 
         Raises InvalidRequest for what the target refuses, ModelChanged when it hosts
-        another model than `request` names, else PeerUnavailable. One that is stuck is left.
+        another model than `request` names, DeadlinePassed when no target is away, else
+        PeerUnavailable. A target that is stuck is left.
         """
         return await self._calls(first).call(method, request, deadline)
 

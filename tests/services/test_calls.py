@@ -151,17 +151,30 @@ async def test_without_another_target_the_call_ends_and_names_a_stuck_one(
         assert "is stuck" in details and any(each.address in details for each in targets)
 
 
-async def failing(call: Awaitable[object]) -> str:
-    """Return what a call that is UNAVAILABLE says."""
+async def failing(call: Awaitable[object], status: str = "UNAVAILABLE") -> str:
+    """Return what a call says that ends with a status."""
     try:
         await call
     except grpc.aio.AioRpcError as error:
-        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert error.code().name == status
         return error.details() or ""
     except Exception as error:
-        assert getattr(error, "status", "") == "UNAVAILABLE"
+        assert getattr(error, "status", "") == status
         return str(error)
     raise AssertionError("it did not fail")
+
+
+@pytest.mark.fault(
+    "hang",
+    "The deadline of a request comes while its prompt is scored, or its text embedded",
+    before="it ended with UNAVAILABLE, as if the target were away",
+    now="it ends with DEADLINE_EXCEEDED, as a text does that takes too long",
+)
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_call_whose_deadline_comes_says_so(call: Call) -> None:
+    async with over(TARGET, request_seconds=3.0) as (orchestrator, targets):
+        with held_up_when_called(targets, 1):
+            assert "deadline" in await failing(call(orchestrator), "DEADLINE_EXCEEDED")
 
 
 async def test_a_target_says_how_many_tokens_it_decodes_and_an_embedding_counts() -> None:
