@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts
+from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts, serial
 
-_GAP = 0.0005  # seconds between two tokens that a target writes by itself
+GAP = 0.0005
+"""Seconds between two decodes of a target that writes by itself, with a draft in it or none."""
+
 _WORTHWHILE = 1.01  # times the target alone: less is no reason for a draft
 
 ALONE = "target alone"
 DIALS_IN = "draft dials in"
 FAR_TARGET = "target far away"
+IN_PROCESS = "draft in the target's process"
 BESIDE = "draft beside target"
+_HEADS = {
+    **{ALONE: ALONE, DIALS_IN: "dials in", FAR_TARGET: "far target"},
+    **{IN_PROCESS: "in process", BESIDE: "beside target"},
+}
+_CELL = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +34,7 @@ class Layout:
     @property
     def how(self) -> str:
         """The layout, and how target and draft take turns in it."""
-        if self.forecast.mode is Mode.PLAIN:
+        if self.forecast.mode in (Mode.PLAIN, Mode.OWN):
             return self.name
         return f"{self.name}, {self.forecast.mode.value}"
 
@@ -38,9 +46,10 @@ def compared(
 
     `conditions` are those of services side by side, `away_seconds` is a round trip between the two
     machines, and `beside_seconds` the draft's time for a token on the target's own; None where
-    there is no room for it.
+    there is no room for it. There it is in the target's process, as `outrider up` has it, or a
+    service.
     """
-    near = replace(conditions, gap=_GAP)
+    near = replace(conditions, gap=GAP)
     alone, *_ = forecasts(near, 0, False)
     late_drafts = forecasts(replace(near, latency=near.latency + away_seconds), n_max, None)
     # A target that is far away and waits does so in every round; one that does not gets its drafts
@@ -56,8 +65,21 @@ def compared(
     if beside_seconds is not None:
         # On the same cores: one after the other.
         there = forecasts(replace(near, token_time=beside_seconds), n_max, False)
+        layouts.append(Layout(IN_PROCESS, in_process(near, beside_seconds, n_max)))
         layouts.append(Layout(BESIDE, _best(there)))
     return layouts
+
+
+def in_process(conditions: Conditions, token_seconds: float, n_max: int) -> Forecast:
+    """Return the best of a draft in the target's own thread: in turn, and without a message."""
+    here = replace(
+        conditions,
+        overhead=min(GAP, conditions.overhead),
+        latency=0.0,
+        token_time=token_seconds,
+    )
+    best = serial(here, n_max)
+    return replace(best, mode=Mode.OWN, own_length=best.length)
 
 
 def _best(found: Sequence[Forecast]) -> Forecast:
@@ -66,13 +88,11 @@ def _best(found: Sequence[Forecast]) -> Forecast:
 
 def layout_lines(rows: Sequence[tuple[float, Sequence[Layout]]]) -> Iterator[str]:
     """Yield a table of layouts by acceptance, and which one to choose."""
-    names = [layout.name for layout in rows[0][1]]
-    cells = max(len(name) for name in names[:-1])
-    head = "".join(f"{name:<{cells + 2}}" for name in names)
+    head = "".join(f"{_HEADS[layout.name]:<{_CELL}}" for layout in rows[0][1])
     yield f"accept  {head}".rstrip()
     for acceptance, layouts in rows:
         alone = layouts[0].forecast.rate
-        shares = "".join(f"{_cell(each, alone):<{cells + 2}}" for each in layouts)
+        shares = "".join(f"{_cell(each, alone):<{_CELL}}" for each in layouts)
         yield f"{acceptance:<6.2f}  {shares}".rstrip()
     yield ""
     for acceptance, layouts in rows:

@@ -42,7 +42,9 @@ AwayMs = Annotated[
 ]
 BesideMs = Annotated[
     float | None,
-    typer.Option(help="The draft's time for one token on the target's own machine."),
+    typer.Option(
+        help="The draft's time for one token on the target's own machine, in its process or not."
+    ),
 ]
 
 
@@ -239,7 +241,7 @@ def plan_lines(
     memory: str = "",
 ) -> Iterator[str]:
     """Yield the table of modes, the break-even round trips and the advice."""
-    from orchestrator.core.forecast import Mode, break_even, forecasts
+    from orchestrator.core.forecast import Mode, break_even
 
     costs = " ".join(f"{rows}:{1e3 * seconds:.1f}" for rows, seconds in measured.decode_costs)
     yield f"target        {costs} ms by rows"
@@ -250,18 +252,16 @@ def plan_lines(
         f"{1e3 * measured.draft_latency_seconds:.1f} ms away"
         + (", on the target's own cores" if measured.takes_turns else "")
     )
-    run_ahead = False if measured.takes_turns else None
+    modes = [Mode.SERIAL, *([Mode.OWN] if measured.takes_turns else [Mode.WAITING, Mode.NO_WAIT])]
     yield ""
-    yield "accept  plain   serial           run ahead        never wait      best"
+    yield "accept  plain   " + "".join(f"{each.value:<17}" for each in modes)[:-1] + "best"
     advice = []
     for acceptance in acceptances:
         conditions = conditions_of(measured, acceptance, price)
-        found = {each.mode: each for each in forecasts(conditions, n_max, run_ahead)}
+        found = {each.mode: each for each in _possible(conditions, n_max, measured.takes_turns)}
         alone = found[Mode.PLAIN].rate
         best = max(found.values(), key=lambda each: each.rate)
-        cells = [
-            _cell(found.get(mode), alone) for mode in (Mode.SERIAL, Mode.WAITING, Mode.NO_WAIT)
-        ]
+        cells = [_cell(found.get(mode), alone) for mode in modes]
         name = best.mode.value if best.rate > 1.01 * alone else "plain"
         yield f"{acceptance:<6.2f} {alone:6.1f}   " + "  ".join(cells) + f" {name}"
         advice.append((acceptance, best.rate / alone, name, conditions))
@@ -274,7 +274,22 @@ def plan_lines(
         if name == "plain":
             yield f"at {acceptance:.2f}: do not speculate; waiting for drafts pays {reach}"
         else:
-            yield f"at {acceptance:.2f}: {ratio:.2f}x by {name}; waiting for drafts pays {reach}"
+            how = "in the target's process" if name == Mode.OWN.value else f"by {name}"
+            yield f"at {acceptance:.2f}: {ratio:.2f}x {how}; waiting for drafts pays {reach}"
+
+
+def _possible(conditions: Conditions, n_max: int, takes_turns: bool) -> list[Forecast]:
+    """Return what each mode yields, plain first.
+
+    A draft on the target's own cores cannot run ahead, but may be in the target's process.
+    """
+    from orchestrator.core.forecast import forecasts
+    from outrider_cli.layouts import GAP, in_process
+
+    if not takes_turns:
+        return forecasts(conditions, n_max, None)
+    near = replace(conditions, gap=GAP)  # as a target there continues by itself
+    return [*forecasts(near, n_max, False), in_process(near, near.token_time, n_max)]
 
 
 def place_lines(
@@ -289,7 +304,11 @@ def place_lines(
     from outrider_cli.layouts import compared, layout_lines
 
     beside = None if beside_ms is None else beside_ms / 1e3
+    if beside is None and measured.takes_turns:
+        beside = measured.draft_token_seconds
     yield f"two machines, {away_ms:g} ms apart: tokens/s, times the target alone"
+    if beside is None:
+        yield "for a draft on the target's own machine, give its time there as --beside-ms"
     yield ""
     rows = [
         (each, compared(conditions_of(measured, each, price), away_ms / 1e3, beside, n_max))

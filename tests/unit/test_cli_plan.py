@@ -77,8 +77,18 @@ def test_on_shared_cores_only_what_the_two_can_do_is_planned() -> None:
     lines = list(plan_lines(shared, (0.8,), 16))
     assert lines[1].endswith("50.0 ms away, on the target's own cores")
     row = next(line for line in lines if line.startswith("0.80"))
-    assert row.split()[-3:] == ["-", "-", "serial"]
-    assert "by serial" in lines[-1]
+    assert "run ahead" not in row and row.endswith("at the target")
+    head = next(line for line in lines if line.startswith("accept"))
+    assert re.split(r"\s{2,}", head) == ["accept", "plain", "serial", "at the target", "best"]
+    assert "x in the target's process; " in lines[-1]
+
+
+def test_a_draft_in_the_targets_process_costs_no_way_and_the_alone_is_as_it_is_run() -> None:
+    shared = replace(FAR, takes_turns=True, draft_latency_seconds=0.0005)
+    [row] = [line for line in plan_lines(shared, (0.8,), 16) if line.startswith("0.80")]
+    alone, serial, in_process = (float(row.split()[i]) for i in (1, 2, 5))
+    assert alone == 32.8  # 1 / (30 ms + .5): no round and no message
+    assert in_process > serial > alone
 
 
 def test_where_the_draft_slows_the_target_it_takes_turns() -> None:
@@ -122,8 +132,8 @@ def test_a_good_draft_dials_in_and_a_useless_one_is_left_out() -> None:
 
 
 def test_side_by_side_no_layout_is_further_than_another() -> None:
-    alone, dials_in, far_target, beside = rates(places(0.8, 0, beside_ms=3.0))
-    assert dials_in == far_target > beside > alone
+    alone, dials_in, far_target, in_process, beside = rates(places(0.8, 0, beside_ms=3.0))
+    assert dials_in == far_target > in_process > beside > alone
 
 
 @pytest.mark.parametrize("away_ms", [20, 50, 200])
@@ -134,7 +144,12 @@ def test_a_far_target_is_never_better_than_a_far_draft(acceptance: float, away_m
 
 
 def test_a_draft_beside_the_target_is_chosen_where_the_way_is_long() -> None:
-    assert places(0.7, 400, beside_ms=4.0)[-1] == "at 0.70: choose draft beside target, serial"
+    chosen = "at 0.70: choose draft in the target's process"
+    assert places(0.7, 400, beside_ms=4.0)[-1] == chosen
+    # What an orchestrator measured of a draft on the target's own cores is its time there.
+    there = replace(NEAR, takes_turns=True, draft_token_seconds=0.004)
+    assert list(place_lines(there, (0.7,), 400, None, 16))[-1] == chosen
+    assert any("--beside-ms" in line for line in places(0.7, 400))
 
 
 def test_the_layouts_fit_80_columns() -> None:
