@@ -700,7 +700,7 @@ MISTAKES = (
     Mistake(
         "what verifying is worth does not know that a miss may be foreseen",
         "orchestrator/core/policies.py",
-        "        hit += (1.0 - hit) * forecast.foreseen\n",
+        "            hit += (1.0 - hit) * forecast.foreseen\n",
         "",
         (
             "tests/unit/test_runner_up_gain.py::test_a_line_at_hand_is_verified_though_a_plain_round_would_surely_keep_it",
