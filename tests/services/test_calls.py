@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from orchestrator.resuming import Reported
-from outrider.errors import DecodeFailed, EngineBusy
+from outrider.errors import DecodeFailed, EngineBusy, ModelChanged
 from outrider.rpc.errors import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2 as target_messages
@@ -269,6 +269,17 @@ async def test_what_one_target_does_not_know_another_one_does() -> None:
         assert await embed(orchestrator)
     async with over(role_of(Refusing), role_of(Refusing)) as (orchestrator, _):
         assert "what is Embed?" in await failing(embed(orchestrator))
+
+
+async def test_where_a_target_became_another_model_another_one_is_called() -> None:
+    def changed() -> Role:
+        return role_of(Failing, errors=[ModelChanged("one", "another")] * 100)
+
+    async with over(changed(), TARGET) as (orchestrator, _):
+        assert await embed(orchestrator)
+    async with over(changed()) as (orchestrator, _):
+        details = await failing(embed(orchestrator), "FAILED_PRECONDITION")
+        assert "begun with one" in details
 
 
 class Finds(TargetServicer):
