@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from outrider.distribution import certain
+from outrider.drafters.copying import CopySource
 from outrider.drafters.ngram_source import NgramSource
 from outrider.drafters.source import Decided, Proposal, Scored, Source
 from outrider.drafters.suffix import SuffixSource
@@ -14,8 +15,13 @@ from outrider.errors import InvalidConfig
 from outrider.messages import Rule, SessionParameters
 from outrider.speculation import MODEL
 
-SOURCES: Mapping[str, Callable[[], Source]] = {"suffix": SuffixSource, "ngram": NgramSource}
-"""Those that need nothing but the text, by name."""
+SOURCES: Mapping[str, Callable[[], Source]] = {
+    "suffix": SuffixSource,
+    "copy": CopySource,
+    "ngram": NgramSource,
+}
+"""Those that need nothing but the text, by name. A draft is sent no more than that: neither the
+grammar nor what the caller expects, and it keeps no text of another session."""
 
 EVERY = "lookup"
 """Names all of them."""

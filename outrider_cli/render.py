@@ -49,6 +49,9 @@ _SOURCE_STYLES = {
     "ngram": "bright_red",
     "past": "bright_magenta",
 }
+_BRANCH_STYLES = ("underline cyan", "underline magenta", "underline blue", "underline red")
+"""Of runner-up lines, as many as the page has; underlined, which no source is."""
+
 _STATE_STYLES = {PeerState.READY: "green", PeerState.REFUSED: "bold red", PeerState.LOST: "red"}
 _NOTHING = "n/a"
 
@@ -70,6 +73,11 @@ Line = Sequence[Words]
 def source_style(name: str) -> str:
     """Return the style of a source of draft tokens; none for one that is not known here."""
     return _SOURCE_STYLES.get(name, "")
+
+
+def branch_style(number: int, first: str = "") -> str:
+    """Return the style of a draft's line by its number; `first` is that of line 0."""
+    return _BRANCH_STYLES[(number - 1) % len(_BRANCH_STYLES)] if number else first
 
 
 def visible(text: str) -> str:

@@ -288,6 +288,10 @@ class LegacyRpc:
                 job.cursor = polled.next_cursor
                 updates = self._updates(job, polled)
                 job.is_over = polled.finished
+                if job.is_over and job.progress.asked.fields.debug:
+                    whole = {**updates[-1]} if updates else {}
+                    whole["content"] = job.progress.text
+                    _log_text("job over", {"job_id": job_id}, whole)
                 with suppress(NotFound):
                     await self._orchestrator.take_job(job_id, job.cursor)
         return {"success": True, "completion_updates": updates, "finished": job.is_over}

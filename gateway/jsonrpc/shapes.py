@@ -168,6 +168,11 @@ class Progress:
         self.origins: list[str] = []
         self._completion = Completion(texts)
 
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return self._completion.text
+
     def add(self, delta: messages.GenerationDelta) -> dict[str, Any]:
         """Take in more; return the update that reports it."""
         addition = self._completion.add(delta)

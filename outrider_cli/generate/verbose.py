@@ -11,7 +11,8 @@
 
 `[SOURCE]` says who proposed which tokens, as in `suffix 0 to 5, model 6`; on a terminal each source
 has a colour. `[LINE] first 0, runner-up 2 1 to 3` follows where a draft's runner-up lines had a
-part in it: the text continued with that one after a wrong token. A fully accepted draft ends with
+part in it: the text continued with that one after a wrong token. There each of them has a colour of
+its own, underlined, in this line and at its tokens. A fully accepted draft ends with
 `[BONUS] Target: ...`, a round without one is `[PLAIN] Target: ...`. Where the request asks for
 candidates, `[STOP]` says why drafting stopped and `[TOP]` lists them.
 """
@@ -20,21 +21,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import TypeVar
 
 from outrider.client import Candidate, Position, Report, Token
-from outrider_cli.render import Line, Words, source_style
+from outrider_cli.render import Line, Words, branch_style, source_style
+
+_T = TypeVar("_T")
 
 
 def round_lines(report: Report) -> Iterator[Line]:
     """Yield the lines of one round."""
-    styles = {i: source_style(source) for i, source in enumerate(report.sources)}
+    numbers, sources = report.draft_lines, report.sources
     for i, token in enumerate(report.draft):
-        yield [Words(f"[DRAFT] Token {i}: {_shown(token)}", styles.get(i, ""))]
+        style = source_style(sources[i]) if i < len(sources) else ""
+        style = branch_style(numbers[i] if i < len(numbers) else 0, style)
+        yield [Words(f"[DRAFT] Token {i}: {_shown(token)}", style)]
     if report.draft:
         yield _sources(report)
     if report.draft_lines:
-        names = [f"runner-up {each}" if each else "first" for each in report.draft_lines]
-        yield [Words(f"[LINE] {', '.join(f'{name} {which}' for name, which in _runs(names))}")]
+        yield _branches(report)
     for line in _plain_lines(report):
         yield [Words(line)]
 
@@ -47,7 +52,16 @@ def _sources(report: Report) -> Line:
     return words[:-1]
 
 
-def _runs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _branches(report: Report) -> Line:
+    """Return which tokens are of which line of the draft, each line in its own style."""
+    words = [Words("[LINE] ")]
+    for number, which in _runs(report.draft_lines):
+        name = f"runner-up {number}" if number else "first"
+        words += [Words(f"{name} {which}", branch_style(number)), Words(", ")]
+    return words[:-1]
+
+
+def _runs(names: Sequence[_T]) -> Iterator[tuple[_T, str]]:
     """Yield each run of equal names, as the name and the places: `3`, or `3 to 5`."""
     first = 0
     for name, run in groupby(names):

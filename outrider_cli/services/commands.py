@@ -77,7 +77,7 @@ Drafters = Annotated[
     str,
     typer.Option(
         metavar="NAME,...",
-        help="Draft from the text itself first: suffix, ngram; lookup: both.",
+        help="Draft from the text itself first: suffix, copy, ngram; lookup: all.",
     ),
 ]
 

@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from outrider.engine.cache import Session
 from outrider.engine.calibrate import exact_padding
+from outrider.engine.job import Lease
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk, Layout, Row
@@ -106,6 +108,23 @@ def prefill(model: LlamaModel, text: list[int], sequence: int = 0) -> Row:
         [rows] = model.decode([Chunk(sequence, start, piece, 1)])
     row: Row = rows[0].copy()
     return row
+
+
+@pytest.mark.parametrize("count", [30, 90])
+def test_a_token_that_is_tried_after_a_text_leaves_the_text(
+    model: LlamaModel, fresh: LlamaModel, count: int
+) -> None:
+    """As an engine does to see whether others use the cores, where no sequence is free."""
+    text = [3 + 7 * i % 290 for i in range(count)]
+    prefill(model, text)
+    model.checkpoint(0)
+    session = Session(bytes(16), 0.0, sequence=0, token_ids=list(text))
+    lease = Lease(session, model, CONTEXT)
+    for _ in range(3):
+        lease.try_decode()
+    assert list(lease.held) == text
+    [[row]] = model.decode([Chunk(0, count, [5], 1)])
+    assert np.abs(row - prefill(fresh, [*text, 5])).max() < TOLERANCE
 
 
 class RandomUse:

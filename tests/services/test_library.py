@@ -413,6 +413,22 @@ async def test_debug_logs_the_texts_of_that_request_alone(
         assert "canary" in logged() and "tokens_predicted" in logged()
 
 
+async def test_debug_logs_the_whole_text_of_a_job_once_it_is_taken(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = {"prompt": PROMPT, "n_predict": 24, "seed": 6}
+    with caplog.at_level(logging.INFO, "outrider.orchestrator"):
+        for debug in (False, True):
+            started = await server.call("async_completion_init", asked | {"__debug": debug})
+            updates = await server.drain(started["job_id"])
+            await server.call("async_completion_poll", {"job_id": started["job_id"]})
+    over = [each.fields for each in caplog.records if each.getMessage() == "debug job over"]  # type: ignore[attr-defined]
+    assert [json.loads(each["input"]) for each in over] == [{"job_id": started["job_id"]}]
+    text = "".join(update["content"] for update in updates)
+    output = json.loads(over[0]["output"])
+    assert text and output == updates[-1] | {"content": text}
+
+
 # jobs
 
 

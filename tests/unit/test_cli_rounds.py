@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from outrider.client import Candidate, DraftEnd, Position, Report, Token
+from outrider.speculation import DRAFTERS
 from outrider_cli.generate.verbose import round_lines
-from outrider_cli.render import source_style
+from outrider_cli.render import branch_style, source_style
+from outrider_cli.screen import open_screen, show_lines
 
 THE, KEY, MAIN = Token(284, b"The"), Token(1108, b" key"), Token(2191, b" main")
 
@@ -62,6 +64,24 @@ def test_tokens_of_runner_up_lines_are_named():
         "[SOURCE] model 0 to 3",
         "[LINE] first 0, runner-up 2 1 to 2, runner-up 3 3",
     ]
+
+
+def test_runner_up_lines_have_colours_of_their_own_on_a_terminal_and_none_elsewhere(capsys):
+    styled = list(round_lines(report(THE, KEY, KEY, KEY, accepted=4, numbers=(0, 2, 2, 3))))
+    [line] = [each for each in styled if each[0].text == "[LINE] "]
+    assert [words.text for words in line[1::2]] == [
+        "first 0",
+        "runner-up 2 1 to 2",
+        "runner-up 3 3",
+    ]
+    of_tokens = [each[0].style for each in styled[:4]]
+    assert of_tokens == [source_style("model"), *[branch_style(2)] * 2, branch_style(3)]
+    assert [words.style for words in line[1::2]] == ["", branch_style(2), branch_style(3)]
+    assert len({branch_style(i) for i in range(1, 5)} | {source_style(n) for n in DRAFTERS}) == (
+        4 + len(DRAFTERS)
+    )
+    show_lines(open_screen(), styled)  # the output is no terminal here
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_a_draft_rejected_at_once_keeps_the_text_before_it():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from gateway.jsonrpc.protocol import (
     answer,
     one_object,
 )
+from gateway.options import SpeculativeFields
 from outrider import errors
 from outrider.errors import EngineBusy, InvalidRequest, OutriderError, PromptTooLong
 
@@ -616,3 +618,10 @@ def test_a_batch_is_answered_as_its_calls_are_alone(calls: Any) -> None:
 
     alone = [ask_for(one, METHODS) for one in calls]
     assert list(map(without_report, ask_for(calls, METHODS))) == list(map(without_report, alone))
+
+
+def test_the_page_names_every_option_of_speculation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "json-rpc.md").read_text(encoding="utf-8")
+    [row] = [line for line in page.splitlines() if line.startswith("| `speculative` |")]
+    assert [name for name in SpeculativeFields.model_fields if f"`{name}`" not in row] == []
+    assert "\n| `prediction` |" in page

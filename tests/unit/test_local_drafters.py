@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ from outrider.costs import CostTable
 from outrider.drafters.copying import CopySource
 from outrider.drafters.source import Proposal, Source
 from outrider.drafters.suffix import SuffixSource
-from outrider.speculation import Policy, Speculation
+from outrider.speculation import DRAFTERS, Policy, Speculation
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.simulation import Faults, Models, Result, Script, Simulation
 from tests.support.thorough import THOROUGH
@@ -198,6 +199,12 @@ def test_no_round_is_long_enough_for_other_kernels_unless_that_is_asked_for() ->
     known = written(prompt, text, sources(text), ROWS_FREE)
     assert max(known.counts.drafted_by_round) == 59
     assert Speculation(n_max=64).local_n_max == 64
+
+
+def test_the_guide_says_of_every_drafter_what_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text(encoding="utf-8")
+    chapter = page.partition("## Who drafts")[2].partition("If you pin a length")[0]
+    assert [name for name in DRAFTERS if f"`{name}`" not in chapter] == []
 
 
 @pytest.mark.parametrize("most", [1, 15, 16, 17])

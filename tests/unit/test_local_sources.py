@@ -130,6 +130,15 @@ def test_of_several_sources_the_one_whose_tokens_are_likely_to_stand_is_taken() 
 # what is said of a token
 
 
+def test_behind_an_edit_a_draft_goes_on_with_what_is_copied() -> None:
+    file = [5 * i % 61 for i in range(40)]  # no token twice
+    text = [*file, *file[:20], 62]  # in place of the next one
+    without = LocalSources(SESSION, calibrations(["suffix", "ngram"]), ALONE)
+    assert proposed(without, text) == []
+    local = LocalSources(SESSION, calibrations(SOURCES), ALONE)
+    assert proposed(local, text) == file[21:25]
+
+
 def test_a_row_is_the_token_alone_and_only_the_rejection_rule_has_one() -> None:
     for rule in Rule:
         local = sources(rule=rule)
