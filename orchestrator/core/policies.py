@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cache, partial
@@ -415,41 +415,36 @@ class Measured(OwnDrafting):
         includes the wait for them, and for `unread` ones that the text has
         overtaken and that must all agree with it.
         """
-        mean, token_time = self.acceptance.mean, self.estimates.token_time.value
-        first = self._wait_for_the_first(now) + unread * token_time
-        values = [self._value_of_none(first, unread, have, expected)]
-        known = [self.acceptance.chance(each) for each in confidences[:have]]
-        tokens = 1.0
-        for k, survival in enumerate(survivals_of(known, mean, most, unread), 1):
-            tokens += survival
-            time = self.checked_seconds(k + 1) + self.estimates.overhead.value
+        forecast, estimates = self.forecast, self.estimates
+        rate, continues = forecast.rate, self.runs_ahead()
+        mean = self.acceptance.mean
+        first = self._wait_for_the_first(now) + unread * estimates.token_time.value
+        values, tokens, survival = [], 1.0, 1.0
+        plain_seconds = self.plain_seconds
+        for k in range(most + 1):
+            if k == have + 1:
+                survival *= mean**unread
+            if k:
+                survival *= self.acceptance.chance(confidences[k - 1]) if k <= have else mean
+                tokens += survival
+            time = plain_seconds
+            if k:
+                time = self.checked_seconds(k + 1) + estimates.overhead.value
+            hit = survival * mean
             if k > have:
                 frames = (k - have - 1) // self._frame_tokens
-                time += first + frames * self._frame_tokens * token_time
-            values.append(self._value(tokens, time, survival * mean, expected or k < have))
+                time += first + frames * self._frame_tokens * estimates.token_time.value
+            elif k == 0 and expected:
+                # Plain rounds until the first frame comes, and the line agrees with them all.
+                rounds = max(1, math.ceil(first / time)) if first > 0 else 1
+                tokens, time = 1.0 * rounds, time * rounds
+                hit = mean ** (unread + rounds)
+            worth = forecast.hit_worth if continues and (expected or k < have) else 0.0
+            hit += (1.0 - hit) * forecast.foreseen
+            values.append(tokens - rate * time + hit * worth)
+            if k == 0:
+                tokens = 1.0
         return values
-
-    def _value_of_none(self, first: float, unread: int, have: int, expected: bool) -> float:
-        """Return what a round without a draft is worth.
-
-        Where one is `expected`, after `first` seconds: of as many rounds as there are until it
-        comes, after which the line has to agree with them all.
-        """
-        seconds, mean = self.plain_seconds, self.acceptance.mean
-        if not expected:
-            return self._value(1.0, seconds, mean, have > 0)
-        rounds = max(1, math.ceil(first / seconds)) if first > 0 else 1
-        return self._value(1.0 * rounds, seconds * rounds, mean ** (unread + rounds), True)
-
-    def _value(self, tokens: float, time: float, hit: float, is_line_left: bool) -> float:
-        """Return tokens less what is made in the time anyway, and what the next hit is worth.
-
-        `hit` is the chance of one; it is worth nothing unless a line is left for it.
-        """
-        forecast = self.forecast
-        hit += (1.0 - hit) * forecast.foreseen
-        worth = forecast.hit_worth if is_line_left and self.runs_ahead() else 0.0
-        return tokens - forecast.rate * time + hit * worth
 
     def _wait_for_the_first(self, now: float) -> float:
         """Return the expected wait for the next frame.
@@ -466,20 +461,6 @@ class Measured(OwnDrafting):
         waits = estimates.latency.value + estimates.turn.value + estimates.token_time.value
         usual = 0.05 + 4.0 * waits
         return min(self._longest_patience, usual)
-
-
-def survivals_of(known: Sequence[float], mean: float, count: int, unread: int) -> Iterator[float]:
-    """Yield the chance that the first token is right, the first two are, and so on up to `count`.
-
-    Beyond those with a `known` chance each has the `mean`, and so have `unread` ones before them,
-    which are about to come and which the text has overtaken.
-    """
-    survival = 1.0
-    for k in range(count):
-        if k == len(known):
-            survival *= mean**unread
-        survival *= known[k] if k < len(known) else mean
-        yield survival
 
 
 def _best(values: Sequence[float], n_min: int) -> int:

@@ -66,8 +66,8 @@ MISTAKES = (
     Mistake(
         "rounds are sized as if rejections cost nothing",
         "orchestrator/core/policies.py",
-        "time = self.checked_seconds(k + 1) + self.estimates.overhead.value",
-        "time = self.decode_seconds(k + 1) + self.estimates.overhead.value",
+        "time = self.checked_seconds(k + 1) + estimates.overhead.value",
+        "time = self.decode_seconds(k + 1) + estimates.overhead.value",
         ("tests/unit/test_rejection_prices.py",),
     ),
     # --- the rule ---
@@ -673,7 +673,7 @@ MISTAKES = (
     Mistake(
         "what verifying is worth does not know that a miss may be foreseen",
         "orchestrator/core/policies.py",
-        "        hit += (1.0 - hit) * forecast.foreseen\n",
+        "            hit += (1.0 - hit) * forecast.foreseen\n",
         "",
         (
             "tests/unit/test_runner_up_gain.py::test_a_line_at_hand_is_verified_though_a_plain_round_would_surely_keep_it",
