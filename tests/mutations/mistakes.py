@@ -73,8 +73,8 @@ MISTAKES = (
     Mistake(
         "rounds are sized as if rejections cost nothing",
         "orchestrator/core/policies.py",
-        "time = self.checked_seconds(k + 1) + estimates.overhead.value",
-        "time = self.decode_seconds(k + 1) + estimates.overhead.value",
+        "time = self.checked_seconds(k + 1) + self.estimates.overhead.value",
+        "time = self.decode_seconds(k + 1) + self.estimates.overhead.value",
         ("tests/unit/test_rejection_prices.py",),
     ),
     # --- the rule ---
