@@ -227,10 +227,10 @@ async def test_another_target_that_is_about_to_come_back_is_waited_for(
     left = [ENDLESS]
     async with over(odd(refuse, left, honest=0), TARGET) as (orchestrator, [_, good]):
         await good.kill()
-        await eventually(lambda: not orchestrator.pool.targets[1].peer.ready)
+        await eventually(lambda: not orchestrator.pool.targets[1].peer.ready, LONG)
         asked = request(token_limit=LENGTH)
         writing = asyncio.create_task(generate(orchestrator, asked, timeout=LONG))
-        await eventually(lambda: ENDLESS - left[0] > 6)
+        await eventually(lambda: ENDLESS - left[0] > 6, LONG)
         await good.start()
         assert_right(await writing)
 
