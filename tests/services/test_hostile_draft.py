@@ -533,7 +533,7 @@ async def test_nothing_that_a_draft_sends_changes_a_text_or_misses_a_deadline() 
         ):
             end, number = time.monotonic() + RANDOM_SECONDS / 2, 0
             [paired] = orchestrator.pool.drafts
-            known = paired.experience
+            known = paired.record
             while time.monotonic() < end or (
                 known.fault_count < LEAST_FAULTS and time.monotonic() < end + PATIENCE
             ):

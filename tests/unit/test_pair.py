@@ -79,11 +79,11 @@ def pair_of(target: Described, *drafts: Described) -> Pool:
 def test_a_draft_may_break_the_protocol_any_number_of_times() -> None:
     [paired] = pair_of(Described(20.0), Described(2.0)).drafts
     for count in (1, 2, 5000):
-        paired.experience.fault_count = count - 1
-        paired.experience.paused_until = began = time.monotonic()
+        paired.record.fault_count = count - 1
+        paired.record.paused_until = began = time.monotonic()
         paired.pause("it sent nonsense")
-        assert paired.experience.fault_count == count
-        pause = paired.experience.paused_until - began
+        assert paired.record.fault_count == count
+        pause = paired.record.paused_until - began
         assert pause >= min(60.0, 2.0 ** (min(count, 10) - 1))
         assert "left alone: it sent nonsense" in paired.obstacle()
 
