@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class TargetFaults(Generic[T]):
-    """Counts what targets do that they should not; whatever is committed is right all the same."""
+    """Counts what targets do that they should not; what is committed is right all the same."""
 
     def __init__(self) -> None:
         self.distrusted: list[T] = []

@@ -149,6 +149,6 @@ def _outcome(work: Work) -> Outcome:
     begin = thread_time()
     try:
         value, error = work.run(), None
-    except BaseException as raised:  # whatever it is: the engine's thread is to see it
+    except BaseException as raised:  # of any kind: the engine's thread is to see it
         value, error = None, raised
     return Outcome(value, error, thread_time() - begin)
