@@ -82,7 +82,8 @@ def take_target_costs(estimates: PairEstimates, model: common.GetModelResponse) 
     """Go by what a target measured, in place of what it said before; all else stays learned."""
     if costs := costs_of(model):
         estimates.costs.replace(costs, model.rough_decode_costs)
-    estimates.alone_seconds = model.plain_costs.alone_milliseconds / 1e3
+        alone = model.plain_costs.alone_milliseconds / 1e3
+        estimates.alone_share = alone / estimates.costs.seconds(1)
     estimates.rejection = _rejection_cost(model)
     estimates.tree_leaves = min(MAX_LEAVES, model.tree_leaf_limit)
 

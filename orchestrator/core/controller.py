@@ -311,9 +311,11 @@ class Control(ABC):
 
     @property
     def _alone_seconds(self) -> float:
-        """The time of a token of the target alone, after the text."""
-        estimates = self.estimates
-        return estimates.alone_seconds + estimates.costs.attending(((1, self._text_length),))
+        """The time of a token of the target alone, after the text; 0 if it is not known."""
+        share, costs = self.estimates.alone_share, self.estimates.costs
+        if not share:
+            return 0.0
+        return share * costs.seconds(1) + costs.attending(((1, self._text_length),))
 
     @property
     def rate(self) -> float:
@@ -565,7 +567,7 @@ class Control(ABC):
         return View(
             rate=self.rate,
             plain_rate=1.0 / self.plain_seconds,
-            alone_rate=1.0 / self._alone_seconds if estimates.alone_seconds else 0.0,
+            alone_rate=1.0 / self._alone_seconds if self._alone_seconds else 0.0,
             acceptance=self.acceptance.mean,
             draft_token_seconds=estimates.token_time.value,
             latency_seconds=estimates.latency.value,

@@ -322,8 +322,9 @@ class PairEstimates:
     """What was learned about a pair of models and the links to them; outlives the sessions."""
 
     costs: CostTable = field(default_factory=lambda: CostTable(_UNKNOWN_COSTS))
-    alone_seconds: float = 0.0
-    """Of a token of the target alone, without padding and messages; 0 where it is not reported."""
+    alone_share: float = 0.0
+    """A token of the target alone, without padding and messages, over a decode of one row of ours,
+    as measured together; 0 where not reported. What such decodes take in service follows."""
     same_host: bool = False  # draft and target share their cores
     takes_turns: bool = False  # and never decode at the same time
     sharing: Mean = field(default_factory=lambda: Mean(1.0))
@@ -380,7 +381,7 @@ class PairEstimates:
 
     def take_measured(self, of_target: PairEstimates) -> None:
         """Take over what was measured anew of the target; the costs are shared anyway."""
-        self.alone_seconds, self.rejection = of_target.alone_seconds, of_target.rejection
+        self.alone_share, self.rejection = of_target.alone_share, of_target.rejection
         self.tree_leaves = of_target.tree_leaves
 
     def beside_another_draft(self) -> PairEstimates:

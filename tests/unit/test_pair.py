@@ -102,8 +102,23 @@ def test_measured_costs_replace_rough_ones_and_nothing_else_that_was_learned(dra
     again = pair.joined[0].estimates if drafts else pair.standing.alone
     assert again is running.estimates
     assert again.costs.seconds(1) == pytest.approx(0.015) and again.costs.is_known(8)
-    assert again.alone_seconds == pytest.approx(0.015)
+    assert again.alone_share == pytest.approx(1.0)
     assert again.gap.value == 0.004 and again.acceptance[Rule.MATCH] is known
+
+
+@pytest.mark.parametrize("least_rows", [1, 4])
+def test_the_rate_of_the_target_alone_follows_what_its_decodes_take(least_rows: int) -> None:
+    """Costs that were measured beside others' work would else overstate the speed-up for good."""
+    target = Described(20.0)
+    del target.model.decode_costs[:]
+    for rows in (least_rows, 8):
+        target.model.decode_costs.add(row_count=rows, milliseconds=20.0 * rows)
+    estimates = pair_of(target).standing.alone
+    running = control(Speculation(), Rule.MATCH, estimates, 1.0)
+    assert running.view().alone_rate == pytest.approx(1 / 0.020)
+    for _ in range(80):
+        estimates.costs.note(least_rows, 0.010 * least_rows)
+    assert running.view().alone_rate == pytest.approx(1 / 0.010, rel=0.01)
 
 
 def test_a_draft_that_measured_again_keeps_what_was_seen_of_it() -> None:
