@@ -26,6 +26,8 @@ FIRST_PROBE = 16
 
 _OWN_HOPE = 0.3  # of what a token of a target's own draft took at load it may take in truth
 _READ_DOUBLING = 2048.0  # tokens of a text of which each takes twice as long to read, until seen
+_LEAST_READ = 0.2
+"""Of the time of a token of a text, as timed when others may have used the cores, at least."""
 _OWN_PROBE_STEP, _LAST_OWN_PROBE = 4, 512
 """Times as many rounds before the next probe as before one in vain, and at most."""
 
@@ -259,7 +261,7 @@ class OwnDraftEstimates:
     token_time: Mean
     """Seconds of a drafted token, those of other sessions in the same decodes included."""
     read_time: float
-    """Seconds of each token of a short text that it reads, as timed at load."""
+    """Seconds of each token of a short text that it reads."""
     read_slope: float = 0.0
     """Seconds that each of them takes more for every token of the text."""
     unused_rounds: float = 0.0
@@ -271,13 +273,17 @@ class OwnDraftEstimates:
     once, and the event loop then takes the interpreter from the engine."""
     gain: Gain = field(default_factory=Gain)
     """Of what it drafted, in truth."""
+    least_read_time: float = 0.0
+    """What `read_time` does not fall below: it may have been timed in a busy moment."""
 
     @classmethod
     def of_load(cls, token_seconds: float, read_seconds: float) -> OwnDraftEstimates:
         """Return what was timed at load, when others may have used the cores."""
         token_time = Mean(_OWN_HOPE * token_seconds)
         token_time.note(token_seconds)
-        return cls(token_time, read_seconds, read_seconds / _READ_DOUBLING)
+        new = cls(token_time, read_seconds, read_seconds / _READ_DOUBLING)
+        new.least_read_time = _LEAST_READ * read_seconds
+        return new
 
     def reading_seconds(self, length: int) -> float:
         """Return the expected time of reading a text of so many tokens."""
@@ -285,8 +291,13 @@ class OwnDraftEstimates:
 
     def note_reading(self, seconds: float, length: int) -> None:
         """It has read a text of so many tokens. Some may have been cached: half is believed."""
-        slope = (seconds / length - self.read_time) / length
-        self.read_slope = max(slope, 0.5 * self.read_slope)
+        expected = self.reading_seconds(length)
+        if seconds > expected:
+            self.read_slope = (seconds / length - self.read_time) / length
+            return
+        share = max(0.5, seconds / expected) if expected > 0.0 else 1.0
+        self.read_time = max(self.least_read_time, share * self.read_time)
+        self.read_slope *= share
 
     def note(self, seconds: float, count: int, pays: bool) -> None:
         """Learn from a draft of `count` tokens. It may have read some of the text before them.

@@ -39,7 +39,9 @@ _PROBE_LENGTH, _PROBE_TIME = 3, 1.5
 _PROBE_GAIN = 0.1
 """Of a token's time a draft that is only tried is taken to save: what it may read for a probe."""
 _PROBE_SHARE = 0.015
-"""Of the time since the last one that a probe may take, with reading a text where it is long."""
+"""Of the time since the last one that a probe, or reading a text at last, may take."""
+_READ_HOPE = 0.3
+"""Of the time for reading a text it may take in truth: it may have been timed in a busy moment."""
 _PROBE_MESSAGES = 0.003
 """Seconds of the target's cores that a probe takes beside its decodes: its order and its answer."""
 _SILENT_ROUNDS, _READ_AT_ONCE = 16, 64
@@ -135,7 +137,9 @@ class OwnDraft:
                 return NO_OWN_DRAFT
         else:
             return NO_OWN_DRAFT
-        reading = 0.0 if self._has_read else estimates.reading_seconds(length)
+        reading = self._reading_seconds(length)
+        if self._is_worth(reading, plain_seconds):
+            reading *= _READ_HOPE  # what is not tried could not be found to take less
         return order if saved >= times * reading else NO_OWN_DRAFT
 
     def _may_probe(self, length: int, plain_seconds: float) -> bool:
@@ -143,7 +147,15 @@ class OwnDraft:
 
         A text that is short, or was read before, is read in passing.
         """
-        estimates, seconds = self._estimates, _PROBE_MESSAGES
-        if not self._has_read and length > _READ_AT_ONCE:
-            seconds = max(seconds, estimates.reading_seconds(length))
-        return seconds <= _PROBE_SHARE * estimates.unused_rounds * plain_seconds
+        seconds = _PROBE_MESSAGES
+        if length > _READ_AT_ONCE:
+            seconds = max(seconds, self._reading_seconds(length))
+        return self._is_worth(seconds, plain_seconds)
+
+    def _reading_seconds(self, length: int) -> float:
+        """Return the expected time of reading a text of so many tokens, unless that was done."""
+        return 0.0 if self._has_read else self._estimates.reading_seconds(length)
+
+    def _is_worth(self, seconds: float, plain_seconds: float) -> bool:
+        """Return whether so long is a small share of the decodes since it was last used."""
+        return seconds <= _PROBE_SHARE * self._estimates.unused_rounds * plain_seconds

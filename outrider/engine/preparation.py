@@ -224,6 +224,7 @@ class Preparation:
         if layouts and choose_layout(layouts) != description.layout:
             model.open(choose_layout(layouts))
             chosen_costs = decode_costs(model, perf_counter)
+            disturbed = others.work()
         self._know(Measured(padding, costs, disturbed, layouts, chosen_costs))
         if self._measurements is not None:
             assert self._known is not None

@@ -333,6 +333,28 @@ def test_exact_bits_and_measurements_beside_other_work_leave_the_first_layout(
     assert toy.layout == Layout()
 
 
+def test_costs_of_the_chosen_layout_beside_other_work_are_measured_again_some_day(
+    busy_share: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy_share(1.0)
+    toy, kept, calls = SlowOutside(layouts=ALL_LAYOUTS, wobble=1e-3), store(), []
+
+    def costs(*_: object) -> list[Point]:
+        calls.append(toy.layout)
+        if len(calls) == 2:  # the layouts are compared, others begin to work
+            busy_share(0.2)
+        return [Point(1, 0.01)]
+
+    monkeypatch.setattr("outrider.engine.preparation.decode_costs", costs)
+    preparation = Preparation(toy, None, kept, Cores())
+    preparation.begin()
+    monkeypatch.setattr("outrider.engine.preparation._LOOK_SECONDS", 0.0)
+    prepared = preparation.measure(lambda: None, lambda: None, lambda: False)
+    assert prepared is not None and prepared.is_rough
+    assert calls[1] == SlowOutside.fastest
+    assert is_disturbed(kept, SlowOutside(layouts=ALL_LAYOUTS, wobble=1e-3))
+
+
 @pytest.mark.parametrize("numerics", [None, Numerics.NATIVE])
 def test_a_first_start_measures_when_nobody_waits(
     numerics: Numerics | None, busy_share: Callable[[float], None]

@@ -326,7 +326,29 @@ def test_what_reading_a_long_text_takes_a_draft_is_learned_from_the_rounds_it_re
     draft.note_drafted(0.1, 3, True, 4008)
     assert known.reading_seconds(4004) == pytest.approx(1.3), "it had read all of that"
     OwnDraft(known).note_drafted(0.01, 3, True, 4004)  # that was cached, or nearly all of it
-    assert known.reading_seconds(4004) > 0.8
+    assert known.reading_seconds(4004) == pytest.approx(0.65)
+
+
+def test_reading_that_was_timed_in_a_busy_moment_is_tried_again_and_found_to_take_less() -> None:
+    """No estimate forbids its own correction: texts of 300 tokens were never drafted for."""
+    useful = Forecast(Mode.OWN, 1.0 / 0.0125, 0, 0, 0.0, own_length=3)
+    known = OwnDraftEstimates.of_load(0.0016, 0.0006)  # in truth .15 ms
+
+    def drafts() -> bool:
+        return OwnDraft(known).order(useful, 0.0165, 300, 128, False, 1.0).count > 0
+
+    texts = 0
+    while not drafts():
+        texts += 1
+        known.note_unused(128)
+    assert 4 < texts < 10, "at most .015 of the time is risked"
+    for _ in range(2):
+        OwnDraft(known).note_drafted(300 * 0.00015 + 3 * known.token_time.value, 3, True, 300)
+    assert known.read_time == pytest.approx(0.00015, rel=0.2)
+    assert known.unused_rounds == 0 and drafts()
+    for _ in range(9):  # cached, or nearly all of it: that says nothing of other texts
+        known.note_reading(0.0001, 300)
+    assert known.read_time == pytest.approx(0.2 * 0.0006)
 
 
 def test_rounds_without_it_count_once_for_all_who_share_their_decodes() -> None:
