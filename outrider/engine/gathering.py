@@ -1,13 +1,15 @@
 """Until when prompts that come at about the same time are gathered, to be read at once. Pure.
 
 Read at once they take less time than one after the other beside those who have begun to generate.
-Nobody waits for it longer than is hardly noticed beside the reading itself.
+Nobody waits for it longer than is hardly noticed beside the reading itself. What one decode has no
+room for is read in decodes as large, not in the small parts that do not keep up those who generate:
+of four prompts of 256 tokens for a 1.1B on a CPU the last was read after 4.9 s, all after 3.9 s.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 FOLLOWS = 0.05
 """Seconds: prompts that come no later after one another come together."""
@@ -16,6 +18,10 @@ _WAIT, _LONGEST_WAIT = 0.015, 0.02
 """Of the time of reading, and in seconds: how long the first prompts wait for others."""
 _NEXT_PROMPT, _MORE = 0.01, 0.04
 """Once several came: seconds until the next one, and of the time of reading, how long at most."""
+_LONGEST_BURST = 0.5  # seconds in which prompts come together
+_KEPT_SECONDS, _KEPT_TIMES = 2.0, 3.0
+"""For how long those who generate are kept: or so many times what the first one has waited so far,
+where that is more."""
 
 
 class Gathering:
@@ -25,11 +31,18 @@ class Gathering:
         self._latest = -math.inf  # when a prompt came last
         self._count = 0  # prompts that have come together lately, those of the newest burst
         self._before = 0  # and in the burst before it: as many are expected again
+        self._begin = -math.inf  # when the first of `_sessions` came
+        self._sessions = set[bytes]()  # whose prompts came within `_LONGEST_BURST`
 
-    def note(self, time: float) -> None:
-        """A prompt came at this time."""
-        if time > self._latest + FOLLOWS:
+    def note(self, time: float, session_id: bytes) -> None:
+        """A session's prompt came at this time."""
+        follows = time <= self._latest + FOLLOWS
+        if not follows:
             self._before, self._count = self._count, 0
+        if not follows or time > self._begin + _LONGEST_BURST:
+            self._begin = time
+            self._sessions.clear()
+        self._sessions.add(session_id)
         self._count += 1
         self._latest = max(self._latest, time)
 
@@ -52,3 +65,12 @@ class Gathering:
         if count > 1:
             ends = max(ends, min(max(times) + _NEXT_PROMPT, first + _MORE * reading))
         return ends
+
+    def keeps(self, sessions: Collection[bytes], seconds: float, now: float) -> bool:
+        """Return whether prompts are read in large decodes, though these sessions generate already.
+
+        So it is where all of them came together, and reading what is left takes so many `seconds`:
+        not long beside what they waited for their first token. Who came before is promised more.
+        """
+        most = max(_KEPT_SECONDS, _KEPT_TIMES * (now - self._begin))
+        return self._sessions.issuperset(sessions) and seconds <= most

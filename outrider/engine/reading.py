@@ -60,6 +60,7 @@ class Reading:
         # Logarithms of what decodes take over what the table says: those with a part of a prompt,
         # and rounds of those who generate.
         self._factor: float | None = None
+        self._token_seconds: float | None = None  # of the newest decode that was not bounded
         self._known_round_factor = 0.0
         # Rounds that are not in it yet, the newest last: (rows, length) of each session, seconds.
         self._rounds: deque[tuple[Sequence[tuple[int, int]], float]] = deque(maxlen=_FEW_ROUNDS)
@@ -105,6 +106,16 @@ class Reading:
         """Learn from a decode that read a part of a prompt while others generate."""
         expected = self._table_seconds(others, prompts)
         self._factor = _learned(self._read_factor, seconds, expected, _LEARNING)
+
+    def note_unbounded(self, token_count: int, seconds: float) -> None:
+        """Learn from a decode that read so many tokens, as many as there were or fit in."""
+        self._token_seconds = seconds / token_count
+
+    def all_seconds(self, token_count: int) -> float:
+        """Return the expected time of reading so many tokens in decodes that are not bounded."""
+        if self._token_seconds is None:
+            return self.seconds((), Share(token_count))
+        return token_count * self._token_seconds
 
     def note_round(self, others: Sequence[tuple[int, int]], seconds: float) -> None:
         """Learn from a decode of those who generate alone: their rows, and the tokens before.

@@ -117,7 +117,7 @@ class Scheduler:
     def begin_step(self, ticket: Ticket) -> None:
         """An active job has come to its next step: the others decode before it."""
         if reads(len(ticket.tokens), ticket.row_count):
-            self._gathering.note(ticket.submit_time)
+            self._gathering.note(ticket.submit_time, ticket.session_id)
         self.put_last(ticket)
 
     def put_last(self, ticket: Ticket) -> None:
@@ -256,16 +256,28 @@ class Scheduler:
         )
         if not reading:
             return 0
-        missing = [
-            Share(each.row_count, each.length)
-            for each in self._awaited.values()
+        missing = {
+            session: Share(each.row_count, each.length)
+            for session, each in self._awaited.items()
             if now - self._decoding - each.answer_time < _IN_FLIGHT
-        ]
-        self._is_bounded = bool(present or missing)
-        self._since_round += self._is_bounded
+        }
+        self._is_bounded = bool(present or missing) and not self._keeps(tickets, missing, now)
+        if not self._is_bounded:
+            return self._limits.rows
+        self._since_round += 1
         if present and self._since_round >= _ROUND_EVERY:
             return 0
-        return self._reading.rows(present, missing, max(each.length for each in reading))
+        return self._reading.rows(
+            present, list(missing.values()), max(each.length for each in reading)
+        )
+
+    def _keeps(self, tickets: Sequence[Ticket], missing: Iterable[bytes], now: float) -> bool:
+        """Return whether those who generate are kept for prompts that came with theirs."""
+        left = {t.session_id: reads(len(t.tokens), t.row_count) for t in tickets}
+        count = sum(len(t.tokens) for t in tickets if left[t.session_id])
+        generating = {session for session, is_reading in left.items() if not is_reading}
+        seconds = self._reading.all_seconds(count)
+        return self._gathering.keeps(generating.union(missing), seconds, now)
 
     def _leave_out(self, tickets: list[Ticket]) -> None:
         """Shorten what the jobs offer to what pays when they share the decode."""
@@ -295,10 +307,12 @@ class Scheduler:
         reading, others = _parted(
             (Pending(len(c.token_ids), c.row_count), c.position) for c in chunks
         )
+        count = sum(each.row_count for each in reading)
         if self._is_bounded:
-            lengths = [each.length for each in reading]
-            prompts = Share(sum(each.row_count for each in reading), max(lengths))
+            prompts = Share(count, max(each.length for each in reading))
             self._reading.note(others, prompts, seconds)
+        else:
+            self._reading.note_unbounded(count, seconds)
 
     # --- adjacent sequences ---
 

@@ -242,3 +242,77 @@ def test_what_is_offered_is_shortened_only_in_company(offered: int) -> None:
     assert len(some.next_decode(0.0)[0][1].token_ids) == 1 + offered
     run(some, B, 1, 0.0)
     assert len(some.next_decode(0.0)[0][1].token_ids) == 1
+
+
+CHUNK = COST.in_proportion(512)  # seconds of a decode of as many rows as fit in
+
+
+def read_one(some: Scheduler, now: float) -> tuple[float, dict[bytes, int]]:
+    """Decode once; return when that is over, and the tokens of each session in it."""
+    entries = some.next_decode(now)
+    taken = {job.session_id: len(chunk.token_ids) for job, chunk in entries}
+    seconds = COST.in_proportion(sum(taken.values()))
+    some.note_decode(seconds, [chunk for _, chunk in entries])
+    for job, chunk in entries:
+        job.tokens = job.tokens[len(chunk.token_ids) :]
+        if not job.tokens:  # it generates from now on
+            job.tokens = [5]
+    return now + seconds, taken
+
+
+def test_prompts_that_came_together_are_read_in_large_decodes_by_those_who_generate_already() -> (
+    None
+):
+    some = scheduler()
+    for i in range(4):
+        run(some, bytes([i]), i, 1.0 + 0.004 * i, [5] * 256)
+    now, taken = read_one(some, 1.02)
+    assert sum(taken.values()) >= 510
+    counts = []
+    while max(taken.values()) > 8:
+        now, taken = read_one(some, now)
+        counts.append(sum(count for count in taken.values() if count > 1))
+    assert counts[0] > 500, "those of whom one token is decoded are kept, and take part"
+    assert now < 1.02 + 2.1 * CHUNK + 0.02
+
+
+@pytest.mark.parametrize("later", [0.06, 0.6, 30.0])
+def test_who_came_before_a_prompt_is_not_kept_for_it(later: float) -> None:
+    some = scheduler()
+    run(some, A, 0, 1.0, [5] * 256)
+    now, _ = read_one(some, 1.02)
+    now = max(now, 1.0 + later)
+    run(some, B, 1, now, [5] * 256)
+    _, taken = read_one(some, now)
+    assert taken[A] == 1 and taken[B] < 150, "a part that keeps the promise"
+
+
+def test_nobody_is_kept_much_longer_than_for_the_first_token() -> None:
+    some = scheduler()
+    for i in range(12):
+        run(some, bytes([i]), i, 1.0, [5] * 256)
+    now, taken = read_one(some, 1.0)
+    now, taken = read_one(some, now)
+    # Four more of such decodes would be needed, and one was waited for.
+    assert sum(taken.values()) < 200
+    while sum(len(job.tokens) for job in some._active.values()) > 3.0 * (now - 1.0) / CHUNK * 512:
+        now, _ = read_one(some, now)
+    _, taken = read_one(some, now)
+    assert sum(taken.values()) > 500, "it is less than three times what they have waited by now"
+
+
+def test_a_prompt_that_is_read_before_its_burst_does_not_cut_that_into_parts() -> None:
+    some = scheduler()
+    run(some, A, 0, 1.0, [5] * 64)
+    now, _ = read_one(some, 1.02)
+    for i in range(7):
+        run(some, bytes([i]), i + 1, 1.03, [5] * 64)
+    _, taken = read_one(some, now)
+    assert sum(taken.values()) == 1 + 7 * 64
+
+
+def test_prompts_that_never_cease_to_come_do_not_come_together() -> None:
+    some = scheduler()
+    for i in range(40):
+        run(some, bytes([i]), i, 1.0 + 0.04 * i, [5] * 256)
+    assert len(some._gathering._sessions) <= 14
