@@ -133,24 +133,25 @@ class OwnDraft:
             most = _PROBE_TIME * plain_seconds / estimates.token_time.value
             most = min(most, _PROBE_LENGTH / sessions)  # all of them may probe in one decode
             order = OwnDraftOrder(max(1, int(most)), is_probe=True)
-            if not self._may_probe(length, plain_seconds):
+            if not self._may_probe(length, plain_seconds, sessions):
                 return NO_OWN_DRAFT
         else:
             return NO_OWN_DRAFT
         reading = self._reading_seconds(length)
-        if self._is_worth(reading, plain_seconds):
+        if self._is_worth(sessions * reading, plain_seconds):
             reading *= _READ_HOPE  # what is not tried could not be found to take less
         return order if saved >= times * reading else NO_OWN_DRAFT
 
-    def _may_probe(self, length: int, plain_seconds: float) -> bool:
+    def _may_probe(self, length: int, plain_seconds: float, sessions: float) -> bool:
         """Return whether the decodes since the last probe were worth the time of one.
 
-        A text that is short, or was read before, is read in passing.
+        A text that is short, or was read before, is read in passing. All who share a decode may
+        find so at once.
         """
         seconds = _PROBE_MESSAGES
         if length > _READ_AT_ONCE:
             seconds = max(seconds, self._reading_seconds(length))
-        return self._is_worth(seconds, plain_seconds)
+        return self._is_worth(sessions * seconds, plain_seconds)
 
     def _reading_seconds(self, length: int) -> float:
         """Return the expected time of reading a text of so many tokens, unless that was done."""

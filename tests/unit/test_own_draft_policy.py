@@ -275,6 +275,19 @@ def test_a_long_text_is_read_for_a_probe_once_that_is_little_of_the_time_since_t
     assert probes(1400, 64), "it has read the text"
 
 
+def test_a_text_is_read_for_a_probe_once_that_is_little_even_if_all_do_the_same() -> None:
+    known = OwnDraftEstimates.of_load(0.0016, 0.00015)
+    useless = Forecast(Mode.PLAIN, 60.0, 0, 0, 0.0)
+
+    def probes(rounds: int, sessions: float) -> bool:
+        known.unused_rounds = rounds
+        return OwnDraft(known).order(useless, 0.054, 256, 400, False, sessions).is_probe
+
+    assert probes(60, 1.0)  # 43 ms of 3.2 s
+    assert not probes(60, 8.0) and not probes(400, 8.0)
+    assert probes(480, 8.0)
+
+
 def test_a_probe_waits_until_its_messages_are_little_of_the_time_since_the_last() -> None:
     def first_probe(plain_seconds: float) -> int:
         """Return the decodes after which a target so fast is probed for the first time."""
