@@ -43,7 +43,8 @@ class Link:
         self._lose = lose
         # What is to be written or called, in order.
         self._outbox: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+        self._reader = asyncio.create_task(self._read())
+        self._writer = asyncio.create_task(self._write())
         self._is_over = False  # `lose` was called, or must not be any more
         self.is_closed = False
         """Whether it was closed. What came before a stream ended by itself is still good."""
@@ -72,9 +73,12 @@ class Link:
     def _cut(self) -> None:
         self._is_over = True
         self._stream.cancel()
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
+        # The reader ends with its stream, soon: gRPC loses some memory for each read that is
+        # cancelled, and a generation ends with one for each of its streams.
+        _readers.add(self._reader)
+        self._reader.add_done_callback(_readers.discard)
+        if self._writer is not asyncio.current_task():
+            self._writer.cancel()
 
     async def _read(self) -> None:
         try:
@@ -82,7 +86,7 @@ class Link:
                 if self._is_over:
                     return
                 self._receive(message)
-                while self._is_full():  # noqa: ASYNC110 - it empties at a thousand places
+                while self._is_full() and not self._is_over:  # noqa: ASYNC110 - it empties anywhere
                     await asyncio.sleep(_FULL_SECONDS)
         except StreamLost as lost:
             self._end(lost)
@@ -99,6 +103,9 @@ class Link:
         if not self._is_over:
             self._cut()
             self._lose(self, lost)
+
+
+_readers = set[asyncio.Task[None]]()  # of streams that were ended
 
 
 class Backoff:

@@ -1,0 +1,57 @@
+"""How a link to a peer ends: at once for its generation, and without a read that is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from orchestrator import link as links
+from orchestrator.link import Link
+from orchestrator.streams import StreamLost
+
+OPENING: Any = None  # the link keeps it for others
+
+
+class Fake:
+    """A stream that brings a message and then waits until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.byte_count = 0
+        self.was_interrupted = False  # a read was cancelled
+        self._over = asyncio.Event()
+
+    async def write(self, message: Any) -> None:
+        """Take it."""
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        yield "first"
+        try:
+            await self._over.wait()
+        except asyncio.CancelledError:
+            self.was_interrupted = True
+            raise
+        yield "late"
+        raise StreamLost.gone("over")
+
+    def cancel(self) -> None:
+        self._over.set()
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_a_link_that_is_closed_cancels_its_stream_and_no_read(is_full: bool) -> None:
+    """gRPC keeps some 100 bytes for each stream whose read was cancelled."""
+    stream, got, lost = Fake(), list[Any](), list[Any]()
+    link = Link(OPENING, stream, got.append, lambda: is_full, lambda *each: lost.append(each))
+    await asyncio.sleep(0.02)
+    assert got == ["first"]
+    link.close()
+    async with asyncio.timeout(5):
+        await link._reader
+        await asyncio.gather(link._writer, return_exceptions=True)
+    assert (got, lost) == (["first"], []), "nobody hears of what comes after the end"
+    assert not stream.was_interrupted and not link._reader.cancelled()
+    await asyncio.sleep(0)
+    assert link._reader not in links._readers
