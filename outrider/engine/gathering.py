@@ -19,9 +19,9 @@ _WAIT, _LONGEST_WAIT = 0.015, 0.02
 _NEXT_PROMPT, _MORE = 0.01, 0.04
 """Once several came: seconds until the next one, and of the time of reading, how long at most."""
 _LONGEST_BURST = 0.5  # seconds in which prompts come together
-_KEPT_SECONDS, _KEPT_TIMES = 2.0, 3.0
+_KEPT_SECONDS, _KEPT_TIMES, _LONGEST_KEPT = 2.0, 3.0, 8.0
 """For how long those who generate are kept: or so many times what the first one has waited so far,
-where that is more."""
+where that is more; and seconds at most, however long a prompt is that came with theirs."""
 
 
 class Gathering:
@@ -72,5 +72,5 @@ class Gathering:
         So it is where all of them came together, and reading what is left takes so many `seconds`:
         not long beside what they waited for their first token. Who came before is promised more.
         """
-        most = max(_KEPT_SECONDS, _KEPT_TIMES * (now - self._begin))
+        most = min(_LONGEST_KEPT, max(_KEPT_SECONDS, _KEPT_TIMES * (now - self._begin)))
         return self._sessions.issuperset(sessions) and seconds <= most

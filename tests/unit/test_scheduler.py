@@ -311,6 +311,20 @@ def test_a_prompt_that_is_read_before_its_burst_does_not_cut_that_into_parts() -
     assert sum(taken.values()) == 1 + 7 * 64
 
 
+def test_nobody_is_kept_for_a_long_prompt_that_came_with_theirs_however_long_that_is_read() -> None:
+    some = scheduler()
+    run(some, A, 0, 1.0, [5] * 64)
+    long = run(some, B, 1, 1.0, [5] * 20_000)
+    now, kept, bounded = read_one(some, 1.0)[0], 0.0, 0
+    while len(long.tokens) > 1:
+        before = now
+        now, taken = read_one(some, now)
+        is_kept = taken.get(B, 0) > 200
+        kept += (now - before) * is_kept
+        bounded += not is_kept
+    assert kept < 9.0 and bounded > 50
+
+
 def test_prompts_that_never_cease_to_come_do_not_come_together() -> None:
     some = scheduler()
     for i in range(40):
