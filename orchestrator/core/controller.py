@@ -563,11 +563,11 @@ class Control(ABC):
 
     def view(self) -> View:
         """Return what the controller thinks."""
-        estimates = self.estimates
+        estimates, alone = self.estimates, self._alone_seconds
         return View(
             rate=self.rate,
             plain_rate=1.0 / self.plain_seconds,
-            alone_rate=1.0 / self._alone_seconds if self._alone_seconds else 0.0,
+            alone_rate=1.0 / alone if alone else 0.0,
             acceptance=self.acceptance.mean,
             draft_token_seconds=estimates.token_time.value,
             latency_seconds=estimates.latency.value,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from orchestrator.core import runner_ups
-from orchestrator.core.forecast import Conditions, forecasts
+from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts
 from orchestrator.core.policies import control
 from outrider.costs import CostTable
 from outrider.messages import Rule
@@ -196,3 +196,19 @@ def test_the_text_is_the_targets_own_with_lines_lost_and_late(seed: int) -> None
     result = simulation.run()
     assert result.text == alone(simulation.language, 100)
     assert result.stale_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("latency", "gain", "are_used"),
+    [(0.001, 1.05, False), (0.001, 1.15, True), (0.1, 1.02, False), (0.1, 1.05, True)],
+)
+def test_runner_up_lines_of_a_draft_that_is_near_have_to_promise_more(
+    monkeypatch: pytest.MonkeyPatch, latency: float, gain: float, are_used: bool
+) -> None:
+    known = known_estimates(pair(0.8, latency))
+    its = control(Speculation(), Rule.MATCH, known, 1.0)
+    given = replace(its._conditions(), latency=latency)
+    best = Forecast(Mode.NO_WAIT, 10.0, 4, 0, 0.0)
+    lines = replace(best, rate=gain * best.rate, lines=8)
+    monkeypatch.setattr(runner_ups, "forecasts", lambda *_: [lines])
+    assert runner_ups.better(best, its, given) is (lines if are_used else best)
