@@ -120,13 +120,14 @@ def take_draft_costs(estimates: PairEstimates, model: common.GetModelResponse) -
         estimates.token_time = Mean(costs[0].seconds)
     if not estimates.read_time.count:
         estimates.read_time = Mean(costs[-1].seconds / costs[-1].rows)
-    estimates.runner_ups.step_ratio = _runner_ups(model).step_ratio
+    estimates.runner_ups.step_ratios = _runner_ups(model).step_ratios
 
 
 def _runner_ups(model: common.GetModelResponse) -> RunnerUpEstimates:
     """Return what is known of a draft's runner-up lines: how many, and what rows beside cost."""
     lines, costs = max(1, min(MAX_LINES, model.parallel_line_count)), CostTable(costs_of(model))
-    return RunnerUpEstimates(lines, max(1.0, costs.seconds(lines) / costs.seconds(1)))
+    alone = costs.seconds(1)
+    return RunnerUpEstimates([max(1.0, costs.seconds(n + 1) / alone) for n in range(lines)])
 
 
 def shares_cores(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:

@@ -181,14 +181,14 @@ class Control(ABC):
         if self._orders:
             self._due = self._first_due(self._orders[0][1])
 
-    def note_miss(self, left: int) -> None:
-        """The line was wrong; `left` tokens of a runner-up line follow the text.
+    def note_miss(self, left: int, line_count: int) -> None:
+        """The line was wrong, of so many; `left` tokens of a runner-up line follow the text.
 
         They count as the share that they are expected to add of what a whole draft adds.
         """
         mean, usual = min(0.99, self.acceptance.mean), max(1, self.forecast.hit_length)
         gains = [expected_tokens(mean, count) - 1.0 for count in (left, usual)]
-        self.estimates.runner_ups.note_miss(min(1.0, gains[0] / gains[1]))
+        self.estimates.runner_ups.note_miss(min(1.0, gains[0] / gains[1]), line_count)
 
     def note_unread(self, count: int, remaining: int) -> None:
         """The draft was not sent the last `count` tokens of the text; so many may still follow."""

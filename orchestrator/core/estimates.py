@@ -233,19 +233,32 @@ class RunnerUpEstimates:
 
     _HOPED = 0.6  # of the misses; two runner-ups of a race were right in three of four
     _FADING = 0.002
+    _SHARES = (0.0, 0.55, 0.75, 0.85, 0.9, 0.94, 0.97, 1.0)
+    """What 1, 2, ... lines foresee of what eight do (virtual clock, test_runner_up_gain.py)."""
 
-    def __init__(self, line_limit: int = 1, step_ratio: float = 1.0) -> None:
-        self.line_limit = line_limit  # lines that the draft can write at once, its own included
-        self.step_ratio = step_ratio  # a token's time while it writes so many, over one alone
-        self.foreseen = Mean(self._HOPED, 0.02)  # share of the misses that bring a line
-        self.corrected = Mean(self._HOPED, 0.02)  # and of those that bring any of one
+    def __init__(self, step_ratios: Sequence[float] = (1.0,)) -> None:
+        self.step_ratios = step_ratios
+        """A token's time while the draft writes 1, 2, ... lines, its own included, over one
+        alone. As many as it can write at once."""
+        self.foreseen = Mean(self._HOPED, 0.02)  # share of the misses that eight lines bring one of
+        self.corrected = Mean(self._HOPED, 0.02)  # and of those that they bring any of one
 
-    def note_miss(self, there: float) -> None:
-        """A line was wrong; such a share of what is usually verified was there after it."""
+    @property
+    def line_limit(self) -> int:
+        """Return the lines that the draft can write at once."""
+        return len(self.step_ratios)
+
+    def share(self, line_count: int) -> float:
+        """Return the share of what eight lines foresee that so many do."""
+        return self._SHARES[min(line_count, len(self._SHARES)) - 1]
+
+    def note_miss(self, there: float, line_count: int) -> None:
+        """So many lines were wrong; such a share of what is usually verified was there after."""
+        share = self.share(max(2, line_count))
         for mean, value in ((self.foreseen, there), (self.corrected, float(there > 0.0))):
             if not mean.count:
                 mean.note(mean.value)  # the hope counts as one miss
-            mean.note(value)
+            mean.note(min(1.0, value / share))
 
     def note_rounds(self, count: int) -> None:
         """Rounds were verified without runner-up lines: what spoke against them is forgotten."""

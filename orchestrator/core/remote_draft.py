@@ -27,7 +27,7 @@ class RemoteDraft:
         self._plan = plan
         self._control = plan.control
         self._counts = counts
-        self._asks_for_lines = False  # the newest order did, for runner-up lines
+        self._line_count = 1  # that the newest order asks for, its own included
 
     # --- what happened ---
 
@@ -49,7 +49,8 @@ class RemoteDraft:
             is_first = frame.base > line.base
             compared = line.add(frame, committed)
             if frame.runner_ups:  # their rows took some of the time
-                seconds /= self._control.estimates.runner_ups.step_ratio
+                ratios = self._control.estimates.runner_ups.step_ratios
+                seconds /= ratios[min(self._line_count, len(ratios)) - 1]
             if not draft.is_new:
                 count = len(frame.token_ids) if compared.is_news else 0
                 self._control.note_frame(now, frame.base, count, seconds, is_first, queue)
@@ -67,7 +68,7 @@ class RemoteDraft:
         if not self._is_rejection:
             self._note_decided(compared.decided, compared.mismatch is None)
         line = self.progress.line
-        if compared.mismatch is not None and (self._asks_for_lines or compared.foreseen):
+        if compared.mismatch is not None and (self._line_count > 1 or compared.foreseen):
             self._note_miss(compared)
         if compared.mismatch is not None and not compared.foreseen:
             self._control.line_lost(compared.mismatch)
@@ -81,7 +82,7 @@ class RemoteDraft:
         """
         left = len(compared.left) if compared.foreseen else 0
         self._counts.note_miss(left > 0)
-        self._control.note_miss(left)
+        self._control.note_miss(left, self._line_count)
         if compared.foreseen:
             self.progress.needs_order = True
             self._note_decided(compared.after, True)
@@ -152,7 +153,7 @@ class RemoteDraft:
             return None
         continues = draft.state is DraftState.DRAFTING and bool(self._usable(length))
         lines = runner_ups.line_count(control) if ahead and not self._is_rejection else 1
-        self._asks_for_lines = lines > 1
+        self._line_count = lines
         span = draft.extend(committed, until, lines)
         frame_tokens = 0 if ahead else wanted
         if not continues:

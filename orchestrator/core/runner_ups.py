@@ -13,8 +13,9 @@ from outrider.speculation import Policy
 _WORTHWHILE, _WORTHWHILE_NEAR = 1.03, 1.1
 """Times the rate of one line: they cost the draft's machine its spare time. More where the draft
 answers within a token's time, so that a miss costs little: there 1.03 was forecast and .88 came."""
-USUAL_LINES = 8
-"""Lines at once where a request does not say: seven rows beside its own cost a draft little."""
+_LINE_COUNTS = (4, 8)
+"""Lines at once where a request does not say. Rows beside its own cost a draft on a GPU little; on
+a core eight take three times as long as one, and four foresee nearly as much."""
 
 
 def forecasts(
@@ -27,9 +28,9 @@ def forecasts(
     """
     each = replace(
         conditions,
-        foreseen=known.foreseen.value,
-        corrected=known.corrected.value,
-        token_time=conditions.token_time * known.step_ratio,
+        foreseen=known.foreseen.value * known.share(line_count),
+        corrected=known.corrected.value * known.share(line_count),
+        token_time=conditions.token_time * known.step_ratios[line_count - 1],
         gap=None,
     )
     found = waiting(each, n_max), no_wait(each, n_max)
@@ -39,10 +40,12 @@ def forecasts(
 def better(best: Forecast, control: Control, conditions: Conditions) -> Forecast:
     """Return what is forecast runner-up lines where they pay, or are asked for."""
     speculation, known = control.speculation, control.estimates.runner_ups
-    count = min(known.line_limit, speculation.n_parallel or USUAL_LINES)
-    if count < 2 or not speculation.n_max:
+    asked = (speculation.n_parallel,) if speculation.n_parallel else _LINE_COUNTS
+    counts = sorted({min(known.line_limit, each) for each in asked})
+    if counts[0] < 2 or not speculation.n_max:
         return best
-    found = max(forecasts(conditions, speculation.n_max, known, count), key=lambda f: f.rate)
+    possible = [each for n in counts for each in forecasts(conditions, speculation.n_max, known, n)]
+    found = max(possible, key=lambda forecast: forecast.rate)
     if speculation.n_parallel:
         return found if found.rate > 0.0 else best
     is_near = conditions.latency <= conditions.decode_seconds(1)

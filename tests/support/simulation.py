@@ -322,8 +322,9 @@ def known_estimates(models: Models) -> PairEstimates:
     reported = models.draft_reported * models.draft_token
     estimates.token_time, estimates.loaded_token_time = Mean(reported), reported
     estimates.continues, estimates.tree_leaves = models.continues, models.tree_leaves
-    ratio = 1.0 + models.line_cost * (models.lines - 1)
-    estimates.runner_ups = RunnerUpEstimates(models.lines, ratio)
+    estimates.runner_ups = RunnerUpEstimates(
+        [1.0 + models.line_cost * count for count in range(models.lines)]
+    )
     estimates.rejection = models.rejection
     estimates.takes_turns, estimates.read_time = models.takes_turns, Mean(models.read_time)
     if models.own_token:

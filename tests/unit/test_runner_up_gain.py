@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from orchestrator.core import runner_ups
+from orchestrator.core.estimates import RunnerUpEstimates
 from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts
 from orchestrator.core.policies import control
 from outrider.costs import CostTable
@@ -212,3 +213,22 @@ def test_runner_up_lines_of_a_draft_that_is_near_have_to_promise_more(
     lines = replace(best, rate=gain * best.rate, lines=8)
     monkeypatch.setattr(runner_ups, "forecasts", lambda *_: [lines])
     assert runner_ups.better(best, its, given) is (lines if are_used else best)
+
+
+@pytest.mark.parametrize(("line_cost", "lines"), [(0.03, 8), (0.36, 4)])
+def test_a_draft_writes_fewer_lines_where_rows_cost_it_time(line_cost: float, lines: int) -> None:
+    models = pair(0.65, 0.05, line_cost=line_cost)
+    its = control(Speculation(), Rule.MATCH, known_estimates(models), 1.0)
+    assert runner_ups.line_count(its) == lines
+    one = run(replace(models, lines=1), Speculation())
+    assert run(models, Speculation()).rate > 1.1 * one.rate
+
+
+def test_what_few_lines_foresee_says_what_eight_would() -> None:
+    """Each of these misses brought as much as so many lines bring where eight bring half."""
+    known = {count: RunnerUpEstimates([1.0] * 8) for count in (2, 4, 8)}
+    for count, estimates in known.items():
+        for _ in range(200):
+            estimates.note_miss(0.5 * estimates.share(count), count)
+        assert estimates.foreseen.value == pytest.approx(0.5, abs=0.01)
+    assert known[2].share(2) < known[4].share(4) < known[8].share(8) == 1.0
