@@ -22,6 +22,9 @@ _SEEN = 3  # decodes in service: what their row count costs is known then
 _BEYOND = 1.5  # times the rows of the last point: a decode of so many says what no point does
 _NO_MORE = 2.0  # times what so many rows take in proportion: a first decode may be disturbed
 _FADING = 0.005  # of what is known of a row count, with every decode of another one
+_FORGOTTEN = 1.0
+"""Decodes that what is known of a row count is worth: below it, it takes no longer than decodes of
+fewer rows would in its place. What is only moved along with others would drift without bound."""
 _LARGEST_DRIFT = 1.5  # of one decode: what disturbs a machine for a moment is soon unlearned
 KERNEL_ROWS = 4  # that kernels take at once; what is left they take row by row
 _CHEAPER = 0.9  # times what it replaces: less may be noise
@@ -125,8 +128,8 @@ class CostTable:
         self._cheapest: dict[int, int] = {}  # what `cheapest` returned by these
         self._left_over = left_over  # seconds now of a row beyond a multiple of four, if known
         # What they take now, above 0 and at least 0; and the same never falling in the rows.
-        self._bases = _never_falling(self._raw)
-        self._slopes = _never_falling([each.slope for each in measured])
+        self._bases = list(self._raw)
+        self._slopes = [each.slope for each in measured]
         # Decodes that a new one of this row count is weighed against; fewer the longer ago.
         self._known = [_ROUGHLY if is_rough else 1.0 / _DRIFT] * len(measured)
         self._noted = [0] * len(measured)  # decodes in service
@@ -138,10 +141,13 @@ class CostTable:
         self.__init__(points, is_rough)  # type: ignore[misc]
 
     def _refresh(self) -> None:
-        """Follow what changed of bases and slopes."""
-        self._base_line = _never_falling(self._bases)
+        """Follow what changed of bases and slopes.
+
+        What is above a later point is not seen in any forecast, so that no decode could correct it:
+        it would grow for ever.
+        """
+        self._bases, self._slopes = _never_falling(self._bases), _never_falling(self._slopes)
         self._whole_line: list[float] = []  # of every row count, once it is asked for
-        self._slope_line = _never_falling(self._slopes)
 
     def _saw(self, values: Sequence[float], left_over: float | None) -> list[float]:
         """Return what a decode of 0, 1, 2 ... rows takes, up to the last point's, if not padded.
@@ -198,14 +204,14 @@ class CostTable:
             return 0.0
         row_count, first = self.padded(row_count), self._counts[0]
         if row_count <= first:
-            base = self._base_line[0]
+            base = self._bases[0]
         elif len(self._counts) == 1:
-            base = self._base_line[0] * row_count / first
+            base = self._bases[0] * row_count / first
         elif row_count >= self._counts[-1]:
-            base = _between(self._counts, self._base_line, row_count)
+            base = _between(self._counts, self._bases, row_count)
         else:
             if not self._whole_line:
-                self._whole_line = _never_falling(self._saw(self._base_line, self._left_over))
+                self._whole_line = _never_falling(self._saw(self._bases, self._left_over))
             base = self._whole_line[int(row_count)]
         return base + self.attending(attended)
 
@@ -218,7 +224,7 @@ class CostTable:
         last, seconds = self._counts[-1], self.seconds(row_count)
         if row_count <= last:
             return seconds
-        return max(seconds, self._base_line[-1] * self.padded(row_count) / last)
+        return max(seconds, self._bases[-1] * self.padded(row_count) / last)
 
     def is_known(self, row_count: float) -> bool:
         """Return whether decodes of about so many rows were measured well, or seen in service."""
@@ -234,8 +240,8 @@ class CostTable:
 
     def _slope(self, row_count: float) -> float:
         if row_count <= self._counts[0] or len(self._counts) == 1:
-            return self._slope_line[0] * row_count / self._counts[0]
-        return _between(self._counts, self._slope_line, row_count)
+            return self._slopes[0] * row_count / self._counts[0]
+        return _between(self._counts, self._slopes, row_count)
 
     def point(self, row_count: int) -> Point:
         """Return what a decode of so many rows of one session takes now."""
@@ -287,7 +293,7 @@ class CostTable:
         A line through two points near each other says little of it, and the last one would be
         moved by what it is wrong there. Each has half as many rows more: there are only so many.
         """
-        base = max(self._base_line[-1], min(base, _NO_MORE * self.in_proportion(rows)))
+        base = max(self._bases[-1], min(base, _NO_MORE * self.in_proportion(rows)))
         slope = max(self._slopes[-1], self._slope(rows))
         self._counts.append(rows)
         self._raw.append(base)
@@ -301,22 +307,30 @@ class CostTable:
 
     def _move_bases(self, nearest: int, missing: float) -> None:
         seen, share = self._bases[nearest], math.expm1(0.5 * _DRIFT * missing)
+        now = self._bases[nearest] = seen * math.exp(_weight(self._known[nearest]) * missing)
         for i, base in enumerate(self._bases):
-            if i == nearest:
-                self._bases[i] *= math.exp(_weight(self._known[i]) * missing)
-            else:
+            if i != nearest:
                 self._bases[i] += share * min(base, seen)
+                if self._known[i] < _FORGOTTEN:
+                    self._bases[i] = min(self._bases[i], self._times(i, nearest) * now)
             self._known[i] *= 1.0 - _FADING
         if self._left_over is not None:
             self._left_over += share * min(self._left_over, seen)
+            self._left_over = min(self._left_over, self._bases[0])
         self._known[nearest] = min(1.0 / _DRIFT, self._known[nearest] + 1.0)
         self._noted[nearest] += 1
 
     def _move_slopes(self, nearest: int, drift: float) -> None:
-        for i, count in enumerate(self._counts):
-            doubt = count / self._counts[0] * self._bases[0] / _DOUBLING
-            factor = math.exp(drift if i == nearest else 0.5 * drift)
-            self._slopes[i] = max(0.0, (self._slopes[i] + doubt) * factor - doubt)
+        doubts = [count / self._counts[0] * self._bases[0] / _DOUBLING for count in self._counts]
+        now = (self._slopes[nearest] + doubts[nearest]) * math.exp(drift)
+        for i, doubt in enumerate(doubts):
+            moved = (self._slopes[i] + doubt) * math.exp(0.5 * drift)
+            moved = now if i == nearest else min(moved, self._times(i, nearest) * now + doubt)
+            self._slopes[i] = max(0.0, moved - doubt)
+
+    def _times(self, i: int, nearest: int) -> int:
+        """Return how many decodes of the rows of one point take the place of one of another's."""
+        return -(-self._counts[i] // self._counts[nearest])
 
     def _nearest(self, row_count: float) -> int:
         i = bisect_left(self._counts, row_count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -357,3 +358,23 @@ def test_plain_decodes_are_noted_without_a_look_at_every_row_count() -> None:
     table.note(1, 0.04)
     assert not table._whole_line
     assert seconds != [table.seconds(rows) for rows in range(33)]
+
+
+@pytest.mark.parametrize("counts", [(2, 4, 6, 8, 12, 16, 24, 32), (1, 2, 3, 4, 8), (1,), (4, 64)])
+@pytest.mark.parametrize("worst", [1, 3, 8, 16])  # rows that take three times what they should
+def test_hours_of_decodes_leave_no_cost_without_bound(counts: Sequence[int], worst: int) -> None:
+    """A soak of half an hour once ended in costs of 1e239 seconds, which no float can square.
+
+    Rows that take longer than more of them do were raised by each of their decodes, though no
+    forecast showed it, and what was not seen was moved along.
+    """
+    dice = random.Random(worst)
+    table = CostTable([Point(count, 0.003 + 0.0003 * count, 1e-6 * count) for count in counts])
+    for _ in range(20_000):
+        rows = dice.choice([1, 2, 3, 4, 5, 7, 8, 12, 16])
+        attended = [(rows, dice.choice([0.0, 50.0, 250.0]))]
+        truth = (0.003 + 0.0003 * rows) * (3.0 if rows == worst else 1.0)
+        table.note(rows, truth * dice.lognormvariate(0.0, 0.3), attended)
+    for point in table.points:
+        assert 0.0003 < point.seconds < 3.0 * (0.003 + 0.0003 * max(worst, point.rows))
+        assert point.slope < 1e-3
