@@ -46,11 +46,13 @@ def run(arguments: Sequence[str]) -> int:
     from outrider_cli.app import app
 
     rereading.note(arguments)
-
+    if list(arguments[:1]) == ["help"]:  # as git and others take it
+        arguments = [*arguments[1:], "--help"]
     try:
         return int(app(arguments, prog_name="outrider", standalone_mode=False) or 0)
     except typer.TyperException as error:
-        return _complain(error.format_message() + _set_by(error), error.exit_code)
+        message = error.format_message() + _set_by(error) + _prompt_hint(error)
+        return _complain(message, error.exit_code)
     except OutriderError as error:
         return _complain(str(error), 1)
     except MemoryError as error:
@@ -74,6 +76,14 @@ def _set_by(error: Any) -> str:
         return ""
     found = origin(context, parameter)
     return "" if found in ("flag", "default") else f" (set by {found})"
+
+
+def _prompt_hint(error: Any) -> str:
+    """Return where a text belongs that stands where no option takes it."""
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    names = {parameter.name for parameter in getattr(command, "params", ())}
+    is_extra = error.format_message().startswith("Got unexpected extra argument")
+    return "; a prompt is given with --prompt" if is_extra and "prompt" in names else ""
 
 
 def _complain(message: str, code: int) -> int:

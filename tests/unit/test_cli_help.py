@@ -48,3 +48,8 @@ def test_commands_with_few_options_have_one_form(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shown(capsys, command, "-h") == shown(capsys, command, "--help")
+
+
+def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "help") == shown(capsys, "--help")
+    assert shown(capsys, "help", "status") == shown(capsys, "status", "--help")
