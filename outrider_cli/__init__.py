@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 refused or failed, 2 not a valid command line, 130 interru
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -19,11 +20,18 @@ _HOSTS = {"target", "draft"}
 """Roles whose process holds a model."""
 
 
+_INTERRUPTED = 130
+
+
 def main() -> None:
     """Run the command line of this process."""
     if _HOSTS.intersection(sys.argv[1:4]):  # options of the command itself may come first
         _begin_with_huge_pages()
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if code == _INTERRUPTED:
+        # Ctrl-C once more, while gRPC shuts down at exit, ends the process without a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(code)
 
 
 def _begin_with_huge_pages() -> None:
@@ -60,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         if sys.stderr.isatty():
             print(file=sys.stderr)
-        return 130
+        return _INTERRUPTED
     except BrokenPipeError:
         # Python would complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
