@@ -224,9 +224,9 @@ def orchestrator(
     http: Annotated[HttpOptions, Prefix(panel="HTTP")] = HttpOptions(),
     server: ServerOptions = ServerOptions(),
 ) -> None:
-    """Run an orchestrator: joins the two, serves the clients.
+    """Run an orchestrator: it joins target and draft, and serves the clients.
 
-    It shows its own token, or another, and its certificate to the target and the draft.
+    Towards target and draft it uses its own certificate, and its own token or another one.
     """
     from orchestrator.config import OrchestratorConfig
     from orchestrator.main import run
