@@ -1,7 +1,7 @@
 # Every target but `help`, `images` and `clean` sets up .venv first, once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo same-model draft-comparison temperature-demo creative technical \
+.PHONY: help setup build demo run same-model draft-comparison temperature-demo creative technical \
     test mutations chaos soak hostile fuzz http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
     bench-grammar bench-rows bench-drafters compose-test containers-test wheel-test ray-test images alerts dashboard-picture clean
 
@@ -17,6 +17,8 @@ $(READY): pyproject.toml constraints.txt scripts/setup scripts/check_llama.py
 	@scripts/setup
 	@touch $@
 
+build: setup ## the same as setup
+
 demo: setup ## stream a completion with the bundled pair
 	@$(BIN)/outrider generate --temperature 0 --n-predict 128
 
@@ -28,6 +30,10 @@ PAIR = $(if $(MODEL),--model '$(MODEL)') $(if $(DRAFT),--draft-model '$(DRAFT)')
 GENERATE = $(BIN)/outrider generate $(PAIR) $(if $(N_DRAFT),--n-draft $(N_DRAFT)) $(COUNT)
 COUNT = $(if $(N_PREDICT),--n-predict $(N_PREDICT))
 SAME = $(or $(MODEL),models/stdlib-target-q8_0.gguf)
+
+run: N_DRAFT =
+run: setup ## generate with the defaults; MODEL= DRAFT= PROMPT= N_DRAFT= N_PREDICT=
+	@$(GENERATE) $(if $(PROMPT),--prompt "$${PROMPT}")
 
 same-model: setup ## let a model draft for itself: every guess is right, and nothing is gained
 	@$(BIN)/outrider generate --model '$(SAME)' $(if $(N_DRAFT),--n-draft $(N_DRAFT)) $(COUNT) \

@@ -165,7 +165,7 @@ class Drafter:
         self._unread = UnreadText()  # another one once the engine's thread took it
         self._clock = clock
         # Under rejection a block is whole or nothing, and candidates are reported of one line. With
-        # a prompt of its own a draft's line was seen to stay behind its runner-ups.
+        # a prompt of its own a draft's line was seen to lag its runner-ups.
         self._may_fork = opening.rule is not Rule.REJECTION and not opening.candidate_count
         self._may_fork = self._may_fork and not opening.own_prompt
         self._runner_ups = RunnerUps()

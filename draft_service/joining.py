@@ -101,7 +101,8 @@ class Joining:
 
 def _explain(error: grpc.aio.AioRpcError, address: str, security: ClientSecurity) -> str:
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return f"the orchestrator at {address} accepts no drafts (--accept-drafts)"
+        other = "or is not an orchestrator"
+        return f"what answers at {address} accepts no drafts (--accept-drafts) {other}"
     refusal = explain_refusal(error, "orchestrator", address, security)
     return str(refusal or describe(error))
 

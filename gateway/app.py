@@ -330,11 +330,24 @@ def _add_errors(app: FastAPI) -> None:
     add(HTTPException, http_error)
 
 
+_WHOLE_BODY = {
+    "missing": "the body is empty; it must be a JSON object",
+    "model_attributes_type": "the body must be a JSON object",
+}
+
+
+def _of_whole_body(error: dict[str, Any]) -> str:
+    """Return what is wrong with a body of which no field is at fault."""
+    if "error" in error.get("ctx", {}):
+        return f"the body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
+    return _WHOLE_BODY.get(error["type"], str(error["msg"]))
+
+
 def _failure_of(error: RequestValidationError) -> Failure:
     """Return what is wrong with a body; never its values, which are text of users."""
     first = error.errors()[0]
     place = [part for part in first["loc"] if part != "body"]
     # Of what is no JSON the place is a number, the offset of a character.
     field = place[0] if place and isinstance(place[0], str) else None
-    message = first["msg"] if field is None else f"{field}: {first['msg']}"
+    message = _of_whole_body(first) if field is None else f"{field}: {first['msg']}"
     return Failure(400, message, field, "INVALID_REQUEST")

@@ -78,7 +78,8 @@ def read(body: bytes, field: ModelField) -> Any:
     try:
         value = parse(body.decode(json.detect_encoding(body)))
     except json.JSONDecodeError as error:
-        raise _refusal(error.pos, "JSON decode error") from None
+        message = f"the body is not JSON: {error.msg} at character {error.pos}"
+        raise _refusal(error.pos, message) from None
     except RecursionError:
         raise _refusal(0, f"the body is nested deeper than {MOST_DEPTH}") from None
     except ValueError as error:

@@ -51,7 +51,7 @@ class HttpConfig:
         """
         if self.wants_key and not self.allowed_hosts:
             return None
-        return frozenset([read_listen(self.listen).host.strip("[]"), *self.allowed_hosts])
+        return frozenset([read_listen(self.listen, "http").host.strip("[]"), *self.allowed_hosts])
 
     @property
     def wants_key(self) -> bool:
@@ -74,7 +74,7 @@ class HttpConfig:
 
     def __post_init__(self) -> None:
         guard = "" if self.wants_key else "--http-key-file"
-        check_reach("http", read_listen(self.listen), self.allow_remote, guard)
+        check_reach("http", read_listen(self.listen, "http"), self.allow_remote, guard)
         if self.body_bytes < 1:
             raise InvalidConfig("http_body_limit", f"must be at least 1, not {self.body_bytes}")
         for name in self.metrics_names:

@@ -64,7 +64,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Listen and serve. Raises InvalidConfig when the address cannot be taken."""
-        address = read_listen(self._config.listen)
+        address = read_listen(self._config.listen, "http")
         listener = _listen(address.host.strip("[]"), address.port)
         self.address = f"{address.host}:{listener.getsockname()[1]}"
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))

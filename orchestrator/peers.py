@@ -198,6 +198,8 @@ class Peer:
         known = self.state in (PeerState.READY, PeerState.LOST)
         state = PeerState.LOST if known else PeerState.CONNECTING
         waiting = f"waiting for the {self.role} at {self.address} ({error.code().name})"
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            waiting = f"what answers at {self.address} is not a {self.role}"
         self._set(state, str(refusal or waiting))
         return False
 

@@ -32,7 +32,7 @@ def separate(request: messages.GenerateRequest, credentials: bytes) -> None:
 
 
 def has_its_own(request: messages.GenerateRequest) -> bool:
-    """Return whether a request's caller gave it a salt, whatever `separate` made of it."""
+    """Return whether a request's caller gave it a salt, before `separate` changed it."""
     return bool(request.cache_salt) and not request.cache_salt.startswith(_OF_CREDENTIALS)
 
 

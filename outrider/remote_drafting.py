@@ -1,6 +1,6 @@
 """Asks a draft service for tokens on behalf of an engine that is none of ours.
 
-Of the protocol it needs sessions, orders and frames: greedy tokens after texts that grow. Whatever
+Of the protocol it needs sessions, orders and frames: greedy tokens after texts that grow. Anything
 the draft sends or does not send, what comes out are ids of the vocabulary, or nothing.
 """
 

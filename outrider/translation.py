@@ -250,7 +250,7 @@ class Reader:
         # The first is never taken away, so that a prompt of the draft's own stays.
         start = (prompt_count, len(own_prompt)) if own_prompt else (0, 0)
         self._breaks: list[tuple[int, int]] = [start]
-        # The line of the last call, and what its first tokens are whatever comes after them.
+        # The line of the last call, and what its first tokens are, for any tokens after them.
         self._line: Sequence[int] = ()
         self._base = -1
         self._count = 0  # of these tokens

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 refused or failed, 2 not a valid command line, 130 interru
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -19,11 +20,18 @@ _HOSTS = {"target", "draft"}
 """Roles whose process holds a model."""
 
 
+_INTERRUPTED = 130
+
+
 def main() -> None:
     """Run the command line of this process."""
     if _HOSTS.intersection(sys.argv[1:4]):  # options of the command itself may come first
         _begin_with_huge_pages()
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if code == _INTERRUPTED:
+        # Ctrl-C once more, while gRPC shuts down at exit, ends the process without a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(code)
 
 
 def _begin_with_huge_pages() -> None:
@@ -46,11 +54,13 @@ def run(arguments: Sequence[str]) -> int:
     from outrider_cli.app import app
 
     rereading.note(arguments)
-
+    if list(arguments[:1]) == ["help"]:  # as git and others take it
+        arguments = [*arguments[1:], "--help"]
     try:
         return int(app(arguments, prog_name="outrider", standalone_mode=False) or 0)
     except typer.TyperException as error:
-        return _complain(error.format_message() + _set_by(error), error.exit_code)
+        message = error.format_message() + _set_by(error) + _prompt_hint(error)
+        return _complain(message, error.exit_code)
     except OutriderError as error:
         return _complain(str(error), 1)
     except MemoryError as error:
@@ -58,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         if sys.stderr.isatty():
             print(file=sys.stderr)
-        return 130
+        return _INTERRUPTED
     except BrokenPipeError:
         # Python would complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -74,6 +84,14 @@ def _set_by(error: Any) -> str:
         return ""
     found = origin(context, parameter)
     return "" if found in ("flag", "default") else f" (set by {found})"
+
+
+def _prompt_hint(error: Any) -> str:
+    """Return where a text belongs that stands where no option takes it."""
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    names = {parameter.name for parameter in getattr(command, "params", ())}
+    is_extra = error.format_message().startswith("Got unexpected extra argument")
+    return "; a prompt is given with --prompt" if is_extra and "prompt" in names else ""
 
 
 def _complain(message: str, code: int) -> int:

@@ -15,7 +15,7 @@ from outrider_cli.chat.command import chat
 from outrider_cli.doctor.command import doctor
 from outrider_cli.generate.command import generate
 from outrider_cli.health import health
-from outrider_cli.help import LONG_HELP
+from outrider_cli.help import LONG_HELP, help_of
 from outrider_cli.lookup.command import create, merge, stats
 from outrider_cli.plan import plan
 from outrider_cli.services.commands import draft, orchestrator, target
@@ -33,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (generate, chat):
-    app.command(context_settings=LONG_HELP)(command)
+    app.command(context_settings=LONG_HELP, help=help_of(command))(command)
 for command in (
     up,
     status,
@@ -47,15 +47,15 @@ for command in (
     orchestrator,
     certs,
 ):
-    app.command()(command)
+    app.command(help=help_of(command))(command)
 lookup = typer.Typer(
     no_args_is_help=True, help="Make n-gram caches, and say what they would draft."
 )
 for command in (create, merge, stats):
-    lookup.command()(command)
+    lookup.command(help=help_of(command))(command)
 app.add_typer(lookup, name="lookup")
 config = typer.Typer(no_args_is_help=True, help="Look at where options come from.")
-config.command("show", context_settings={"ignore_unknown_options": True})(show)
+config.command("show", context_settings={"ignore_unknown_options": True}, help=help_of(show))(show)
 app.add_typer(config, name="config")
 
 

@@ -6,6 +6,8 @@ The common options are those in no panel.
 from __future__ import annotations
 
 import copy
+import inspect
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -29,6 +31,12 @@ def _show_short(context: typer.Context, wanted: bool) -> None:
     command.epilog = f"--help shows all options: also {', '.join(groups)}."
     command.format_help(context, context.make_formatter())
     raise typer.Exit
+
+
+def help_of(command: Callable[..., None]) -> str:
+    """Return a command's docstring with each paragraph on one line, to be wrapped where shown."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 ShortHelp = Annotated[

@@ -385,8 +385,10 @@ def _read_text(option: str, value: str) -> str:
         return value
     try:
         return Path(value[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(option, f"cannot read {value[1:]}: {error}") from None
+    except OSError as error:
+        raise InvalidRequest(option, f"cannot read {value[1:]}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidRequest(option, f"{value[1:]} is not UTF-8 text") from None
 
 
 def _read_bias(text: str) -> tuple[int | str, float]:

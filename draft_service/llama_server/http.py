@@ -52,7 +52,7 @@ class HttpServer:
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
-            raise PeerUnavailable(f"{self.url}{path} answers what is no JSON") from None
+            raise PeerUnavailable(f"{self.url}{path} answers what is not JSON") from None
 
     def close(self) -> None:
         """Close what is kept."""

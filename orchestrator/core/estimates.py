@@ -137,7 +137,7 @@ class Acceptance:
         """Return what is known of a source of which only its own confidences speak.
 
         One that goes by matches and says c is right with c squared, about: in texts and code .15
-        to .27 of the tokens behind a match of one (.5) stand, .35 to .55 of two (.67), .72 to .80
+        to .27 of the tokens after a match of one (.5) stand, .35 to .55 of two (.67), .72 to .80
         of six to nine.
         """
         new = cls()

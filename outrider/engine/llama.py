@@ -515,7 +515,8 @@ class LlamaModel:
 
     def embed(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         if not self._config.embeddings:
-            raise InvalidRequest("embeddings", "are off: start the target with --embeddings")
+            missing = "this target embeds nothing; start it with --embeddings"
+            raise InvalidRequest("embeddings", missing)
         assert 0 < len(token_ids) <= self._capacity, f"{len(token_ids)} tokens"
         assert all(0 <= token_id < self._size for token_id in token_ids), "ids"
         if self._embedder is None:

@@ -74,7 +74,7 @@ def rules_of_schema(schema: str, name: str = "root", prefix: str = "s") -> dict[
     try:
         whole = json.loads(schema, parse_float=_whole_if_equal, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise invalid(f"is no JSON: {error}") from None
+        raise invalid(f"is not JSON: {error}") from None
     _check_depth(whole)
     try:
         return _Converter(whole, prefix).rules(name)

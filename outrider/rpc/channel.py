@@ -105,11 +105,11 @@ def read_address(name: str, text: str) -> Address:
     return address
 
 
-def read_listen(text: str) -> Address:
+def read_listen(text: str, option: str = "listen") -> Address:
     """Return where to listen: HOST:PORT, with port 0 for any. Raises InvalidConfig."""
     address = _split(text, False)
     if address is None:
-        raise InvalidConfig("listen", f"must be HOST:PORT, not {text!r}")
+        raise InvalidConfig(option, f"must be HOST:PORT, not {text!r}")
     return address
 
 
@@ -179,6 +179,7 @@ _HANDSHAKE_FAILURES = (  # what gRPC 1.80 writes, and what it means; the first t
     ("WRONG_VERSION_NUMBER", "it does not speak TLS (leave out --tls-ca, or write plain://)"),
     ("handshake failed", "the TLS handshake failed"),
 )
+_HTTP_1 = "Trying to connect an http1.x server"
 _HANGING_UP = ("Socket closed", "Connection reset", "Broken pipe")
 
 
@@ -202,6 +203,9 @@ def explain_refusal(
     for words, meaning in _HANDSHAKE_FAILURES:
         if words in details:
             return Unauthenticated(f"{service} cannot be trusted: {meaning}")
+    if _HTTP_1 in details:
+        where = "give the port of --listen, not of --http"
+        return PeerUnavailable(f"{service} answers in HTTP/1, not in gRPC: {where}")
     if not any(words in details for words in _HANGING_UP):
         return None
     missing = "TLS (--tls-ca)"

@@ -36,7 +36,7 @@ def certs(
 ) -> None:
     """Make an authority, and certificates that it signs.
 
-    ca.pem is what the others are trusted by (--tls-ca, --tls-client-ca). Who has ca.key makes
+    Services trust each other by ca.pem (--tls-ca, --tls-client-ca). With ca.key anyone can make
     certificates that all trust: keep FOLDER on one machine, and copy from it what each needs.
     """
     from outrider.errors import InvalidConfig

@@ -98,9 +98,9 @@ def read_messages(text: str) -> list[Message]:
     try:
         items = json.loads(text)
     except (ValueError, RecursionError):
-        raise NotDone("this is no JSON") from None
+        raise NotDone("this is not JSON") from None
     if not isinstance(items, list):
-        raise NotDone("this is no JSON list of messages")
+        raise NotDone("this is not a JSON list of messages")
     return [_read_message(number, item) for number, item in enumerate(items, 1)]
 
 

@@ -243,7 +243,8 @@ def _file(one: Hosted) -> ModelFile:
     except OutriderError as error:
         return ModelFile(role=one.role, name=name, error=str(error).removeprefix("model: "))
     except OSError as error:
-        return ModelFile(role=one.role, name=name, error=f"cannot read {one.path}: {error}")
+        unread = f"cannot read {one.path}: {error.strerror}"
+        return ModelFile(role=one.role, name=name, error=unread)
 
 
 def _with_context(one: Hosted, file: ModelFile, tried: Probed) -> ModelFile:

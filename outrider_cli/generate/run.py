@@ -19,6 +19,7 @@ from outrider.client import (
     Status,
 )
 from outrider.errors import VocabularyMismatch
+from outrider.rpc.channel import PLAIN
 from outrider.rpc.security import ClientSecurity
 from outrider_cli.generate.verbose import round_lines
 from outrider_cli.render import (
@@ -195,7 +196,9 @@ async def wait_for_pair(client: OutriderClient, progress: Progress) -> Status:
                 raise VocabularyMismatch(f"{peer.role} refused: {peer.detail}")
         if all(peer.state is PeerState.READY for peer in status.peers):
             return status
-        progress.say("loading the models")
+        # Those of this machine are loading; one elsewhere may be away, or be another service.
+        remote = [peer.detail for peer in status.peers if not peer.address.startswith(PLAIN)]
+        progress.say("; ".join(filter(None, remote)) or "loading the models")
         await asyncio.sleep(_POLL_SECONDS)
 
 

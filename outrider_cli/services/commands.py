@@ -224,9 +224,9 @@ def orchestrator(
     http: Annotated[HttpOptions, Prefix(panel="HTTP")] = HttpOptions(),
     server: ServerOptions = ServerOptions(),
 ) -> None:
-    """Run an orchestrator: joins the two, serves the clients.
+    """Run an orchestrator: it joins target and draft, and serves the clients.
 
-    It shows its own token, or another, and its certificate to the target and the draft.
+    Towards target and draft it uses its own certificate, and its own token or another one.
     """
     from orchestrator.config import OrchestratorConfig
     from orchestrator.main import run
@@ -270,6 +270,9 @@ def _gateway(wanted: HttpConfig | None, state: Path | None) -> StartGateway | No
     return start
 
 
+_TEMPLATE = "chat-template-file"
+
+
 def read_template(path: Path | None) -> str:
     """Return a template's text; empty without a file. Raises InvalidConfig."""
     from orchestrator.chat.template import ChatTemplate
@@ -280,8 +283,12 @@ def read_template(path: Path | None) -> str:
     try:
         text = path.read_text(encoding="utf-8")
         ChatTemplate(text)
-    except (OSError, UnicodeDecodeError, InvalidRequest) as error:
-        raise InvalidConfig("chat_template_file", f"{path}: {error}") from None
+    except OSError as error:
+        raise InvalidConfig(_TEMPLATE, f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidConfig(_TEMPLATE, f"{path} is not UTF-8 text") from None
+    except InvalidRequest as error:
+        raise InvalidConfig(_TEMPLATE, f"{path}: {error}") from None
     return text
 
 

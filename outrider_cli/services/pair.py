@@ -109,6 +109,8 @@ def _check_file(option: str, path: Path) -> Path:
     """Return the path, or refuse it before anything is started."""
     from outrider.errors import InvalidConfig
 
+    if path.is_dir():
+        raise InvalidConfig(option, f"{path} is a folder, not a GGUF file")
     if not path.is_file():
         hint = ": this install has no bundled models" if BUNDLED in path.parents else ""
         raise InvalidConfig(option, f"there is no file {path}{hint}")

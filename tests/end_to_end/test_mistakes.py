@@ -10,10 +10,12 @@ import shlex
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import pytest
 
@@ -36,6 +38,7 @@ REWRITE = bool(os.environ.get("REWRITE_MISTAKES"))
 # Capital words stand for addresses, the other names for files that `_write_files` makes.
 FLAGS = """
 outrider genrate
+outrider generate hello
 outrider generate --thread 2
 outrider generate --n-predict many
 outrider generate --n-predict -2
@@ -54,6 +57,9 @@ outrider draft --drafters sufix
 outrider target --model tiny.gguf --sessions 0
 outrider target --model tiny.gguf --cache-type-k q9
 outrider target --model tiny.gguf --tensor-split 3,x
+outrider generate --grammar @missing.gbnf
+outrider orchestrator --chat-template-file missing.jinja
+outrider up --chat-template-file latin1.toml
 outrider config show targt
 printf '\\377' | outrider generate
 """
@@ -90,6 +96,8 @@ outrider up --model tiny.gguf --listen IN_USE
 outrider orchestrator --listen 127.0.0.1:http
 outrider orchestrator --listen 127.0.0.1:65536
 outrider orchestrator --listen 192.0.2.1:50060 --allow-remote --token-file right.token
+outrider orchestrator --http 8080
+outrider up --http 8080
 outrider orchestrator --listen 0.0.0.0:50060
 outrider orchestrator --listen 0.0.0.0:50060 --allow-remote
 outrider orchestrator --target nowhere
@@ -97,6 +105,8 @@ outrider status --orchestrator nowhere
 outrider status --orchestrator NOBODY
 outrider generate --orchestrator NOBODY
 outrider status --orchestrator TARGET
+outrider status --orchestrator WEB_SERVER
+outrider health WEB_SERVER
 outrider up --target nowhere --no-draft
 outrider draft --model tiny.gguf --join nowhere
 """
@@ -185,12 +195,32 @@ def world(tmp_path_factory: pytest.TempPathFactory, orchestrator: str) -> Iterat
             if port == "IN_USE":
                 taken.listen()
         world.addresses |= {
+            "WEB_SERVER": stack.enter_context(web_server()),
             "WITH_TOKEN": stack.enter_context(service(*nobody, *token)),
             "WITH_TLS": stack.enter_context(service(*nobody, *tls)),
             "FOR_CLIENTS": stack.enter_context(service(*nobody, *tls, *clients)),
             "TARGET": status(orchestrator).out.splitlines()[1].split()[1],
         }
         yield world
+
+
+@contextmanager
+def web_server() -> Iterator[str]:
+    """Run a server that speaks HTTP/1 and nothing else."""
+    with ThreadingTCPServer(("127.0.0.1", 0), _NotFound) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _NotFound(StreamRequestHandler):
+    def handle(self) -> None:
+        self.rfile.readline()
+        self.wfile.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
 
 
 def _write_files(folder: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_template_that_is_wrong_is_refused_before_anything_starts(tmp_path: Pa
     command = Command("up", "--chat-template-file", str(template))
     told = command.finish()
     assert (told.code, told.out) == (1, "")
-    assert told.err.startswith("outrider: chat_template_file: ")
+    assert told.err.startswith("outrider: chat-template-file: ")
 
 
 def test_killing_up_leaves_no_process_behind():

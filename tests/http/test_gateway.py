@@ -304,6 +304,24 @@ async def test_a_body_that_is_no_json_is_refused():
             assert told["param"] == ("prompt" if b"NaN" in content else None)
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/completion", "/v1/messages"])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"n": 1', "the body is not JSON: Expecting ',' delimiter at character 7"),
+        (b"", "the body is empty; it must be a JSON object"),
+        (b"[1]", "the body must be a JSON object"),
+        (b'"text"', "the body must be a JSON object"),
+    ],
+)
+async def test_what_is_wrong_with_a_whole_body_is_said(path: str, content: bytes, words: str):
+    async with serving() as url:
+        json_type = {"Content-Type": "application/json"}
+        response = await post(url + path, None, content=content, headers=json_type)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == words
+
+
 async def test_an_unknown_path_is_told_in_the_shape_of_its_api():
     async with serving() as url:
         openai = await get(f"{url}/v1/nothing")

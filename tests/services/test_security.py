@@ -23,6 +23,7 @@ from grpc_status import rpc_status
 
 from orchestrator.config import OrchestratorConfig
 from orchestrator.main import make_pool
+from orchestrator.peers import Peer
 from orchestrator.pool import Pool
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import OrchestratorServicer
@@ -548,6 +549,19 @@ async def test_a_service_without_an_answer_has_no_health():
     async with hanging_up() as address:
         with pytest.raises(PeerUnavailable, match="hangs up; it may want TLS"):
             await check(address, ClientSecurity(), PATIENCE)
+
+
+async def test_the_address_of_another_service_is_named_for_what_it_is():
+    async with health_server(ServerSecurity()) as server:
+        await server.set_serving(True)
+        peer = Peer("target", server.address)
+        pool = Pool([peer])
+        pool.start()
+        try:
+            wrong = f"what answers at {server.address} is not a target"
+            await eventually(lambda: peer.detail == wrong)
+        finally:
+            await pool.stop()
 
 
 async def test_a_service_that_is_too_slow_has_no_health(monkeypatch: pytest.MonkeyPatch):

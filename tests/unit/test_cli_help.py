@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from outrider_cli import run
@@ -48,3 +50,26 @@ def test_commands_with_few_options_have_one_form(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shown(capsys, command, "-h") == shown(capsys, command, "--help")
+
+
+def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "help") == shown(capsys, "--help")
+    assert shown(capsys, "help", "status") == shown(capsys, "status", "--help")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("generate", "chat", "up", "status", "top", "plan", "bench", "health", "doctor"),
+        *("target", "draft", "orchestrator", "certs", "lookup create", "lookup stats"),
+        "config show",
+    ],
+)
+def test_what_a_command_does_is_wrapped_at_the_edge_alone(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(capsys, *command.split(), "--help").split("╭")[0].split("Usage")[1]
+    for paragraph in text.split("\n" + " " * 80 + "\n")[1:]:
+        lines = [line.strip() for line in paragraph.strip().splitlines()]
+        for line, after in itertools.pairwise(lines):
+            assert len(line) + 1 + len(after.split()[0]) > 78, (line, after)

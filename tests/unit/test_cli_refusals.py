@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -100,3 +101,14 @@ def test_a_status_where_nothing_runs_suggests_what_to_run(
 def test_the_old_name_of_a_numerics_profile_says_what_it_is_called_now() -> None:
     with pytest.raises(InvalidConfig, match="law is called native now"):
         ModelConfig(model=Path("m.gguf"), numerics="law")
+
+
+def test_a_second_ctrl_c_while_the_command_exits_ends_it_without_a_traceback() -> None:
+    program = """
+import atexit, os, signal, outrider_cli
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+outrider_cli.run = lambda arguments: 130
+outrider_cli.main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")

@@ -198,9 +198,9 @@ def test_messages_are_saved_and_loaded(talk: ChatState):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no JSON"),
-        ("[" * 100_000, "no JSON"),
-        ("{}", "no JSON list of messages"),
+        ("", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("{}", "not a JSON list of messages"),
         ("[1]", "message 1 needs a role"),
         ('[{"role": "user"}]', "message 1 needs a role"),
         ('[{"role": "tool", "content": "x"}]', "one of system, user, assistant"),

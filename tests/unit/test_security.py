@@ -276,6 +276,8 @@ def test_listening_takes_port_zero_and_no_prefix():
     assert read_listen("127.0.0.1:0") == Address("127.0.0.1", 0)
     with pytest.raises(InvalidConfig):
         read_listen("plain://127.0.0.1:0")
+    with pytest.raises(InvalidConfig, match=r"^http: must be HOST:PORT"):
+        read_listen("8080", "http")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "localhost", "[::1]"])
@@ -333,6 +335,15 @@ def test_a_server_that_hangs_up_may_want_what_was_not_shown():
         refusal = explained("UNAVAILABLE", f"{NEVER_IN}h:1: Socket closed", security, address)
         assert isinstance(refusal, PeerUnavailable)
         assert str(refusal) == f"the target at {address} hangs up; it may want {wish}"
+
+
+def test_a_port_that_speaks_http_is_called_so():
+    details = f"{NEVER_IN}UNIMPLEMENTED: ipv4:h:1: Trying to connect an http1.x server (HTTP 404)"
+    refusal = explained("UNAVAILABLE", details, PLAINLY)
+    assert isinstance(refusal, PeerUnavailable)
+    assert str(refusal) == (
+        "the target at h:1 answers in HTTP/1, not in gRPC: give the port of --listen, not of --http"
+    )
 
 
 @pytest.mark.parametrize(
