@@ -127,7 +127,7 @@ class CostTable:
         self._unpadded = self._saw(self._raw, left_over)
         self._cheapest: dict[int, int] = {}  # what `cheapest` returned by these
         self._left_over = left_over  # seconds now of a row beyond a multiple of four, if known
-        # What they take now, above 0 and at least 0; and the same never falling in the rows.
+        # What they take now, above 0 and at least 0; never falling in the rows (`_refresh`).
         self._bases = list(self._raw)
         self._slopes = [each.slope for each in measured]
         # Decodes that a new one of this row count is weighed against; fewer the longer ago.
