@@ -158,6 +158,11 @@ class PooledTarget:
         logs.warning("outrider.orchestrator", "target distrusted", detail=detail)
         self.conduct.note_fault(time.monotonic())
 
+    def note_nonsense(self, its: str) -> None:
+        """It answered a call with what cannot be."""
+        logs.warning("outrider.orchestrator", "target distrusted", detail=f"{self.address}: {its}")
+        self.conduct.note_broken(time.monotonic(), f"it {its}")
+
     def note_read(self, count: int, seconds: float) -> None:
         """It read so many tokens of a prompt in this time."""
         if count >= _LEAST_READ:
