@@ -20,10 +20,12 @@ from orchestrator.paired_drafts import DraftPeer, PairedDraft
 from orchestrator.peers import Hosted, Peer
 from orchestrator.targets import PooledTarget
 from outrider.errors import PeerUnavailable, VocabularyMismatch
-from outrider.messages import ANY_MODEL, ModelReference, Rule, SessionParameters
+from outrider.messages import ANY_MODEL, MAX_DRAFT, ModelReference, Rule, SessionParameters
 from outrider.request_scope import nobodys
 
 _KEY_BYTES = 16
+_MOST_ROUND = 2 * MAX_DRAFT
+"""Tokens of a round after the committed text, and pad rows, with some to spare."""
 
 T = TypeVar("T")
 
@@ -390,6 +392,15 @@ class Pool:
             not each.is_busy and each.generation_count < each.session_count
             for each in self._usable_for(model, [besides])
         )
+
+    def may_be_full(self, model: ModelReference, length: int, context: int) -> bool:
+        """Return whether a round of a text of `length` tokens may fill a context of the targets.
+
+        That is the largest one of those that are there, and at most `context`, what was planned.
+        """
+        there = [each.peer.model for each in self._usable_for(model, ())]
+        largest = max((each.context_token_count for each in there if each), default=context)
+        return length + _MOST_ROUND >= min(context, largest)
 
     def _usable_for(
         self, model: ModelReference, besides: Collection[PooledTarget]

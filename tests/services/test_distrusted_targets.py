@@ -11,10 +11,12 @@ import pytest
 
 from outrider.errors import DecodeFailed, InvalidRequest
 from outrider.rpc.errors import read_error_info
+from outrider.v1 import common_pb2 as common
 from outrider.v1 import target_service_pb2 as target_messages
 from target_service.servicer import TargetServicer
 from tests.support.pools import LONG, over, role_of, target
 from tests.support.services import (
+    CONTEXT,
     TARGET,
     Completion,
     Interruption,
@@ -64,11 +66,45 @@ async def be_another_service(context: Any, message: Message) -> None:
     await context.abort(grpc.StatusCode.UNIMPLEMENTED, "what is Verify?")
 
 
+async def repeat_itself(context: Any, message: Message) -> None:
+    message.round -= 1  # the newest round but one, or none
+    while True:
+        await context.write(message)
+
+
 async def fail(context: Any, message: Message) -> None:
     raise DecodeFailed("llama_decode returned -3")
 
 
+async def call_its_context_full(context: Any, message: Message) -> None:
+    full = Message(round=message.round)
+    full.context_full.context_token_count = CONTEXT
+    await context.write(full)
+
+
+async def let_rounds_fall(context: Any, message: Message) -> None:
+    await context.write(Message(round=message.round, superseded=common.Superseded()))
+
+
+async def say_nothing(context: Any, message: Message) -> None:
+    await context.write(Message(round=message.round))
+
+
+async def answer_other_rounds(context: Any, message: Message) -> None:
+    message.round += 1000
+    await context.write(message)
+
+
+async def blame_the_caller(context: Any, message: Message) -> None:
+    raise InvalidRequest("sampling", "is not to its liking")
+
+
 FAULTS = [
+    call_its_context_full,
+    let_rounds_fall,
+    say_nothing,
+    answer_other_rounds,
+    repeat_itself,
     answer_without_rows,
     skip_tokens,
     take_less_than_no_time,
@@ -78,6 +114,11 @@ FAULTS = [
     fail,
 ]
 LAST_WORDS = {
+    call_its_context_full: "drops what it is sent",
+    let_rounds_fall: "drops what it is sent",
+    say_nothing: "drops what it is sent",
+    answer_other_rounds: "cannot be read",
+    repeat_itself: "cannot be read",
     answer_without_rows: "cannot be read",
     skip_tokens: "cannot be read",
     take_less_than_no_time: "cannot be of its time",
@@ -152,9 +193,10 @@ async def ends_with_decode_failed(orchestrator: OrchestratorProcess) -> str:
 
 @pytest.mark.fault(
     "restart",
-    "A target sends rows that cannot be, says that it lost the text again and again, or refuses "
-    "to go on with it",
-    before="the text ended with DECODE_FAILED, although other targets could go on with it",
+    "A target sends rows that cannot be, says that it lost the text again and again, that its "
+    "context is full when it is not, or drops each round, or refuses to go on with it",
+    before="the text ended with DECODE_FAILED, in the middle, or at its deadline, although other "
+    "targets could go on with it",
     now="it continues at another one, or at the same one: only four such faults (ten where another "
     "target may come back, or a decode failed) without a token between them end it",
 )
@@ -167,6 +209,26 @@ async def test_a_text_goes_on_after_what_no_target_should_do(
     left = [1]
     async with over(*[odd(fault, left, honest)] * count, pace=PACE) as (orchestrator, _):
         assert await write_until(lambda: not left[0], orchestrator) >= 1
+
+
+@pytest.mark.fault(
+    "restart",
+    "A target of several blames the caller for what is right: INVALID_ARGUMENT for its sampling",
+    before="every text that came there ended with INVALID_ARGUMENT, and as it was never busy, many "
+    "came there",
+    now="the text continues at another target: what two refuse is refused",
+)
+async def test_a_text_is_refused_once_a_second_target_refuses_it() -> None:
+    left = [1]
+    async with over(*[odd(blame_the_caller, left, honest=0)] * 2, pace=PACE) as (orchestrator, _):
+        await write_until(lambda: not left[0], orchestrator)
+    for count in (1, 2):
+        left = [ENDLESS]
+        async with over(*[odd(blame_the_caller, left, honest=0)] * count) as (orchestrator, _):
+            with pytest.raises(grpc.aio.AioRpcError, match="not to its liking") as failure:
+                await generate(orchestrator, request(token_limit=LENGTH), timeout=LONG)
+            assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert ENDLESS - left[0] == count
 
 
 @pytest.mark.parametrize("fault", FAULTS)
