@@ -67,7 +67,7 @@ class Stay:
     def note_written(self, count: int, row_count: int, seconds: float) -> None:
         """It took this time for so many decodes of the text, with so many of its rows together."""
         together = max(self._together, self.target.generation_count)
-        self.target.note_written(count, row_count * together, seconds)
+        self.target.note_written(count, row_count, together, seconds)
 
     def forget_unread(self) -> None:
         """The text was read, as far as is known."""
