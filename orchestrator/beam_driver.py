@@ -11,9 +11,10 @@ from orchestrator.core.generation import Generation
 from orchestrator.pool import Pool
 from orchestrator.timings import Timings
 from outrider import wire
-from outrider.errors import DeadlinePassed, DecodeFailed, InvalidRequest, PeerUnavailable
+from outrider.errors import DeadlinePassed, PeerUnavailable
 from outrider.messages import Rows
 from outrider.v1 import target_service_pb2 as messages
+from outrider.wire_checks import within
 
 
 class BeamDriver:
@@ -63,32 +64,35 @@ class BeamDriver:
         )
         self.wire_bytes += request.ByteSize()
         pool = self._pool
-        found = pool.stream("SearchBeams", request, self._deadline, _tokens_of)
+        found = pool.stream("SearchBeams", request, self._deadline, lambda: self, _token_of)
         try:
             async with aclosing(found) as parts:
                 async for part in parts:
-                    self.wire_bytes += part.ByteSize()
-                    for rows in self._read(part):
+                    for rows in part:
                         yield rows
         except PeerUnavailable:
             if pool.ready and time.monotonic() >= self._deadline:
                 raise DeadlinePassed("the generation took longer than its deadline") from None
             raise
 
-    def _read(self, part: messages.SearchBeamsResponse) -> list[Rows]:
-        size = self._generation.plan.opening.vocabulary
+    def read(self, part: messages.SearchBeamsResponse) -> list[Rows]:
+        """Return the tokens of a part, each as a row. Raises InvalidRequest for what cannot be."""
+        self.wire_bytes += part.ByteSize()
+        plan = self._generation.plan
+        size = plan.opening.vocabulary
+        within("cached_token_count", part.cached_token_count, 0, len(plan.prompt))
+        token_ids = wire.read_ids("token_ids", part.token_ids, size)
+        logprobs = wire.read_logprobs(part.logprobs, size, len(token_ids))
+        self.timings.target.add(part.service_time)
         self._generation.target_cached(part.cached_token_count)
-        try:
-            self.timings.target.add(part.service_time)
-            token_ids = wire.read_ids("token_ids", part.token_ids, size)
-            logprobs = wire.read_logprobs(part.logprobs, size, len(token_ids))
-        except InvalidRequest as error:
-            raise DecodeFailed(f"the target sent beams that cannot be read: {error}") from None
         return [
             Rows(sampled=[token_id], logprobs=logprobs[i : i + 1])
             for i, token_id in enumerate(token_ids)
         ]
 
+    def finish(self) -> None:
+        """The search is over: where it ends is the generation's to judge."""
 
-def _tokens_of(part: messages.SearchBeamsResponse) -> object:
-    return tuple(part.token_ids)
+
+def _token_of(rows: Rows) -> object:
+    return tuple(rows.sampled)

@@ -1,4 +1,9 @@
-"""Idempotent calls at whichever target is chosen for each, until one has answered."""
+"""Idempotent calls at whichever target is chosen for each, until one has answered.
+
+No other module calls a target, but for its session streams, `Rollback` and what a `Peer` asks of
+one to know it: what a target answers is read here, by the reader that comes with each call. So what
+cannot be read is always the target's fault, and another one is asked.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +16,26 @@ from collections.abc import (
     Callable,
     Collection,
     Iterator,
+    Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import grpc
 
 from orchestrator.core.silence import LOOK_SECONDS
+from orchestrator.core.target_faults import MOST_FAILURES, MOST_FAULTS, TargetFaults
 from orchestrator.link import Backoff
 from orchestrator.streams import is_cancelled, model_changed
 from orchestrator.target_watch import TargetWatch
 from orchestrator.targets import PooledTarget
-from outrider.errors import DeadlinePassed, EngineBusy, InvalidRequest, PeerUnavailable
+from outrider.errors import (
+    DeadlinePassed,
+    DecodeFailed,
+    EngineBusy,
+    InvalidRequest,
+    PeerUnavailable,
+)
 from outrider.rpc.errors import describe, read_error_info
 
 _OF_THE_ENGINE = ("CountCached", "Embed", "Score", "SearchBeams")
@@ -36,45 +49,99 @@ _FAILED = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.AB
 
 _MOST_FAILURES = 3
 _SEEN_SECONDS = 0.05  # until it shows that a target is lost
+_EARLY_SECONDS = 0.5  # before the deadline: a call that ends with it sooner was ended by its target
+_MOST_EMPTY = 64  # parts of a stream in a row that have nothing in them
 
-Choose = Callable[[Collection[PooledTarget], Collection[PooledTarget]], PooledTarget]
-"""Given the targets that failed last, and those that are stuck, returns the one to call."""
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-def _nothing(part: Any) -> object:
-    return None
+class Reader(Protocol[T_co]):
+    """Reads what one attempt of a call streams, from its beginning."""
+
+    def read(self, part: Any) -> Sequence[T_co]:
+        """Return what the next part brings. Raises InvalidRequest for what cannot be."""
+
+    def finish(self) -> None:
+        """The stream is at its end. Raises InvalidRequest where something is missing."""
+
+
+class Targets(Protocol):
+    """Those that a call may be made at."""
+
+    def choose(
+        self, failed: Collection[PooledTarget], stuck: Collection[PooledTarget]
+    ) -> PooledTarget:
+        """Return the one to call, if possible none of those that failed; never a stuck one."""
+
+    def may_come(self, besides: Collection[PooledTarget]) -> bool:
+        """Return whether there is another one, though it may not be ready now."""
+
+    async def wait_until_ready(self, seconds: float) -> bool:
+        """Return whether any was usable within the time."""
 
 
 class Calls:
-    """Makes calls; one that is lost, or whose target is stuck, again at another target."""
+    """Makes calls; one that is lost, late or answered with nonsense, again at another target."""
 
-    def __init__(
-        self,
-        choose: Choose,
-        wait_until_ready: Callable[[float], Awaitable[bool]],
-        least_seconds: float,
-    ) -> None:
-        """`wait_until_ready` is given a time in seconds.
-
-        A target that decodes nothing has at least `least_seconds`.
-        """
-        self._choose = choose
-        self._wait_until_ready = wait_until_ready
+    def __init__(self, targets: Targets, least_seconds: float) -> None:
+        """A target that decodes nothing has at least `least_seconds`."""
+        self._targets = targets
         self._least = least_seconds
 
-    async def call(self, method: str, request: Any, deadline: float) -> Any:
-        """Make a call by `deadline`, again when its target restarts meanwhile.
+    async def call(self, method: str, request: Any, deadline: float, read: Callable[[Any], T]) -> T:
+        """Return what `read` makes of a call's answer, by `deadline`.
 
-        Raises InvalidRequest for what the target refuses, ModelChanged when it hosts
-        another model than `request` names, DeadlinePassed when no target is away, else
-        PeerUnavailable; that names a stuck target.
+        The call is made again when its target restarts meanwhile, is late while another one is
+        there, or answers what `read` refuses with InvalidRequest.
+
+        Raises InvalidRequest for what the targets refuse, ModelChanged when they host
+        another model than `request` names, DeadlinePassed when no target is away, DecodeFailed
+        where the answers cannot be read, else PeerUnavailable; that names a stuck target.
         """
+
+        async def take(call: Any, attempts: _Attempts) -> T:
+            async with attempts.watched(call):
+                answer = await call
+            return read(answer)
+
+        return await self._until_answered(method, request, deadline, take)
+
+    async def whole(
+        self, method: str, request: Any, deadline: float, begin: Callable[[], Reader[T]]
+    ) -> list[T]:
+        """Return all that a call streams; else like `call`.
+
+        `begin` returns a reader for one attempt. What comes of one target is never put together
+        with what came of another.
+        """
+
+        async def take(call: Any, attempts: _Attempts) -> list[T]:
+            reader, items = begin(), list[T]()
+            async with attempts.watched(call):
+                async for part in call:
+                    fresh = reader.read(part)
+                    attempts.note_word(len(fresh))
+                    items += fresh
+            reader.finish()
+            return items
+
+        return await self._until_answered(method, request, deadline, take)
+
+    async def _until_answered(
+        self,
+        method: str,
+        request: Any,
+        deadline: float,
+        take: Callable[[Any, _Attempts], Awaitable[T]],
+    ) -> T:
         attempts = self._attempts(method, deadline)
         while True:
             call = attempts.begin(request)
             try:
-                async with attempts.watched(call):
-                    return await call
+                return await take(call, attempts)
+            except InvalidRequest as fault:
+                await attempts.recover_from_nonsense(fault)
             except asyncio.CancelledError:
                 if is_cancelled():
                     raise  # else the channel was closed under the call, or it was given up
@@ -88,33 +155,39 @@ class Calls:
         method: str,
         request: Any,
         deadline: float,
-        content: Callable[[Any], object] = _nothing,
-    ) -> AsyncGenerator[Any]:
-        """Yield what a call streams; else like `call`.
+        begin: Callable[[], Reader[T]],
+        content: Callable[[T], object],
+    ) -> AsyncGenerator[Sequence[T]]:
+        """Yield what comes of a call's stream, part by part; else like `whole`.
 
-        When its target restarts meanwhile, another call continues after what was yielded: a
-        repeated one has to stream the same. Where the `content` of one of its parts is another
-        one, it is made again; raises PeerUnavailable where it stays so.
+        Another attempt continues after what was yielded: it
+        has to bring the same. Where the `content` of anything is another one, the call is made
+        again; raises PeerUnavailable where it stays so.
         """
         attempts = self._attempts(method, deadline)
         contents: list[object] = []  # of what was yielded
         while True:
-            call = attempts.begin(request)
-            repeated = iter(list(contents))
+            call, reader = attempts.begin(request), begin()
+            count = 0  # of what this attempt brought
             try:
                 async with attempts.watched(call):
                     async for part in call:
-                        attempts.note_word()
-                        known = next(repeated, repeated)
-                        if known is repeated:
-                            contents.append(content(part))
-                            with attempts.taken():
-                                yield part
-                        elif known != content(part):
+                        items = reader.read(part)
+                        attempts.note_word(len(items))
+                        known = contents[count : count + len(items)]
+                        count += len(items)
+                        if known != [content(each) for each in items[: len(known)]]:
                             attempts.note_difference()
                             break
+                        if fresh := items[len(known) :]:
+                            contents.extend(content(each) for each in fresh)
+                            with attempts.taken(len(contents)):
+                                yield fresh
                     else:
+                        reader.finish()
                         return
+            except InvalidRequest as fault:
+                await attempts.recover_from_nonsense(fault)
             except asyncio.CancelledError:
                 if is_cancelled():
                     raise
@@ -124,35 +197,31 @@ class Calls:
                 call.cancel()
 
     def _attempts(self, method: str, deadline: float) -> _Attempts:
-        watch = TargetWatch(self._least, method)
-        return _Attempts(method, deadline, self._choose, self._wait_until_ready, watch)
+        return _Attempts(method, deadline, self._targets, TargetWatch(self._least, method))
 
 
 class _Attempts:
     """One call, at one target after the other."""
 
-    def __init__(
-        self,
-        method: str,
-        deadline: float,
-        choose: Choose,
-        wait_until_ready: Callable[[float], Awaitable[bool]],
-        watch: TargetWatch,
-    ) -> None:
+    def __init__(self, method: str, deadline: float, targets: Targets, watch: TargetWatch) -> None:
         self._method = method
         self._deadline = deadline
-        self._choose = choose
-        self._wait_until_ready = wait_until_ready
+        self._targets = targets
         self._watch = watch
         self._target: PooledTarget  # of the newest attempt
         self._failed: list[PooledTarget] = []  # last
+        self._late: list[PooledTarget] = []  # that were left while another one was there
+        self._refusing: list[PooledTarget] = []  # that say the caller asks for what cannot be
+        self._faults = TargetFaults[PooledTarget]()
+        self._count = 0  # of what was taken
+        self._empty = 0  # parts with nothing in them, since one that had something
         self._failures = 0
         self._backoff = Backoff()
         self._is_waiting = True  # for the target, and not for who takes what came
 
     def begin(self, request: Any) -> Any:
         """Make the call. Raises PeerUnavailable where no target is left."""
-        self._target = target = self._choose(self._failed, self._watch.stuck)
+        self._target = target = self._chosen()
         if target in self._watch.stuck:
             raise PeerUnavailable(self._watch.reason)
         if target.peer.closed:
@@ -161,12 +230,22 @@ class _Attempts:
         make = getattr(target.peer.stub, self._method)
         return make(request, timeout=self._left, metadata=target.peer.metadata)
 
+    def _chosen(self, *besides: PooledTarget) -> PooledTarget:
+        """Return the target to call, none that was of no use so far unless all are."""
+        of_no_use = *self._failed, *self._late, *self._refusing, *self._faults.distrusted
+        return self._targets.choose({*of_no_use, *besides}, self._watch.stuck)
+
+    def _another(self) -> bool:
+        """Return whether a usable target is left that was of use so far."""
+        other, tried = self._chosen(self._target), {*self._late, *self._refusing, self._target}
+        return other.is_usable and other not in {*tried, *self._faults.distrusted}
+
     @asynccontextmanager
     async def watched(self, call: Any) -> AsyncIterator[None]:
-        """Cancel a call within, once it has waited for long enough for an engine that is stuck."""
-        if self._method not in _OF_THE_ENGINE:
-            yield
-            return
+        """Cancel a call within, once it has waited for long enough.
+
+        That is for an engine that is stuck; or while another target is there, which may be quicker.
+        """
         watching = asyncio.create_task(self._give_up(call))
         try:
             yield
@@ -176,21 +255,39 @@ class _Attempts:
     async def _give_up(self, call: Any) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if self._watch.finds_stuck(self._is_waiting, self._target):
+            is_of_engine = self._method in _OF_THE_ENGINE
+            if is_of_engine and self._watch.finds_stuck(self._is_waiting, self._target):
+                call.cancel()
+                return
+            is_late = self._watch.finds_late(self._is_waiting, self._target, is_of_engine)
+            if is_late and self._leave_late():
                 call.cancel()
                 return
 
+    def _leave_late(self) -> bool:
+        """Return whether another target is asked, with twice the time; all again if all were."""
+        if not self._another():
+            self._late.clear()
+        if not self._another():
+            return False
+        self._late.append(self._target)
+        self._watch.wait.note_asked_again()
+        return True
+
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Within, the target is not waited for."""
-        self._is_waiting = False
+    def taken(self, count: int) -> Iterator[None]:
+        """Within, the target is not waited for: what it brought is taken, `count` in all."""
+        self._is_waiting, self._count = False, count
         try:
             yield
         finally:
             self._is_waiting = True
 
-    def note_word(self) -> None:
-        """The target sent something."""
+    def note_word(self, count: int) -> None:
+        """The target sent a part with so much in it. Raises InvalidRequest for one of too many."""
+        self._empty = 0 if count else self._empty + 1
+        if self._empty > _MOST_EMPTY:
+            raise InvalidRequest(self._method, f"{self._empty} parts have nothing in them")
         self._watch.wait.note_word()
 
     def note_difference(self) -> None:
@@ -202,32 +299,58 @@ class _Attempts:
             detail = f"{self._method} was interrupted, and {its} answers it otherwise: ask again"
             raise PeerUnavailable(detail)
 
+    async def recover_from_nonsense(self, fault: InvalidRequest) -> None:
+        """Return when another target may be asked, or this one again; else raise DecodeFailed."""
+        self._empty = 0
+        its = f"answers {self._method} with what cannot be read: {fault}"
+        self._target.note_nonsense(its)
+        count = self._faults.note_fault(self._target, self._count)
+        if self._another():
+            return
+        may_come = self._targets.may_come(self._faults.distrusted)
+        if count >= (MOST_FAILURES if may_come else MOST_FAULTS) or not self._left:
+            raise DecodeFailed(f"the target {its}")
+        await asyncio.sleep(min(self._backoff.next(), self._left))
+
     async def recover(self, error: grpc.aio.AioRpcError) -> None:
         """Return when a call that failed may be made again; else raise what it failed with."""
         if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-            field, _, message = (error.details() or "").partition(": ")
-            raise InvalidRequest(field, message or "refused") from None
+            self._believe_refusal(error)
+            return
         role = self._target.peer.role
         lost = PeerUnavailable(f"the {role} cannot {self._method}: {describe(error)}")
-        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._target.is_usable:
+        if self._is_over(error) and self._target.is_usable:
             raise DeadlinePassed(f"{self._method} took longer than the request's deadline")
         if not self._may_try_again(error):
             raise model_changed(error.trailing_metadata()) or lost from None
         self._failed = [self._target]
         await asyncio.sleep(min(self._pause(error), self._left))
-        if not await self._wait_until_ready(self._left) and not self._target.peer.closed:
+        if not await self._targets.wait_until_ready(self._left) and not self._target.peer.closed:
             raise lost
+
+    def _believe_refusal(self, error: grpc.aio.AioRpcError) -> None:
+        """Raise InvalidRequest, once another target says so too; without another one, at once."""
+        is_alone = not self._another()
+        self._refusing.append(self._target)
+        if is_alone or len(self._refusing) > 1:
+            field, _, message = (error.details() or "").partition(": ")
+            raise InvalidRequest(field, message or "refused") from None
+
+    def _is_over(self, error: grpc.aio.AioRpcError) -> bool:
+        """Return whether a call ended with its deadline, by this side's clock."""
+        is_said = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        return is_said and self._left < _EARLY_SECONDS
 
     def _may_try_again(self, error: grpc.aio.AioRpcError) -> bool:
         code = error.code()
         if code in _RESTARTED or _is_busy(error):
             return True
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        if self._is_over(error):
             return False
         self._failures += 1
         if self._failures > _MOST_FAILURES:
             return False
-        other = self._choose([self._target], self._watch.stuck)
+        other = self._targets.choose([self._target], self._watch.stuck)
         # What is refused is refused again, unless another target takes it.
         return code in _FAILED or (other is not self._target and other.is_usable)
 

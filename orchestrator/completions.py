@@ -48,6 +48,9 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 
 Responses = AsyncGenerator[messages.GenerateResponse]
 
+_SCORES_AT_ONCE = 64
+"""Log probabilities of a prompt that are written before others have their turn."""
+
 _MOST_WAITING = 16
 """Messages of several completions that wait for a client that does not read."""
 
@@ -142,10 +145,12 @@ class Completions:
             if counts_cached:
                 started.cached_token_count = await self.planner.cached_count(plan, clock.deadline)
             if asked.prompt_logprobs:
-                async for scores in self.planner.score(plan, clock.deadline):
-                    texts = plan.token_texts
-                    logprobs = [reporting.logprob_of(each, texts) for each in scores]
+                scores = await self.planner.score(plan, clock.deadline)
+                for first in range(0, len(scores), _SCORES_AT_ONCE):
+                    part = scores[first : first + _SCORES_AT_ONCE]
+                    logprobs = [reporting.logprob_of(each, plan.token_texts) for each in part]
                     started.prompt_logprobs.extend(logprobs)
+                    await asyncio.sleep(0)
             if scope is not None:
                 scope.prompt_tokens += len(plan.prompt)
             if trace is not None:

@@ -27,13 +27,7 @@ from orchestrator.target_watch import TargetWatch
 from orchestrator.targets import PooledTarget
 from orchestrator.timings import Timings
 from outrider import wire
-from outrider.errors import (
-    DeadlinePassed,
-    DecodeFailed,
-    InvalidRequest,
-    ModelChanged,
-    PeerUnavailable,
-)
+from outrider.errors import DeadlinePassed, DecodeFailed, InvalidRequest, PeerUnavailable
 from outrider.messages import Order, Round, Rule, SessionParameters
 from outrider.noise import draft_seed
 from outrider.v1 import draft_service_pb2, target_service_pb2
@@ -335,7 +329,7 @@ class Driver:
             what, most = ("refused", MOST_FAULTS) if lost.final else ("failed", MOST_FAILURES)
             self._distrust_target(f"the target {what} the session: {lost}", most)
             return
-        elif lost.final and not (isinstance(lost.refusal, ModelChanged) and has_another):
+        elif lost.final and not (has_another and self._faults.doubts(lost.is_changed)):
             self._failure = lost.refusal
             return
         if target.peer.ready and not lost.final:  # else it is known to be away, or another model
@@ -471,17 +465,23 @@ class Driver:
             delay = message.busy.retry_delay_duration.ToMilliseconds() / 1e3
             if self._pool.is_single or not self._note_busy(delay):
                 self._after(max(delay, _BUSY_SECONDS), lambda: generation.target_busy(number))
-        elif outcome == "context_full":
+        elif outcome == "context_full" and self._may_be_full():
             generation.target_full(number)
+        elif self._faults.note_dropped():
+            self._distrust_target("the target drops what it is sent again and again")
         else:
             self._after(_BUSY_SECONDS, lambda: generation.target_busy(number))
+
+    def _may_be_full(self) -> bool:
+        model, length = self._opening.model, len(self._generation.committed)
+        return self._pool.may_be_full(model, length, self._generation.plan.target_context)
 
     def _read_rows(self, message: target_service_pb2.VerifyResponse) -> None:
         """Take in rows; of nonsense nothing is committed."""
         generation, sent = self._generation, self._sent
-        if not sent.expects(message.round):
-            return  # a repeat of a round that is over
         try:
+            if not sent.expects(message.round):
+                return  # a repeat of a round that is over
             now, length = time.perf_counter(), len(generation.committed)
             is_answer = message.HasField("position")
             arrival: Arrival | None = (

@@ -6,9 +6,9 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from orchestrator.config import OrchestratorConfig
 from orchestrator.core.actions import TokenLogprob
@@ -23,7 +23,7 @@ from orchestrator.request import GenerationRequest, Prompt
 from orchestrator.sources import Expected, Grammars, sources_behind, sources_of
 from outrider import wire
 from outrider.drafters.source import Source
-from outrider.errors import DecodeFailed, InvalidRequest, PromptTooLong
+from outrider.errors import InvalidRequest, PromptTooLong
 from outrider.messages import (
     SALT_BYTES,
     FinishReason,
@@ -37,6 +37,7 @@ from outrider.sampling import SamplingParameters, check_bias_count
 from outrider.speculation import Policy, Speculation
 from outrider.texts import least_token_count
 from outrider.v1 import target_service_pb2
+from outrider.wire_checks import at_least, within
 
 PROMPT_RESERVE = 4
 """A prompt leaves at least this many tokens of the context free."""
@@ -177,27 +178,14 @@ class Planner:
         patience = self._config.draft_seconds
         return control(speculation, rule, self._pool.estimates, patience, samples)
 
-    async def score(self, plan: Plan, deadline: float) -> AsyncGenerator[list[TokenLogprob]]:
-        """Yield the log probabilities of the prompt's tokens in parts; the first has none."""
+    async def score(self, plan: Plan, deadline: float) -> list[TokenLogprob]:
+        """Return the log probabilities of the prompt's tokens; the first one has none."""
         request = target_service_pb2.ScoreRequest(
             open=wire.write_opening(plan.opening), token_ids=plan.prompt
         )
         top_count = plan.opening.logprobs.top_count if plan.opening.logprobs else 0
-        yield [TokenLogprob(0.0, ())]
-        left = plan.prompt[1:]
-        parts = self._pool.stream("Score", request, deadline)
-        async with aclosing(parts):
-            async for part in parts:
-                count = min(len(part.logprobs), len(left))
-                with _blaming_the_target("log probabilities"):
-                    rows = wire.read_logprobs(part.logprobs, plan.opening.vocabulary, count)
-                    scored = [_score(*each) for each in zip(left[:count], rows, strict=True)]
-                yield [TokenLogprob(score, row[:top_count]) for score, row in scored]
-                left = left[count:]
-        if left:
-            raise DecodeFailed(
-                f"the target sent too few log probabilities: {len(left)} are missing"
-            )
+        begin = partial(_Scores, plan, top_count)
+        return [TokenLogprob(0.0, ()), *await self._pool.whole("Score", request, deadline, begin)]
 
     async def cached_count(self, plan: Plan, deadline: float) -> int:
         """Return how many tokens of the prompt the target need not decode."""
@@ -207,8 +195,12 @@ class Planner:
             cache_salt=plan.opening.salt,
         )
         first = self._pool.likely_target(plan.prompt, plan.opening)
-        response = await self._pool.call("CountCached", request, deadline, first)
-        return int(response.cached_token_count)
+        most = len(plan.prompt)
+
+        def read(response: target_service_pb2.CountCachedResponse) -> int:
+            return int(within("cached_token_count", response.cached_token_count, 0, most))
+
+        return await self._pool.call("CountCached", request, deadline, read, first)
 
     async def _sampling(
         self, asked: GenerationRequest, hosted: Hosted, deadline: float
@@ -224,9 +216,7 @@ class Planner:
             )
             if asked.json_schema:
                 source.json_schema = asked.json_schema
-            grammar = (await self._pool.call("CompileGrammar", source, deadline)).grammar
-            if not grammar:
-                raise DecodeFailed("the target made no grammar of what the text must be")
+            grammar = await self._pool.call("CompileGrammar", source, deadline, _read_grammar)
         return replace(asked.sampling, logit_bias=tuple(biases), grammar=grammar)
 
     async def _biases_by_id(
@@ -339,26 +329,49 @@ class Planner:
             parse_special=parse_special,
             model=wire.write_reference(hosted.reference),
         )
-        response = await self._pool.call("Tokenize", request, deadline)
-        with _blaming_the_target("tokens"):
-            return wire.read_tokenized(response, len(texts), hosted.model.vocabulary.token_count)
+        size = hosted.model.vocabulary.token_count
+
+        def read(response: target_service_pb2.TokenizeResponse) -> list[list[int]]:
+            tokenized = wire.read_tokenized(response, len(texts), size)
+            at_least("texts", sum(map(len, tokenized)), least)
+            return tokenized
+
+        return await self._pool.call("Tokenize", request, deadline, read)
 
 
-@contextmanager
-def _blaming_the_target(what: str) -> Iterator[None]:
-    """Raise DecodeFailed for what a target sent that cannot be, as the caller did nothing wrong."""
-    try:
-        yield
-    except InvalidRequest as error:
-        raise DecodeFailed(f"the target sent {what} that cannot be read: {error}") from None
+class _Scores:
+    """Reads the log probabilities of a prompt's tokens, but for the first one."""
+
+    def __init__(self, plan: Plan, top_count: int) -> None:
+        self._left = plan.prompt[1:]
+        self._size = plan.opening.vocabulary
+        self._top_count = top_count
+
+    def read(self, part: target_service_pb2.ScoreResponse) -> list[TokenLogprob]:
+        """Return those of the next tokens. Raises InvalidRequest."""
+        count = min(len(part.logprobs), len(self._left))
+        rows = wire.read_logprobs(part.logprobs, self._size, count)
+        its, self._left = self._left[:count], self._left[count:]
+        return [_score(*each, self._top_count) for each in zip(its, rows, strict=True)]
+
+    def finish(self) -> None:
+        """Raise InvalidRequest for a token without."""
+        if self._left:
+            raise InvalidRequest("logprobs", f"those of {len(self._left)} tokens are missing")
 
 
-def _score(token_id: int, row: Logprobs) -> tuple[float, Logprobs]:
-    """Return the log probability of a prompt's token, and its row. Raises InvalidRequest."""
+def _read_grammar(response: target_service_pb2.CompileGrammarResponse) -> str:
+    if not response.grammar:
+        raise InvalidRequest("grammar", "none was made of what the text must be")
+    return response.grammar
+
+
+def _score(token_id: int, row: Logprobs, top_count: int) -> TokenLogprob:
+    """Return what a prompt's token and its row say. Raises InvalidRequest."""
     score = dict(row).get(token_id)
     if score is None:
         raise InvalidRequest("logprobs", f"the row of token {token_id} does not have it")
-    return score, row
+    return TokenLogprob(score, row[:top_count])
 
 
 def _fit(prompt: list[int], capacity: int, asked: GenerationRequest) -> list[int]:

@@ -7,9 +7,9 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from orchestrator.calls import Calls
+from orchestrator.calls import Calls, Reader
 from orchestrator.core.conduct import not_left_alone
 from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.leasing import choose
@@ -20,10 +20,14 @@ from orchestrator.paired_drafts import DraftPeer, PairedDraft
 from orchestrator.peers import Hosted, Peer
 from orchestrator.targets import PooledTarget
 from outrider.errors import PeerUnavailable, VocabularyMismatch
-from outrider.messages import ANY_MODEL, ModelReference, Rule, SessionParameters
+from outrider.messages import ANY_MODEL, MAX_DRAFT, ModelReference, Rule, SessionParameters
 from outrider.request_scope import nobodys
 
 _KEY_BYTES = 16
+_MOST_ROUND = 2 * MAX_DRAFT
+"""Tokens of a round after the committed text, and pad rows, with some to spare."""
+
+T = TypeVar("T")
 
 
 class Name(Protocol):
@@ -63,7 +67,7 @@ class Stay:
     def note_written(self, count: int, row_count: int, seconds: float) -> None:
         """It took this time for so many decodes of the text, with so many of its rows together."""
         together = max(self._together, self.target.generation_count)
-        self.target.note_written(count, row_count * together, seconds)
+        self.target.note_written(count, row_count, together, seconds)
 
     def forget_unread(self) -> None:
         """The text was read, as far as is known."""
@@ -389,6 +393,15 @@ class Pool:
             for each in self._usable_for(model, [besides])
         )
 
+    def may_be_full(self, model: ModelReference, length: int, context: int) -> bool:
+        """Return whether a round of a text of `length` tokens may fill a context of the targets.
+
+        That is the largest one of those that are there, and at most `context`, what was planned.
+        """
+        there = [each.peer.model for each in self._usable_for(model, ())]
+        largest = max((each.context_token_count for each in there if each), default=context)
+        return length + _MOST_ROUND >= min(context, largest)
+
     def _usable_for(
         self, model: ModelReference, besides: Collection[PooledTarget]
     ) -> list[PooledTarget]:
@@ -404,43 +417,55 @@ class Pool:
     # --- calls ---
 
     async def call(
-        self, method: str, request: Any, deadline: float, first: Peer | None = None
-    ) -> Any:
-        """Make an idempotent call at a usable target by `deadline`, again where it is lost.
+        self,
+        method: str,
+        request: Any,
+        deadline: float,
+        read: Callable[[Any], T],
+        first: Peer | None = None,
+    ) -> T:
+        """Return what `read` makes of the answer to an idempotent call, by `deadline`.
 
-        `first` is the one to ask, if it is usable.
+        `read` raises InvalidRequest for what cannot be: then another target is asked, as where one
+        is lost, stuck or late. `first` is the one to ask, if it is usable.
 
-        Raises InvalidRequest for what the target refuses, ModelChanged when it hosts
-        another model than `request` names, DeadlinePassed when no target is away, else
-        PeerUnavailable. A target that is stuck is left.
+        Raises InvalidRequest for what the targets refuse, ModelChanged when they host
+        another model than `request` names, DeadlinePassed when no target is away, DecodeFailed
+        where the answers cannot be read, else PeerUnavailable.
         """
-        return await self._calls(first).call(method, request, deadline)
+        return await self._calls(first).call(method, request, deadline, read)
+
+    async def whole(
+        self, method: str, request: Any, deadline: float, begin: Callable[[], Reader[T]]
+    ) -> list[T]:
+        """Return all that an idempotent call streams, of one target; else like `call`.
+
+        `begin` returns what reads one attempt.
+        """
+        return await self._calls().whole(method, request, deadline, begin)
 
     def stream(
         self,
         method: str,
         request: Any,
         deadline: float,
-        content: Callable[[Any], object] = lambda part: None,
-    ) -> AsyncGenerator[Any]:
-        """Yield what an idempotent call streams; else like `call`.
+        begin: Callable[[], Reader[T]],
+        content: Callable[[T], object],
+    ) -> AsyncGenerator[Sequence[T]]:
+        """Yield what comes of an idempotent call's stream, part by part; else like `whole`.
 
-        When the target is lost meanwhile another call continues after what was yielded:
-        a repeated one has to stream the same. Raises PeerUnavailable where the `content` of one of
-        its parts is another one, and stays so.
+        When a target is lost meanwhile another call continues after what was yielded: a repeated
+        one has to bring the same. Raises PeerUnavailable where the `content` of something in it is
+        another one, and stays so.
         """
-        return self._calls().stream(method, request, deadline, content)
+        return self._calls().stream(method, request, deadline, begin, content)
 
     def _calls(self, first: Peer | None = None) -> Calls:
-        def choose(
-            failed: Collection[PooledTarget], stuck: Collection[PooledTarget]
-        ) -> PooledTarget:
-            usable = [each for each in self.targets if each.is_usable and each not in stuck]
-            rather = [each for each in usable if each not in failed] or usable
-            wanted = [each for each in rather if each.peer is first] if not failed else []
-            return min(wanted or rather or [self.standing], key=_load)
+        return Calls(_Callable(self, first), self.target_seconds)
 
-        return Calls(choose, self.wait_until_ready, self.target_seconds)
+    def may_come(self, besides: Collection[PooledTarget]) -> bool:
+        """Return whether another target hosts what is served, though it may not be ready now."""
+        return self.has_another(self._weights, besides)
 
     # --- drafts ---
 
@@ -514,6 +539,24 @@ class Pool:
         elif all(obstacles):
             waiting += obstacles
         return "; ".join(waiting)
+
+
+class _Callable:
+    """The targets of a pool, for one call; `first` is the one to ask, if it is usable."""
+
+    def __init__(self, pool: Pool, first: Peer | None) -> None:
+        self._pool, self._first = pool, first
+        self.may_come, self.wait_until_ready = pool.may_come, pool.wait_until_ready
+
+    def choose(
+        self, failed: Collection[PooledTarget], stuck: Collection[PooledTarget]
+    ) -> PooledTarget:
+        """Return the one to call."""
+        pool = self._pool
+        usable = [each for each in pool.targets if each.is_usable and each not in stuck]
+        rather = [each for each in usable if each not in failed] or usable
+        wanted = [each for each in rather if each.peer is self._first] if not failed else []
+        return min(wanted or rather or [pool.standing], key=_load)
 
 
 def _best(usable: Sequence[PooledTarget], count: int, text: Sequence[bytes]) -> PooledTarget:

@@ -11,6 +11,7 @@ from outrider import wire
 from outrider.errors import InvalidRequest
 from outrider.messages import Answer, Form, Round, Rows
 from outrider.v1 import common_pb2, target_service_pb2
+from outrider.wire_checks import within
 
 
 def of_decodes(spent: EngineSeconds) -> ServiceTime:
@@ -71,6 +72,10 @@ class SentRound:
         return self._rows if len(self._rows) == self._expected else None
 
 
+_MOST_REPEATS = 10_000
+"""Answers in a row of rounds that are over: what a target had written on by itself, and twice."""
+
+
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """Rows that came, all of a round's or the next ones of what it lets the target write."""
@@ -97,6 +102,8 @@ class SentRounds:
         self._plain_share = plain_share
         # By number: those whose rows are not complete.
         self._by_number: dict[int, SentRound] = {}
+        self._newest = 0  # number that was sent
+        self._repeats = 0  # answers of rounds that are over, since one that is not
         self._answer_time = 0.0  # of the newest rows
         self._draft_wait = DraftWait(timings)
 
@@ -106,6 +113,7 @@ class SentRounds:
 
     def note_sent(self, round_: Round, now: float) -> None:
         """A round goes out."""
+        self._newest = max(self._newest, round_.number)
         sent = self._by_number[round_.number] = SentRound(round_, now)
         self._draft_wait.end(sent)
 
@@ -114,8 +122,16 @@ class SentRounds:
         self._by_number.clear()
 
     def expects(self, number: int) -> bool:
-        """Return whether rows of a round may still come: it was sent, and is not over."""
-        return number in self._by_number
+        """Return whether rows of a round may still come: it was sent, and is not over.
+
+        Raises InvalidRequest for one that never was sent, and for repeats without end.
+        """
+        within("round", number, 1, self._newest)
+        is_expected = number in self._by_number
+        self._repeats = 0 if is_expected else self._repeats + 1
+        if self._repeats > _MOST_REPEATS:
+            raise InvalidRequest("round", f"{self._repeats} answers were of rounds that are over")
+        return is_expected
 
     def read_answer(self, message: target_service_pb2.VerifyResponse, now: float) -> Arrival:
         """Read rows that say which text they follow; the target may write more of them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -32,7 +31,7 @@ from orchestrator.resuming import NOTHING_REPORTED, Reported
 from orchestrator.targets import PooledTarget
 from outrider import wire
 from outrider.access import Access, current_caller
-from outrider.errors import DecodeFailed, Draining, InvalidRequest
+from outrider.errors import Draining, InvalidRequest
 from outrider.grants import Right
 from outrider.idempotency import check_key, name_of
 from outrider.messages import Rule
@@ -329,11 +328,8 @@ class Orchestrator:
             asked = target_service_pb2.EmbedTokensRequest(
                 token_ids=ids, model=wire.write_reference(hosted.reference)
             )
-            embedding = await self.pool.call("Embed", asked, deadline)
-            values = np.array(embedding.values, np.float64)
+            values = await self.pool.call("Embed", asked, deadline, _read_embedding)
             norm = float(np.linalg.norm(values)) or 1.0
-            if not math.isfinite(norm):
-                raise DecodeFailed("the target sent an embedding that is no numbers")
             unit = (values / norm).tolist()
             response.embeddings.add(values=unit, token_count=len(ids), norm=norm)
             self.access.spend(caller, len(ids))
@@ -430,6 +426,13 @@ class Orchestrator:
     def _deadline(self) -> float:
         """Return when calls for a request that begins now have to end."""
         return time.monotonic() + self.config.request_seconds
+
+
+def _read_embedding(response: target_service_pb2.EmbedTokensResponse) -> np.ndarray:
+    values = np.array(response.values, np.float64)
+    if not len(values) or not np.isfinite(values).all():
+        raise InvalidRequest("values", "are no numbers")
+    return values
 
 
 def _write_tokens(ids: Sequence[int], texts: Sequence[bytes]) -> messages.TokenizeTextResponse:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from orchestrator.core.silence import Fate, RoundWait, is_stuck, judge
+from orchestrator.core.silence import Fate, RoundWait, is_late, is_stuck, judge
 from orchestrator.targets import PooledTarget
 from outrider import logs
 
@@ -49,11 +49,20 @@ class TargetWatch:
             self._give_up(target, now)
         return found
 
+    def finds_late(self, is_waiting: bool, target: PooledTarget, is_of_engine: bool) -> bool:
+        """Say whether a call has waited for so long that another target is worth asking.
+
+        What an engine has to answer may wait for the texts of others; nothing else does.
+        """
+        self.wait.note_look(time.monotonic(), is_waiting)
+        expected = target.expected(0) if is_of_engine else None
+        return is_late(self.wait, self._least, expected)
+
     def _give_up(self, target: PooledTarget, now: float) -> None:
         its = f"it left {self._left_unanswered} and decoded nothing"
         self.reason = f"the target at {target.address} is stuck: {its}"
         logs.warning("outrider.orchestrator", "target stuck", detail=self.reason)
-        target.conduct.note_stuck(now, its)
+        target.conduct.note_broken(now, its)
         self.stuck.append(target)
         self.wait.note_word()
 

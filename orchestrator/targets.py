@@ -90,7 +90,9 @@ class PooledTarget:
     @property
     def token_seconds(self) -> float:
         """The time of a token, as many texts as now and one more written at once."""
-        return self.alone.costs.seconds(self.generation_count + 1)
+        costs = self.alone.costs
+        # An engine that pads does so with the rows of each text.
+        return costs.seconds((self.generation_count + 1) * costs.padded(1))
 
     def note_described(self, siblings: Sequence[PooledTarget]) -> None:
         """Take in what it says of itself; `siblings` are the others of the pool."""
@@ -158,16 +160,23 @@ class PooledTarget:
         logs.warning("outrider.orchestrator", "target distrusted", detail=detail)
         self.conduct.note_fault(time.monotonic())
 
+    def note_nonsense(self, its: str) -> None:
+        """It answered a call with what cannot be."""
+        logs.warning("outrider.orchestrator", "target distrusted", detail=f"{self.address}: {its}")
+        self.conduct.note_broken(time.monotonic(), f"it {its}")
+
     def note_read(self, count: int, seconds: float) -> None:
         """It read so many tokens of a prompt in this time."""
         if count >= _LEAST_READ:
             self._read_time.note(seconds / count)
 
-    def note_written(self, count: int, row_count: int, seconds: float) -> None:
-        """It took this time for so many decodes, with so many rows together, all texts' ones."""
+    def note_written(self, count: int, row_count: int, together: int, seconds: float) -> None:
+        """It took this time for so many decodes, with so many rows of each text of those there."""
         if count < _LEAST_DECODES:
             return
-        expected = self._loaded.seconds(max(1, row_count // count)) + self.peer.round_trip
+        padded = together * self._loaded.padded(1)  # at least, each text by itself
+        rows = max(padded, row_count * together // count)
+        expected = self._loaded.seconds(rows) + self.peer.round_trip
         self.conduct.note_text(seconds / count, expected)
 
     def obstacle(self) -> str:

@@ -54,7 +54,7 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import orchestrator_service_pb2 as orchestrator
 from outrider.v1 import target_service_pb2 as target
-from outrider.wire_checks import read_text, within
+from outrider.wire_checks import check_log_probabilities, read_text, within
 from outrider.wire_runner_ups import read_runner_ups, write_runner_up
 
 at_least, read_ids = wire_checks.at_least, wire_checks.read_ids
@@ -546,6 +546,7 @@ def read_logprobs(lists: Sequence[common.Logprobs], size: int, count: int) -> li
     for each in lists:
         if len(each.token_ids) != len(each.log_probabilities):
             raise InvalidRequest("logprobs", "needs as many values as ids")
+        check_log_probabilities("logprobs", each.log_probabilities)
     return [
         list(zip(read_ids("logprobs", each.token_ids, size), each.log_probabilities, strict=True))
         for each in lists

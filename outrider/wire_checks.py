@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from outrider.errors import InvalidRequest
@@ -36,3 +37,10 @@ def at_least(field: str, value: int, minimum: int) -> int:
     if value < minimum:
         raise InvalidRequest(field, f"must be at least {minimum}, not {value}")
     return value
+
+
+def check_log_probabilities(field: str, values: Sequence[float]) -> None:
+    """Raise InvalidRequest for a value that is no log probability."""
+    for each in values:
+        if not each < math.inf:  # nor is what is no number
+            raise InvalidRequest(field, f"{each} is no log probability")

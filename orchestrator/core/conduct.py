@@ -49,8 +49,8 @@ class Conduct:
         if self._faults >= _LEAST_FAULTS:
             self._pause(now, f"it lost {self._faults} texts in a row")
 
-    def note_stuck(self, now: float, reason: str) -> None:
-        """It has left a text unanswered, though the link to it is alive; no restart does that."""
+    def note_broken(self, now: float, reason: str) -> None:
+        """It left a text unanswered though the link is alive, or said nonsense: no restart does."""
         self._last_fault = now
         self._pause(now, reason)
 

@@ -108,14 +108,27 @@ def is_stuck(wait: RoundWait, still: float, least: float, expected: Expected) ->
     return min(wait.seconds, still) > max(least, _SEVERAL * expected.decode)
 
 
+def is_late(wait: RoundWait, least: float, expected: Expected | None) -> bool:
+    """Say whether another target is worth asking, if there is one: this one may be only slow.
+
+    `expected` is None for what no engine has to answer.
+    """
+    enough = _enough(least, expected) if expected is not None else least
+    return wait.seconds > enough * 2.0**wait.asked_again
+
+
 def judge(wait: RoundWait, still: float, least: float, expected: Expected) -> Fate:
     """Say what becomes of a round, at a target whose engine was `still` for so many seconds."""
     if is_stuck(wait, still, least, expected):
         return Fate.GIVE_UP
-    enough = max(_LEAST_TO_ASK * least, _SEVERAL * expected.answer) * 2.0**wait.asked_again
+    enough = _enough(least, expected) * 2.0**wait.asked_again
     if wait.seconds > enough and still < least and not expected.is_full:
         return Fate.ASK_AGAIN
     return Fate.WAIT
+
+
+def _enough(least: float, expected: Expected) -> float:
+    return max(_LEAST_TO_ASK * least, _SEVERAL * expected.answer)
 
 
 def _gap(before: float | None, now: float) -> float:

@@ -9,6 +9,9 @@ from orchestrator.core.routing import MOST_BUSY
 _MOST_MISSING = 16
 """Answers in a row that a target does not hold the text: each is sent the whole of it again."""
 
+_MOST_DROPPED = 64
+"""Answers that bring nothing of a round, not even a reason to wait, since rows came."""
+
 MOST_FAULTS = 4
 """Answers of no sense, or refusals, after which a text ends where no other target may write it."""
 
@@ -27,11 +30,13 @@ class TargetFaults(Generic[T]):
         self._count = 0  # of such faults
         self._length = -1  # of the text at the newest of them
         self._missing = 0  # answers since the last rows that say the text is not held
+        self._dropped = 0  # answers since the last rows that bring nothing
+        self._refusals = 0  # of the text, each by a target that blamed who asks for it
         self._busy = (0, 0)  # answers that say there is no room, after so many rounds
 
     def note_rows(self) -> None:
         """A target answered."""
-        self._missing = 0
+        self._missing = self._dropped = 0
 
     def note_missing(self, is_asked_again: bool) -> bool:
         """A target does not hold the text; return whether it will never do so.
@@ -40,6 +45,19 @@ class TargetFaults(Generic[T]):
         """
         self._missing += is_asked_again
         return self._missing > _MOST_MISSING
+
+    def note_dropped(self) -> bool:
+        """A target let a round fall, or said so; return whether it does nothing else."""
+        self._dropped += 1
+        return self._dropped > _MOST_DROPPED
+
+    def doubts(self, is_changed: bool) -> bool:
+        """A target refused the text for good, where another one may take it; return if it may.
+
+        It may where the first one hosts another model by now; else what both refuse is refused.
+        """
+        self._refusals += not is_changed
+        return is_changed or self._refusals < 2
 
     def note_busy(self, rounds: int) -> bool:
         """A target has no room after so many rounds; return whether another one should write."""
@@ -58,5 +76,5 @@ class TargetFaults(Generic[T]):
         if target not in self.distrusted:
             self.distrusted.append(target)
         self._count += 1
-        self._missing = 0
+        self._missing = self._dropped = 0
         return self._count

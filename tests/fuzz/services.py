@@ -176,9 +176,12 @@ class ScriptedTarget(TargetServicer):
 
     method = ""
     script: list[Any] = []  # noqa: RUF012  # of all streams
+    repeats = False  # the script's first answer is that to every call
 
     def _next(self, method: str, honest: Any) -> Any:
-        return self.script.pop(0) if self.method == method and self.script else honest
+        if self.method != method or not self.script:
+            return honest
+        return self.script[0] if self.repeats else self.script.pop(0)
 
     async def Verify(self, request_iterator: Any, context: Any) -> None:
         script = self.script if self.method == "Verify" else []

@@ -17,6 +17,7 @@ from outrider.rpc.errors import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider.v1 import target_service_pb2 as target_messages
 from target_service.servicer import TargetServicer
+from tests.support.pools import LONG, over, role_of, target
 from tests.support.services import (
     TARGET,
     Completion,
@@ -26,43 +27,18 @@ from tests.support.services import (
     eventually,
     generate,
     request,
-    running,
-    toy,
     written_alone,
 )
-from tests.support.toy import NEVER, ToyModel
 
-LONG = 90.0  # seconds until a test gives up
 LEAST = 4.0  # of a target that decodes nothing, where one does; a busy one decodes by then
 
 Call = Callable[[OrchestratorProcess], Awaitable[object]]
-
-
-def target() -> ToyModel:
-    return toy(seed=1, eos_bias=NEVER)
 
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.peers._ACTIVITY_SECONDS", 0.1)
     monkeypatch.setattr("orchestrator.calls.LOOK_SECONDS", 0.1)
-
-
-@contextlib.asynccontextmanager
-async def over(
-    *roles: Role, **options: Any
-) -> AsyncIterator[tuple[OrchestratorProcess, list[ModelProcess]]]:
-    """Run an orchestrator over targets that host the same model."""
-    async with contextlib.AsyncExitStack() as stack:
-        targets = [
-            await stack.enter_async_context(running(ModelProcess(role, target))) for role in roles
-        ]
-        addresses = [each.address for each in targets]
-        orchestrator = await stack.enter_async_context(
-            running(OrchestratorProcess(addresses, **options))
-        )
-        await orchestrator.until_ready()
-        yield orchestrator, targets
 
 
 async def embed(orchestrator: OrchestratorProcess) -> list[float]:
@@ -227,10 +203,6 @@ class Failing(TargetServicer):
             raise self._errors.pop()
         async for each in super().Score(request, context):
             yield each
-
-
-def role_of(servicer: Callable[..., TargetServicer], **options: Any) -> Role:
-    return Role("Target", partial(servicer, alias="", **options), TARGET.register, TARGET.stub)
 
 
 @pytest.mark.fault(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -13,35 +11,30 @@ import pytest
 
 from outrider.errors import DecodeFailed, InvalidRequest
 from outrider.rpc.errors import read_error_info
+from outrider.v1 import common_pb2 as common
 from outrider.v1 import target_service_pb2 as target_messages
 from target_service.servicer import TargetServicer
+from tests.support.pools import LONG, over, role_of, target
 from tests.support.services import (
+    CONTEXT,
     TARGET,
     Completion,
     Interruption,
-    ModelProcess,
     OrchestratorProcess,
     Role,
     eventually,
     generate,
     request,
-    running,
-    toy,
     written_alone,
 )
-from tests.support.toy import NEVER, ToyModel
 
 LENGTH = 60
-LONG = 90.0  # seconds until a test gives up
 ENDLESS = 1000
+PACE = 0.001  # seconds of a decode
 
 Message = target_messages.VerifyResponse
 Fault = Callable[[Any, Message], Awaitable[None]]
 """What is done in place of writing a message."""
-
-
-def target() -> ToyModel:
-    return toy(seed=1, eos_bias=NEVER)
 
 
 async def answer_without_rows(context: Any, message: Message) -> None:
@@ -73,11 +66,45 @@ async def be_another_service(context: Any, message: Message) -> None:
     await context.abort(grpc.StatusCode.UNIMPLEMENTED, "what is Verify?")
 
 
+async def repeat_itself(context: Any, message: Message) -> None:
+    message.round -= 1  # the newest round but one, or none
+    while True:
+        await context.write(message)
+
+
 async def fail(context: Any, message: Message) -> None:
     raise DecodeFailed("llama_decode returned -3")
 
 
+async def call_its_context_full(context: Any, message: Message) -> None:
+    full = Message(round=message.round)
+    full.context_full.context_token_count = CONTEXT
+    await context.write(full)
+
+
+async def let_rounds_fall(context: Any, message: Message) -> None:
+    await context.write(Message(round=message.round, superseded=common.Superseded()))
+
+
+async def say_nothing(context: Any, message: Message) -> None:
+    await context.write(Message(round=message.round))
+
+
+async def answer_other_rounds(context: Any, message: Message) -> None:
+    message.round += 1000
+    await context.write(message)
+
+
+async def blame_the_caller(context: Any, message: Message) -> None:
+    raise InvalidRequest("sampling", "is not to its liking")
+
+
 FAULTS = [
+    call_its_context_full,
+    let_rounds_fall,
+    say_nothing,
+    answer_other_rounds,
+    repeat_itself,
     answer_without_rows,
     skip_tokens,
     take_less_than_no_time,
@@ -87,6 +114,11 @@ FAULTS = [
     fail,
 ]
 LAST_WORDS = {
+    call_its_context_full: "drops what it is sent",
+    let_rounds_fall: "drops what it is sent",
+    say_nothing: "drops what it is sent",
+    answer_other_rounds: "cannot be read",
+    repeat_itself: "cannot be read",
     answer_without_rows: "cannot be read",
     skip_tokens: "cannot be read",
     take_less_than_no_time: "cannot be of its time",
@@ -130,22 +162,7 @@ class Odd(TargetServicer):
 
 
 def odd(fault: Fault, left: list[int], honest: int = 1) -> Role:
-    make = partial(Odd, alias="", fault=fault, left=left, honest=honest)
-    return Role("Target", make, TARGET.register, TARGET.stub)
-
-
-@contextlib.asynccontextmanager
-async def over(*roles: Role) -> AsyncIterator[tuple[OrchestratorProcess, list[ModelProcess]]]:
-    """Run an orchestrator over targets that host the same model."""
-    async with contextlib.AsyncExitStack() as stack:
-        targets = [
-            await stack.enter_async_context(running(ModelProcess(role, target, pace=0.001)))
-            for role in roles
-        ]
-        addresses = [each.address for each in targets]
-        orchestrator = await stack.enter_async_context(running(OrchestratorProcess(addresses)))
-        await orchestrator.until_ready()
-        yield orchestrator, targets
+    return role_of(Odd, fault=fault, left=left, honest=honest)
 
 
 def assert_right(completion: Completion) -> None:
@@ -176,9 +193,10 @@ async def ends_with_decode_failed(orchestrator: OrchestratorProcess) -> str:
 
 @pytest.mark.fault(
     "restart",
-    "A target sends rows that cannot be, says that it lost the text again and again, or refuses "
-    "to go on with it",
-    before="the text ended with DECODE_FAILED, although other targets could go on with it",
+    "A target sends rows that cannot be, says that it lost the text again and again, that its "
+    "context is full when it is not, or drops each round, or refuses to go on with it",
+    before="the text ended with DECODE_FAILED, in the middle, or at its deadline, although other "
+    "targets could go on with it",
     now="it continues at another one, or at the same one: only four such faults (ten where another "
     "target may come back, or a decode failed) without a token between them end it",
 )
@@ -189,8 +207,28 @@ async def test_a_text_goes_on_after_what_no_target_should_do(
     fault: Fault, count: int, honest: int
 ) -> None:
     left = [1]
-    async with over(*[odd(fault, left, honest)] * count) as (orchestrator, _):
+    async with over(*[odd(fault, left, honest)] * count, pace=PACE) as (orchestrator, _):
         assert await write_until(lambda: not left[0], orchestrator) >= 1
+
+
+@pytest.mark.fault(
+    "restart",
+    "A target of several blames the caller for what is right: INVALID_ARGUMENT for its sampling",
+    before="every text that came there ended with INVALID_ARGUMENT, and as it was never busy, many "
+    "came there",
+    now="the text continues at another target: what two refuse is refused",
+)
+async def test_a_text_is_refused_once_a_second_target_refuses_it() -> None:
+    left = [1]
+    async with over(*[odd(blame_the_caller, left, honest=0)] * 2, pace=PACE) as (orchestrator, _):
+        await write_until(lambda: not left[0], orchestrator)
+    for count in (1, 2):
+        left = [ENDLESS]
+        async with over(*[odd(blame_the_caller, left, honest=0)] * count) as (orchestrator, _):
+            with pytest.raises(grpc.aio.AioRpcError, match="not to its liking") as failure:
+                await generate(orchestrator, request(token_limit=LENGTH), timeout=LONG)
+            assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert ENDLESS - left[0] == count
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -199,7 +237,7 @@ async def test_a_target_alone_that_always_does_it_ends_the_text_soon_and_says_wh
 ) -> None:
     monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
     left = [ENDLESS]
-    async with over(odd(fault, left, honest=0)) as (orchestrator, _):
+    async with over(odd(fault, left, honest=0), pace=PACE) as (orchestrator, _):
         details = await ends_with_decode_failed(orchestrator)
     assert LAST_WORDS[fault] in details
     assert ENDLESS - left[0] == (10 if fault is fail else 4)
@@ -208,14 +246,14 @@ async def test_a_target_alone_that_always_does_it_ends_the_text_soon_and_says_wh
 async def test_every_target_is_tried_before_the_text_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
     left = [[ENDLESS] for _ in range(6)]
-    async with over(*[odd(refuse, its, honest=0) for its in left]) as (orchestrator, _):
+    async with over(*[odd(refuse, its, honest=0) for its in left], pace=PACE) as (orchestrator, _):
         await ends_with_decode_failed(orchestrator)
     assert all(its[0] < ENDLESS for its in left)
 
 
 async def test_a_text_that_grows_between_its_targets_faults_goes_on_to_its_end() -> None:
     left = [ENDLESS]
-    async with over(odd(skip_tokens, left, honest=1)) as (orchestrator, _):
+    async with over(odd(skip_tokens, left, honest=1), pace=PACE) as (orchestrator, _):
         await write_until(lambda: ENDLESS - left[0] > 8, orchestrator)
 
 
@@ -225,7 +263,7 @@ async def test_another_target_that_is_about_to_come_back_is_waited_for(
     monkeypatch.setattr("orchestrator.driver.MOST_FAILURES", ENDLESS)
     monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
     left = [ENDLESS]
-    async with over(odd(refuse, left, honest=0), TARGET) as (orchestrator, [_, good]):
+    async with over(odd(refuse, left, honest=0), TARGET, pace=PACE) as (orchestrator, [_, good]):
         await good.kill()
         await eventually(lambda: not orchestrator.pool.targets[1].peer.ready, LONG)
         asked = request(token_limit=LENGTH)
@@ -238,7 +276,7 @@ async def test_another_target_that_is_about_to_come_back_is_waited_for(
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_the_other_target_may_be_killed_meanwhile(fault: Fault) -> None:
     left = [3]
-    async with over(*[odd(fault, left)] * 2) as (orchestrator, targets):
+    async with over(*[odd(fault, left)] * 2, pace=PACE) as (orchestrator, targets):
 
         async def restart() -> None:
             counts = [each.generation_count for each in orchestrator.pool.targets]

@@ -443,3 +443,24 @@ def test_addresses_and_this_machine_are_no_names() -> None:
     assert all(map(may_have_records, named))
     unnamed = ("127.0.0.1:1", "[::1]:1", "localhost:1", "plain://10.0.0.1:1")
     assert not any(map(may_have_records, unnamed))
+
+
+@pytest.mark.fault(
+    "others",
+    "Several texts at once, and targets that pad the rows of each text (`--numerics exact`)",
+    before="the rows of up to four texts were counted as one padded row: they went to one target, "
+    "while another had none",
+    now="each text's rows are padded by themselves, as the target does it",
+)
+async def test_each_text_at_a_target_that_pads_costs_rows_of_its_own() -> None:
+    target = PooledTarget(Peer("target", "127.0.0.1:9"))
+    target.alone.costs.replace([(2, 0.01), (4, 0.02), (8, 0.04)], False)
+    seconds = []
+    for count in range(3):
+        target.generation_count = count
+        seconds.append(target.token_seconds)
+    assert seconds == pytest.approx([0.01, 0.02, 0.03])
+    # Decodes that take as long as their rows explain are no outlier's.
+    target.note_written(20, 20, 2, 20 * 0.02)
+    assert target.conduct.ratio == pytest.approx(1.0)
+    await target.peer.close()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,8 @@ import pytest
 
 from outrider.costs import Point
 from target_service.servicer import _VerifyStream
+from tests.support import pools
+from tests.support.pools import LONG, target
 from tests.support.services import (
     TARGET,
     ModelProcess,
@@ -22,7 +24,6 @@ from tests.support.services import (
     eventually,
     generate,
     request,
-    running,
     toy,
     written_alone,
 )
@@ -30,11 +31,6 @@ from tests.support.toy import NEVER, ToyModel
 
 LENGTH = 60
 PROMPT_COUNT = 11  # of a text whose first round is lost
-LONG = 90.0  # seconds until a test gives up
-
-
-def target() -> ToyModel:
-    return toy(seed=1, eos_bias=NEVER)
 
 
 @pytest.fixture(autouse=True)
@@ -46,19 +42,10 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.asynccontextmanager
 async def over(
-    *make: Callable[[], ToyModel], pace: float = 0.002, **options: Any
+    count: int, **options: Any
 ) -> AsyncIterator[tuple[OrchestratorProcess, list[ModelProcess]]]:
-    """Run an orchestrator over targets that host such models."""
-    async with contextlib.AsyncExitStack() as stack:
-        targets = [
-            await stack.enter_async_context(running(ModelProcess(TARGET, each, pace=pace)))
-            for each in make
-        ]
-        addresses = [each.address for each in targets]
-        orchestrator = await stack.enter_async_context(
-            running(OrchestratorProcess(addresses, **options))
-        )
-        await orchestrator.until_ready()
+    """Run an orchestrator over so many targets of a known speed."""
+    async with pools.over(*[TARGET] * count, pace=0.002, **options) as (orchestrator, targets):
         for each in orchestrator.pool.targets:  # what a toy measures is noise
             each.alone.costs.replace([Point(1, 0.002), Point(8, 0.004)], False)
         yield orchestrator, targets
@@ -91,7 +78,7 @@ def stuck_after(count: int, *processes: ModelProcess) -> Iterator[None]:
     "decodes: the text continues at another target, or ends with UNAVAILABLE and its name",
 )
 async def test_a_text_goes_on_at_another_target_when_its_own_is_stuck() -> None:
-    async with over(target, target, target_seconds=1.0) as (orchestrator, targets):
+    async with over(2, target_seconds=1.0) as (orchestrator, targets):
         asked = request(token_limit=LENGTH)
         with stuck_after(20, *targets):
             completion = await generate(orchestrator, asked, timeout=LONG)
@@ -103,7 +90,7 @@ async def test_a_text_goes_on_at_another_target_when_its_own_is_stuck() -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 async def test_without_another_target_the_text_ends_and_names_the_stuck_one(count: int) -> None:
-    async with over(*[target] * count, target_seconds=0.5) as (orchestrator, targets):
+    async with over(count, target_seconds=0.5) as (orchestrator, targets):
         with contextlib.ExitStack() as stack:
             for each in targets:
                 stack.enter_context(stuck_after(1, each))
@@ -118,7 +105,7 @@ async def test_a_target_that_reads_a_long_prompt_is_not_hurt() -> None:
     def slow() -> ToyModel:
         return toy(seed=1, context=2048, order=8, batch_rows=64, eos_bias=NEVER)
 
-    async with over(slow, target_seconds=4.0) as (orchestrator, [only]):
+    async with over(1, make=slow, target_seconds=4.0) as (orchestrator, [only]):
         only.model.step_seconds = 0.2  # 6 s for the prompt, at least
         asked = request(prompt_tokens=[1 + i % 60 for i in range(1920)], token_limit=4)
         completion = await generate(orchestrator, asked, timeout=LONG)
@@ -138,7 +125,7 @@ async def test_a_round_that_a_working_target_has_lost_is_asked_again(
             receive(self, message)
 
     monkeypatch.setattr(_VerifyStream, "_receive", lose_one)
-    async with over(target, target_seconds=4.0) as (orchestrator, [only]):
+    async with over(1, target_seconds=4.0) as (orchestrator, [only]):
 
         async def write_others() -> None:
             while True:

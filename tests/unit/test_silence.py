@@ -167,5 +167,5 @@ def test_what_nothing_is_known_of_counts_for_nothing() -> None:
 
 def test_a_target_that_is_stuck_is_left_alone_at_once() -> None:
     its = Conduct()
-    its.note_stuck(100.0, "it is stuck")
+    its.note_broken(100.0, "it is stuck")
     assert its.left_alone(100.0) == 5.0 and its.reason == "it is stuck"
