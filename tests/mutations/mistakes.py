@@ -384,7 +384,7 @@ MISTAKES = (
     Mistake(
         "the draft is waited for without end",
         "orchestrator/core/controller.py",
-        "return now >= since + self._patience()",
+        "return now >= self._waited_since + self._patience()",
         "return False",
         (f"{CONTROL}::test_a_fixed_length_is_waited_for_until_patience_ends",),
     ),
