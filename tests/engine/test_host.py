@@ -919,7 +919,7 @@ def test_a_stopped_engine_refuses_and_leaves_nobody_waiting(
 def test_a_shared_decode_leaves_out_what_does_not_pay() -> None:
     model, text = toy(), [*TEXT, 3]  # two tokens beyond a multiple of four
     with running(model) as host:
-        host._scheduler.cost = CostTable(
+        host._runner.scheduler.cost = CostTable(
             [(1, 0.010), (64, 0.640)]
         )  # rows are as expensive as decodes
         gate = Gate(model)
@@ -935,7 +935,7 @@ def test_a_shared_decode_leaves_out_what_does_not_pay() -> None:
 
 def test_a_session_alone_gets_all_that_it_offers() -> None:
     with running(toy()) as host:
-        host._scheduler.cost = CostTable([(1, 0.010), (64, 0.640)])
+        host._runner.scheduler.cost = CostTable([(1, 0.010), (64, 0.640)])
         assert len(result(host.submit(A, offering(TEXT, 3, [0.1, 0.05])))) == 3
 
 

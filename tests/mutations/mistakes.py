@@ -44,7 +44,7 @@ MISTAKES = (
     ),
     Mistake(
         "no checkpoint is made where a session goes idle",
-        "outrider/engine/host.py",
+        "outrider/engine/runner.py",
         "            self._model.checkpoint(session.sequence)",
         "            pass",
         ("tests/services/test_rollback_kinds.py",),
@@ -555,7 +555,7 @@ MISTAKES = (
     ),
     Mistake(
         "decodes that only read count as steps of the draft",
-        "outrider/engine/host.py",
+        "outrider/engine/runner.py",
         "spent.steps += bool(its_rows)",
         "spent.steps += 1",
         ("tests/engine/test_host.py::test_steps_are_the_decodes_that_gave_rows",),
@@ -692,8 +692,8 @@ MISTAKES = (
     ),
     Mistake(
         "runner-up lines take the caches of others",
-        "outrider/engine/host.py",
-        "kept = self._cache.session_ids() if is_modest else busy",
+        "outrider/engine/runner.py",
+        "kept = self.cache.session_ids() if is_modest else busy",
         "kept = busy",
         ("tests/services/test_runner_up_lines.py::test_runner_up_lines_evict_nobody",),
     ),
