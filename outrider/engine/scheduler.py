@@ -45,8 +45,8 @@ class Scheduler:
     """The jobs of one engine.
 
     A job waits in its session's lane, then it is active: at most one of a session, and its ticket
-    has a lease. Times are seconds of the runner's clock. Turnarounds are counted without the time in
-    which anything is decoded, so they are differences of the clock less `_decoding`.
+    has a lease. Times are seconds of the runner's clock. Turnarounds are counted without the time
+    in which anything is decoded, so they are differences of the clock less `_decoding`.
     """
 
     def __init__(self, cost: CostTable, limits: Limits, padded: Callable[[int], int]) -> None:
