@@ -25,7 +25,7 @@ from orchestrator.pool import Pool
 from orchestrator.streams import StreamLost
 from orchestrator.targets import PooledTarget
 from orchestrator.timings import Timings
-from outrider import wire
+from outrider import wire_drafts
 from outrider.errors import InvalidRequest
 from outrider.messages import Order, Rule, SessionParameters
 from outrider.noise import draft_seed
@@ -186,7 +186,7 @@ class DraftSide:
         """Send an order, if there is a stream."""
         if self.link is not None:
             self._allowance.note_order(order)
-            self.link.send(wire.write_order(order))
+            self.link.send(wire_drafts.write_order(order))
 
     def _read(self, message: draft_service_pb2.DraftResponse) -> None:
         """Take in what the draft sent; one that sends nonsense, or too much, is left alone."""
@@ -205,7 +205,7 @@ class DraftSide:
             self._allowance.take_missing(message.missing.held_token_count)
             generation.draft_missing(order, message.missing.held_token_count)
         elif outcome == "frame":
-            frame = wire.read_frame(message, self._opening.vocabulary)
+            frame = wire_drafts.read_frame(message, self._opening.vocabulary)
             self._allowance.take_frame(frame)
             if self._opening.rule is Rule.REJECTION and not drew_as_keyed(frame, self._opening):
                 raise InvalidRequest("token_ids", "are not the draws from their rows")

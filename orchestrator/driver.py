@@ -25,7 +25,7 @@ from orchestrator.streams import StreamLost
 from orchestrator.target_watch import TargetWatch
 from orchestrator.targets import PooledTarget
 from orchestrator.timings import Timings
-from outrider import wire
+from outrider import wire_rounds
 from outrider.errors import (
     DeadlinePassed,
     DecodeFailed,
@@ -126,7 +126,7 @@ class Driver:
     def _send_round(self, round_: Round) -> None:
         self._sent.note_sent(round_, time.perf_counter())
         if self._link is not None:
-            self._link.send(wire.write_round(round_))
+            self._link.send(wire_rounds.write_round(round_))
 
     def _roll_back(self, token_count: int, round_: int, order: int) -> None:
         """Call Rollback at both services, each before what is sent to it next."""
