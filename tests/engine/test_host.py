@@ -16,6 +16,7 @@ import pytest
 
 from outrider.costs import CostTable
 from outrider.engine import host as host_module
+from outrider.engine import runner as runner_module
 from outrider.engine import scheduler
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions
@@ -640,7 +641,8 @@ def test_a_job_that_waited_exactly_as_long_as_it_may_is_no_surprise(
 ) -> None:
     # A clock that ticks 128 times a second: the deadline falls on a tick.
     coarse = lambda: math.floor(time.monotonic() * 128) / 128  # noqa: E731
-    monkeypatch.setattr(host_module, "perf_counter", coarse)
+    for module in (host_module, runner_module):
+        monkeypatch.setattr(module, "perf_counter", coarse)
     with running(toy(sequence_count=1), room_seconds=8 / 128) as host:
         host.pin(A, True)
         result(host.submit(A, rows_of(TEXT)))
