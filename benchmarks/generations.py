@@ -13,7 +13,7 @@ from orchestrator.pool import Pool
 from outrider.messages import Form, Rule, SessionParameters
 from outrider.sampling import SamplingParameters
 from outrider.speculation import Policy, Speculation
-from outrider.v1 import common_pb2, draft_service_pb2, target_service_pb2
+from outrider.v1 import target_service_pb2
 
 PROMPTS = (
     "def main(argv=None):\n    parser = argparse.ArgumentParser(",
@@ -68,23 +68,15 @@ class TimedDriver(Driver):
         super().__init__(generation, pair, deadline=time.monotonic() + 300.0)
         self.overheads: list[float] = []
         self._before = 0.0
-        self._spent = 0.0
-
-    def _read_draft(self, message: draft_service_pb2.DraftResponse) -> None:
-        self._spent += _model_seconds(message.service_time)
-        super()._read_draft(message)
+        self._spent = 0.0  # in the models, up to then
 
     def _read_target(self, message: target_service_pb2.VerifyResponse) -> None:
         now = time.perf_counter()
-        self._spent += _model_seconds(message.service_time)
-        if self._before:
-            self.overheads.append(now - self._before - self._spent)
-        self._before, self._spent = now, 0.0
         super()._read_target(message)
-
-
-def _model_seconds(spent: common_pb2.ServiceTime) -> float:
-    return (spent.decode_us + spent.sample_us) / 1e6
+        spent = sum(each.decode + each.sample for each in (self.timings.target, self.timings.draft))
+        if self._before:
+            self.overheads.append(now - self._before - (spent - self._spent))
+        self._before, self._spent = now, spent
 
 
 async def drive(driver: Driver) -> None:

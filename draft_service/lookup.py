@@ -13,7 +13,7 @@ from draft_service.drafter import Drafter
 from draft_service.local_sources import ALONE, LocalSources, calibrations
 from draft_service.servicer import Write, outcome
 from draft_service.translations import Lesson
-from outrider import wire
+from outrider import wire, wire_drafts
 from outrider.errors import ContextExhausted, PositionPastCache, VocabularyMismatch
 from outrider.messages import Frame, ModelReference, Order, SessionParameters
 from outrider.v1 import common_pb2 as common
@@ -78,7 +78,7 @@ class LookupServicer(CachelessDraft):
                 continue
             spent = time.perf_counter() - begin
             for frame in frames:
-                message = wire.write_frame(frame)
+                message = wire_drafts.write_frame(frame)
                 if frame.completed:
                     message.service_time.CopyFrom(wire.write_time(0.0, 0.0, spent, steps=0))
                 await write(message)

@@ -24,7 +24,7 @@ from draft_service.translating import (
     Translator,
 )
 from draft_service.translations import Learned, Lesson, Translations
-from outrider import tracing, wire
+from outrider import tracing, wire_drafts
 from outrider.engine.guesser import Guesser, guesser
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import Loaded
@@ -330,7 +330,7 @@ class _DraftStream:
             count += len(frame.token_ids)
             span.note(drafted=count, work_seconds=round(time.perf_counter() - begin, 6))
             self._completed = max(self._completed, frame.completed)
-            message = wire.write_frame(frame)
+            message = wire_drafts.write_frame(frame)
             lease.pause()
             message.service_time.CopyFrom(write_spent(lease.take_spent()))
             self._note_runner_ups(message)
@@ -342,7 +342,7 @@ class _DraftStream:
         """Write runner-up lines; decodes that are the line's own, too, are reported with that."""
 
         def emit(frame: Frame) -> None:
-            message = wire.write_frame(frame)
+            message = wire_drafts.write_frame(frame)
             self._note_runner_ups(message)
             self._post(message)
 
@@ -402,7 +402,7 @@ def read_order(request: messages.DraftRequest, opening: SessionParameters, size:
     """Return the order of a stream that is open, of ids in [0, size). Raises InvalidRequest."""
     if request.WhichOneof("request") != "order":
         raise InvalidRequest("request", "is no order")
-    order = wire.read_order(request.order, size)
+    order = wire_drafts.read_order(request.order, size)
     if order.stop_below and opening.rule is Rule.REJECTION:
         raise InvalidRequest("stop_below_confidence", "does not go with rejection")
     return order

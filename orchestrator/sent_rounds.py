@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.estimates import ServiceTime
 from orchestrator.timings import EngineSeconds, Timings
-from outrider import wire
+from outrider import wire_rounds
 from outrider.errors import InvalidRequest
 from outrider.messages import Answer, Form, Round, Rows
 from outrider.v1 import common_pb2, target_service_pb2
@@ -50,7 +50,7 @@ class SentRound:
         They are of a form, over so many tokens.
         """
         self._expect(message.answered_row_count)
-        piece = wire.read_rows(message, vocabulary)
+        piece = wire_rounds.read_rows(message, vocabulary)
         piece.check(form)
         return self._add(message.first_row, piece)
 
@@ -139,7 +139,7 @@ class SentRounds:
         Raises InvalidRequest for what cannot be read.
         """
         sent = self._by_number[message.round]
-        answer = wire.read_answer(message, self._vocabulary)
+        answer = wire_rounds.read_answer(message, self._vocabulary)
         answer.rows.check(self._form)
         spent = seconds_of(message.service_time)
         each = [seconds_of(own.service_time) for own in message.own_drafts]

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outrider import logs, wire
+from outrider import logs, wire, wire_drafts
 from outrider.descriptions import check_model
 from outrider.errors import InvalidRequest, VocabularyMismatch
 from outrider.messages import MAX_DRAFT, VOCABULARY_SLACK, Order, Rule, SessionParameters, Span
@@ -71,7 +71,7 @@ class _Session:
         self._unasked = 0
         self.text = list(text)
         order = Order(self._order, Span(position, text[position:]), until)
-        self._outbox.put_nowait(wire.write_order(order))
+        self._outbox.put_nowait(wire_drafts.write_order(order))
 
     def proposal(self, count: int) -> list[int]:
         """Return at most `count` tokens after the text, as far as they are here."""
@@ -115,7 +115,7 @@ class _Session:
             self._must_resend = True
         if kind != "frame":
             return
-        frame = wire.read_frame(message, self._vocabulary)
+        frame = wire_drafts.read_frame(message, self._vocabulary)
         if frame.base > self._base:
             self._base, self._tail = frame.base, []
         if frame.base < self._base or not frame.token_ids:

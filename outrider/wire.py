@@ -1,7 +1,8 @@
-"""Protobuf to values and back, checked on the way in. Pure.
+"""Protobuf to values and back, checked on the way in: what several services say. Pure.
 
 Readers raise InvalidRequest with the field's name. What depends on the model
-(vocabulary size, context) is checked where the model is known.
+(vocabulary size, context) is checked where the model is known. What a draft alone is
+asked and sends is in `wire_drafts`, what a target is in `wire_rounds`.
 """
 
 from __future__ import annotations
@@ -14,48 +15,33 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from outrider import wire_checks
-from outrider.distribution import MAX_WEIGHT, Distribution
 from outrider.errors import InvalidRequest
 from outrider.messages import (
     ANY_MODEL,
     MAX_CANDIDATES,
-    MAX_CONTINUED,
-    MAX_DRAFT,
-    MAX_GATHER_MS,
-    MAX_LINES,
     MAX_PROMPT_BYTES,
     MAX_TOP_LOGPROBS,
-    NO_OWN_TOKENS,
     NOTHING_DROPPED,
     SALT_BYTES,
-    Answer,
     Candidates,
     DraftEnd,
     FinishReason,
     Form,
-    Frame,
     LogprobOptions,
     Logprobs,
     ModelReference,
-    Order,
     Origin,
-    OwnTokens,
     PeerState,
-    Round,
-    Rows,
     Rule,
     SessionParameters,
     Span,
 )
 from outrider.sampling import NUMBERS, SamplingParameters, Stage
 from outrider.speculation import DraftTemplate, Policy, Verification
-from outrider.trees import read_parents, write_parents
 from outrider.v1 import common_pb2 as common
-from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1 import orchestrator_service_pb2 as orchestrator
 from outrider.v1 import target_service_pb2 as target
 from outrider.wire_checks import check_log_probabilities, read_text, within
-from outrider.wire_runner_ups import read_runner_ups, write_runner_up
 
 at_least, read_ids = wire_checks.at_least, wire_checks.read_ids
 """What others need of the checks beside the messages."""
@@ -64,9 +50,6 @@ SESSION_ID_BYTES = 16
 IDENTITY_BYTES = 32  # of a model: a SHA-256
 MAX_MODEL_NAME = 256
 MAX_END_IDS = 1024
-MAX_SUPPORT = 4096
-"""Entries of one draft distribution at most."""
-
 Member = TypeVar("Member", bound=Enum)
 
 
@@ -287,241 +270,7 @@ def write_span(span: Span) -> common.TokenSpan:
     return common.TokenSpan(position=span.position, token_ids=span.token_ids)
 
 
-def read_order(message: draft.DraftOrder, size: int) -> Order:
-    """Return an order of ids in [0, size)."""
-    number = at_least("order", message.order, 1)
-    span = read_span("committed", message.committed, size)
-    until = at_least("draft_until", message.draft_until, 0)
-    if span.end == 0:
-        raise InvalidRequest("committed", "holds no token to continue")
-    if until > span.end + MAX_DRAFT:
-        raise InvalidRequest("draft_until", f"at most {MAX_DRAFT} past the committed text")
-    frame_tokens = message.frame_token_count
-    if not 0 <= frame_tokens <= MAX_DRAFT:
-        raise InvalidRequest("frame_token_count", f"must be in [0, {MAX_DRAFT}]")
-    stop_below = message.stop_below_confidence
-    if not 0 <= stop_below <= 255:
-        raise InvalidRequest("stop_below_confidence", "must be in [0, 255]")
-    lines = message.parallel_line_count
-    if not 0 <= lines <= MAX_LINES:
-        raise InvalidRequest("parallel_line_count", f"must be in [0, {MAX_LINES}]")
-    split = within("split_probability", message.split_probability, 0, 1)
-    return Order(number, span, until, frame_tokens, stop_below, max(1, lines), split)
-
-
-def write_order(order: Order) -> draft.DraftRequest:
-    """Return the message of an order."""
-    return draft.DraftRequest(
-        order=draft.DraftOrder(
-            order=order.number,
-            committed=write_span(order.committed),
-            draft_until=order.draft_until,
-            frame_token_count=order.frame_tokens,
-            stop_below_confidence=order.stop_below,
-            parallel_line_count=order.line_count if order.line_count > 1 else 0,
-            split_probability=order.split_chance,
-        )
-    )
-
-
-def read_frame(message: draft.DraftResponse, size: int) -> Frame:
-    """Return a frame of ids in [0, size)."""
-    frame = message.frame
-    if len(frame.token_ids) > MAX_DRAFT:  # of one order; a longer one is not even looked at
-        raise InvalidRequest("token_ids", f"{len(frame.token_ids)}, at most {MAX_DRAFT}")
-    if frame.distributions and len(frame.distributions) != len(frame.token_ids):
-        raise InvalidRequest("distributions", "needs one for every token")
-    return Frame(
-        base=at_least("base", frame.base, 0),
-        position=at_least("position", frame.position, frame.base),
-        token_ids=read_ids("token_ids", frame.token_ids, size),
-        confidences=frame.confidences,
-        rows=[
-            _read_draft_row(row, token_id, size)
-            for row, token_id in zip(frame.distributions, frame.token_ids, strict=False)
-        ],
-        completed=message.completed_order,
-        candidates=_read_candidates(frame.candidates, size, len(frame.token_ids)),
-        line=at_least("line", frame.line, 0),
-        runner_ups=read_runner_ups(frame, size),
-    )
-
-
-def write_frame(frame: Frame) -> draft.DraftResponse:
-    """Return the message of a frame."""
-    return draft.DraftResponse(
-        frame=draft.DraftFrame(
-            base=frame.base,
-            position=frame.position,
-            token_ids=frame.token_ids,
-            confidences=frame.confidences,
-            distributions=[
-                draft.DraftDistribution(
-                    token_ids=row.token_ids.tolist(), weights=row.weights.astype(int).tolist()
-                )
-                for row in frame.rows
-            ],
-            candidates=_write_candidates(frame.candidates),
-            line=frame.line,
-            runner_up_lines=map(write_runner_up, frame.runner_ups),
-        ),
-        completed_order=frame.completed,
-    )
-
-
-def _read_draft_row(message: draft.DraftDistribution, token_id: int, size: int) -> Distribution:
-    """Return a row that cannot bias the rejection rule: anything odd about it is an error."""
-    ids = read_ids("distributions.token_ids", message.token_ids, size)
-    weights = list(message.weights)
-    if not 0 < len(ids) == len(weights) <= MAX_SUPPORT or len(set(ids)) != len(ids):
-        raise InvalidRequest("distributions", "needs distinct ids and as many weights")
-    if min(weights) < 1 or max(weights) > MAX_WEIGHT or token_id not in ids:
-        raise InvalidRequest("distributions", "a weight is out of range, or the token not listed")
-    return Distribution(np.array(ids, np.int32), np.array(weights, np.float64))
-
-
-def read_round(message: target.VerifyRound, size: int) -> Round:
-    """Return a round of ids in [0, size)."""
-    number = at_least("round", message.round, 1)
-    prefix = read_span("prefix", message.prefix, size)
-    if prefix.end == 0:
-        raise InvalidRequest("prefix", "a verify needs at least one token to decode")
-    if len(message.draft_token_ids) > MAX_DRAFT:
-        raise InvalidRequest("draft_token_ids", f"at most {MAX_DRAFT} in one round")
-    ids = read_ids("draft_token_ids", message.draft_token_ids, size)
-    form, survivals = FORMS.read(message.row_form), message.draft_survivals
-    if survivals and (len(survivals) != len(ids) or form is not Form.SAMPLED):
-        raise InvalidRequest("draft_survivals", "one for every draft token, with SAMPLED only")
-    mu = message.mirostat_mu if message.HasField("mirostat_mu") else None
-    if mu is not None and not np.isfinite(mu):
-        raise InvalidRequest("mirostat_mu", f"must be finite, not {mu}")
-    continued, limit = message.continue_token_count, message.decode_draft_limit
-    if not 0 <= continued <= MAX_CONTINUED or (continued and form is not Form.SAMPLED):
-        raise InvalidRequest("continue_token_count", f"[0, {MAX_CONTINUED}], with SAMPLED only")
-    if limit < 0 or (limit and form is not Form.SAMPLED):
-        raise InvalidRequest("decode_draft_limit", "must be at least 0, with SAMPLED only")
-    gather = message.gather_milliseconds
-    if not 0 <= gather <= MAX_GATHER_MS:
-        raise InvalidRequest("gather_milliseconds", f"[0, {MAX_GATHER_MS}], not {gather}")
-    own = _read_own_draft(message, form)
-    parents = read_parents(message.draft_parents, ids, form is Form.SAMPLED and not limit)
-    settings = mu, continued, limit, gather, *own, parents
-    return Round(number, prefix, ids, form, message.sent_ahead, survivals, *settings)
-
-
-def _read_own_draft(message: target.VerifyRound, form: Form) -> tuple[int, int, int]:
-    """Return how many tokens the own draft drafts, the least confidence, and plain decodes."""
-    count, stop_below = message.own_draft_token_count, message.own_draft_stop_below
-    if not 0 <= count <= MAX_DRAFT or (count and form is not Form.SAMPLED):
-        raise InvalidRequest("own_draft_token_count", f"[0, {MAX_DRAFT}], with SAMPLED only")
-    if not 0 <= stop_below <= 255:
-        raise InvalidRequest("own_draft_stop_below", "must be in [0, 255]")
-    return count, stop_below, at_least("plain_decode_count", message.plain_decode_count, 0)
-
-
-def write_round(round_: Round) -> target.VerifyRequest:
-    """Return the message of a round."""
-    return target.VerifyRequest(
-        round=target.VerifyRound(
-            round=round_.number,
-            prefix=write_span(round_.prefix),
-            draft_token_ids=round_.draft,
-            row_form=FORMS.write(round_.form),
-            draft_survivals=round_.survivals,
-            sent_ahead=round_.is_ahead,
-            mirostat_mu=round_.mirostat_mu,
-            continue_token_count=round_.continue_count,
-            decode_draft_limit=round_.decode_limit,
-            gather_milliseconds=round_.gather_ms,
-            own_draft_token_count=round_.own_draft_count,
-            own_draft_stop_below=round_.own_stop_below,
-            plain_decode_count=round_.plain_count,
-            draft_parents=write_parents(round_.parents),
-        )
-    )
-
-
-def read_answer(message: target.VerifyResponse, size: int) -> Answer:
-    """Return rows that say which text they follow, over ids in [0, size)."""
-    rows = read_rows(message.rows, size)
-    drafted = message.drafted_token_count
-    if not 0 <= drafted < max(1, len(rows.sampled)) or len(rows) != len(rows.sampled):
-        raise InvalidRequest("drafted_token_count", f"{drafted} of {len(rows.sampled)} rows")
-    own = [_read_own_tokens(each, size) for each in message.own_drafts]
-    count = drafted + sum(len(each.token_ids) + 1 for each in own)
-    if own and (count != len(rows.sampled) or (drafted and own[0].token_ids)):
-        raise InvalidRequest("own_drafts", f"are of {count} rows, not of {len(rows.sampled)}")
-    position = at_least("position", message.position, 0)
-    return Answer(message.round, position, drafted, rows, own)
-
-
-def _read_own_tokens(message: target.OwnDraftTokens, size: int) -> OwnTokens:
-    ids = read_ids("own_drafts.token_ids", message.token_ids, size)
-    if len(ids) > MAX_DRAFT or len(message.confidences) != len(ids):
-        raise InvalidRequest("own_drafts", f"{len(ids)} tokens, {len(message.confidences)} bytes")
-    return OwnTokens(ids, message.confidences) if ids else NO_OWN_TOKENS
-
-
-def write_answer(
-    answer: Answer,
-    answered: int,
-    time: common.ServiceTime,
-    times: Sequence[common.ServiceTime] = (),
-) -> target.VerifyResponse:
-    """Return the message of rows that say which text they follow; `answered` as in write_rows.
-
-    `time` is of the whole answer, `times` of each decode where the target's own draft drafted.
-    """
-    return target.VerifyResponse(
-        round=answer.round,
-        rows=write_rows(answer.rows, 0, answered),
-        service_time=time,
-        position=answer.position,
-        drafted_token_count=answer.drafted,
-        own_drafts=[
-            target.OwnDraftTokens(
-                token_ids=own.token_ids, confidences=own.confidences, service_time=each
-            )
-            for own, each in zip(answer.own_drafts, times, strict=True)
-        ],
-    )
-
-
-def read_rows(message: target.Rows, size: int) -> Rows:
-    """Return rows over ids in [0, size)."""
-    if any(len(row) != 4 * size for row in message.logits):
-        raise InvalidRequest("logits", f"a row is not {4 * size} bytes")
-    count = max(len(message.token_ids), len(message.distributions), len(message.logits))
-    if message.mirostat_mus and len(message.mirostat_mus) != count:
-        raise InvalidRequest("mirostat_mus", f"{len(message.mirostat_mus)} for {count} rows")
-    return Rows(
-        sampled=read_ids("token_ids", message.token_ids, size),
-        distributions=[_read_target_row(row, size) for row in message.distributions],
-        logits=list(message.logits),
-        candidates=_read_candidates(message.candidates, size, count),
-        logprobs=read_logprobs(message.logprobs, size, count),
-        mirostat_mus=list(message.mirostat_mus),
-    )
-
-
-def write_rows(rows: Rows, first: int, answered: int = 0) -> target.Rows:
-    """Return the message of rows, the first of them with index `first`.
-
-    `answered` is how many there are in all, if that is fewer than asked for.
-    """
-    return target.Rows(
-        first_row=first,
-        token_ids=rows.sampled,
-        distributions=[_write_target_row(row) for row in rows.distributions],
-        logits=rows.logits,
-        candidates=_write_candidates(rows.candidates),
-        logprobs=[write_logprobs(each) for each in rows.logprobs],
-        mirostat_mus=rows.mirostat_mus,
-        answered_row_count=answered,
-    )
-
-
-def _read_candidates(lists: Sequence[common.Candidates], size: int, count: int) -> list[Candidates]:
+def read_candidates(lists: Sequence[common.Candidates], size: int, count: int) -> list[Candidates]:
     """Return what was reported for each of `count` tokens, or nothing at all."""
     if lists and len(lists) != count:
         raise InvalidRequest("candidates", f"{len(lists)} lists for {count} tokens")
@@ -553,7 +302,8 @@ def read_logprobs(lists: Sequence[common.Logprobs], size: int, count: int) -> li
     ]
 
 
-def _write_candidates(lists: Sequence[Candidates]) -> list[common.Candidates]:
+def write_candidates(lists: Sequence[Candidates]) -> list[common.Candidates]:
+    """Return the messages of what was reported for some tokens."""
     return [
         common.Candidates(
             token_ids=[token_id for token_id, _ in each],
@@ -561,20 +311,6 @@ def _write_candidates(lists: Sequence[Candidates]) -> list[common.Candidates]:
         )
         for each in lists
     ]
-
-
-def _read_target_row(message: target.RowDistribution, size: int) -> Distribution:
-    ids = read_ids("distributions.token_ids", message.token_ids, size)
-    weights = np.array(message.weights, np.float64)
-    if not 0 < len(ids) == len(weights):
-        raise InvalidRequest("distributions", "needs as many weights as ids")
-    if not (weights.min() >= 0.0 < weights.sum() < np.inf):
-        raise InvalidRequest("distributions", "a weight is negative or not finite")
-    return Distribution(np.array(ids, np.int32), weights)
-
-
-def _write_target_row(row: Distribution) -> target.RowDistribution:
-    return target.RowDistribution(token_ids=row.token_ids.tolist(), weights=row.weights.tolist())
 
 
 def write_time(

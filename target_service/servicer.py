@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from outrider import tracing, wire
+from outrider import tracing, wire, wire_rounds
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import Loaded
 from outrider.engine.job import EngineTime, Ticket
@@ -298,7 +298,7 @@ class _VerifyStream:
             self._receive(request.round)
 
     def _receive(self, message: messages.VerifyRound) -> None:
-        round_ = wire.read_round(message, self._servicer.vocabulary_size)
+        round_ = wire_rounds.read_round(message, self._servicer.vocabulary_size)
         if round_.mirostat_mu is not None and not self._opening.sampling.mirostat:
             raise InvalidRequest("mirostat_mu", "the session has no mirostat")
         check_tree_round(round_, self._servicer.require_loaded())
@@ -519,13 +519,13 @@ def _pack(
     answered = len(rows) if len(rows) < round_.row_count else 0
     if round_.form is Form.SAMPLED:
         each = [write_spent(spent) for spent in times] if answer.own_drafts else ()
-        yield wire.write_answer(answer, answered, time, each)
+        yield wire_rounds.write_answer(answer, answered, time, each)
         return
-    whole = wire.write_rows(rows, 0, answered)
+    whole = wire_rounds.write_rows(rows, 0, answered)
     if whole.ByteSize() <= MESSAGE_BYTES // 4:
         parts = [whole]
     else:
-        parts = [wire.write_rows(rows[i : i + 1], i, answered) for i in range(len(rows))]
+        parts = [wire_rounds.write_rows(rows[i : i + 1], i, answered) for i in range(len(rows))]
     for i, part in enumerate(parts):
         yield messages.VerifyResponse(
             round=round_.number, rows=part, service_time=time if i == 0 else None

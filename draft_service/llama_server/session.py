@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from draft_service.drafter import FRAME_TOKENS, FrameBuilder, Line
 from draft_service.llama_server.answers import Said, Served
 from draft_service.llama_server.guesses import Guessing
-from outrider import wire
+from outrider import wire, wire_drafts
 from outrider.errors import ContextExhausted, EngineBusy, PeerUnavailable, PositionPastCache
 from outrider.messages import Order, Rule, SessionParameters, check_room
 from outrider.tasks import first_of
@@ -155,7 +155,7 @@ class Session:
         await self._emit(write, order.number)
 
     async def _emit(self, write: Write, completed: int = 0) -> None:
-        message = wire.write_frame(self._frames.take(completed))
+        message = wire_drafts.write_frame(self._frames.take(completed))
         spent, tokens = self._spent, self._spent_tokens
         self._spent, self._spent_tokens = 0.0, 0
         time_ = wire.write_time(0.0, spent, 0.0, rows=tokens, steps=tokens)

@@ -14,8 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 
-from orchestrator.core.estimates import MOST_CREDIT, Acceptance, PairEstimates, ServiceTime
+from orchestrator.core.decode_costs import DecodeCosts, is_time_to_measure, knows_slowdown
+from orchestrator.core.estimates import MOST_CREDIT, Acceptance, PairEstimates
+from orchestrator.core.expected_frames import ExpectedFrames
 from orchestrator.core.forecast import Age, Conditions, Forecast, Mode, expected_tokens, forecasts
+from orchestrator.core.line_worth import HOPELESS, best_part, is_better_stopped
 from orchestrator.core.outcomes import Choice, Outcome, RecentRate, View
 from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraftOrder
 from orchestrator.core.rejections import TakenBack
@@ -23,14 +26,9 @@ from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
 
 _LOOKAHEAD = 48
-_HOPELESS = 0.02
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
 _WORTHWHILE_TOGETHER = 1.3  # where generations take turns: not all share every decode after all
 _OTHER_LOAD = 1.25  # times as many sessions in a decode as forecast: it is made anew
-_SLOWDOWN_SAMPLES = 4
-_SLOWDOWN_ROUNDS = 512  # between two looks at what a busy draft does to the target
-_LATENCY_RISE = 0.002  # beside twice of what is known, at once: a first answer may meet anything
-_GRAPH_SECONDS = 0.003  # more for a plain decode after another kind: its graph is built anew
 _AHEAD = (Mode.WAITING, Mode.NO_WAIT)
 
 
@@ -49,15 +47,11 @@ class Control(ABC):
         self.last_time: float | None = None  # when the newest rows came
         # The target has been without a round since; None while one is in flight.
         self._idle_since: float | None = None
-        self._orders: list[tuple[int, float]] = []  # committed length and time, unanswered ones
-        self._due = 0.0  # when the next frame of the oldest order is expected
-        self._draft_seconds = 0.0  # since the newest round was sent
-        self._frame_tokens = 1  # of the newest order
-        self._reading = 0  # tokens of the text that came with it
+        self._frames = ExpectedFrames()
+        self._decode_costs = DecodeCosts()
         self._unread = 0  # tokens of the text that the draft has not read yet
         self._written = 0  # tokens so far, and how many may follow
         self._remaining = 0
-        self._line_end: int | None = None  # of the line, while it agrees with the text
         # Rounds so far; how many when the forecast was made, and for how many sessions together.
         self._rounds = self._forecast_round = 0
         self._forecast_sessions, self._age = 1.0, Age()
@@ -65,7 +59,6 @@ class Control(ABC):
         self._round_times: list[float] = []  # by draft tokens, as of the forecast of that round
         self._seconds_round = -1
         self._taken_back = TakenBack()
-        self._was_plain = False  # the last decode had a plain token's row alone
 
     def acceptance_of(self, source: str) -> tuple[Acceptance, Acceptance]:
         """Return how good a source without a model is, for this session to go on with, and overall.
@@ -102,18 +95,10 @@ class Control(ABC):
         The draft first reads `reading` tokens of the text. Its answer comes in frames of
         `frame_tokens`; 0 is as the draft runs ahead.
         """
-        self._reading = reading
         if frame_tokens and self.stop_below:
             frame_tokens = min(frame_tokens, round(self.forecast.mean_length))
-        self._frame_tokens = frame_tokens or self.estimates.frame_tokens
-        if not self._orders:
-            self._due = self._first_due(now)
-        self._orders.append((length, now))
-
-    def _first_due(self, order_time: float) -> float:
-        estimates = self.estimates
-        drafting = self._frame_tokens * estimates.token_time.value
-        return order_time + estimates.latency.value + drafting
+        size = frame_tokens or self.estimates.frame_tokens
+        self._frames.note_order(self.estimates, now, length, size, reading)
 
     def note_frame(
         self,
@@ -129,57 +114,21 @@ class Control(ABC):
         `is_first` says that it is the first one of its base; before it the draft waited for
         `queue` seconds.
         """
-        self._draft_seconds += seconds
+        self._decode_costs.note_draft(seconds)
         if count == 0:
             return
-        estimates = self.estimates
-        times = [time for length, time in self._orders if length == base]
-        if seconds > 0.0:
-            self._note_token_time(seconds, count, is_first)
-        if is_first and times and self._rounds:
-            # While the target has its turn nothing is lost by waiting.
-            turn = queue if estimates.takes_turns else 0.0
-            estimates.turn.note(turn)
-            latency = estimates.latency
-            most_rise = latency.value + _LATENCY_RISE
-            latency.note(max(0.0, now - times[0] - seconds - turn), most_rise)
-        self._due = now + self._frame_tokens * estimates.token_time.value
-
-    def _note_token_time(self, seconds: float, count: int, is_first: bool) -> None:
-        """Learn what a token of a frame took, or of the text that was read before the first.
-
-        That is what took most of the time. A text may have been cached: less than half of what
-        reading took before is not believed at once.
-        """
-        estimates = self.estimates
-        loaded, token_time, read_time = (
-            estimates.loaded_token_time,
-            estimates.token_time,
-            estimates.read_time,
+        reads_prompt = not self._rounds
+        self._frames.note_frame(
+            self.estimates, now, base, count, seconds, is_first, queue, reads_prompt
         )
-        if not loaded:
-            token_time.note(seconds / count)
-            return
-        read = max(0, self._reading - 1) if is_first else 0
-        reading = read * read_time.value
-        if reading <= count * loaded:
-            own = max(seconds - reading, min(seconds, count * loaded))
-            token_time.note(own / count, token_time.value)
-        else:
-            each = (seconds - count * token_time.value) / read
-            read_time.note(max(each, 0.5 * read_time.value), read_time.value)
 
     def line_agrees(self, end: int) -> None:
         """The line agrees with the text and reaches to `end`; it answers the orders up to there."""
-        self._line_end = end
-        self._orders = [order for order in self._orders if order[0] > end]
+        self._frames.line_agrees(end)
 
     def line_lost(self, length: int) -> None:
         """The line disagrees with the text at position `length`; a later order starts it over."""
-        self._line_end = None
-        self._orders = [order for order in self._orders if order[0] > length]
-        if self._orders:
-            self._due = self._first_due(self._orders[0][1])
+        self._frames.line_lost(self.estimates, length)
 
     def note_miss(self, left: int, line_count: int) -> None:
         """The line was wrong, of so many; `left` tokens of a runner-up line follow the text.
@@ -197,7 +146,7 @@ class Control(ABC):
     def note_sent(self) -> None:
         """A round went to the target."""
         self._idle_since = None
-        self._draft_seconds = 0.0
+        self._decode_costs.note_sent()
 
     def note_round(self, outcome: Outcome) -> None:
         """Learn from a verified round, or from several without a draft."""
@@ -224,17 +173,16 @@ class Control(ABC):
                 price = estimates.rejection.of_all(estimates.sharing_of(spent, rows))
                 spent = again.beside_decode(price, spent, outcome.drafted)
                 if not again.is_apart:
-                    ratio = self._note_decode(rows, spent, outcome)
+                    ratio = self._decode_costs.note_decode(estimates, rows, spent, outcome)
             one = estimates.costs.seconds(1, ((estimates.costs.padded(1), outcome.length),))
             drafted = outcome.drafted > 0
             estimates.plain_looks.note(outcome.length, drafted, ratio, one, outcome.decodes)
         again.note(estimates.rejection, outcome)
-        self._was_plain = rows == 1 and not outcome.is_prompt
+        self._decode_costs.note_over(rows, outcome)
         self.last_time = outcome.now
         self.note_length(outcome.length + outcome.committed)
         self._written += outcome.committed
         self._rounds += outcome.decodes
-        self._draft_seconds = 0.0
         if self.rule is Rule.REJECTION and not outcome.is_local:
             self._note_decided(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
 
@@ -246,30 +194,6 @@ class Control(ABC):
         """Return the time since the rows before those of a round that was not noted yet."""
         since = self.last_time if self.last_time is not None else outcome.sent or outcome.now
         return max(0.0, outcome.now - since)
-
-    def _note_decode(self, rows: int, spent: ServiceTime, outcome: Outcome) -> float | None:
-        """Learn what a decode costs, and what it costs more beside a busy draft.
-
-        Returns how many times what was expected it took; None where that cannot be said.
-        """
-        estimates, seconds = self.estimates, spent.decode
-        attended = estimates.note_sharing(spent, rows, self._text_length)
-        if attended is None:
-            return None
-        rows = spent.rows or rows
-        # One on other cores takes nothing from the target.
-        shares = outcome.draft_busy and estimates.same_host
-        overlap = min(seconds, self._draft_seconds) if shares else 0.0
-        expected = estimates.costs.seconds(rows, attended)
-        is_first = rows == outcome.decodes == 1 and not self._was_plain
-        if is_first and 0.0 < seconds - expected < _GRAPH_SECONDS:
-            return None
-        if overlap < 0.1 * seconds:
-            estimates.costs.note(rows, seconds, attended, outcome.decodes)
-            return seconds / expected if expected > 0.0 else None
-        if overlap > 0.5 * seconds:
-            estimates.slowdown.note(max(0.5, 1.0 + (seconds - expected) / overlap))
-        return None
 
     def note_credit(self, is_used_up: bool) -> None:
         """The target came, or did not come, to the end of what it may write by itself.
@@ -397,7 +321,7 @@ class Control(ABC):
         ahead_time = estimates.latency.value + self.decode_seconds(count + 1)
         wanted = count + 1 + math.ceil(ahead_time / max(estimates.token_time.value, 1e-4))
         mean = min(0.98, max(0.02, self.acceptance.mean))
-        return max(2, min(_LOOKAHEAD, wanted, math.ceil(math.log(_HOPELESS) / math.log(mean))))
+        return max(2, min(_LOOKAHEAD, wanted, math.ceil(math.log(HOPELESS) / math.log(mean))))
 
     def _overtaken(self) -> int:
         """Return the tokens decoded plainly until a draft comes."""
@@ -414,11 +338,7 @@ class Control(ABC):
     @property
     def _measures_slowdown(self) -> bool:
         """Whether this is a round to see what a busy draft does to the target beside it."""
-        estimates = self.estimates
-        known = estimates.slowdown.count >= _SLOWDOWN_SAMPLES
-        every = _SLOWDOWN_ROUNDS if known else 8
-        shares = estimates.same_host and not estimates.takes_turns
-        return shares and self._rounds % every == every // 2
+        return is_time_to_measure(self.estimates, self._rounds)
 
     @property
     def forecast(self) -> Forecast:
@@ -459,7 +379,7 @@ class Control(ABC):
     def _best_mode(self, conditions: Conditions) -> Forecast:
         estimates = self.estimates
         run_ahead = self.speculation.run_ahead
-        unmeasured = estimates.same_host and estimates.slowdown.count < _SLOWDOWN_SAMPLES
+        unmeasured = estimates.same_host and not knows_slowdown(estimates)
         in_vain = estimates.takes_turns or unmeasured
         if self.rule is Rule.REJECTION or (run_ahead is None and in_vain):
             run_ahead = False
@@ -500,17 +420,8 @@ class Control(ABC):
         rate = max(usual, self.rate)
         if self.forecast.mode is Mode.PLAIN:
             usual *= _WORTHWHILE  # as for any draft: what sources say of themselves is not exact
-        best, most, worth = 0, -math.inf, 0.0
-        tokens, survival = 1.0, 1.0
-        for k, chance in enumerate(chances[: speculation.local_n_max], 1):
-            survival *= chance
-            if survival < _HOPELESS:
-                break
-            tokens += survival
-            time = self._round_seconds(k)
-            if k >= speculation.n_min and tokens - rate * time > most:
-                best, most, worth = k, tokens - rate * time, tokens - usual * time
-        return best, worth if best else -math.inf
+        likely = chances[: speculation.local_n_max]
+        return best_part(likely, speculation.n_min, rate, usual, self._round_seconds)
 
     def _round_seconds(self, drafted: int) -> float:
         """Return the time of a round with so many draft tokens, as of the newest forecast."""
@@ -522,29 +433,20 @@ class Control(ABC):
         return known[drafted]
 
     def waits_for_lines(self, chances: Sequence[float]) -> bool:
-        """Return whether a target that has verified a line is better stopped for the next.
-
-        Else it goes on: without a message where the line does, and with plain tokens, for as long
-        as a message takes, where it was wrong. Stopped it waits for that message.
-        """
+        """Return whether a target that has verified a line is better stopped for the next."""
         estimates, plain = self.estimates, self.decode_seconds(1)
         if self.forecast.own_length:  # it writes with drafts of its own
             plain = min(plain, 1.0 / self.forecast.rate)
-        beside, survival, tokens = estimates.overhead.value, 1.0, 1.0
-        for chance in chances:
-            survival *= chance
-            tokens += survival
         decode = self.decode_seconds(len(chances) + 1)
-        missed = (1.0 - survival) * math.ceil(beside / plain)
-        goes_on = (tokens + missed) / (estimates.gap.value + decode + missed * plain)
-        return tokens / (beside + decode) > goes_on
+        gap, beside = estimates.gap.value, estimates.overhead.value
+        return is_better_stopped(chances, decode, plain, gap, beside)
 
     def _wait_for_all(self, have: int, wanted: int, now: float, expected: bool) -> Choice:
         """Return the choice to verify all that is wanted, if it comes before it is late."""
         if have < wanted and expected and not self.is_late(now):
             if self._idle_since is None:
                 self._idle_since = now
-            return Choice(have, max(self._due, self._idle_since) + self._patience(), math.inf)
+            return Choice(have, self._waited_since + self._patience(), math.inf)
         count = min(have, wanted)
         return Choice(count, worth=math.inf if count else self._plain_worth)
 
@@ -555,8 +457,13 @@ class Control(ABC):
 
     def is_late(self, now: float) -> bool:
         """Return whether the draft should have sent something long ago."""
-        since = self._due if self._idle_since is None else max(self._due, self._idle_since)
-        return now >= since + self._patience()
+        return now >= self._waited_since + self._patience()
+
+    @property
+    def _waited_since(self) -> float:
+        """When the next frame was due; while the target has no round, not before it had none."""
+        due, idle = self._frames.due, self._idle_since
+        return due if idle is None else max(due, idle)
 
     def _patience(self) -> float:
         return self._longest_patience

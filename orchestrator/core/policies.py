@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cache, partial
@@ -12,6 +12,7 @@ from orchestrator.core import runner_ups
 from orchestrator.core.controller import Control
 from orchestrator.core.estimates import FIRST_PROBE, OWN, Acceptance, PairEstimates
 from orchestrator.core.forecast import Conditions, Forecast, Mode, expected_tokens, plain
+from orchestrator.core.line_worth import best_count, survivals_of
 from orchestrator.core.outcomes import Choice, Outcome, View
 from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraft, OwnDraftOrder, forecast
 from outrider.messages import Rule
@@ -391,31 +392,20 @@ class Measured(OwnDrafting):
             return Choice(0)  # the target is worth its rate by itself
         most = max(0, min(self.speculation.n_max, cap))
         have = min(len(confidences), most)
-        unread = max(0, length - self._next_position(length))
+        unread = max(0, length - self._frames.next_position(length, self.runs_ahead()))
         values = self._values(confidences, have, most if expected else have, now, unread, expected)
-        best_now = _best(values[: have + 1], self.speculation.n_min)
-        best = _best(values, self.speculation.n_min)
+        best_now = best_count(values[: have + 1], self.speculation.n_min)
+        best = best_count(values, self.speculation.n_min)
         if best <= have or self.is_late(now):
             return Choice(best_now, worth=values[best_now])
         if self._idle_since is None:
             self._idle_since = now
         if self.estimates.takes_turns:
-            until = max(self._due, self._idle_since) + self._patience()
+            until = self._waited_since + self._patience()
         else:
             gain = values[best] - values[best_now]
-            until = max(self._due, now) + gain / self.forecast.rate + 1e-4
+            until = max(self._frames.due, now) + gain / self.forecast.rate + 1e-4
         return Choice(best_now, until, values[best])
-
-    def _next_position(self, length: int) -> int:
-        """Return where the next token stands that will come; the text may be further by now.
-
-        A draft that does not run ahead stands still until it is sent more, and then starts there.
-        """
-        if not self.runs_ahead():
-            return self._orders[-1][0] if self._orders else length
-        if self._line_end is not None:
-            return self._line_end
-        return self._orders[0][0] if self._orders else length
 
     def _values(
         self,
@@ -458,8 +448,8 @@ class Measured(OwnDrafting):
             tokens += survival
             time = self.checked_seconds(k + 1) + self.estimates.overhead.value
             if k > have:
-                frames = (k - have - 1) // self._frame_tokens
-                time += first + frames * self._frame_tokens * token_time
+                frames = (k - have - 1) // self._frames.size
+                time += first + frames * self._frames.size * token_time
             values.append(value(tokens, time, survival * mean, have - k - 1))
         return values
 
@@ -474,7 +464,7 @@ class Measured(OwnDrafting):
         two take turns, a draft that is late is a machine that is slow, for the target too,
         which would only keep the draft from its turn.
         """
-        left = self._due - now
+        left = self._frames.due - now
         return max(left, 0.0 if self.estimates.takes_turns else -left)
 
     def _patience(self) -> float:
@@ -482,29 +472,6 @@ class Measured(OwnDrafting):
         waits = estimates.latency.value + estimates.turn.value + estimates.token_time.value
         usual = 0.05 + 4.0 * waits
         return min(self._longest_patience, usual)
-
-
-def survivals_of(known: Sequence[float], mean: float, count: int, unread: int) -> Iterator[float]:
-    """Yield the chance that the first token is right, the first two are, and so on up to `count`.
-
-    Beyond those with a `known` chance each has the `mean`, and so have `unread` ones before them,
-    which are about to come and which the text has overtaken.
-    """
-    survival = 1.0
-    for k in range(count):
-        if k == len(known):
-            survival *= mean**unread
-        survival *= known[k] if k < len(known) else mean
-        yield survival
-
-
-def _best(values: Sequence[float], n_min: int) -> int:
-    """Return the number of tokens that is worth most; fewer than `n_min` are none."""
-    best = 0
-    for count in range(max(1, n_min), len(values)):
-        if values[count] > values[best]:
-            best = count
-    return best
 
 
 _POLICIES = {Policy.FIXED: Fixed, Policy.CLASSIC: Classic, Policy.MEASURED: Measured}

@@ -1,6 +1,6 @@
 """Which jobs run, which decode joins whom, whom to wait for. No thread and no clock of its own.
 
-The host reports what happened, with the time, and carries out what is decided here.
+The runner reports what happened, with the time, and carries out what is decided here.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Scheduler:
     """The jobs of one engine.
 
     A job waits in its session's lane, then it is active: at most one of a session, and its ticket
-    has a lease. Times are seconds of the host's clock. Turnarounds are counted without the time in
-    which anything is decoded, so they are differences of the clock less `_decoding`.
+    has a lease. Times are seconds of the runner's clock. Turnarounds are counted without the time
+    in which anything is decoded, so they are differences of the clock less `_decoding`.
     """
 
     def __init__(self, cost: CostTable, limits: Limits, padded: Callable[[int], int]) -> None:

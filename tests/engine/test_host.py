@@ -16,6 +16,7 @@ import pytest
 
 from outrider.costs import CostTable
 from outrider.engine import host as host_module
+from outrider.engine import runner as runner_module
 from outrider.engine import scheduler
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions
@@ -640,7 +641,8 @@ def test_a_job_that_waited_exactly_as_long_as_it_may_is_no_surprise(
 ) -> None:
     # A clock that ticks 128 times a second: the deadline falls on a tick.
     coarse = lambda: math.floor(time.monotonic() * 128) / 128  # noqa: E731
-    monkeypatch.setattr(host_module, "perf_counter", coarse)
+    for module in (host_module, runner_module):
+        monkeypatch.setattr(module, "perf_counter", coarse)
     with running(toy(sequence_count=1), room_seconds=8 / 128) as host:
         host.pin(A, True)
         result(host.submit(A, rows_of(TEXT)))
@@ -919,7 +921,7 @@ def test_a_stopped_engine_refuses_and_leaves_nobody_waiting(
 def test_a_shared_decode_leaves_out_what_does_not_pay() -> None:
     model, text = toy(), [*TEXT, 3]  # two tokens beyond a multiple of four
     with running(model) as host:
-        host._scheduler.cost = CostTable(
+        host._runner.scheduler.cost = CostTable(
             [(1, 0.010), (64, 0.640)]
         )  # rows are as expensive as decodes
         gate = Gate(model)
@@ -935,7 +937,7 @@ def test_a_shared_decode_leaves_out_what_does_not_pay() -> None:
 
 def test_a_session_alone_gets_all_that_it_offers() -> None:
     with running(toy()) as host:
-        host._scheduler.cost = CostTable([(1, 0.010), (64, 0.640)])
+        host._runner.scheduler.cost = CostTable([(1, 0.010), (64, 0.640)])
         assert len(result(host.submit(A, offering(TEXT, 3, [0.1, 0.05])))) == 3
 
 

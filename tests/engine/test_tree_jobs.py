@@ -179,7 +179,7 @@ def test_a_tree_loses_its_end_where_sequences_are_few(serve: Serve) -> None:
 def test_a_busy_engine_leaves_out_the_nodes_that_gain_least(serve: Serve) -> None:
     model = toy()
     host = serve(model)
-    scheduler = host._scheduler
+    scheduler = host._runner.scheduler
     scheduler.cost = type(scheduler.cost)([(1, 0.010), (64, 0.640)])  # every row costs as much
     tree = Tree([5, 6, 7], [ROOT, 0, ROOT])
     jobs = [verify(text_of(i, 9), tree, [], (0.9, 0.9, 0.05)) for i in range(2)]

@@ -309,7 +309,7 @@ def test_sessions_write_the_same_with_any_number_of_threads(samplers: LlamaModel
             jobs = [writing(model, i, its) for i, its in enumerate(answers)]
             for ticket in submit_together(host, model, jobs):
                 ticket.future.result(PATIENCE)
-            assert len(host._workers._threads) == helpers
+            assert len(host._runner._workers._threads) == helpers
         written.append([[each.rows for each in its] for its in answers])
     assert all(sum(len(rows.sampled) for rows in its) > 20 for its in written[0])
     assert written[0] == written[1] == written[2]

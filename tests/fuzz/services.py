@@ -14,7 +14,7 @@ import grpc
 
 from orchestrator.peers import check_description
 from orchestrator.timings import EngineSeconds
-from outrider import handshake, wire
+from outrider import handshake, wire_drafts
 from outrider.descriptions import check_learned, level_of
 from outrider.errors import OutriderError
 from outrider.rpc.channel import open_channel
@@ -212,7 +212,7 @@ class ScriptedTarget(TargetServicer):
 def _read_frame(message: Any) -> None:
     EngineSeconds().add(message.service_time)
     if message.HasField("frame"):
-        wire.read_frame(message, VOCABULARY)
+        wire_drafts.read_frame(message, VOCABULARY)
 
 
 def _read_vocabulary(case: Case) -> None:

@@ -32,6 +32,8 @@ RUNNER_UPS = "tests/unit/test_runner_up_lines.py"
 OWN_ENGINE = "tests/engine/test_own_draft.py"
 OWN_POLICY = "tests/unit/test_own_draft_policy.py"
 READING = "tests/unit/test_reading.py"
+SCHEDULER = "tests/unit/test_scheduler.py"
+GAINS = "tests/unit/test_gains.py"
 
 MISTAKES = (
     # --- memories that are not simply cut ---
@@ -44,7 +46,7 @@ MISTAKES = (
     ),
     Mistake(
         "no checkpoint is made where a session goes idle",
-        "outrider/engine/host.py",
+        "outrider/engine/runner.py",
         "            self._model.checkpoint(session.sequence)",
         "            pass",
         ("tests/services/test_rollback_kinds.py",),
@@ -68,7 +70,14 @@ MISTAKES = (
         "orchestrator/core/gains.py",
         "if self._lost >= _MOST_LOST:",
         "if False:",
-        ("tests/unit/test_gains.py",),
+        (GAINS,),
+    ),
+    Mistake(
+        "one slow round counts against a draft however long it took",
+        "orchestrator/core/gains.py",
+        "lost = min(seconds / plain_seconds, most) - committed",
+        "lost = seconds / plain_seconds - committed",
+        (f"{GAINS}::test_one_slow_round_says_more_of_the_machine_than_of_the_draft",),
     ),
     Mistake(
         "rounds are sized as if rejections cost nothing",
@@ -384,7 +393,7 @@ MISTAKES = (
     Mistake(
         "the draft is waited for without end",
         "orchestrator/core/controller.py",
-        "return now >= since + self._patience()",
+        "return now >= self._waited_since + self._patience()",
         "return False",
         (f"{CONTROL}::test_a_fixed_length_is_waited_for_until_patience_ends",),
     ),
@@ -555,7 +564,7 @@ MISTAKES = (
     ),
     Mistake(
         "decodes that only read count as steps of the draft",
-        "outrider/engine/host.py",
+        "outrider/engine/runner.py",
         "spent.steps += bool(its_rows)",
         "spent.steps += 1",
         ("tests/engine/test_host.py::test_steps_are_the_decodes_that_gave_rows",),
@@ -692,8 +701,8 @@ MISTAKES = (
     ),
     Mistake(
         "runner-up lines take the caches of others",
-        "outrider/engine/host.py",
-        "kept = self._cache.session_ids() if is_modest else busy",
+        "outrider/engine/runner.py",
+        "kept = self.cache.session_ids() if is_modest else busy",
         "kept = busy",
         ("tests/services/test_runner_up_lines.py::test_runner_up_lines_evict_nobody",),
     ),
@@ -712,5 +721,57 @@ MISTAKES = (
         "return math.prod(chances[self._length - self.base :])",
         "return chances[-1] if chances else 1.0",
         ("tests/unit/test_draft_runner_ups.py::test_a_runner_up_behind_an_unlikely_token_waits",),
+    ),
+    Mistake(
+        "runner-up lines of a draft that is near have to promise no more than others",
+        "orchestrator/core/runner_ups.py",
+        "least = _WORTHWHILE_NEAR if is_near else _WORTHWHILE",
+        "least = _WORTHWHILE",
+        (f"{RUNNER_UP_GAIN}::test_runner_up_lines_of_a_draft_that_is_near_have_to_promise_more",),
+    ),
+    # --- prompts that come together ---
+    Mistake(
+        "who generated before a prompt came is kept while that is read",
+        "outrider/engine/gathering.py",
+        "return self._sessions.issuperset(sessions) and seconds <= most",
+        "return seconds <= most",
+        (f"{SCHEDULER}::test_who_came_before_a_prompt_is_not_kept_for_it",),
+    ),
+    Mistake(
+        "who came with a prompt is kept however long that is read",
+        "outrider/engine/gathering.py",
+        "most = min(_LONGEST_KEPT, max(_KEPT_SECONDS, _KEPT_TIMES * (now - self._begin)))",
+        "most = math.inf",
+        (SCHEDULER,),
+    ),
+    # --- one event after the other ---
+    Mistake(
+        "more happens to a text while what was committed is not taken",
+        "orchestrator/event_queue.py",
+        "while self._failure is None and not self._untaken:",
+        "while self._failure is None:",
+        ("tests/unit/test_event_queue.py::test_nothing_happens_while_something_is_untaken",),
+    ),
+    Mistake(
+        "a stream that was closed is still read",
+        "orchestrator/attempts.py",
+        "            if not link.is_closed:\n",
+        "            if True:\n",
+        ("tests/unit/test_attempts.py",),
+    ),
+    # --- when a frame is due, and what tokens are worth ---
+    Mistake(
+        "waiting for its turn is taken for a draft's distance",
+        "orchestrator/core/expected_frames.py",
+        "now - times[0] - seconds - turn",
+        "now - times[0] - seconds",
+        ("tests/unit/test_expected_frames.py",),
+    ),
+    Mistake(
+        "tokens that are about to come need not agree with the text that overtook them",
+        "orchestrator/core/line_worth.py",
+        "            survival *= mean**unread\n",
+        "            pass\n",
+        ("tests/unit/test_line_worth.py",),
     ),
 )

@@ -19,6 +19,7 @@ import grpc
 import pytest
 
 from orchestrator.core.actions import Action, SendRound
+from orchestrator.core.asking import Asking
 from orchestrator.core.draft_line import Line
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
@@ -310,6 +311,26 @@ async def test_a_service_answers_rightly_whatever_happens_to_its_sessions(
 # --- whole generations ---
 
 
+class WatchedAsking(Asking):
+    """What is asked, checked as soon as it is decided."""
+
+    check: Callable[[Sequence[int]], None]
+
+    def _ask(
+        self,
+        length: int,
+        line: Line,
+        prefix: Span,
+        is_ahead: bool = False,
+        chances: Sequence[float] | None = None,
+    ) -> RoundInFlight:
+        # A round may be sent later, when the line is another or none.
+        asked = super()._ask(length, line, prefix, is_ahead, chances)
+        if line.token_ids and not is_ahead:
+            self.check(asked.round.draft)
+        return asked
+
+
 class Watched(Generation):
     """A generation that checks every round against the frames it has seen."""
 
@@ -318,6 +339,8 @@ class Watched(Generation):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self._lines: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        self._asking.__class__ = WatchedAsking
+        self._asking.check = self._check
 
     def draft_opened(self, context: int) -> None:
         self._lines.clear()
@@ -337,20 +360,6 @@ class Watched(Generation):
                 prefix = action.round.prefix
                 assert list(prefix.token_ids) == self.committed[prefix.position :]
         return actions
-
-    def _ask(
-        self,
-        length: int,
-        line: Line,
-        prefix: Span,
-        is_ahead: bool = False,
-        chances: Sequence[float] | None = None,
-    ) -> RoundInFlight:
-        # A round may be sent later, when the line is another or none.
-        asked = super()._ask(length, line, prefix, is_ahead, chances)
-        if line.token_ids and not is_ahead:
-            self._check(asked.round.draft)
-        return asked
 
     def _check(self, draft: Sequence[int]) -> None:
         Watched.rounds_with_draft += 1

@@ -46,8 +46,8 @@ def _rows_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all nodes pay, and the target wait: times are measured, and others may use the cores."""
     whole = "orchestrator.core.tree_rounds.best_count"
     monkeypatch.setattr(whole, lambda survivals, seconds, rate: (len(survivals), 1e9))
-    credit = "orchestrator.core.generation.Generation._credit"
-    monkeypatch.setattr(credit, lambda generation, wanted: 0)
+    credit = "orchestrator.core.asking.Asking._credit"
+    monkeypatch.setattr(credit, lambda asking, wanted: 0)
 
 
 def asked(temperature: float, seed: int) -> Any:

@@ -189,7 +189,7 @@ class ModelProcess:
     async def close_sessions(self) -> None:
         """Drop every session from the side, as an eviction would, streams open or not."""
         # The engine's thread owns the cache; no call lists the sessions of others.
-        cache = self.host._cache
+        cache = self.host._runner.cache
         for session_id in list(cache._sessions):
             request = common.CloseSessionRequest(session_id=session_id)
             await self.stub.CloseSession(request, timeout=PATIENCE, wait_for_ready=True)

@@ -95,7 +95,8 @@ PURE = (
 PURE_OVER_PROTOBUF = (
     "outrider.descriptions",
     "outrider.wire",
-    "outrider.wire_runner_ups",
+    "outrider.wire_drafts",
+    "outrider.wire_rounds",
     "outrider.vocabulary_pieces",
     "outrider.handshake",
     "outrider.ray.repeating",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outrider import wire
+from outrider import wire_rounds
 from outrider.engine.batching import nodes_within
 from outrider.errors import InvalidRequest
 from outrider.messages import Form, Round, Span, contradicts
@@ -28,7 +28,7 @@ def round_of(tree: Tree, survivals: bytes = b"") -> Round:
 
 
 def message(**changes: Any) -> target.VerifyRound:
-    whole = wire.write_round(round_of(FORK)).round
+    whole = wire_rounds.write_round(round_of(FORK)).round
     whole.MergeFrom(target.VerifyRound(**changes))
     return whole
 
@@ -38,16 +38,16 @@ def message(**changes: Any) -> target.VerifyRound:
 
 def test_a_tree_is_read_as_it_was_written() -> None:
     for tree in TREES:
-        sent = wire.write_round(round_of(tree)).round
-        read = wire.read_round(target.VerifyRound.FromString(sent.SerializeToString()), SIZE)
+        sent = wire_rounds.write_round(round_of(tree)).round
+        read = wire_rounds.read_round(target.VerifyRound.FromString(sent.SerializeToString()), SIZE)
         assert read.tree == Tree(list(tree.token_ids), list(tree.parents)) or not len(tree)
         assert read.row_count == len(tree) + 1
 
 
 def test_a_chain_is_as_compact_as_it_was() -> None:
     chain = Round(1, Span(0, TEXT), [5, 6], Form.SAMPLED)
-    assert not wire.write_round(chain).round.draft_parents
-    assert wire.read_round(wire.write_round(chain).round, SIZE).parents == ()
+    assert not wire_rounds.write_round(chain).round.draft_parents
+    assert wire_rounds.read_round(wire_rounds.write_round(chain).round, SIZE).parents == ()
     assert chain.tree == Tree.chain([5, 6])
 
 
@@ -65,14 +65,14 @@ def test_a_chain_is_as_compact_as_it_was() -> None:
 )
 def test_a_tree_that_is_none_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidRequest, match=why) as refused:
-        wire.read_round(message(**changes), SIZE)
+        wire_rounds.read_round(message(**changes), SIZE)
     assert refused.value.field == "draft_parents"
 
 
 def test_a_tree_with_more_leaves_than_any_target_takes_is_refused() -> None:
     wide = Tree(list(range(MAX_LEAVES + 1)), [ROOT] * (MAX_LEAVES + 1))
     with pytest.raises(InvalidRequest, match="9 leaves, at most 8"):
-        wire.read_round(wire.write_round(round_of(wide)).round, SIZE)
+        wire_rounds.read_round(wire_rounds.write_round(round_of(wide)).round, SIZE)
 
 
 @pytest.mark.parametrize(

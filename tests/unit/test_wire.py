@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider import wire
+from outrider import wire, wire_drafts, wire_rounds
 from outrider.distribution import Distribution
 from outrider.errors import InvalidRequest
 from outrider.messages import (
@@ -160,13 +160,13 @@ def test_an_order_comes_in_as_it_went_out(
     lines = 1 + number % MAX_LINES
     until = max(0, text.end + ahead)
     order = Order(number, text, until, frame_tokens, stop_below, lines, stop_below / 256)
-    assert wire.read_order(sent(wire.write_order(order)).order, SIZE) == order
+    assert wire_drafts.read_order(sent(wire_drafts.write_order(order)).order, SIZE) == order
 
 
 @SETTINGS
 @given(frames())
 def test_a_frame_comes_in_as_it_went_out(frame: Frame) -> None:
-    read = wire.read_frame(sent(wire.write_frame(frame)), SIZE)
+    read = wire_drafts.read_frame(sent(wire_drafts.write_frame(frame)), SIZE)
     assert_same_rows(list(read.rows), list(frame.rows))
     for name in ("base", "position", "token_ids", "confidences", "completed"):
         assert getattr(read, name) == getattr(frame, name)
@@ -175,18 +175,19 @@ def test_a_frame_comes_in_as_it_went_out(frame: Frame) -> None:
 def test_runner_up_lines_come_in_as_they_went_out() -> None:
     pieces = [RunnerUp(7, 3, 12, 14, [4, 5], b"\1\2"), RunnerUp(8, 7, 13, 13, [1], b"\3")]
     frame = Frame(10, 12, [6], b"\4", line=3, runner_ups=pieces)
-    read = wire.read_frame(sent(wire.write_frame(frame)), SIZE)
+    read = wire_drafts.read_frame(sent(wire_drafts.write_frame(frame)), SIZE)
     assert (read.line, read.runner_ups) == (3, pieces)
-    assert wire.read_frame(sent(wire.write_frame(Frame(10, 12, [6]))), SIZE).runner_ups == []
+    without = wire_drafts.write_frame(Frame(10, 12, [6]))
+    assert wire_drafts.read_frame(sent(without), SIZE).runner_ups == []
 
 
 def test_an_order_of_one_line_is_the_message_that_it_was() -> None:
     order = Order(1, Span(0, [5]), 3)
-    assert not {each.name for each, _ in wire.write_order(order).order.ListFields()} & {
+    assert not {each.name for each, _ in wire_drafts.write_order(order).order.ListFields()} & {
         "parallel_line_count",
         "split_probability",
     }
-    assert wire.read_order(sent(wire.write_order(order)).order, SIZE).line_count == 1
+    assert wire_drafts.read_order(sent(wire_drafts.write_order(order)).order, SIZE).line_count == 1
 
 
 @SETTINGS
@@ -195,7 +196,7 @@ def test_a_round_comes_in_as_it_went_out(
     number: int, text: Span, guesses: list[int], form: Form
 ) -> None:
     round_ = Round(number, text, guesses, form)
-    assert wire.read_round(sent(wire.write_round(round_)).round, SIZE) == round_
+    assert wire_rounds.read_round(sent(wire_rounds.write_round(round_)).round, SIZE) == round_
 
 
 @SETTINGS
@@ -215,7 +216,7 @@ def test_a_round_that_lets_the_target_continue_comes_in_as_it_went_out(
         own_stop_below=gather % 256,
         plain_count=count,
     )
-    assert wire.read_round(sent(wire.write_round(round_)).round, SIZE) == round_
+    assert wire_rounds.read_round(sent(wire_rounds.write_round(round_)).round, SIZE) == round_
 
 
 @SETTINGS
@@ -225,9 +226,9 @@ def test_an_answer_comes_in_as_it_went_out(
 ) -> None:
     drafted = data.draw(st.integers(0, len(sampled) - 1))
     answer = Answer(number, position, drafted, Rows(sampled))
-    message = sent(wire.write_answer(answer, 0, wire.write_time(0.0, 0.1, 0.0)))
+    message = sent(wire_rounds.write_answer(answer, 0, wire.write_time(0.0, 0.1, 0.0)))
     assert message.HasField("position")
-    read = wire.read_answer(message, SIZE)
+    read = wire_rounds.read_answer(message, SIZE)
     assert (read.round, read.position, read.drafted) == (number, position, drafted)
     assert read.rows.sampled == sampled
 
@@ -242,8 +243,8 @@ def test_what_a_target_drafted_itself_comes_in_as_it_went_out(
     owns = [OwnTokens(draft, bytes(len(draft))) for draft in drafts]
     answer = Answer(1, 7, drafted, Rows([5] * count), owns)
     times = [wire.write_time(0.0, 0.1, 0.0, own_draft=0.5)] * len(owns)
-    message = sent(wire.write_answer(answer, 0, times[0], times))
-    read = wire.read_answer(message, SIZE)
+    message = sent(wire_rounds.write_answer(answer, 0, times[0], times))
+    read = wire_rounds.read_answer(message, SIZE)
     assert [list(own.token_ids) for own in read.own_drafts] == drafts
     assert [len(rows) for _, rows in read.decodes] == [
         len(draft) + 1 + (drafted if i == 0 else 0) for i, draft in enumerate(drafts)
@@ -251,7 +252,7 @@ def test_what_a_target_drafted_itself_comes_in_as_it_went_out(
     assert read.decode_count == len(drafts)
     message.rows.token_ids.append(5)
     with pytest.raises(InvalidRequest, match="own_drafts"):
-        wire.read_answer(message, SIZE)
+        wire_rounds.read_answer(message, SIZE)
 
 
 @pytest.mark.parametrize(
@@ -264,10 +265,10 @@ def test_what_a_target_drafted_itself_comes_in_as_it_went_out(
     ],
 )
 def test_what_asks_too_much_of_a_targets_own_draft_is_refused(field: str, value: int) -> None:
-    message = wire.write_round(Round(1, Span(0, [1]), (), Form.SAMPLED)).round
+    message = wire_rounds.write_round(Round(1, Span(0, [1]), (), Form.SAMPLED)).round
     setattr(message, field, value)
     with pytest.raises(InvalidRequest, match=field):
-        wire.read_round(message, SIZE)
+        wire_rounds.read_round(message, SIZE)
 
 
 @SETTINGS
@@ -279,8 +280,8 @@ def test_what_asks_too_much_of_a_targets_own_draft_is_refused(field: str, value:
 def test_rows_come_in_as_they_went_out(
     sampled: list[int], distributions: list[Distribution], logits: list[bytes]
 ) -> None:
-    message = sent(wire.write_rows(Rows(sampled, distributions, logits), 7))
-    read = wire.read_rows(message, SIZE)
+    message = sent(wire_rounds.write_rows(Rows(sampled, distributions, logits), 7))
+    read = wire_rounds.read_rows(message, SIZE)
     assert message.first_row == 7
     assert (read.sampled, read.logits) == (sampled, logits)
     assert_same_rows(list(read.distributions), distributions)
@@ -366,15 +367,15 @@ def rows_of_distribution(ids: list[int], weights: list[float]) -> target.Rows:
 
 
 def read_order(message: Any) -> Any:
-    return wire.read_order(message, SIZE)
+    return wire_drafts.read_order(message, SIZE)
 
 
 def read_frame(message: Any) -> Any:
-    return wire.read_frame(message, SIZE)
+    return wire_drafts.read_frame(message, SIZE)
 
 
 def read_round(message: Any) -> Any:
-    return wire.read_round(message, SIZE)
+    return wire_rounds.read_round(message, SIZE)
 
 
 def answer_with(ids: list[int], **fields: Any) -> target.VerifyResponse:
@@ -382,11 +383,11 @@ def answer_with(ids: list[int], **fields: Any) -> target.VerifyResponse:
 
 
 def read_answer(message: Any) -> Any:
-    return wire.read_answer(message, SIZE)
+    return wire_rounds.read_answer(message, SIZE)
 
 
 def read_rows(message: Any) -> Any:
-    return wire.read_rows(message, SIZE)
+    return wire_rounds.read_rows(message, SIZE)
 
 
 NAN, INF = float("nan"), float("inf")
@@ -537,9 +538,9 @@ def test_what_is_out_of_range_is_refused_by_name(
 
 
 def test_a_row_of_too_many_entries_is_refused() -> None:
-    ids = list(range(wire.MAX_SUPPORT + 1))
+    ids = list(range(wire_drafts.MAX_SUPPORT + 1))
     with pytest.raises(InvalidRequest):
-        wire.read_frame(frame_of_row(ids, [1] * len(ids)), len(ids))
+        wire_drafts.read_frame(frame_of_row(ids, [1] * len(ids)), len(ids))
 
 
 @pytest.mark.parametrize("row_count", [1, 3])
@@ -547,12 +548,12 @@ def test_a_frame_with_rows_has_one_for_every_token(row_count: int) -> None:
     row = draft.DraftDistribution(token_ids=[4, 5], weights=[1, 1])
     message = frame_with(base=1, position=1, token_ids=[4, 5], distributions=[row] * row_count)
     with pytest.raises(InvalidRequest, match="distributions"):
-        wire.read_frame(message, SIZE)
+        wire_drafts.read_frame(message, SIZE)
 
 
 def test_weights_whose_sum_is_infinite_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="distributions"), np.errstate(over="ignore"):
-        wire.read_rows(rows_of_distribution([1, 2], [1.7e308, 1.7e308]), SIZE)
+        wire_rounds.read_rows(rows_of_distribution([1, 2], [1.7e308, 1.7e308]), SIZE)
 
 
 @SETTINGS

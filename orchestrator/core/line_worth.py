@@ -1,0 +1,83 @@
+"""What it is worth to a target to verify some tokens of a line. Pure.
+
+Worth is in tokens: what a round is expected to add, less what is made in its time anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+HOPELESS = 0.02
+"""The chance below which no more of a line is looked at."""
+
+
+def survivals_of(known: Sequence[float], mean: float, count: int, unread: int) -> Iterator[float]:
+    """Yield the chance that the first token is right, the first two are, and so on up to `count`.
+
+    Beyond those with a `known` chance each has the `mean`, and so have `unread` ones before them,
+    which are about to come and which the text has overtaken.
+    """
+    survival = 1.0
+    for k in range(count):
+        if k == len(known):
+            survival *= mean**unread
+        survival *= known[k] if k < len(known) else mean
+        yield survival
+
+
+def best_count(values: Sequence[float], n_min: int) -> int:
+    """Return the number of tokens that is worth most; fewer than `n_min` are none.
+
+    `values` are what 0, 1, 2 .. tokens are worth.
+    """
+    best = 0
+    for count in range(max(1, n_min), len(values)):
+        if values[count] > values[best]:
+            best = count
+    return best
+
+
+def best_part(
+    chances: Sequence[float],
+    n_min: int,
+    rate: float,
+    usual: float,
+    round_seconds: Callable[[int], float],
+) -> tuple[int, float]:
+    """Return how many tokens of a line are best verified at once, and their worth.
+
+    `chances` are those of its tokens, each if those before it stand. The number is for the `rate`
+    that is made now, in tokens per second, the worth by the `usual` one; a round with k tokens
+    takes `round_seconds(k)`. Where no number may be, that is 0 and its worth minus infinity.
+    """
+    best, most, worth = 0, -math.inf, 0.0
+    tokens, survival = 1.0, 1.0
+    for k, chance in enumerate(chances, 1):
+        survival *= chance
+        if survival < HOPELESS:
+            break
+        tokens += survival
+        time = round_seconds(k)
+        if k >= n_min and tokens - rate * time > most:
+            best, most, worth = k, tokens - rate * time, tokens - usual * time
+    return best, worth if best else -math.inf
+
+
+def is_better_stopped(
+    chances: Sequence[float], decode: float, plain: float, gap: float, beside: float
+) -> bool:
+    """Return whether a target that has verified a line is better stopped for the next one.
+
+    Else it continues: without a message where the line does, and with plain tokens, for as long
+    as a message takes, where it was wrong. Stopped it waits for that message. In seconds: `decode`
+    is of the line, `plain` of a token without a draft, `gap` between two decodes of a target that
+    continues, and `beside` what a message takes.
+    """
+    survival, tokens = 1.0, 1.0
+    for chance in chances:
+        survival *= chance
+        tokens += survival
+    missed = (1.0 - survival) * math.ceil(beside / plain)
+    continuing = (tokens + missed) / (gap + decode + missed * plain)
+    return tokens / (beside + decode) > continuing

@@ -1,0 +1,217 @@
+"""The draft of one generation: leases one, opens a stream to it, reads it, takes another when lost.
+
+Nothing here can end a text, or change what is committed: a generation continues without a draft.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from orchestrator.attempts import Attempts
+from orchestrator.core.acceptance import drew_as_keyed
+from orchestrator.core.allowance import Allowance
+from orchestrator.core.generation import Generation
+from orchestrator.event_queue import EventQueue
+from orchestrator.link import Backoff, Link
+from orchestrator.own_prompts import OwnPrompts
+from orchestrator.paired_drafts import DraftPeer, PairedDraft
+from orchestrator.peers import Hosted
+from orchestrator.pool import Pool
+from orchestrator.streams import StreamLost
+from orchestrator.targets import PooledTarget
+from orchestrator.timings import Timings
+from outrider import wire_drafts
+from outrider.errors import InvalidRequest
+from outrider.messages import Order, Rule, SessionParameters
+from outrider.noise import draft_seed
+from outrider.v1 import draft_service_pb2
+
+RETRY_SECONDS = 0.1
+"""Between two looks for a peer while none is usable."""
+
+
+class DraftSide:
+    """Keeps a generation supplied with a draft, as long as one is wanted and there is one."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        pool: Pool,
+        events: EventQueue[Any],
+        timings: Timings,
+        target: Callable[[], PooledTarget],
+        own_prompts: OwnPrompts | None,
+    ) -> None:
+        """`target` returns where the text is written, or would be.
+
+        With `own_prompts` a draft reads the conversation in its own template.
+        """
+        self._generation = generation
+        self._opening: SessionParameters = generation.plan.opening
+        self._pool = pool
+        self._events = events
+        self._timings = timings
+        self._target = target
+        self._own_prompts = own_prompts
+        # Renders the prompt of the draft that is leased; its stream is opened after that.
+        self._rendering: asyncio.Task[None] | None = None
+        self._attempts = Attempts(self._opening, events, self._read, self._lose)
+        self._lease: PairedDraft | None = None  # the draft of the stream, until it is given back
+        self._is_put_off = False  # the stream to it is not opened: the target drafts by itself
+        self._refusing: list[DraftPeer] = []  # drafts that cannot serve this generation
+        self._backoff = Backoff()
+        self._allowance = Allowance()  # of the stream
+
+    @property
+    def byte_count(self) -> int:
+        """Serialized bytes so far, both ways."""
+        return self._attempts.byte_count
+
+    @property
+    def lease(self) -> PairedDraft | None:
+        """The draft that is leased, if one is."""
+        return self._lease
+
+    @property
+    def link(self) -> Link | None:
+        """The newest stream; None before the first."""
+        return self._attempts.link
+
+    # --- streams ---
+
+    def open(self) -> None:
+        """Open a stream to the best draft as soon as one is usable."""
+        if not self._generation.plan.control.speculation.drafts:
+            return
+        if self._pool.may_have_draft and not self._open_besides(*self._refusing):
+            self._events.after(RETRY_SECONDS, self.open)
+
+    def open_if_needed(self) -> None:
+        """Open the stream that was put off, where something is wanted of a draft by now."""
+        if self._is_put_off and self._generation.plan.control.needs_stream:
+            self._give_back()
+            self.open()
+
+    def _open_besides(self, *others: DraftPeer) -> bool:
+        """Open a stream to the best usable draft that is none of the others, if there is one."""
+        target, opening, text = self._target(), self._opening, self._generation.committed
+        self._lease = lease = self._pool.lease(opening.rule, target, others, text, opening.salt)
+        if lease is None:
+            return False
+        draft, control = lease.peer, self._generation.plan.control
+        estimates = lease.estimates_beside(target)
+        if estimates is not control.estimates:
+            control.note_draft(estimates)
+        self._is_put_off = not control.needs_stream
+        if self._is_put_off:
+            return True
+        assert draft.hosted is not None
+        if self._own_prompts is None:
+            self._open_leased(lease, draft.hosted, "")
+        else:
+            rendering = self._render(self._own_prompts, lease, draft.hosted)
+            self._rendering = asyncio.create_task(rendering)
+        return True
+
+    async def _render(self, prompts: OwnPrompts, lease: PairedDraft, hosted: Hosted) -> None:
+        """Open the stream to a draft once there is what it is to read; meanwhile none drafts."""
+        prompt = await prompts.prompt_for(lease)
+        self._events.happen(partial(self._open_leased, lease, hosted, prompt))
+
+    def _open_leased(self, lease: PairedDraft, hosted: Hosted, own_prompt: str) -> None:
+        """Open a stream to a draft that is leased, to the model that it hosted."""
+        draft = lease.peer
+        opening = replace(
+            self._attempts.next_opening(),
+            model=hosted.reference,
+            vocabulary_key=lease.vocabulary_key,
+            own_prompt=own_prompt,
+        )
+        if opening.rule is Rule.REJECTION:
+            # A draft that knows the coins can draft what they will accept.
+            opening = replace(opening, seed=draft_seed(opening.seed))
+        self._allowance = Allowance()
+        with self._timings.traced():
+            self._attempts.begin(opening, draft.open(opening))
+        self._generation.draft_opened(hosted.model.context_token_count)
+
+    def _lose(self, link: Link, lost: StreamLost) -> None:
+        """Continue with another draft, or with the same one unless it would refuse again."""
+        if link is self.link and self._lease is not None:
+            self._generation.draft_lost()
+            if lost.breaks_protocol:
+                self._lease.pause(str(lost))
+            if lost.final and lost.refusal is None:  # else the pair will know its new model
+                self._refusing.append(self._lease.peer)
+            self._replace()
+
+    def _replace(self) -> None:
+        """Lease another draft at once; the lost one, or a third, only after a while."""
+        assert self._lease is not None
+        lost = self._lease.peer
+        self._give_back()
+        is_first = not self._backoff.tries
+        pause = self._backoff.next()
+        if not (is_first and self._open_besides(lost, *self._refusing)):
+            self._events.after(pause, self.open)
+
+    def _give_back(self) -> None:
+        if self._lease is not None:
+            self._lease.give_back()
+            self._lease = None
+
+    def _expel(self, fault: InvalidRequest) -> None:
+        """End the stream of a draft that sends what nobody asked for; leave it alone a while."""
+        assert self._lease is not None
+        self._attempts.close()
+        self._generation.draft_lost()
+        self._lease.pause(str(fault))
+        self._replace()
+
+    def close(self) -> None:
+        """End the stream and the lease."""
+        if self._rendering is not None:
+            self._rendering.cancel()
+        self._attempts.close()
+        self._give_back()
+
+    # --- out, and in ---
+
+    def send(self, order: Order) -> None:
+        """Send an order, if there is a stream."""
+        if self.link is not None:
+            self._allowance.note_order(order)
+            self.link.send(wire_drafts.write_order(order))
+
+    def _read(self, message: draft_service_pb2.DraftResponse) -> None:
+        """Take in what the draft sent; one that sends nonsense, or too much, is left alone."""
+        try:
+            self._allowance.take_message(message.completed_order)
+            self._take(message)
+        except InvalidRequest as fault:
+            self._expel(fault)
+
+    def _take(self, message: draft_service_pb2.DraftResponse) -> None:
+        generation, order, draft = self._generation, message.completed_order, self._timings.draft
+        work, queue = draft.work, draft.queue
+        draft.add(message.service_time)
+        outcome = message.WhichOneof("outcome")
+        if outcome == "missing":
+            self._allowance.take_missing(message.missing.held_token_count)
+            generation.draft_missing(order, message.missing.held_token_count)
+        elif outcome == "frame":
+            frame = wire_drafts.read_frame(message, self._opening.vocabulary)
+            self._allowance.take_frame(frame)
+            if self._opening.rule is Rule.REJECTION and not drew_as_keyed(frame, self._opening):
+                raise InvalidRequest("token_ids", "are not the draws from their rows")
+            if frame.token_ids:
+                self._backoff.reset()
+            work, queue = draft.work - work, draft.queue - queue
+            generation.draft_frame(frame, time.perf_counter(), work, queue)
+        else:
+            generation.draft_refused(order)

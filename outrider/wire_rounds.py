@@ -1,0 +1,192 @@
+"""Rounds and rows: what a target is asked and answers, checked on the way in. Pure.
+
+Readers raise InvalidRequest with the field's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from outrider.distribution import Distribution
+from outrider.errors import InvalidRequest
+from outrider.messages import (
+    MAX_CONTINUED,
+    MAX_DRAFT,
+    MAX_GATHER_MS,
+    NO_OWN_TOKENS,
+    Answer,
+    Form,
+    OwnTokens,
+    Round,
+    Rows,
+)
+from outrider.trees import read_parents, write_parents
+from outrider.v1 import common_pb2 as common
+from outrider.v1 import target_service_pb2 as target
+from outrider.wire import (
+    FORMS,
+    read_candidates,
+    read_logprobs,
+    read_span,
+    write_candidates,
+    write_logprobs,
+    write_span,
+)
+from outrider.wire_checks import at_least, read_ids
+
+
+def read_round(message: target.VerifyRound, size: int) -> Round:
+    """Return a round of ids in [0, size)."""
+    number = at_least("round", message.round, 1)
+    prefix = read_span("prefix", message.prefix, size)
+    if prefix.end == 0:
+        raise InvalidRequest("prefix", "a verify needs at least one token to decode")
+    if len(message.draft_token_ids) > MAX_DRAFT:
+        raise InvalidRequest("draft_token_ids", f"at most {MAX_DRAFT} in one round")
+    ids = read_ids("draft_token_ids", message.draft_token_ids, size)
+    form, survivals = FORMS.read(message.row_form), message.draft_survivals
+    if survivals and (len(survivals) != len(ids) or form is not Form.SAMPLED):
+        raise InvalidRequest("draft_survivals", "one for every draft token, with SAMPLED only")
+    mu = message.mirostat_mu if message.HasField("mirostat_mu") else None
+    if mu is not None and not np.isfinite(mu):
+        raise InvalidRequest("mirostat_mu", f"must be finite, not {mu}")
+    continued, limit = message.continue_token_count, message.decode_draft_limit
+    if not 0 <= continued <= MAX_CONTINUED or (continued and form is not Form.SAMPLED):
+        raise InvalidRequest("continue_token_count", f"[0, {MAX_CONTINUED}], with SAMPLED only")
+    if limit < 0 or (limit and form is not Form.SAMPLED):
+        raise InvalidRequest("decode_draft_limit", "must be at least 0, with SAMPLED only")
+    gather = message.gather_milliseconds
+    if not 0 <= gather <= MAX_GATHER_MS:
+        raise InvalidRequest("gather_milliseconds", f"[0, {MAX_GATHER_MS}], not {gather}")
+    own = _read_own_draft(message, form)
+    parents = read_parents(message.draft_parents, ids, form is Form.SAMPLED and not limit)
+    settings = mu, continued, limit, gather, *own, parents
+    return Round(number, prefix, ids, form, message.sent_ahead, survivals, *settings)
+
+
+def _read_own_draft(message: target.VerifyRound, form: Form) -> tuple[int, int, int]:
+    """Return how many tokens the own draft drafts, the least confidence, and plain decodes."""
+    count, stop_below = message.own_draft_token_count, message.own_draft_stop_below
+    if not 0 <= count <= MAX_DRAFT or (count and form is not Form.SAMPLED):
+        raise InvalidRequest("own_draft_token_count", f"[0, {MAX_DRAFT}], with SAMPLED only")
+    if not 0 <= stop_below <= 255:
+        raise InvalidRequest("own_draft_stop_below", "must be in [0, 255]")
+    return count, stop_below, at_least("plain_decode_count", message.plain_decode_count, 0)
+
+
+def write_round(round_: Round) -> target.VerifyRequest:
+    """Return the message of a round."""
+    return target.VerifyRequest(
+        round=target.VerifyRound(
+            round=round_.number,
+            prefix=write_span(round_.prefix),
+            draft_token_ids=round_.draft,
+            row_form=FORMS.write(round_.form),
+            draft_survivals=round_.survivals,
+            sent_ahead=round_.is_ahead,
+            mirostat_mu=round_.mirostat_mu,
+            continue_token_count=round_.continue_count,
+            decode_draft_limit=round_.decode_limit,
+            gather_milliseconds=round_.gather_ms,
+            own_draft_token_count=round_.own_draft_count,
+            own_draft_stop_below=round_.own_stop_below,
+            plain_decode_count=round_.plain_count,
+            draft_parents=write_parents(round_.parents),
+        )
+    )
+
+
+def read_answer(message: target.VerifyResponse, size: int) -> Answer:
+    """Return rows that say which text they follow, over ids in [0, size)."""
+    rows = read_rows(message.rows, size)
+    drafted = message.drafted_token_count
+    if not 0 <= drafted < max(1, len(rows.sampled)) or len(rows) != len(rows.sampled):
+        raise InvalidRequest("drafted_token_count", f"{drafted} of {len(rows.sampled)} rows")
+    own = [_read_own_tokens(each, size) for each in message.own_drafts]
+    count = drafted + sum(len(each.token_ids) + 1 for each in own)
+    if own and (count != len(rows.sampled) or (drafted and own[0].token_ids)):
+        raise InvalidRequest("own_drafts", f"are of {count} rows, not of {len(rows.sampled)}")
+    position = at_least("position", message.position, 0)
+    return Answer(message.round, position, drafted, rows, own)
+
+
+def _read_own_tokens(message: target.OwnDraftTokens, size: int) -> OwnTokens:
+    ids = read_ids("own_drafts.token_ids", message.token_ids, size)
+    if len(ids) > MAX_DRAFT or len(message.confidences) != len(ids):
+        raise InvalidRequest("own_drafts", f"{len(ids)} tokens, {len(message.confidences)} bytes")
+    return OwnTokens(ids, message.confidences) if ids else NO_OWN_TOKENS
+
+
+def write_answer(
+    answer: Answer,
+    answered: int,
+    time: common.ServiceTime,
+    times: Sequence[common.ServiceTime] = (),
+) -> target.VerifyResponse:
+    """Return the message of rows that say which text they follow; `answered` as in write_rows.
+
+    `time` is of the whole answer, `times` of each decode where the target's own draft drafted.
+    """
+    return target.VerifyResponse(
+        round=answer.round,
+        rows=write_rows(answer.rows, 0, answered),
+        service_time=time,
+        position=answer.position,
+        drafted_token_count=answer.drafted,
+        own_drafts=[
+            target.OwnDraftTokens(
+                token_ids=own.token_ids, confidences=own.confidences, service_time=each
+            )
+            for own, each in zip(answer.own_drafts, times, strict=True)
+        ],
+    )
+
+
+def read_rows(message: target.Rows, size: int) -> Rows:
+    """Return rows over ids in [0, size)."""
+    if any(len(row) != 4 * size for row in message.logits):
+        raise InvalidRequest("logits", f"a row is not {4 * size} bytes")
+    count = max(len(message.token_ids), len(message.distributions), len(message.logits))
+    if message.mirostat_mus and len(message.mirostat_mus) != count:
+        raise InvalidRequest("mirostat_mus", f"{len(message.mirostat_mus)} for {count} rows")
+    return Rows(
+        sampled=read_ids("token_ids", message.token_ids, size),
+        distributions=[_read_target_row(row, size) for row in message.distributions],
+        logits=list(message.logits),
+        candidates=read_candidates(message.candidates, size, count),
+        logprobs=read_logprobs(message.logprobs, size, count),
+        mirostat_mus=list(message.mirostat_mus),
+    )
+
+
+def write_rows(rows: Rows, first: int, answered: int = 0) -> target.Rows:
+    """Return the message of rows, the first of them with index `first`.
+
+    `answered` is how many there are in all, if that is fewer than asked for.
+    """
+    return target.Rows(
+        first_row=first,
+        token_ids=rows.sampled,
+        distributions=[_write_target_row(row) for row in rows.distributions],
+        logits=rows.logits,
+        candidates=write_candidates(rows.candidates),
+        logprobs=[write_logprobs(each) for each in rows.logprobs],
+        mirostat_mus=rows.mirostat_mus,
+        answered_row_count=answered,
+    )
+
+
+def _read_target_row(message: target.RowDistribution, size: int) -> Distribution:
+    ids = read_ids("distributions.token_ids", message.token_ids, size)
+    weights = np.array(message.weights, np.float64)
+    if not 0 < len(ids) == len(weights):
+        raise InvalidRequest("distributions", "needs as many weights as ids")
+    if not (weights.min() >= 0.0 < weights.sum() < np.inf):
+        raise InvalidRequest("distributions", "a weight is negative or not finite")
+    return Distribution(np.array(ids, np.int32), weights)
+
+
+def _write_target_row(row: Distribution) -> target.RowDistribution:
+    return target.RowDistribution(token_ids=row.token_ids.tolist(), weights=row.weights.tolist())

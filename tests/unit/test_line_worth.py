@@ -1,0 +1,58 @@
+"""How many tokens of a line are verified, by what they add and what their decode takes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from orchestrator.core.line_worth import best_count, best_part, is_better_stopped, survivals_of
+
+
+def seconds(drafted: int) -> float:
+    """Return the time of a round of a target whose rows cost a tenth of its decode each."""
+    return 0.010 + 0.001 * drafted
+
+
+def test_each_token_survives_with_those_before_it() -> None:
+    assert list(survivals_of([0.5, 0.5], 0.8, 3, 0)) == pytest.approx([0.5, 0.25, 0.2])
+
+
+def test_tokens_to_come_need_those_that_the_text_has_overtaken() -> None:
+    known, to_come = survivals_of([0.5], 0.8, 2, unread=2)
+    assert known == 0.5
+    assert to_come == pytest.approx(0.5 * 0.8**2 * 0.8)
+
+
+def test_the_number_that_is_worth_most_is_none_where_too_few_may_be() -> None:
+    values = [0.0, 1.0, 3.0, 2.0]
+    assert best_count(values, 0) == 2
+    assert best_count(values, 3) == 3
+    assert best_count([0.0, -1.0, -2.0], 1) == 0
+
+
+def test_a_line_is_verified_as_far_as_a_token_adds_more_than_its_row_takes() -> None:
+    count, worth = best_part([0.9, 0.9, 0.05, 0.05], 0, 100.0, 100.0, seconds)
+    assert count == 2
+    assert worth == pytest.approx(1 + 0.9 + 0.81 - 100.0 * 0.012)
+
+
+def test_fewer_tokens_pay_where_more_are_made_anyway() -> None:
+    chances = [0.5] * 6
+    slow, fast = (best_part(chances, 0, rate, rate, seconds)[0] for rate in (10.0, 200.0))
+    assert fast < slow
+
+
+def test_nothing_is_verified_where_less_than_the_least_number_is_likely() -> None:
+    assert best_part([0.5, 0.01, 0.5], 2, 100.0, 100.0, seconds) == (0, -math.inf)
+    assert best_part([], 0, 100.0, 100.0, seconds) == (0, -math.inf)
+
+
+def test_a_target_is_stopped_for_a_line_that_is_wrong_and_not_for_one_that_is_right() -> None:
+    times = {"decode": 0.020, "plain": 0.018, "gap": 0.0005, "beside": 0.002}
+    assert is_better_stopped([0.3] * 4, **times)
+    assert not is_better_stopped([1.0] * 4, **times)
+
+
+def test_a_target_that_is_far_away_is_not_stopped() -> None:
+    assert not is_better_stopped([0.3] * 4, decode=0.020, plain=0.018, gap=0.0005, beside=0.2)
