@@ -28,6 +28,7 @@ fewer rows would in its place. What is only moved along with others would drift 
 _LARGEST_DRIFT = 1.5  # of one decode: what disturbs a machine for a moment is soon unlearned
 KERNEL_ROWS = 4  # that kernels take at once; what is left they take row by row
 _CHEAPER = 0.9  # times what it replaces: less may be noise
+_TELLING = 1e-3  # share of a decode's news that concerns slopes: less leaves them as they are
 _DOUBLING = 16384
 """Tokens: attending to so many may double a decode, for all that a slope of 0 is worth."""
 
@@ -147,7 +148,6 @@ class CostTable:
         it would grow for ever.
         """
         self._bases, self._slopes = _never_falling(self._bases), _never_falling(self._slopes)
-        self._whole_line: list[float] = []  # of every row count, once it is asked for
 
     def _saw(self, values: Sequence[float], left_over: float | None) -> list[float]:
         """Return what a decode of 0, 1, 2 ... rows takes, up to the last point's, if not padded.
@@ -171,6 +171,16 @@ class CostTable:
         if full < self._counts[0]:
             return between
         return max(between, _between(self._counts, values, full) + (rows - full) * left_over)
+
+    def _padded_seconds(self, rows: int) -> float:
+        """Return what a decode between two points takes, if it may be padded up.
+
+        That is never cheaper beyond the next full kernel or point: bases do not fall.
+        """
+        full = -(-rows // KERNEL_ROWS) * KERNEL_ROWS
+        full = min(full, self._counts[bisect_left(self._counts, rows)])
+        values, left_over = self._bases, self._left_over
+        return min(self._unpadded_seconds(each, values, left_over) for each in (rows, full))
 
     def padded(self, row_count: float) -> float:
         """Return the rows that a session's `row_count` rows take in a decode."""
@@ -210,9 +220,7 @@ class CostTable:
         elif row_count >= self._counts[-1]:
             base = _between(self._counts, self._bases, row_count)
         else:
-            if not self._whole_line:
-                self._whole_line = _never_falling(self._saw(self._bases, self._left_over))
-            base = self._whole_line[int(row_count)]
+            base = self._padded_seconds(math.ceil(row_count))
         return base + self.attending(attended)
 
     def in_proportion(self, row_count: float) -> float:
@@ -280,11 +288,12 @@ class CostTable:
         whole, ratio = base**2 + reach**2, seconds / expected
         self._move_bases(self._nearest(row_count), _bounded_log(ratio) * expected * base / whole)
         share = reach**2 / whole
-        weight = max(_DRIFT, share * _weight(self._slopes_known))
-        # What is hardly known may be wrong by much.
-        missing = _bounded_log(ratio, weight / _DRIFT) * expected * reach / whole
-        self._move_slopes(self._nearest(rows), weight * missing)
-        self._slopes_known += share
+        if share > _TELLING:
+            weight = max(_DRIFT, share * _weight(self._slopes_known))
+            # What is hardly known may be wrong by much.
+            missing = _bounded_log(ratio, weight / _DRIFT) * expected * reach / whole
+            self._move_slopes(self._nearest(rows), weight * missing)
+            self._slopes_known += share
         self._refresh()
 
     def _add_point(self, rows: int, base: float) -> None:
@@ -336,8 +345,9 @@ class CostTable:
         i = bisect_left(self._counts, row_count)
         if self._is_rough and self._left_over is None and i < len(self._counts):
             return i  # what stands for it
-        gaps = [abs(count - row_count) for count in self._counts]
-        return gaps.index(min(gaps))
+        if 0 < i < len(self._counts):
+            return i - (row_count - self._counts[i - 1] <= self._counts[i] - row_count)
+        return min(i, len(self._counts) - 1)
 
 
 def _bounded_log(ratio: float, times: float = 1.0) -> float:

@@ -351,15 +351,6 @@ def test_a_decode_of_half_as_many_rows_more_does_not_move_the_last_point() -> No
     assert table.seconds(12) == pytest.approx(0.170, rel=0.01)
 
 
-def test_plain_decodes_are_noted_without_a_look_at_every_row_count() -> None:
-    table = CostTable([(1, 0.037), (2, 0.066), (4, 0.077), (8, 0.148), (32, 0.5)])
-    table.note(1, 0.04)
-    seconds = [table.seconds(rows) for rows in range(33)]
-    table.note(1, 0.04)
-    assert not table._whole_line
-    assert seconds != [table.seconds(rows) for rows in range(33)]
-
-
 @pytest.mark.parametrize("counts", [(2, 4, 6, 8, 12, 16, 24, 32), (1, 2, 3, 4, 8), (1,), (4, 64)])
 @pytest.mark.parametrize("worst", [1, 3, 8, 16])  # rows that take three times what they should
 def test_hours_of_decodes_leave_no_cost_without_bound(counts: Sequence[int], worst: int) -> None:
@@ -378,3 +369,17 @@ def test_hours_of_decodes_leave_no_cost_without_bound(counts: Sequence[int], wor
     for point in table.points:
         assert 0.0003 < point.seconds < 3.0 * (0.003 + 0.0003 * max(worst, point.rows))
         assert point.slope < 1e-3
+
+
+@given(POINTS, st.booleans(), NOTES)
+@SETTINGS
+def test_a_decode_takes_what_the_cheapest_does_that_it_can_be_padded_to(
+    points: list[tuple[int, float]], is_rough: bool, notes: list[tuple[int, float, int]]
+) -> None:
+    table = CostTable(points, is_rough)
+    for rows, seconds, length in notes:
+        table.note(rows, seconds, [(rows, length)])
+    whole = table._saw(table._bases, table._left_over)
+    for rows in range(1, len(whole)):
+        cheapest = min(whole[each] for each in range(int(table.padded(rows)), len(whole)))
+        assert table.seconds(rows) == pytest.approx(cheapest)
