@@ -774,4 +774,19 @@ MISTAKES = (
         "            pass\n",
         ("tests/unit/test_line_worth.py",),
     ),
+    # --- what decodes cost ---
+    Mistake(
+        "a cost that no forecast shows grows without bound",
+        "outrider/costs.py",
+        "_never_falling(self._bases), _never_falling(self._slopes)",
+        "self._bases, self._slopes",
+        ("tests/unit/test_costs.py::test_hours_of_decodes_leave_no_cost_without_bound",),
+    ),
+    Mistake(
+        "what is only moved along with other costs drifts without bound",
+        "outrider/costs.py",
+        "if self._known[i] < _FORGOTTEN:",
+        "if False:",
+        ("tests/unit/test_costs.py::test_hours_of_decodes_leave_no_cost_without_bound",),
+    ),
 )
