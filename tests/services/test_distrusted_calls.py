@@ -193,6 +193,19 @@ async def test_after_nonsense_another_target_is_asked(
     assert sum("cannot be read" in reason for reason in reasons) == 1
 
 
+@pytest.mark.parametrize("count", [1, 2])
+async def test_an_answer_that_is_too_large_is_nonsense(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.peers.MESSAGE_BYTES", 1 << 16)
+    left = [1]
+    large = target_messages.EmbedTokensResponse(values=[1.0] * (1 << 16))
+    async with over(*[odd("Embed", [large], left)] * count) as (orchestrator, _):
+        assert await embed(orchestrator)
+        reasons = [each.conduct.reason for each in orchestrator.pool.targets]
+    assert sum("larger than a message may be" in reason for reason in reasons) == 1
+
+
 class Hasty(Odd):
     """Ends a beam search after the first part that has anything in it."""
 

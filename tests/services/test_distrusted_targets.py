@@ -342,6 +342,37 @@ async def test_a_target_that_has_no_room_for_years_is_asked_again_soon(
     assert len(asked_again) == len(set(asked_again))
 
 
+@pytest.mark.fault(
+    "restart",
+    "A target answers with a message that is larger than any may be",
+    before="it was taken for lost, and asked again until the text's deadline",
+    now="it is nonsense, as what cannot be read",
+)
+@pytest.mark.parametrize("excess", [0, 1])
+async def test_answers_as_large_as_a_message_may_be_and_larger(
+    excess: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 1 << 16
+    monkeypatch.setattr("orchestrator.peers.MESSAGE_BYTES", most)
+    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
+
+    async def fill(context: Any, message: Message) -> None:
+        large = Message(round=message.round, position=message.position + 3)
+        large.rows.token_ids.extend([1] * (most - 100))
+        large.rows.token_ids.extend([1] * (most + excess - large.ByteSize()))
+        assert large.ByteSize() == most + excess
+        await context.write(large)
+
+    left = [1]
+    async with over(*[odd(fill, left)] * 2, pace=PACE) as (orchestrator, _):
+        assert await write_until(lambda: not left[0], orchestrator) >= 1
+    left = [ENDLESS]
+    async with over(odd(fill, left, honest=0), pace=PACE) as (orchestrator, _):
+        details = await ends_with_decode_failed(orchestrator)
+    assert ("larger than max" if excess else "cannot be read") in details
+    assert ENDLESS - left[0] == 4
+
+
 async def test_every_target_is_tried_before_the_text_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
     left = [[ENDLESS] for _ in range(6)]
