@@ -16,6 +16,9 @@ from outrider.messages import Rows
 from outrider.v1 import target_service_pb2 as messages
 from outrider.wire_checks import within
 
+_FINISHING_TOKENS = 16
+"""By which a search may exceed its limit, to finish a character, and some to spare."""
+
 
 class BeamDriver:
     """Runs one generation by beam search. `run` is used once."""
@@ -81,8 +84,9 @@ class BeamDriver:
         """Return the tokens of a part, each as a row. Raises InvalidRequest for what cannot be."""
         self.wire_bytes += part.ByteSize()
         plan = self._generation.plan
-        size = plan.opening.vocabulary
+        size, limit = plan.opening.vocabulary, plan.opening.token_limit
         within("cached_token_count", part.cached_token_count, 0, len(plan.prompt))
+        within("token_ids", len(part.token_ids), 0, limit + _FINISHING_TOKENS)
         token_ids = wire.read_ids("token_ids", part.token_ids, size)
         logprobs = wire.read_logprobs(part.logprobs, size, len(token_ids))
         self.timings.target.add(part.service_time)
