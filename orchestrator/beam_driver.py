@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from orchestrator.core.actions import Commit, End, SendRound
@@ -11,10 +11,13 @@ from orchestrator.core.generation import Generation
 from orchestrator.pool import Pool
 from orchestrator.timings import Timings
 from outrider import wire
-from outrider.errors import DeadlinePassed, PeerUnavailable
+from outrider.errors import DeadlinePassed, InvalidRequest, PeerUnavailable
 from outrider.messages import Rows
 from outrider.v1 import target_service_pb2 as messages
 from outrider.wire_checks import within
+
+_FINISHING_TOKENS = 16
+"""By which a search may exceed its limit, to finish a character, and some to spare."""
 
 
 class BeamDriver:
@@ -64,7 +67,9 @@ class BeamDriver:
         )
         self.wire_bytes += request.ByteSize()
         pool = self._pool
-        found = pool.stream("SearchBeams", request, self._deadline, lambda: self, _token_of)
+        found = pool.stream(
+            "SearchBeams", request, self._deadline, lambda: _Attempt(self), _token_of
+        )
         try:
             async with aclosing(found) as parts:
                 async for part in parts:
@@ -75,12 +80,13 @@ class BeamDriver:
                 raise DeadlinePassed("the generation took longer than its deadline") from None
             raise
 
-    def read(self, part: messages.SearchBeamsResponse) -> list[Rows]:
+    def take(self, part: messages.SearchBeamsResponse) -> list[Rows]:
         """Return the tokens of a part, each as a row. Raises InvalidRequest for what cannot be."""
         self.wire_bytes += part.ByteSize()
         plan = self._generation.plan
-        size = plan.opening.vocabulary
+        size, limit = plan.opening.vocabulary, plan.opening.token_limit
         within("cached_token_count", part.cached_token_count, 0, len(plan.prompt))
+        within("token_ids", len(part.token_ids), 0, limit + _FINISHING_TOKENS)
         token_ids = wire.read_ids("token_ids", part.token_ids, size)
         logprobs = wire.read_logprobs(part.logprobs, size, len(token_ids))
         self.timings.target.add(part.service_time)
@@ -90,8 +96,31 @@ class BeamDriver:
             for i, token_id in enumerate(token_ids)
         ]
 
+    def check_end(self, text: Sequence[int]) -> None:
+        """Raise InvalidRequest where a search may not end after it found this text."""
+        plan = self._generation.plan
+        opening, length = plan.opening, len(plan.prompt) + len(text)
+        is_over = len(text) >= opening.token_limit or {*text[-1:]} & plan.end_token_ids
+        if not is_over and not self._pool.may_be_full(opening.model, length, plan.target_context):
+            raise InvalidRequest("token_ids", f"the search ends after {len(text)}, too early")
+
+
+class _Attempt:
+    """Reads what one search brings."""
+
+    def __init__(self, driver: BeamDriver) -> None:
+        self._driver = driver
+        self._text: list[int] = []
+
+    def read(self, part: messages.SearchBeamsResponse) -> list[Rows]:
+        """Return the tokens of a part, each as a row. Raises InvalidRequest for what cannot be."""
+        rows = self._driver.take(part)
+        self._text += part.token_ids
+        return rows
+
     def finish(self) -> None:
-        """The search is over: where it ends is the generation's to judge."""
+        """Raise InvalidRequest for a search that ended before its time."""
+        self._driver.check_end(self._text)
 
 
 def _token_of(rows: Rows) -> object:

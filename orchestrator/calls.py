@@ -26,7 +26,7 @@ import grpc
 from orchestrator.core.silence import LOOK_SECONDS
 from orchestrator.core.target_faults import MOST_FAILURES, MOST_FAULTS, TargetFaults
 from orchestrator.link import Backoff
-from orchestrator.streams import is_cancelled, model_changed
+from orchestrator.streams import is_cancelled, is_too_large, model_changed
 from orchestrator.target_watch import TargetWatch
 from orchestrator.targets import PooledTarget
 from outrider.errors import (
@@ -316,6 +316,10 @@ class _Attempts:
         """Return when a call that failed may be made again; else raise what it failed with."""
         if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
             self._believe_refusal(error)
+            return
+        if is_too_large(error.code(), error.details() or ""):
+            its = InvalidRequest(self._method, "the answer is larger than a message may be")
+            await self.recover_from_nonsense(its)
             return
         role = self._target.peer.role
         lost = PeerUnavailable(f"the {role} cannot {self._method}: {describe(error)}")

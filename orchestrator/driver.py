@@ -32,6 +32,7 @@ from outrider.v1 import target_service_pb2
 from outrider.wire_checks import within
 
 _BUSY_SECONDS = 0.01  # at least, before a round is asked again
+_MOST_BUSY_SECONDS = 10.0  # whatever a target without room asks for
 
 
 class Driver:
@@ -57,6 +58,7 @@ class Driver:
         self._watch = TargetWatch(generation.plan.target_seconds)
         self._backoff = Backoff()
         self._faults = TargetFaults[PooledTarget]()
+        self._busy_number = 0  # of the newest round for which a target had no room
         form, vocabulary = generation.plan.form, self._opening.vocabulary
         self._sent = SentRounds(form, vocabulary, self.timings, generation.plain_share)
         self._wake: asyncio.TimerHandle | None = None  # for the newest Wake; the one before is void
@@ -277,67 +279,91 @@ class Driver:
     # --- in ---
 
     def _read_target(self, message: target_service_pb2.VerifyResponse) -> None:
-        generation, number = self._generation, message.round
-        self._watch.wait.note_word()
+        generation, link = self._generation, self._link
+        length = len(generation.committed)
         try:
             self.timings.target.add(message.service_time)
         except InvalidRequest as error:
             self._distrust_target(f"the target says what cannot be of its time: {error}")
             return
+        try:
+            is_news = self._take(message)
+        except InvalidRequest as error:
+            self._distrust_target(f"the target sent rows that cannot be read: {error}")
+            return
+        if link is None or link.is_closed or link is not self._link:
+            return  # the text continues elsewhere
+        if len(generation.committed) > length:
+            self._faults.note_growth()
+            self._watch.wait.note_rows()
+            self._backoff.reset()
+        elif is_news:
+            self._watch.wait.note_word()
+        elif self._faults.note_idle():
+            self._distrust_target("the target says nothing new again and again")
+
+    def _take(self, message: target_service_pb2.VerifyResponse) -> bool:
+        """Take in a message; return whether it says anything new, though the text may not grow.
+
+        Raises InvalidRequest for nonsense, of which nothing is committed.
+        """
+        generation, number = self._generation, message.round
         outcome = message.WhichOneof("outcome")
         if outcome == "rows":
-            self._read_rows(message)
-        elif outcome == "missing":
-            held = message.missing.held_token_count
-            if self._faults.note_missing(generation.target_missing(number, held)):
+            return self._take_rows(message)
+        if outcome == "busy":
+            return self._take_busy(number, message.busy.retry_delay_duration.ToMilliseconds() / 1e3)
+        if outcome == "missing":
+            is_asked_again = generation.target_missing(number, message.missing.held_token_count)
+            if self._faults.note_missing(is_asked_again):
                 self._distrust_target("the target forgets what it is sent again and again")
-        elif outcome == "busy":
-            delay = message.busy.retry_delay_duration.ToMilliseconds() / 1e3
-            if self._pool.is_single or not self._note_busy(delay):
-                self._events.after(
-                    max(delay, _BUSY_SECONDS), lambda: generation.target_busy(number)
-                )
-        elif outcome == "context_full" and self._may_be_full():
+            return is_asked_again
+        if outcome == "context_full" and self._may_be_full():
             generation.target_full(number)
         elif self._faults.note_dropped():
             self._distrust_target("the target drops what it is sent again and again")
         else:
             self._events.after(_BUSY_SECONDS, lambda: generation.target_busy(number))
+        return False
+
+    def _take_busy(self, number: int, seconds: float) -> bool:
+        """The target has no room; return whether that is new of a round that it was sent."""
+        if not self._sent.expects(number) or number <= self._busy_number:
+            return False  # else there would be a timer for every word of a flood
+        self._busy_number = number
+        delay = min(max(seconds, _BUSY_SECONDS), _MOST_BUSY_SECONDS)
+        if self._pool.is_single or not self._note_busy(delay):
+            self._events.after(delay, lambda: self._generation.target_busy(number))
+        return True
 
     def _may_be_full(self) -> bool:
         model, length = self._opening.model, len(self._generation.committed)
         return self._pool.may_be_full(model, length, self._generation.plan.target_context)
 
-    def _read_rows(self, message: target_service_pb2.VerifyResponse) -> None:
-        """Take in rows; of nonsense nothing is committed."""
+    def _take_rows(self, message: target_service_pb2.VerifyResponse) -> bool:
+        """Take in rows; return whether they are a further part of a round's."""
         generation, sent = self._generation, self._sent
-        try:
-            if not sent.expects(message.round):
-                return  # a repeat of a round that is over
-            now, length = time.perf_counter(), len(generation.committed)
-            is_answer = message.HasField("position")
-            arrival: Arrival | None = (
-                sent.read_answer(message, now)
-                if is_answer
-                else sent.read_rows(message, now, length)
-            )
-            self._note_rows(message, arrival)
-            if arrival is None:
-                return
-            answer, spent = arrival.answer, arrival.spent
-            if is_answer:
-                generation.target_wrote(answer, now, spent, arrival.each)
-            else:
-                generation.target_rows(answer.round, answer.rows, now, spent)
-        except InvalidRequest as error:
-            self._distrust_target(f"the target sent rows that cannot be read: {error}")
+        if not sent.expects(message.round):
+            return False  # a repeat of a round that is over
+        now, length = time.perf_counter(), len(generation.committed)
+        is_answer = message.HasField("position")
+        arrival: Arrival | None = (
+            sent.read_answer(message, now) if is_answer else sent.read_rows(message, now, length)
+        )
+        self._note_prompt(message, arrival)
+        if arrival is None:
+            return message.rows.first_row > 0
+        answer, spent = arrival.answer, arrival.spent
+        if is_answer:
+            generation.target_wrote(answer, now, spent, arrival.each)
+        else:
+            generation.target_rows(answer.round, answer.rows, now, spent)
+        return False
 
-    def _note_rows(
+    def _note_prompt(
         self, message: target_service_pb2.VerifyResponse, arrival: Arrival | None
     ) -> None:
-        self._faults.note_rows()
-        self._backoff.reset()
-        self._watch.wait.note_rows()
+        """Take note of what the first rows say of the prompt."""
         if not self._generation.counts.rounds:
             cached = message.cached_token_count
             within("cached_token_count", cached, 0, len(self._generation.committed))

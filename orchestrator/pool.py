@@ -251,8 +251,10 @@ class Pool:
         identity = weights_served(current, hosted)
         if identity in hosted:
             self._weights = staying[hosted.index(identity)].reference
+        serving = (each.peer.model for each in self.targets if each.identity == identity)
+        context = next((each.context_token_count for each in serving if each), 0)
         for target in self.targets:
-            target.compare(self._weights)
+            target.compare(self._weights, context)
 
     def check_draft(self, draft: PairedDraft) -> None:
         """Compare a draft's vocabulary with the targets', once they have described themselves."""

@@ -72,10 +72,6 @@ class SentRound:
         return self._rows if len(self._rows) == self._expected else None
 
 
-_MOST_REPEATS = 10_000
-"""Answers in a row of rounds that are over: what a target had written on by itself, and twice."""
-
-
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """Rows that came, all of a round's or the next ones of what it lets the target write."""
@@ -103,7 +99,6 @@ class SentRounds:
         # By number: those whose rows are not complete.
         self._by_number: dict[int, SentRound] = {}
         self._newest = 0  # number that was sent
-        self._repeats = 0  # answers of rounds that are over, since one that is not
         self._answer_time = 0.0  # of the newest rows
         self._draft_wait = DraftWait(timings)
 
@@ -124,14 +119,10 @@ class SentRounds:
     def expects(self, number: int) -> bool:
         """Return whether rows of a round may still come: it was sent, and is not over.
 
-        Raises InvalidRequest for one that never was sent, and for repeats without end.
+        Raises InvalidRequest for one that never was sent.
         """
         within("round", number, 1, self._newest)
-        is_expected = number in self._by_number
-        self._repeats = 0 if is_expected else self._repeats + 1
-        if self._repeats > _MOST_REPEATS:
-            raise InvalidRequest("round", f"{self._repeats} answers were of rounds that are over")
-        return is_expected
+        return number in self._by_number
 
     def read_answer(self, message: target_service_pb2.VerifyResponse, now: float) -> Arrival:
         """Read rows that say which text they follow; the target may write more of them.

@@ -45,6 +45,8 @@ class StreamLost(Exception):
         field, _, message = detail.partition(": ")
         # It verifies chains alone, although it was taken to verify trees.
         self.refuses_trees = code is grpc.StatusCode.INVALID_ARGUMENT and field == "draft_parents"
+        if is_too_large(code, detail):
+            self.final = self.breaks_protocol = True
         its_user = code is grpc.StatusCode.INVALID_ARGUMENT and field in _USERS_FIELDS
         self.refusal: OutriderError | None = model_changed(trailing)
         self.is_changed = self.refusal is not None
@@ -73,6 +75,11 @@ class StreamLost(Exception):
     def unread(cls, count: int) -> StreamLost:
         """Return the end of a stream whose peer does not read what it is sent."""
         return cls(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{count} messages are unread")
+
+
+def is_too_large(code: grpc.StatusCode, detail: str) -> bool:
+    """Return whether gRPC ended a call for a message that is larger than any may be."""
+    return code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in detail
 
 
 def model_changed(trailing: Any) -> ModelChanged | None:

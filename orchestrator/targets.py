@@ -114,11 +114,17 @@ class PooledTarget:
             self._read_time = Mean(costs[-1].seconds / costs[-1].rows)
         self._model, self._measured = process, measured
 
-    def compare(self, served: ModelReference) -> None:
-        """Refuse it, by name, where it hosts other weights than the pool serves."""
-        refused = ""
-        if self.peer.model is not None and self.identity != served.identity:
+    def compare(self, served: ModelReference, context: int) -> None:
+        """Refuse it, by name, where it hosts other weights than the pool serves.
+
+        So it does with another context than that of `context` tokens, which may change logits.
+        """
+        refused, model = "", self.peer.model
+        if model is not None and self.identity != served.identity:
             refused = f"it hosts {self.reference} and not {served}, which is served"
+            if model.context_token_count != context:
+                its = f"its context has {model.context_token_count} tokens, and not {context}"
+                refused += f"; {its}: targets of a pool need the same --ctx"
         if refused and refused != self.refused:
             logs.warning("outrider.orchestrator", "target refused", detail=refused)
         self.refused = refused

@@ -19,6 +19,7 @@ from outrider.errors import InvalidRequest
 from outrider.messages import (
     ANY_MODEL,
     MAX_CANDIDATES,
+    MAX_DRAFT,
     MAX_PROMPT_BYTES,
     MAX_TOP_LOGPROBS,
     NOTHING_DROPPED,
@@ -274,10 +275,20 @@ def read_candidates(lists: Sequence[common.Candidates], size: int, count: int) -
     """Return what was reported for each of `count` tokens, or nothing at all."""
     if lists and len(lists) != count:
         raise InvalidRequest("candidates", f"{len(lists)} lists for {count} tokens")
+    _check_listed("candidates", lists, MAX_CANDIDATES)
     return [
         list(zip(read_ids("candidates", each.token_ids, size), each.probabilities, strict=False))
         for each in lists
     ]
+
+
+def _check_listed(
+    field: str, lists: Sequence[common.Candidates | common.Logprobs], most: int
+) -> None:
+    """Raise InvalidRequest for a list of more than `most` ids, before any of it is read."""
+    for each in lists:
+        if len(each.token_ids) > most:
+            raise InvalidRequest(field, f"{len(each.token_ids)} for one position, at most {most}")
 
 
 def write_logprobs(listed: Logprobs) -> common.Logprobs:
@@ -292,6 +303,7 @@ def read_logprobs(lists: Sequence[common.Logprobs], size: int, count: int) -> li
     """Return what was reported for each of `count` rows, or nothing at all."""
     if lists and len(lists) != count:
         raise InvalidRequest("logprobs", f"{len(lists)} lists for {count} rows")
+    _check_listed("logprobs", lists, MAX_TOP_LOGPROBS + MAX_DRAFT + 1)
     for each in lists:
         if len(each.token_ids) != len(each.log_probabilities):
             raise InvalidRequest("logprobs", "needs as many values as ids")

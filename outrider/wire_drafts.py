@@ -102,6 +102,8 @@ def write_frame(frame: Frame) -> draft.DraftResponse:
 
 def _read_draft_row(message: draft.DraftDistribution, token_id: int, size: int) -> Distribution:
     """Return a row that cannot bias the rejection rule: anything odd about it is an error."""
+    if len(message.token_ids) > MAX_SUPPORT:  # it is not even looked at
+        raise InvalidRequest("distributions", f"more than {MAX_SUPPORT} ids")
     ids = read_ids("distributions.token_ids", message.token_ids, size)
     weights = list(message.weights)
     if not 0 < len(ids) == len(weights) <= MAX_SUPPORT or len(set(ids)) != len(ids):

@@ -36,6 +36,9 @@ from outrider.wire import (
 )
 from outrider.wire_checks import at_least, read_ids
 
+_MOST_ROWS = (MAX_CONTINUED + 1) * (MAX_DRAFT + 1)
+"""Of one answer: each token that a round lets a target write may be that of a whole decode."""
+
 
 def read_round(message: target.VerifyRound, size: int) -> Round:
     """Return a round of ids in [0, size)."""
@@ -104,6 +107,8 @@ def read_answer(message: target.VerifyResponse, size: int) -> Answer:
     drafted = message.drafted_token_count
     if not 0 <= drafted < max(1, len(rows.sampled)) or len(rows) != len(rows.sampled):
         raise InvalidRequest("drafted_token_count", f"{drafted} of {len(rows.sampled)} rows")
+    if len(message.own_drafts) > len(rows):
+        raise InvalidRequest("own_drafts", f"{len(message.own_drafts)} of {len(rows)} rows")
     own = [_read_own_tokens(each, size) for each in message.own_drafts]
     count = drafted + sum(len(each.token_ids) + 1 for each in own)
     if own and (count != len(rows.sampled) or (drafted and own[0].token_ids)):
@@ -113,9 +118,10 @@ def read_answer(message: target.VerifyResponse, size: int) -> Answer:
 
 
 def _read_own_tokens(message: target.OwnDraftTokens, size: int) -> OwnTokens:
+    count = len(message.token_ids)
+    if count > MAX_DRAFT or len(message.confidences) != count:
+        raise InvalidRequest("own_drafts", f"{count} tokens, {len(message.confidences)} bytes")
     ids = read_ids("own_drafts.token_ids", message.token_ids, size)
-    if len(ids) > MAX_DRAFT or len(message.confidences) != len(ids):
-        raise InvalidRequest("own_drafts", f"{len(ids)} tokens, {len(message.confidences)} bytes")
     return OwnTokens(ids, message.confidences) if ids else NO_OWN_TOKENS
 
 
@@ -149,6 +155,8 @@ def read_rows(message: target.Rows, size: int) -> Rows:
     if any(len(row) != 4 * size for row in message.logits):
         raise InvalidRequest("logits", f"a row is not {4 * size} bytes")
     count = max(len(message.token_ids), len(message.distributions), len(message.logits))
+    if count > _MOST_ROWS:
+        raise InvalidRequest("rows", f"{count}, at most {_MOST_ROWS}")
     if message.mirostat_mus and len(message.mirostat_mus) != count:
         raise InvalidRequest("mirostat_mus", f"{len(message.mirostat_mus)} for {count} rows")
     return Rows(
@@ -179,6 +187,8 @@ def write_rows(rows: Rows, first: int, answered: int = 0) -> target.Rows:
 
 
 def _read_target_row(message: target.RowDistribution, size: int) -> Distribution:
+    if len(message.token_ids) > size:
+        raise InvalidRequest("distributions", f"{len(message.token_ids)} ids of {size} tokens")
     ids = read_ids("distributions.token_ids", message.token_ids, size)
     weights = np.array(message.weights, np.float64)
     if not 0 < len(ids) == len(weights):

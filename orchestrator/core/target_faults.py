@@ -10,7 +10,13 @@ _MOST_MISSING = 16
 """Answers in a row that a target does not hold the text: each is sent the whole of it again."""
 
 _MOST_DROPPED = 64
-"""Answers that bring nothing of a round, not even a reason to wait, since rows came."""
+"""Answers that bring nothing of a round, not even a reason to wait, since the text grew."""
+
+_MOST_IDLE = 2048
+"""Messages that say nothing new: what a target had written on by itself, and all of it twice."""
+
+_IDLE_FORGIVEN = 32
+"""Of them, by each message that makes the text grow."""
 
 MOST_FAULTS = 4
 """Answers of no sense, or refusals, after which a text ends where no other target may write it."""
@@ -29,14 +35,21 @@ class TargetFaults(Generic[T]):
         """Those that sent what makes no sense, or refused the text, since it last grew."""
         self._count = 0  # of such faults
         self._length = -1  # of the text at the newest of them
-        self._missing = 0  # answers since the last rows that say the text is not held
-        self._dropped = 0  # answers since the last rows that bring nothing
+        self._missing = 0  # answers since the text grew that say it is not held
+        self._dropped = 0  # answers since the text grew that bring nothing
+        self._idle = 0  # messages that said nothing new, and are not forgiven
         self._refusals = 0  # of the text, each by a target that blamed who asks for it
         self._busy = (0, 0)  # answers that say there is no room, after so many rounds
 
-    def note_rows(self) -> None:
-        """A target answered."""
+    def note_growth(self) -> None:
+        """A target made the text grow."""
         self._missing = self._dropped = 0
+        self._idle = max(0, self._idle - _IDLE_FORGIVEN)
+
+    def note_idle(self) -> bool:
+        """A target said nothing new; return whether it does so without end."""
+        self._idle += 1
+        return self._idle > _MOST_IDLE
 
     def note_missing(self, is_asked_again: bool) -> bool:
         """A target does not hold the text; return whether it will never do so.
@@ -76,5 +89,5 @@ class TargetFaults(Generic[T]):
         if target not in self.distrusted:
             self.distrusted.append(target)
         self._count += 1
-        self._missing = self._dropped = 0
+        self._missing = self._dropped = self._idle = 0
         return self._count

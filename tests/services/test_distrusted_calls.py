@@ -163,6 +163,7 @@ NONSENSE: list[tuple[Call, str, list[Any]]] = [
     (score, "Score", []),
     (search, "SearchBeams", [found(64)]),
     (search, "SearchBeams", [found(1, cached=-1)]),
+    (search, "SearchBeams", []),
     (count_cached, "CountCached", [target_messages.CountCachedResponse(cached_token_count=999)]),
     (count_cached, "CountCached", [target_messages.CountCachedResponse(cached_token_count=-1)]),
 ]
@@ -190,6 +191,48 @@ async def test_after_nonsense_another_target_is_asked(
         assert left == [0]
         reasons = [each.conduct.reason for each in orchestrator.pool.targets]
     assert sum("cannot be read" in reason for reason in reasons) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_an_answer_that_is_too_large_is_nonsense(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.peers.MESSAGE_BYTES", 1 << 16)
+    left = [1]
+    large = target_messages.EmbedTokensResponse(values=[1.0] * (1 << 16))
+    async with over(*[odd("Embed", [large], left)] * count) as (orchestrator, _):
+        assert await embed(orchestrator)
+        reasons = [each.conduct.reason for each in orchestrator.pool.targets]
+    assert sum("larger than a message may be" in reason for reason in reasons) == 1
+
+
+class Hasty(Odd):
+    """Ends a beam search after the first part that has anything in it."""
+
+    async def SearchBeams(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        is_hasty = self._is_odd("SearchBeams")
+        async for each in TargetServicer.SearchBeams(self, request, context):
+            yield each
+            if is_hasty and each.token_ids:
+                return
+
+
+@pytest.mark.fault(
+    "text",
+    "A target ends a beam search before its limit, an end of text or a full context",
+    before="the text ended there, with CONTEXT_FULL, as if it had no room",
+    now="another target is asked, or the same one again: its beams have to begin as the text does",
+)
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_beam_search_that_ends_early_is_made_again(count: int) -> None:
+    async with over(odd("none", [], [0])) as (orchestrator, _):
+        right = await search(orchestrator)
+    assert isinstance(right, list) and len(right) == LENGTH
+    left = [1]
+    hasty = role_of(Hasty, method="SearchBeams", answers=[], left=left)
+    async with over(*[hasty] * count) as (orchestrator, _):
+        assert await search(orchestrator) == right
+    assert left == [0]
 
 
 async def test_a_target_that_always_answers_nonsense_is_left_alone_and_texts_are_right() -> None:

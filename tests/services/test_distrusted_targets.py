@@ -9,6 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
+from orchestrator.core.generation import Generation
+from outrider.costs import Point
 from outrider.errors import DecodeFailed, InvalidRequest
 from outrider.rpc.errors import read_error_info
 from outrider.v1 import common_pb2 as common
@@ -95,6 +97,29 @@ async def answer_other_rounds(context: Any, message: Message) -> None:
     await context.write(message)
 
 
+async def say_again_what_is_known(context: Any, message: Message) -> None:
+    known = context.said or Message()
+    known.round = message.round
+    while True:
+        await context.write(known)
+
+
+async def contradict_itself(context: Any, message: Message) -> None:
+    message.position -= 1
+    while True:
+        for token_id in (1, 2):
+            rows = target_messages.Rows(token_ids=[token_id])
+            other = Message(round=message.round, position=message.position, rows=rows)
+            await context.write(other)
+
+
+async def forget_older_rounds(context: Any, message: Message) -> None:
+    lost = Message(round=message.round)
+    lost.missing.held_token_count = 0
+    while True:
+        await context.write(lost)
+
+
 async def blame_the_caller(context: Any, message: Message) -> None:
     raise InvalidRequest("sampling", "is not to its liking")
 
@@ -105,6 +130,9 @@ FAULTS = [
     say_nothing,
     answer_other_rounds,
     repeat_itself,
+    say_again_what_is_known,
+    contradict_itself,
+    forget_older_rounds,
     answer_without_rows,
     skip_tokens,
     take_less_than_no_time,
@@ -118,7 +146,10 @@ LAST_WORDS = {
     let_rounds_fall: "drops what it is sent",
     say_nothing: "drops what it is sent",
     answer_other_rounds: "cannot be read",
-    repeat_itself: "cannot be read",
+    repeat_itself: "says nothing new",
+    say_again_what_is_known: "drops what it is sent",  # nothing is known yet
+    contradict_itself: "says nothing new",
+    forget_older_rounds: "says nothing new",
     answer_without_rows: "cannot be read",
     skip_tokens: "cannot be read",
     take_less_than_no_time: "cannot be of its time",
@@ -129,11 +160,20 @@ LAST_WORDS = {
 }
 
 
+class _Honest:
+    """A call's context, and the newest message that was written as it should be, if any."""
+
+    def __init__(self, context: Any) -> None:
+        self.write, self.abort = context.write, context.abort
+        self.said: Message | None = None
+
+
 class _Odd:
     """A call's context that has a fault from the message on that comes after `honest` ones."""
 
     def __init__(self, context: Any, fault: Fault, left: list[int], honest: int) -> None:
-        self._context, self._fault, self._left, self._honest = context, fault, left, honest
+        self._context, self._fault = _Honest(context), fault
+        self._left, self._honest = left, honest
         self._has_begun = False
 
     async def write(self, message: Message) -> None:
@@ -144,6 +184,7 @@ class _Odd:
         await (self._fault(self._context, message) if self._has_begun else self._pass(message))
 
     async def _pass(self, message: Message) -> None:
+        self._context.said = message
         await self._context.write(message)
 
 
@@ -241,6 +282,95 @@ async def test_a_target_alone_that_always_does_it_ends_the_text_soon_and_says_wh
         details = await ends_with_decode_failed(orchestrator)
     assert LAST_WORDS[fault] in details
     assert ENDLESS - left[0] == (10 if fault is fail else 4)
+
+
+@pytest.mark.fault(
+    "hang",
+    "A target says what is known again and again, contradicts itself, or says that it has no room "
+    "for years, thousands of times",
+    before="every word put off when it was taken for stuck, and only answers of rounds that are "
+    "over were counted, to 10,000: the text waited for its deadline, with a timer for each word; "
+    "no text came to that target for those years",
+    now="2,048 words that say nothing new are nonsense, and none of them counts as one; a target "
+    "without room is believed once for each round, and for 10 s",
+)
+@pytest.mark.parametrize("honest", [0, 1])
+async def test_words_that_say_nothing_new_are_no_sign_of_work(
+    honest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.peers._ACTIVITY_SECONDS", 0.1)
+    monkeypatch.setattr("orchestrator.driver.LOOK_SECONDS", 0.1)
+
+    async def murmur(context: Any, message: Message) -> None:
+        known = context.said or Message()
+        known.round = max(1, message.round - (context.said is None))
+        while True:
+            await asyncio.sleep(0.1)
+            await context.write(known)
+
+    left = [1]
+    roles = [odd(murmur, left, honest)] * 2
+    async with over(*roles, pace=PACE, target_seconds=1.0) as (orchestrator, _):
+        for each in orchestrator.pool.targets:  # what a toy measures is noise
+            each.alone.costs.replace([Point(1, 0.002), Point(8, 0.004)], False)
+        assert await write_until(lambda: not left[0], orchestrator) >= 1
+
+
+async def test_a_target_that_has_no_room_for_years_is_asked_again_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orchestrator.driver._MOST_BUSY_SECONDS", 0.05)
+    asked_again = list[int]()
+    target_busy = Generation.target_busy
+
+    def note_busy(self: Generation, number: int) -> None:
+        asked_again.append(number)
+        target_busy(self, number)
+
+    monkeypatch.setattr(Generation, "target_busy", note_busy)
+
+    async def have_no_room(context: Any, message: Message) -> None:
+        full = Message(round=message.round)
+        full.busy.retry_delay_duration.FromSeconds(10**9)
+        for _ in range(1000):
+            await context.write(full)
+
+    left = [1]
+    async with over(*[odd(have_no_room, left, 0)] * 2, pace=PACE) as (orchestrator, _):
+        await write_until(lambda: not left[0], orchestrator)
+        await eventually(lambda: not any(each.is_busy for each in orchestrator.pool.targets))
+    assert len(asked_again) == len(set(asked_again))
+
+
+@pytest.mark.fault(
+    "restart",
+    "A target answers with a message that is larger than any may be",
+    before="it was taken for lost, and asked again until the text's deadline",
+    now="it is nonsense, as what cannot be read",
+)
+@pytest.mark.parametrize("excess", [0, 1])
+async def test_answers_as_large_as_a_message_may_be_and_larger(
+    excess: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 1 << 16
+    monkeypatch.setattr("orchestrator.peers.MESSAGE_BYTES", most)
+    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
+
+    async def fill(context: Any, message: Message) -> None:
+        large = Message(round=message.round, position=message.position + 3)
+        large.rows.token_ids.extend([1] * (most - 100))
+        large.rows.token_ids.extend([1] * (most + excess - large.ByteSize()))
+        assert large.ByteSize() == most + excess
+        await context.write(large)
+
+    left = [1]
+    async with over(*[odd(fill, left)] * 2, pace=PACE) as (orchestrator, _):
+        assert await write_until(lambda: not left[0], orchestrator) >= 1
+    left = [ENDLESS]
+    async with over(odd(fill, left, honest=0), pace=PACE) as (orchestrator, _):
+        details = await ends_with_decode_failed(orchestrator)
+    assert ("larger than max" if excess else "cannot be read") in details
+    assert ENDLESS - left[0] == 4
 
 
 async def test_every_target_is_tried_before_the_text_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,6 +163,18 @@ async def test_a_target_of_other_weights_is_refused_by_name_and_writes_nothing()
         assert those.targets[1].decode_count == 0
 
 
+async def test_a_target_with_another_context_is_refused_and_says_that() -> None:
+    def with_a_larger_context() -> ToyModel:
+        return toy(seed=1, eos_bias=NEVER, context=512)
+
+    async with services(target, with_a_larger_context) as those:
+        served, other = (await those.orchestrator.status()).peers
+        assert [served.state, other.state] == [READY, REFUSED]
+        assert "has 512 tokens, and not 256: targets of a pool need the same --ctx" in other.detail
+    async with services(target, other_weights) as those:
+        assert "--ctx" not in (await those.orchestrator.status()).peers[1].detail
+
+
 async def test_a_text_never_goes_on_with_other_weights() -> None:
     async with services(target, other_weights) as those:
         asked = request(token_limit=LENGTH)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import pytest
 
 from orchestrator import link as links
@@ -55,3 +56,11 @@ async def test_a_link_that_is_closed_cancels_its_stream_and_no_read(is_full: boo
     assert not stream.was_interrupted and not link._reader.cancelled()
     await asyncio.sleep(0)
     assert link._reader not in links._readers
+
+
+def test_a_message_that_is_too_large_breaks_the_protocol_and_what_is_unread_does_not() -> None:
+    detail = "CLIENT: Received message larger than max (4194305 vs. 4194304)"
+    lost = StreamLost(grpc.StatusCode.RESOURCE_EXHAUSTED, detail)
+    assert lost.breaks_protocol and lost.final
+    for other in (StreamLost.unread(256), StreamLost.gone(detail)):
+        assert not other.breaks_protocol and not other.final

@@ -31,14 +31,32 @@ def test_what_rested_on_the_same_loss_is_no_other_one() -> None:
     assert not any(faults.note_missing(i % 8 == 0) for i in range(128))
 
 
-def test_rows_and_another_target_begin_the_count_of_losses_anew() -> None:
+def test_growth_and_another_target_begin_the_count_of_losses_anew() -> None:
     faults = TargetFaults[str]()
     for i in range(100):
         assert not faults.note_missing(True)
         if i % 10 == 0:
-            faults.note_rows()
+            faults.note_growth()
         elif i % 15 == 0:
             faults.note_fault("a", 7)
+
+
+def test_words_that_say_nothing_new_are_forgiven_by_growth_a_few_at_a_time() -> None:
+    def words_until_enough(faults: TargetFaults[str], each_grows: int) -> int:
+        for count in range(1, 20_000):
+            if each_grows and count % each_grows == 0:
+                faults.note_growth()
+            if faults.note_idle():
+                return count
+        return 0
+
+    faults = TargetFaults[str]()
+    assert words_until_enough(faults, 0) == 2049
+    faults.note_fault("a", 7)
+    assert words_until_enough(faults, 0) == 2049
+    # Whatever a link repeats is forgiven; a flood between two tokens is not.
+    assert words_until_enough(TargetFaults[str](), 16) == 0
+    assert words_until_enough(TargetFaults[str](), 256) < 3000
 
 
 def test_a_text_leaves_a_busy_target_at_once_before_its_first_token_and_later_the_third_time() -> (
