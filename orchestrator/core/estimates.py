@@ -59,7 +59,7 @@ def credit_for(token_seconds: float, round_trip: float) -> int:
 class Mean:
     """A mean of the latest values, weighted exponentially; `prior` until there is one."""
 
-    _FADING = 0.005
+    _FADING, _DOUBT = 0.005, 0.01
 
     def __init__(self, prior: float, weight: float = 0.1) -> None:
         self.value = prior
@@ -67,6 +67,11 @@ class Mean:
         self._prior = prior
         self._most = 1.0 / weight  # values that a new one is weighed against
         self._known = 0.0  # how many it is weighed against now, itself included
+
+    @property
+    def prior(self) -> float:
+        """What it was before the first value."""
+        return self._prior
 
     def note(self, value: float, most_rise: float = math.inf) -> None:
         """Take in a value, at most `most_rise` above this one; the first ones count in full."""
@@ -82,6 +87,10 @@ class Mean:
     def restart(self, value: float) -> None:
         """Forget the values so far; `value` stands until the next one, which counts in full."""
         self.value, self._known = value, 0.0
+
+    def doubt(self, rounds: int) -> None:
+        """Let the next values count for more, since there were so many rounds without any."""
+        self._known *= (1.0 - self._DOUBT) ** rounds
 
     def fade(self, rounds: int = 1) -> None:
         """Fall back towards the prior, since nothing was seen; the next values count for more.
