@@ -21,6 +21,9 @@ _MOST_DECODES = 20  # of as many nearly nothing is left of what was known before
 _SEEN = 3  # decodes in service: what their row count costs is known then
 _BEYOND = 1.5  # times the rows of the last point: a decode of so many says what no point does
 _NO_MORE = 2.0  # times what so many rows take in proportion: a first decode may be disturbed
+MOST_ROWS = 4096
+"""Of one decode, as a table has them: what it holds grows with its last point, and services say
+themselves how many rows they decode."""
 _FADING = 0.005  # of what is known of a row count, with every decode of another one
 _FORGOTTEN = 1.0
 """Decodes that what is known of a row count is worth: below it, it takes no longer than decodes of
@@ -273,7 +276,7 @@ class CostTable:
         more than the nearest one's: what work beside it costs a decode of one row need not cost
         one of many rows more. A slope of 0 can rise, as if it had `_DOUBLING`'s doubt.
         """
-        if row_count >= _BEYOND * self._counts[-1] and seconds > 0.0:
+        if MOST_ROWS >= row_count >= _BEYOND * self._counts[-1] and seconds > 0.0:
             self._add_point(int(self.padded(row_count)), seconds - self.attending(attended))
         for _ in range(min(decodes, _MOST_DECODES)):
             self._note_one(row_count, seconds, attended)

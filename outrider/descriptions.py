@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from outrider.costs import MOST_ROWS
 from outrider.errors import InvalidRequest
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as draft
@@ -97,8 +98,9 @@ def _check_costs(costs: Sequence[common.DecodeCost]) -> None:
         raise InvalidRequest("decode_costs", f"{len(costs)}, at most {_MOST_COSTS}")
     before = 0
     for cost in costs:
-        if cost.row_count <= before:
-            raise InvalidRequest("decode_costs.row_count", f"{cost.row_count} after {before}")
+        if not before < cost.row_count <= MOST_ROWS:
+            wrong = f"{cost.row_count} after {before}, at most {MOST_ROWS}"
+            raise InvalidRequest("decode_costs.row_count", wrong)
         if not 0.0 < cost.milliseconds <= _LONGEST_DECODE:
             wrong = f"{cost.milliseconds} is not in (0, {_LONGEST_DECODE:.0f}]"
             raise InvalidRequest("decode_costs.milliseconds", wrong)

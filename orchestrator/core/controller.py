@@ -122,6 +122,12 @@ class Control(ABC):
             self.estimates, now, base, count, seconds, is_first, queue, reads_prompt
         )
 
+    def note_new_stream(
+        self, now: float, base: int, count: int, seconds: float, queue: float
+    ) -> None:
+        """The first frame of a stream came; before it the draft may have read a prompt."""
+        self._frames.note_better(self.estimates, now, base, count, seconds, queue)
+
     def line_agrees(self, end: int) -> None:
         """The line agrees with the text and reaches to `end`; it answers the orders up to there."""
         self._frames.line_agrees(end)

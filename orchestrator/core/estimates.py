@@ -26,6 +26,7 @@ FIRST_PROBE = 16
 
 _OWN_HOPE = 0.3  # of what a token of a target's own draft took at load it may take in truth
 _READ_DOUBLING = 2048.0  # tokens of a text of which each takes twice as long to read, until seen
+_LEAST_LENGTH = 256  # tokens of a text that say what each takes more for those before it
 _LEAST_READ = 0.2
 """Of the time of a token of a text, as timed when others may have used the cores, at least."""
 _OWN_PROBE_STEP, _LAST_OWN_PROBE = 4, 512
@@ -58,7 +59,7 @@ def credit_for(token_seconds: float, round_trip: float) -> int:
 class Mean:
     """A mean of the latest values, weighted exponentially; `prior` until there is one."""
 
-    _FADING = 0.005
+    _FADING, _DOUBT = 0.005, 0.01
 
     def __init__(self, prior: float, weight: float = 0.1) -> None:
         self.value = prior
@@ -66,6 +67,11 @@ class Mean:
         self._prior = prior
         self._most = 1.0 / weight  # values that a new one is weighed against
         self._known = 0.0  # how many it is weighed against now, itself included
+
+    @property
+    def prior(self) -> float:
+        """What it was before the first value."""
+        return self._prior
 
     def note(self, value: float, most_rise: float = math.inf) -> None:
         """Take in a value, at most `most_rise` above this one; the first ones count in full."""
@@ -81,6 +87,10 @@ class Mean:
     def restart(self, value: float) -> None:
         """Forget the values so far; `value` stands until the next one, which counts in full."""
         self.value, self._known = value, 0.0
+
+    def doubt(self, rounds: int) -> None:
+        """Let the next values count for more, since there were so many rounds without any."""
+        self._known *= (1.0 - self._DOUBT) ** rounds
 
     def fade(self, rounds: int = 1) -> None:
         """Fall back towards the prior, since nothing was seen; the next values count for more.
@@ -302,15 +312,28 @@ class OwnDraftEstimates:
         """Return the expected time of reading a text of so many tokens."""
         return length * (self.read_time + length * self.read_slope)
 
+    def reading_at_load(self, length: int) -> float:
+        """Return the same by what was timed at load alone."""
+        each = self.least_read_time / _LEAST_READ
+        return length * (each + length * each / _READ_DOUBLING)
+
     def note_reading(self, seconds: float, length: int) -> None:
-        """It has read a text of so many tokens. Some may have been cached: half is believed."""
+        """It has read a text of so many tokens. Some may have been cached: half is believed.
+
+        So is twice what was expected: the machine may have been busy. What is missing is shared out
+        by the squares of the parts, as in `CostTable.note`, but a short text says little of long
+        ones: else its noise would add up there.
+        """
         expected = self.reading_seconds(length)
-        if seconds > expected:
-            self.read_slope = (seconds / length - self.read_time) / length
+        missing = min(2.0 * expected, max(0.5 * expected, seconds)) - expected
+        base, reach = length * self.read_time, length * length * self.read_slope
+        doubled = length / _READ_DOUBLING if length >= _LEAST_LENGTH else 0.0
+        whole = base**2 + (reach + base * doubled) ** 2  # a slope of 0 can rise
+        if whole <= 0.0:
             return
-        share = max(0.5, seconds / expected) if expected > 0.0 else 1.0
-        self.read_time = max(self.least_read_time, share * self.read_time)
-        self.read_slope *= share
+        share = min(1.0, doubled) * (reach + base * doubled) ** 2 / whole
+        self.read_time = max(self.least_read_time, (base + (1.0 - share) * missing) / length)
+        self.read_slope = max(0.0, reach + share * missing) / length**2
 
     def note(self, seconds: float, count: int, pays: bool) -> None:
         """Learn from a draft of `count` tokens. It may have read some of the text before them.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from orchestrator.core.estimates import PairEstimates
 
+_TEXT = 32  # tokens of which it is noticed that they were not cached
+_LEAST_READ = 0.2  # of what a token of a text takes as measured at load
 _LATENCY_RISE = 0.002  # beside twice of what is known, at once: a first answer may meet anything
 
 
@@ -55,17 +57,43 @@ class ExpectedFrames:
         its base, before which the draft waited for `queue` seconds. With `reads_prompt` both
         models read the prompt before it: that says nothing of how far away the draft is.
         """
-        times = [time for length, time in self._orders if length == base]
+        # While the target has its turn nothing is lost by waiting.
+        turn = queue if estimates.takes_turns else 0.0
+        way = self._way(now, base, seconds + turn)
         if seconds > 0.0:
             self._note_token_time(estimates, seconds, count, is_first)
-        if is_first and times and not reads_prompt:
-            # While the target has its turn nothing is lost by waiting.
-            turn = queue if estimates.takes_turns else 0.0
+        if is_first and way is not None and not reads_prompt:
             estimates.turn.note(turn)
             latency = estimates.latency
-            most_rise = latency.value + _LATENCY_RISE
-            latency.note(max(0.0, now - times[0] - seconds - turn), most_rise)
+            latency.note(way, latency.value + _LATENCY_RISE)
         self.due = now + self.size * estimates.token_time.value
+
+    def note_better(
+        self,
+        estimates: PairEstimates,
+        now: float,
+        base: int,
+        count: int,
+        seconds: float,
+        queue: float,
+    ) -> None:
+        """The first frame of a stream came: it says only that a draft is better than was thought.
+
+        Of short texts each has one probe at most, which is answered with this frame: a draft that
+        was slow or far away for a while would be thought so for ever.
+        """
+        way = self._way(now, base, seconds + (queue if estimates.takes_turns else 0.0))
+        if way is not None and way < estimates.latency.value:
+            estimates.latency.note(way)
+        reading = self._reading * estimates.read_time.value
+        own = max(seconds - reading, min(seconds, count * estimates.loaded_token_time))
+        if 0.0 < own < count * estimates.token_time.value:
+            estimates.token_time.note(own / count)
+
+    def _way(self, now: float, base: int, spent: float) -> float | None:
+        """Return what a frame took since the order that it answers beside what was `spent`."""
+        times = [time for length, time in self._orders if length == base]
+        return max(0.0, now - times[0] - spent) if times else None
 
     def _note_token_time(
         self, estimates: PairEstimates, seconds: float, count: int, is_first: bool
@@ -73,7 +101,8 @@ class ExpectedFrames:
         """Learn what a token of a frame took, or of the text that was read before the first.
 
         That is what took most of the time. A text may have been cached: less than half of what
-        reading took before is not believed at once.
+        reading took before is not believed at once, nor so little that a text which was read would
+        be taken for slow tokens.
         """
         loaded, token_time, read_time = (
             estimates.loaded_token_time,
@@ -84,13 +113,14 @@ class ExpectedFrames:
             token_time.note(seconds / count)
             return
         read = max(0, self._reading - 1) if is_first else 0
-        reading = read * read_time.value
-        if reading <= count * loaded:
+        reading, drafting = read * read_time.value, count * token_time.value
+        was_read = read >= _TEXT and seconds > 2.0 * max(drafting, count * loaded)
+        if reading <= count * loaded and not was_read:
             own = max(seconds - reading, min(seconds, count * loaded))
             token_time.note(own / count, token_time.value)
         else:
-            each = (seconds - count * token_time.value) / read
-            read_time.note(max(each, 0.5 * read_time.value), read_time.value)
+            least = max(0.5 * read_time.value, _LEAST_READ * read_time.prior)
+            read_time.note(max((seconds - drafting) / read, least), read_time.value)
 
     def line_agrees(self, end: int) -> None:
         """The line agrees with the text and reaches to `end`; it answers the orders up to there."""

@@ -139,7 +139,8 @@ class OwnDraft:
             return NO_OWN_DRAFT
         reading = self._reading_seconds(length)
         if self._is_worth(sessions * reading, plain_seconds):
-            reading *= _READ_HOPE  # what is not tried could not be found to take less
+            # What is not tried could not be found to take less.
+            reading = min(_READ_HOPE * reading, estimates.reading_at_load(length))
         return order if saved >= times * reading else NO_OWN_DRAFT
 
     def _may_probe(self, length: int, plain_seconds: float, sessions: float) -> bool:

@@ -223,6 +223,31 @@ class Measured(OwnDrafting):
         if gain.is_resting:
             self._forecast = None  # without it
 
+    def note_frame(
+        self,
+        now: float,
+        base: int,
+        count: int,
+        seconds: float,
+        is_first: bool,
+        queue: float = 0.0,
+    ) -> None:
+        if count:
+            self._note_probed()
+        super().note_frame(now, base, count, seconds, is_first, queue)
+
+    def note_new_stream(
+        self, now: float, base: int, count: int, seconds: float, queue: float
+    ) -> None:
+        self._note_probed()
+        super().note_new_stream(now, base, count, seconds, queue)
+
+    def _note_probed(self) -> None:
+        """Let what a draft is like now count for more where it was not seen for long."""
+        if self._unknown_rounds >= FIRST_PROBE:
+            for mean in (self.estimates.latency, self.estimates.token_time):
+                mean.doubt(self._unknown_rounds)
+
     def note_line(self, confidences: Sequence[int], agrees: bool) -> None:
         super().note_line(confidences, agrees)
         if confidences:

@@ -54,6 +54,9 @@ class RemoteDraft:
             if not draft.is_new:
                 count = len(frame.token_ids) if compared.is_news else 0
                 self._control.note_frame(now, frame.base, count, seconds, is_first, queue)
+            elif frame.token_ids:
+                count = len(frame.token_ids)
+                self._control.note_new_stream(now, frame.base, count, seconds, queue)
             draft.is_new = draft.is_new and not frame.token_ids
             self._note_line(compared)
         draft.note_completed(frame.completed)

@@ -763,8 +763,8 @@ MISTAKES = (
     Mistake(
         "waiting for its turn is taken for a draft's distance",
         "orchestrator/core/expected_frames.py",
-        "now - times[0] - seconds - turn",
-        "now - times[0] - seconds",
+        "way = self._way(now, base, seconds + turn)",
+        "way = self._way(now, base, seconds)",
         ("tests/unit/test_expected_frames.py",),
     ),
     Mistake(

@@ -388,6 +388,7 @@ WRONG = [
     {"costs": [(1, 1.0, float("nan"))]},
     {"costs": [(4, 1.0), (2, 2.0)]},
     {"costs": [(i, 1.0) for i in range(1, 300)]},
+    {"costs": [(1, 1.0), (2**31 - 1, 2.0)]},
     {"context_token_count": 0},
     {"session_count": -1},
     {"thread_count": -5},

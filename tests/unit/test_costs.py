@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.costs import MOST_REDONE, CostTable, Point, RejectionCost
+from outrider.costs import MOST_REDONE, MOST_ROWS, CostTable, Point, RejectionCost
 
 SETTINGS = settings(derandomize=True, deadline=None)
 POINTS = st.lists(
@@ -383,3 +383,20 @@ def test_a_decode_takes_what_the_cheapest_does_that_it_can_be_padded_to(
     for rows in range(1, len(whole)):
         cheapest = min(whole[each] for each in range(int(table.padded(rows)), len(whole)))
         assert table.seconds(rows) == pytest.approx(cheapest)
+
+
+@pytest.mark.fault(
+    "crash",
+    "A target or a draft says that it decodes two thousand million rows at once",
+    before="a list as long was made of its costs, which filled the memory and blocked all others",
+    now="costs are of at most 4,096 rows; a description with more is refused",
+)
+def test_a_table_does_not_grow_with_the_rows_that_a_service_says_it_decodes() -> None:
+    table = CostTable([(1, 0.02), (8, 0.05)])
+    before = table.seconds(4)
+    for rows in (MOST_ROWS + 1, 1 << 20):
+        table.note(rows, 0.06, [(1, 10.0), (rows - 1, 10.0)])
+    assert [point.rows for point in table.points] == [1, 8]
+    assert table.seconds(4) == pytest.approx(before, rel=0.2)
+    table.note(MOST_ROWS, 0.06)
+    assert [point.rows for point in table.points] == [1, 8, MOST_ROWS]

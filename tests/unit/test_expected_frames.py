@@ -89,3 +89,31 @@ def test_what_is_read_before_the_first_token_is_not_taken_for_drafting() -> None
     frame(frames, its, 1.2, 101, seconds=0.110)
     assert its.token_time.value == pytest.approx(0.005)
     assert its.read_time.value == pytest.approx(0.001)
+
+
+def test_the_first_frame_of_a_stream_says_only_that_a_draft_is_better_than_was_thought() -> None:
+    frames, its = ExpectedFrames(), draft(latency=1.0, token_time=0.1)
+    its.loaded_token_time = 0.005
+    for _ in range(2):  # of which the second is no news
+        frames.note_order(its, 1.0, 5, size=2, reading=5)
+        frames.note_better(its, 1.0 + 0.030, 5, 2, 0.010, 0.0)
+        assert its.latency.value == pytest.approx(0.020)
+        assert its.token_time.value == pytest.approx(0.005)
+        frames.note_better(its, 3.0, 5, 2, 1.0, 0.0)  # it read a prompt, perhaps
+    assert its.latency.value == pytest.approx(0.020)
+    assert its.token_time.value == pytest.approx(0.005)
+
+
+def test_texts_that_were_cached_do_not_make_others_look_like_slow_tokens() -> None:
+    """What reading takes was once thought to be next to nothing, for good; each text that was read
+    then made the draft's tokens look slower, until it was not used any more."""
+    its = draft()
+    its.loaded_token_time, its.read_time = 0.005, Mean(0.001)
+    for seconds, count in ((0.01, 200), (1.01, 60)):  # cached, then read
+        for _ in range(count):
+            frames = ExpectedFrames()
+            frames.note_order(its, 1.0, 1001, size=2, reading=1001)
+            frame(frames, its, 3.0, 1001, seconds=seconds)
+            assert 0.0002 <= its.read_time.value < 0.0011
+            assert its.token_time.value < 0.0055
+    assert its.read_time.value == pytest.approx(0.001, rel=0.1)

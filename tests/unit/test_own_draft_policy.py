@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -362,6 +363,45 @@ def test_reading_that_was_timed_in_a_busy_moment_is_tried_again_and_found_to_tak
     for _ in range(9):  # cached, or nearly all of it: that says nothing of other texts
         known.note_reading(0.0001, 300)
     assert known.read_time == pytest.approx(0.2 * 0.0006)
+
+
+def test_a_machine_that_was_slow_for_an_hour_does_not_shut_out_long_texts_for_good() -> None:
+    """Readings that took ten times as long were believed for ever: nothing showed otherwise."""
+    useful = Forecast(Mode.OWN, 1.0 / 0.0125, 0, 0, 0.0, own_length=3)
+    known = OwnDraftEstimates.of_load(0.0016, 0.0001)
+    for _ in range(20):
+        known.note_reading(10.0 * 0.9, 3000)
+    assert known.reading_seconds(3000) == pytest.approx(9.0)
+
+    def drafts() -> bool:
+        return OwnDraft(known).order(useful, 0.0165, 3000, 600, False, 1.0).count > 0
+
+    tokens = 0
+    while not drafts() and tokens < 10**6:
+        tokens += 100
+        known.note_unused(100)
+    assert 10_000 < tokens < 40_000, "at most .015 of the time is risked"
+    for _ in range(6):
+        known.note_reading(0.9, 3000)
+    assert known.reading_seconds(3000) == pytest.approx(0.9, rel=0.1)
+
+
+@pytest.mark.parametrize("lengths", [(65, 80, 100), (65, 300, 1000, 4000), (2000, 4000)])
+def test_what_reading_takes_is_learned_of_thousands_of_texts(lengths: tuple[int, ...]) -> None:
+    """Short ones made long ones look as if they took thirty times as long as they did."""
+    dice = random.Random(1)
+
+    def truth(length: int) -> float:
+        return length * (0.001 + length * 0.001 / 8000)
+
+    known = OwnDraftEstimates.of_load(0.0016, 0.001)
+    known.note_reading(100.0 * truth(4000), 4000)  # the machine was busy
+    for i in range(3000):
+        length, noise = dice.choice(lengths), dice.lognormvariate(0.0, 0.2)
+        cached = 0.1 if dice.random() < 0.2 else 1.0
+        known.note_reading(cached * noise * truth(length), length)
+        if i > 20:
+            assert known.reading_seconds(4096) < 6.0 * truth(4096)
 
 
 def test_rounds_without_it_count_once_for_all_who_share_their_decodes() -> None:
