@@ -32,7 +32,7 @@ from outrider.v1 import target_service_pb2
 from outrider.wire_checks import within
 
 _BUSY_SECONDS = 0.01  # at least, before a round is asked again
-_MOST_BUSY_SECONDS = 10.0  # whatever a target without room asks for
+_MOST_BUSY_SECONDS = 10.0  # at most, however much longer a target without room asks for
 
 
 class Driver:

@@ -263,7 +263,7 @@ class RunnerUpEstimates:
         return self._SHARES[min(line_count, len(self._SHARES)) - 1]
 
     def note_miss(self, there: float, line_count: int) -> None:
-        """So many lines were wrong; such a share of what is usually verified was there after."""
+        """A line was wrong, of so many; such a share of what is usually verified was there."""
         share = self.share(max(2, line_count))
         for mean, value in ((self.foreseen, there), (self.corrected, float(there > 0.0))):
             if not mean.count:

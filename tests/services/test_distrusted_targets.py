@@ -235,9 +235,9 @@ async def ends_with_decode_failed(orchestrator: OrchestratorProcess) -> str:
 @pytest.mark.fault(
     "restart",
     "A target sends rows that cannot be, says that it lost the text again and again, that its "
-    "context is full when it is not, or drops each round, or refuses to go on with it",
+    "context is full when it is not, or drops each round, or refuses to continue it",
     before="the text ended with DECODE_FAILED, in the middle, or at its deadline, although other "
-    "targets could go on with it",
+    "targets could continue it",
     now="it continues at another one, or at the same one: only four such faults (ten where another "
     "target may come back, or a decode failed) without a token between them end it",
 )

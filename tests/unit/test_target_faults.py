@@ -54,7 +54,7 @@ def test_words_that_say_nothing_new_are_forgiven_by_growth_a_few_at_a_time() -> 
     assert words_until_enough(faults, 0) == 2049
     faults.note_fault("a", 7)
     assert words_until_enough(faults, 0) == 2049
-    # Whatever a link repeats is forgiven; a flood between two tokens is not.
+    # What a link repeats is forgiven; a flood between two tokens is not.
     assert words_until_enough(TargetFaults[str](), 16) == 0
     assert words_until_enough(TargetFaults[str](), 256) < 3000
 
