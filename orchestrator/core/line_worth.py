@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from operator import itemgetter
 
 HOPELESS = 0.02
 """The chance below which no more of a line is looked at."""
+
+_ABOUT = 0.05
+"""The share of the time that does not decide: of numbers that take as long the least is chosen,
+since fewer rows are in vain where a line turns out to end early."""
 
 
 def survivals_of(known: Sequence[float], mean: float, count: int, unread: int) -> Iterator[float]:
@@ -45,23 +51,66 @@ def best_part(
     usual: float,
     round_seconds: Callable[[int], float],
 ) -> tuple[int, float]:
-    """Return how many tokens of a line are best verified at once, and their worth.
+    """Return how many tokens of a line are best verified at once, and the worth of that round.
 
     `chances` are those of its tokens, each if those before it stand. The number is for the `rate`
     that is made now, in tokens per second, the worth by the `usual` one; a round with k tokens
     takes `round_seconds(k)`. Where no number may be, that is 0 and its worth minus infinity.
+
+    What follows a part is there for the next round if the part is right and so is the token after
+    it, which the target adds. So a number is judged by what the whole line adds in rounds of so
+    many tokens: all of it at once where that takes less than its parts do, one after the other.
     """
-    best, most, worth = 0, -math.inf, 0.0
-    tokens, survival = 1.0, 1.0
-    for k, chance in enumerate(chances, 1):
-        survival *= chance
+    survivals = [1.0]  # of so many tokens
+    for chance in chances:
+        survival = survivals[-1] * chance
         if survival < HOPELESS:
             break
-        tokens += survival
-        time = round_seconds(k)
-        if k >= n_min and tokens - rate * time > most:
-            best, most, worth = k, tokens - rate * time, tokens - usual * time
-    return best, worth if best else -math.inf
+        survivals.append(survival)
+    tokens = [0.0, *accumulate(survivals)]  # expected of as many places, the first is sure
+    times = [rate * round_seconds(k) for k in range(len(survivals))]
+    tried = [
+        (k, *_in_parts(k, survivals, tokens, times))
+        for k in _parts(max(1, n_min), len(survivals) - 1)
+    ]
+    if not tried:
+        return 0, -math.inf
+    _, most, spent = max(tried, key=itemgetter(1))
+    best = next(k for k, added, _ in tried if added >= most - _ABOUT * spent)
+    return best, tokens[best + 1] - usual * round_seconds(best)
+
+
+def _parts(least: int, most: int) -> Iterator[int]:
+    """Yield the numbers of draft tokens that are tried: beyond eight rows every fourth.
+
+    Kernels compute rows in tiles of at least four, and a line may be long.
+    """
+    for k in range(least, most + 1):
+        if k < 8 or k % 4 == 3 or k == most:
+            yield k
+
+
+def _in_parts(
+    count: int, survivals: Sequence[float], tokens: Sequence[float], times: Sequence[float]
+) -> tuple[float, float]:
+    """Return what a line adds in rounds of `count` tokens, and what is made anyway in their time.
+
+    `tokens` are the sums of the `survivals` before each, `times` what is made anyway in a round
+    with so many draft tokens. No round follows that adds nothing; the first may be a loss.
+    """
+    added, spent, begin, last = 0.0, 0.0, 0, len(survivals) - 1
+    while begin < last:
+        end = min(begin + count, last)
+        anyway = times[end - begin] * survivals[begin]
+        its = tokens[end + 1] - tokens[begin] - anyway
+        if its <= 0.0 and begin:
+            break
+        added += its
+        spent += anyway
+        if its <= 0.0:
+            break
+        begin = end + 1
+    return added, spent
 
 
 def is_better_stopped(
