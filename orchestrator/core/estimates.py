@@ -20,7 +20,9 @@ from outrider.costs import KERNEL_ROWS, NO_REJECTION_COST, Attended, CostTable, 
 from outrider.messages import Rule
 
 _UNKNOWN_COSTS = ((1, 0.03), (64, 0.06))
-_UNKNOWN_ACCEPTANCE = (1.6, 2.0)  # accepted of tried: high, so that a new draft is tried at once
+_UNKNOWN_ACCEPTANCE = (4.0, 5.0)
+"""Accepted of tried: high, so that a new draft is tried at once, and of so many that the first good
+rounds are not taken for a draft that is always right."""
 FIRST_PROBE = 16
 """Rounds without a draft before it is first tried again."""
 

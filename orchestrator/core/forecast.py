@@ -26,6 +26,9 @@ _FEW = 0.01  # of the tokens: not worth a split
 _ROUNDS, _SECONDS, _MOVED = 8, 0.05, 0.03
 """Rounds after which a forecast may be made anew, if so many seconds passed since it was made or
 one of its conditions is another by such a share: it takes as long as a token of a fast target."""
+_LONG = 0.2
+"""Seconds after which it is made anew in any case: rounds of many rows that were in vain take as
+long as many of few."""
 
 
 class Mode(Enum):
@@ -114,10 +117,12 @@ class Age:
 
     def is_past(self, round_: int, now: float | None, conditions: Callable[[], Conditions]) -> bool:
         """Return whether the forecast is too old."""
-        if round_ < self._round + _ROUNDS:
+        passed = math.inf if now is None or self._time is None else now - self._time
+        rounds = 1 if _LONG <= passed < math.inf else _ROUNDS
+        if round_ < self._round + rounds:
             return False
         self._round = round_
-        if now is None or self._time is None or now - self._time >= _SECONDS:
+        if passed >= _SECONDS:
             return True
         decode, numbers = self._numbers[0], zip(_numbers(conditions()), self._numbers, strict=True)
         # A time that is little beside a decode may be another by much.

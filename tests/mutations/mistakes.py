@@ -774,6 +774,20 @@ MISTAKES = (
         "            pass\n",
         ("tests/unit/test_line_worth.py",),
     ),
+    Mistake(
+        "a line is verified as if nothing of it were left for the next round",
+        "orchestrator/core/line_worth.py",
+        "        begin = end + 1\n",
+        "        begin = last\n",
+        ("tests/unit/test_line_worth.py",),
+    ),
+    Mistake(
+        "a few good rounds are taken for a draft that is always right",
+        "orchestrator/core/estimates.py",
+        "_UNKNOWN_ACCEPTANCE = (4.0, 5.0)",
+        "_UNKNOWN_ACCEPTANCE = (1.6, 2.0)",
+        ("tests/unit/test_control.py", "tests/unit/test_own_draft_policy.py"),
+    ),
     # --- what decodes cost ---
     Mistake(
         "a cost that no forecast shows grows without bound",

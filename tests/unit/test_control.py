@@ -89,15 +89,21 @@ def test_a_source_remembers_for_longer_than_a_copied_stretch_where_those_end() -
 def test_acceptance_is_what_was_seen() -> None:
     assert made(acceptance=0.8).acceptance.mean == pytest.approx(0.8, abs=0.05)
     assert made(acceptance=0.0).acceptance.mean < 0.02
-    # Of an unknown draft much is hoped, for two tokens.
+    # Of an unknown draft much is hoped, for some tokens.
     unknown = Acceptance()
     assert unknown.mean > 0.75
-    unknown.note([128], 0)
-    unknown.note([128], 0)
+    for _ in range(5):
+        unknown.note([128], 0)
     assert unknown.mean < 0.5
     for _ in range(40):
         unknown.note([128], 0)
     assert unknown.mean < 0.05
+
+
+def test_a_good_beginning_is_not_taken_for_a_draft_that_is_always_right() -> None:
+    known = Acceptance()
+    known.note([128] * 18, 18)
+    assert 0.93 < known.mean < 0.975
 
 
 def test_what_is_expected_of_further_texts_rests_on_many_tokens() -> None:

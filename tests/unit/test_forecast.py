@@ -211,7 +211,10 @@ def simulated_rate(models: Models, speculation: Speculation, tokens: int = 400) 
 def test_a_forecast_is_made_anew_once_time_has_passed_or_its_conditions_moved() -> None:
     age, now, known = Age(), 1.0, conditions()
     age.note(10, now, known)
-    assert not age.is_past(17, now + 1.0, lambda: known), "few rounds"
+    assert not age.is_past(17, now + 0.1, lambda: known), "few rounds"
+    assert not age.is_past(10, now + 1.0, lambda: known), "no round since"
+    assert age.is_past(11, now + 0.3, lambda: known), "a long one"
+    age.note(10, now, known)
     assert age.is_past(18, now + 0.05, lambda: known)
     age.note(18, now, known)
     assert not age.is_past(26, now + 0.01, lambda: conditions(acceptance=0.79))
