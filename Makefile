@@ -131,8 +131,8 @@ wheel-test: setup ## install the wheel into an empty environment and let it writ
 ray-test: setup ## run the Serve application on a real Ray of this machine, in an environment of its own
 	@scripts/ray-test $(TESTS)
 
-images: ## build the images for CPU and CUDA from a tag: TAG=v0.1.0; KINDS="cpu cuda" REGISTRY=
-	@KINDS='$(KINDS)' REGISTRY='$(REGISTRY)' scripts/images $(or $(TAG),HEAD) $(DOCKER_BUILD)
+images: ## build the images for CPU and CUDA from a tag: TAG=v0.1.0; KINDS="cpu cuda ray ray-cuda" REGISTRY=
+	@KINDS='$(KINDS)' REGISTRY='$(REGISTRY)' scripts/with-docker --online scripts/images $(or $(TAG),HEAD) $(DOCKER_BUILD)
 
 alerts: setup ## fire every alert of deploy/prometheus by its fault, with a real Prometheus; ONLY=WORD
 	@scripts/with-prometheus $(BIN)/python -m deploy.fire_alerts $(if $(ONLY),--only '$(ONLY)')

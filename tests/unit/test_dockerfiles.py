@@ -1,13 +1,11 @@
-"""The two Dockerfiles by construction: stages, base images, flags, user, entry point.
+"""deploy/Dockerfile by construction: stages, base images, flags, user, entry point.
 
-deploy/Dockerfile is built and run by `make compose-test`; deploy/Dockerfile.cuda needs NVIDIA's
-images and is compared with it here.
+It is built and run by `make compose-test`, and for CUDA and for Ray by `make images`.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
@@ -17,8 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CPU, CUDA = ROOT / "deploy" / "Dockerfile", ROOT / "deploy" / "Dockerfile.cuda"
-BOTH = pytest.mark.parametrize("file", [CPU, CUDA], ids=["cpu", "cuda"])
+FILE = ROOT / "deploy" / "Dockerfile"
 
 
 @dataclass(frozen=True)
@@ -33,9 +30,9 @@ class Stage:
         return [words for each, words in self.steps if each == instruction]
 
 
-def read(file: Path) -> tuple[dict[str, str], list[Stage]]:
+def read() -> tuple[dict[str, str], list[Stage]]:
     """Return the arguments before the first stage, by name, and the stages."""
-    text = re.sub(r"^\s*#.*\n", "", file.read_text(), flags=re.M).replace("\\\n", " ")
+    text = re.sub(r"^\s*#.*\n", "", FILE.read_text(), flags=re.M).replace("\\\n", " ")
     arguments: dict[str, str] = {}
     stages: list[Stage] = []
     for line in filter(None, map(str.strip, text.splitlines())):
@@ -52,76 +49,65 @@ def read(file: Path) -> tuple[dict[str, str], list[Stage]]:
     return arguments, stages
 
 
-def stage(file: Path, name: str) -> Stage:
-    """Return the stage of this name; the last one for an empty name."""
-    stages = read(file)[1]
-    return next(each for each in stages if each.name == name) if name else stages[-1]
+def stage(name: str) -> Stage:
+    """Return the stage of this name."""
+    return next(each for each in read()[1] if each.name == name)
 
 
-def cmake_flags(file: Path) -> list[str]:
-    """Return the flags that llama.cpp is configured with, the defaults of arguments filled in."""
-    build = stage(file, "build")
-    defaults = dict(each.split("=", 1) for each in build.all_of("ARG"))
-    [command] = [each for each in build.all_of("RUN") if "CMAKE_ARGS=" in each]
-    [flags] = re.findall(r'CMAKE_ARGS="([^"]*)"', command)
-    for name, default in defaults.items():
-        flags = flags.replace(f"${{{name}}}", default.strip('"'))
-    return shlex.split(flags.replace(";", r"\;"))
+def image(llama: str) -> list[Stage]:
+    """Return the stages that an image is made of: from the one that its last line names, down."""
+    by_name = {each.name: each for each in read()[1]}
+    chain = [by_name[read()[1][-1].image.replace("${LLAMA}", llama)]]
+    while chain[-1].image in by_name:
+        chain.append(by_name[chain[-1].image])
+    return chain
 
 
 def test_every_base_image_is_an_argument_so_that_a_mirror_can_be_named() -> None:
-    for file in (CPU, CUDA):
-        arguments, stages = read(file)
-        names = {each.name for each in stages}
-        for each in stages:
-            if each.image != "scratch" and each.image not in names:
-                used = re.findall(r"\$\{(\w+)\}", each.image)
-                assert used and all(arguments[name] for name in used), each.image
-                assert each.image.startswith("${"), each.image
+    arguments, stages = read()
+    names = {each.name for each in stages} | {"scratch"}
+    for each in stages:
+        known = each.image.replace("${LLAMA}", "cuda")
+        assert known in names or (known == "${PYTHON_IMAGE}" and arguments["PYTHON_IMAGE"])
 
 
-def test_the_cuda_image_is_built_with_the_tools_and_runs_without_them() -> None:
-    arguments, stages = read(CUDA)
-    images = [each.image for each in stages]
-    for name, default in arguments.items():
-        images = [each.replace(f"${{{name}}}", default) for each in images]
-    assert images[1:] == [
-        "nvidia/cuda:12.8.1-devel-ubuntu24.04",
-        "nvidia/cuda:12.8.1-runtime-ubuntu24.04",
-    ]
-    assert "--from=build /opt/outrider /opt/outrider" in stages[-1].all_of("COPY")
-    assert not any("g++" in each for each in stages[-1].all_of("RUN"))
+def test_the_default_is_the_command_for_cpus() -> None:
+    arguments, _ = read()
+    assert (arguments["LLAMA"], arguments["FOR"]) == ("cpu", "service")
 
 
-def test_the_cuda_image_has_kernels_for_gpus_and_those_for_cpus_of_the_other() -> None:
-    cpu, cuda = cmake_flags(CPU), cmake_flags(CUDA)
-    assert set(cpu) <= set(cuda)
-    more = sorted(set(cuda) - set(cpu))
-    assert more == [
-        "-DCMAKE_CUDA_ARCHITECTURES=80;86;89;90;120",
-        # libcuda is the driver's, and not there while it is built.
-        "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined",
-        "-DGGML_CUDA=ON",
-    ]
-    assert "-DGGML_NATIVE=OFF" in cpu  # else it runs where it was built alone
-    assert "-DGGML_RPC=OFF" in cpu
+def test_both_are_built_by_the_same_steps_without_tools_in_them() -> None:
+    tools = stage("build").image
+    assert tools == "tools-${LLAMA}"
+    assert stage("tools-cuda").image == "tools-cpu"
+    for llama in ("cpu", "cuda"):
+        chain = image(llama)
+        assert chain[-1].image == "scratch"
+        copied = [words for each in chain for words in each.all_of("COPY")]
+        assert copied == ["--from=runtime / /", "--from=build /opt/outrider /opt/outrider"]
 
 
-@BOTH
-def test_what_a_user_adds_comes_last_and_so_decides(file: Path) -> None:
-    [command] = [each for each in stage(file, "build").all_of("RUN") if "CMAKE_ARGS=" in each]
-    assert re.search(r'\$\{LLAMA_CMAKE_ARGS\}"', command)
+def test_llama_cpp_is_built_for_every_cpu_and_for_gpus_beside_that() -> None:
+    [command] = [each for each in stage("build").all_of("RUN") if "CMAKE_ARGS=" in each]
+    [flags] = re.findall(r'CMAKE_ARGS="([^"]*)"', command)
+    assert "-DGGML_RPC=OFF" in flags
+    # What a user adds comes last and so decides.
+    assert flags.endswith("${LLAMA_GPU_ARGS:-} ${LLAMA_CMAKE_ARGS}")
+    [for_cpus] = [each for each in stage("build").all_of("ARG") if each.startswith("LLAMA_CMAKE")]
+    assert "-DGGML_NATIVE=OFF" in for_cpus  # else it runs where it was built alone
+    [environment] = stage("tools-cuda").all_of("ENV")
+    assert "-DGGML_CUDA=ON" in environment
+    assert "-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES}" in environment
+    # libcuda is the driver's, and not there while it is built.
+    assert "--allow-shlib-undefined" in environment
+    assert stage("tools-cuda").all_of("ARG") == ['CUDA_ARCHITECTURES="80;86;89;90;120"']
 
 
-def test_both_install_the_same_versions_in_the_same_steps() -> None:
-    def same(file: Path) -> list[tuple[str, str]]:
-        steps = [*stage(file, "pins").steps, *stage(file, "build").steps]
-        kept = [(each, words) for each, words in steps if "apt-get" not in words and each != "ARG"]
-        known = [(each, words) for each, words in kept if "CMAKE_ARGS" not in words]
-        return [(each, words.replace("python3 -m venv", "python -m venv")) for each, words in known]
-
-    assert same(CPU) == same(CUDA)
-    assert len(same(CPU)) >= 8
+def test_the_cuda_image_asks_for_the_driver_and_finds_its_libraries() -> None:
+    [environment] = image("cuda")[0].all_of("ENV")
+    assert "NVIDIA_VISIBLE_DEVICES=all" in environment
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in environment
+    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/opt/outrider/cuda/lib" in environment
 
 
 @pytest.mark.fault(
@@ -130,48 +116,52 @@ def test_both_install_the_same_versions_in_the_same_steps() -> None:
     before="the images lacked OpenTelemetry: the service ended at its start, again and again",
     now="it is in both",
 )
-@BOTH
-def test_images_have_what_every_option_of_a_service_needs(file: Path) -> None:
-    [command] = [each for each in stage(file, "pins").all_of("RUN") if "requirements.txt" in each]
-    [code] = re.findall(r"python -c '([^']*)'", command)
+@pytest.mark.parametrize("more", [[], ["ray"]], ids=["service", "ray"])
+def test_images_have_what_every_option_of_a_service_needs(more: list[str]) -> None:
+    [command] = [each for each in stage("pins").all_of("RUN") if "requirements.txt" in each]
+    [(code, extras)] = re.findall(r"python -c '([^']*)' (.*?) > requirements.txt", command)
+    [always] = re.findall(r"^([a-z ]*[a-z])", extras)
+    assert '$([ "$FOR" != ray ] || echo ray)' in extras
     printed = subprocess.run(
-        (sys.executable, "-c", code), cwd=ROOT, capture_output=True, text=True, check=True
+        (sys.executable, "-c", code, *always.split(), *more),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    assert {*extras["llama"], *extras["traces"]} <= set(printed.splitlines())
-
-
-def test_both_run_as_nobody_else_and_start_and_are_probed_alike() -> None:
-    cpu, cuda = stage(CPU, ""), stage(CUDA, "")
-    for instruction in ("USER", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT"):
-        assert cpu.all_of(instruction) == cuda.all_of(instruction) != []
-    assert cpu.all_of("USER") == ["10001:10001"]
-    assert cpu.all_of("ENTRYPOINT") == ['["outrider"]']
-    ours, theirs = (
-        {word.split("=")[0]: word for word in shlex.split(each.all_of("ENV")[0])}
-        for each in (cpu, cuda)
+    its = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {line for extra in ("llama", "traces", *more) for line in its[extra]} <= set(
+        printed.splitlines()
     )
-    assert ours.keys() == theirs.keys()
-    assert {name for name in ours if ours[name] != theirs[name]} == {"PATH"}
-    assert "PATH=/opt/outrider/bin:" in ours["PATH"] and "PATH=/opt/outrider/bin:" in theirs["PATH"]
 
 
-@BOTH
-def test_nothing_that_installs_is_left_and_its_folders_are_the_users(file: Path) -> None:
-    cleaning = " ".join(words for each in read(file)[1] for words in each.all_of("RUN"))
+def test_it_runs_as_nobody_else_and_is_probed() -> None:
+    its = stage("image-cpu")
+    for instruction in ("EXPOSE", "STOPSIGNAL", "HEALTHCHECK"):
+        assert its.all_of(instruction)
+    assert its.all_of("USER") == ["10001:10001"]
+    assert its.all_of("ENTRYPOINT") == ['["outrider"]']
+    assert "PATH=/opt/outrider/bin:" in its.all_of("ENV")[0]
+
+
+def test_nothing_that_installs_is_left_and_its_folders_are_the_users() -> None:
+    [cleaning] = stage("runtime").all_of("RUN")
     for removed in ("/etc/apt", "/usr/bin/apt*", "/usr/bin/dpkg*", "/var/lib/apt"):
         assert f" {removed} " in f"{cleaning} "
     assert "install -d -o 10001 -g 10001 -m 700 /tmp/outrider-10001" in cleaning
     assert "ln -s /opt/outrider/models /models" in cleaning
 
 
-@BOTH
-def test_the_build_context_has_all_that_is_copied(file: Path) -> None:
+def test_kuberay_finds_what_it_calls() -> None:
+    [installing] = stage("runtime").all_of("RUN")
+    assert '$([ "$FOR" != ray ] || echo wget)' in installing  # its probes
+    assert "/etc/profile.d/outrider.sh" in installing  # a login shell forgets PATH
+
+
+def test_the_build_context_has_all_that_is_copied() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     kept = {line[1:] for line in ignored if line.startswith("!")}
-    for each in read(file)[1]:
+    for each in read()[1]:
         for words in each.all_of("COPY"):
             sources = [word for word in words.split()[:-1] if not word.startswith("--")]
             if "--from" not in words and sources != ["."]:

@@ -16,7 +16,7 @@ import outrider
 
 ROOT = Path(outrider.__file__).parents[1]
 TAG = f"v{outrider.__version__}"
-COPIED = ("scripts/images", "outrider/__init__.py", "deploy/Dockerfile", "deploy/Dockerfile.cuda")
+COPIED = ("scripts/images", "outrider/__init__.py", "deploy/Dockerfile")
 NOTING = f"""#!{sys.executable}
 import json, os, pathlib, sys
 context = pathlib.Path(sys.argv[-1])
@@ -92,7 +92,10 @@ def test_both_images_are_built_from_the_tag_and_named_by_its_version(checkout: C
     version = outrider.__version__
     assert after(cpu[0], "--tag") == [f"outrider:{version}"]
     assert after(cuda[0], "--tag") == [f"outrider-cuda:{version}"]
-    assert after(cuda[0], "--file")[0].endswith("/deploy/Dockerfile.cuda")
+    for words in (cpu[0], cuda[0]):
+        assert after(words, "--file")[0].endswith("/deploy/Dockerfile")
+    assert after(cpu[0], "--build-arg") == ["LLAMA=cpu", "FOR=service"]
+    assert after(cuda[0], "--build-arg") == ["LLAMA=cuda", "FOR=service"]
     assert cpu[1] == sorted(COPIED)
     commit = checkout.git("rev-parse", TAG)
     labels = after(cpu[0], "--label")
@@ -109,6 +112,19 @@ def test_a_registry_one_kind_and_options_of_docker_are_passed_on(checkout: Check
     [(words, _)] = checkout.noted()
     assert after(words, "--tag") == [f"registry.example/team/outrider:{outrider.__version__}"]
     assert "--push" in words
+
+
+def test_images_for_ray_are_of_the_same_file(checkout: Checkout) -> None:
+    done = checkout.build(TAG, KINDS="ray ray-cuda", DOCKER_BUILD_OPTIONS="--network host")
+    assert done.returncode == 0, done.stderr
+    cpu, cuda = (words for words, _ in checkout.noted())
+    assert [after(each, "--build-arg") for each in (cpu, cuda)] == [
+        ["LLAMA=cpu", "FOR=ray"],
+        ["LLAMA=cuda", "FOR=ray"],
+    ]
+    assert after(cuda, "--tag") == [f"outrider-ray-cuda:{outrider.__version__}"]
+    assert after(cuda, "--network") == ["host"]
+    assert checkout.build(TAG, KINDS="tpu").returncode == 1
 
 
 def test_a_tag_of_another_version_or_none_builds_nothing(checkout: Checkout) -> None:
