@@ -21,7 +21,7 @@ from outrider.messages import Rule, SessionParameters
 from outrider.sampling import GREEDY, SamplingParameters
 
 _MOST = 4  # choices
-_PROMPTS = ("def main(", "import os\n", "class Queue:\n", "    for line in ", "# This module ")
+PROMPTS = ("def main(", "import os\n", "class Queue:\n", "    for line in ", "# This module ")
 
 
 def ranks(
@@ -82,7 +82,7 @@ def main() -> None:
             ("T 0.8", SamplingParameters(temperature=0.8)),
             ("T 0.8, top-k 40", SamplingParameters(temperature=0.8, top_k=40)),
         ):
-            texts = [ranks(target, draft, each, sampling, asked.tokens) for each in _PROMPTS]
+            texts = [ranks(target, draft, each, sampling, asked.tokens) for each in PROMPTS]
             print(report(name, list(itertools.chain.from_iterable(texts))) + " |", flush=True)
 
 

@@ -56,15 +56,8 @@ def in_tiles(drafted: int) -> float:
 
 
 def test_a_line_is_verified_in_parts_where_decodes_of_them_take_no_more() -> None:
-    for chance in (0.6, 0.99, 0.9999):
+    for chance in (0.6, 0.9, 0.9999):
         assert best_part([chance] * 59, 0, 60.0, 60.0, in_tiles)[0] == 3
-
-
-def test_of_numbers_that_add_as_much_the_least_is_verified() -> None:
-    def nearly_in_tiles(drafted: int) -> float:
-        return in_tiles(drafted) * (1.0 - 0.0005 * drafted)  # more of them at once take a bit less
-
-    assert best_part([0.9999] * 59, 0, 60.0, 60.0, nearly_in_tiles)[0] < 59
 
 
 @given(
