@@ -69,8 +69,7 @@ def best_part(
     tokens = [0.0, *accumulate(survivals)]  # expected of as many places, the first is sure
     times = [rate * round_seconds(k) for k in range(len(survivals))]
     tried = {
-        k: _in_parts(k, survivals, tokens, times)
-        for k in _parts(max(1, n_min), len(survivals) - 1)
+        k: _in_parts(k, survivals, tokens, times) for k in _parts(max(1, n_min), len(survivals) - 1)
     }
     if not tried:
         return 0, -math.inf
