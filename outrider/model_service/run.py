@@ -19,6 +19,7 @@ from outrider import handshake, logs
 from outrider.costs import CostTable
 from outrider.engine.batching import limits_of
 from outrider.engine.core_lock import CoreLock, NoCoreLock, shared_core_lock
+from outrider.engine.cuda_driver import driver_advice
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions, Loaded
@@ -93,7 +94,9 @@ def load_llama(config: ModelConfig) -> Callable[[], Model]:
             from outrider.engine.llama import LlamaModel
             from outrider.engine.llama_loading import LlamaConfig
         except RuntimeError as error:  # of llama_cpp, where its library cannot be mapped
-            raise InvalidConfig("model", f"llama.cpp does not start: {error}") from None
+            advice = driver_advice(str(error))
+            reason = f"llama.cpp does not start: {error}"
+            raise InvalidConfig("model", f"{reason}; {advice}" if advice else reason) from None
 
         return LlamaModel(
             LlamaConfig(

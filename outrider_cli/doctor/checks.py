@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from outrider.engine.cuda_driver import driver_advice
 from outrider_cli.memories import show_memory
 from outrider_cli.numerics import show_profile
 
@@ -130,7 +131,9 @@ def _judge_trial(library: LlamaBuild, trial: DecodeTrial) -> Finding:
         return Finding("build", Level.PROBLEM, message, "try again when the machine is less busy")
     if trial.end is End.ERROR:
         message = f"llama.cpp failed {trial.step.value}{of}: {trial.detail}"
-        remedy = _rebuild(library) if trial.step is Step.IMPORT else ""
+        remedy = ""
+        if trial.step is Step.IMPORT:
+            remedy = driver_advice(trial.detail) or _rebuild(library)
         return Finding("build", Level.PROBLEM, message, remedy)
     if not trial.model:
         message = "llama.cpp loads; there was no model small enough to try a decode with"

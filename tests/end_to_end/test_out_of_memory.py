@@ -40,6 +40,10 @@ ctypes.CDLL = refuse
 {COMMAND}
 """
 
+NO_DRIVER = NO_LIBRARY_TO_LOAD.replace(
+    "failed to map segment from shared object", "libcuda.so.1: cannot open shared object file"
+)
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -83,6 +87,12 @@ def test_a_target_that_cannot_load_for_want_of_memory_says_so_in_a_line(
 ) -> None:
     [line] = last_words(script, model)
     assert line.startswith(said)
+
+
+def test_a_build_for_cuda_says_in_a_line_that_the_driver_is_not_there(model: Path) -> None:
+    [line] = last_words(NO_DRIVER, model)
+    assert line.startswith("outrider: model: llama.cpp does not start: ")
+    assert "NVIDIA's driver is not here: a container gets the host's with --gpus all" in line
 
 
 def test_a_cache_that_no_memory_holds_is_refused_in_a_line(model: Path) -> None:

@@ -142,6 +142,15 @@ def test_a_trial_that_is_slow_after_its_decodes_shows_a_sound_build():
     assert levels(judge_build(LIBRARY, trial)) == [OK, OK]
 
 
+def test_a_build_for_cuda_without_a_driver_is_no_reason_to_build_anew():
+    detail = "libcuda.so.1: cannot open shared object file: No such file or directory"
+    trial = DecodeTrial(step=Step.IMPORT, end=End.ERROR, detail=detail)
+    finding = only(judge_build(LIBRARY, trial))
+    assert finding.level is PROBLEM
+    assert "--gpus all" in finding.remedy
+    assert "make setup" not in finding.remedy
+
+
 def test_a_library_that_does_not_load_is_built_anew():
     trial = DecodeTrial(step=Step.IMPORT, end=End.ERROR, detail="no libllama.so")
     finding = only(judge_build(LIBRARY, trial))

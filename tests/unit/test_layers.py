@@ -49,6 +49,7 @@ PURE = (
     "outrider.drafters.prediction",
     "outrider.drafters.forced",
     "outrider.engine.cache",
+    "outrider.engine.cuda_driver",
     "outrider.engine.rollback",
     "outrider.engine.sampler_state",
     "outrider.engine.model",
