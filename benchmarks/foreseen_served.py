@@ -27,7 +27,6 @@ from outrider_cli.options import ModelOptions
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import Hosted, LocalPlan, local_services
 
-LINE_COUNTS = (2, 3, 4, 8)
 SAMPLINGS = {"greedy": GREEDY, "T 0.8": SamplingParameters(temperature=0.8)}
 
 
@@ -65,7 +64,8 @@ def report(name: str, lines: int, found: Sequence[Statistics]) -> str:
 
 async def measure(asked: argparse.Namespace) -> None:
     """Measure and print line by line."""
-    draft = Hosted(asked.draft, ModelOptions(threads=1, sessions=max(LINE_COUNTS), kv_cache="pool"))
+    line_counts = [int(each) for each in asked.lines.split(",")]
+    draft = Hosted(asked.draft, ModelOptions(threads=1, sessions=max(line_counts), kv_cache="pool"))
     target = Hosted(asked.target, ModelOptions(threads=1, sessions=1))
     async with AsyncExitStack() as stack:
         far = await stack.enter_async_context(remote_model("draft", draft, {}))
@@ -84,7 +84,7 @@ async def measure(asked: argparse.Namespace) -> None:
         print("| | lines | misses | foreseen | tokens/s |")
         print("|---|---|---|---|---|")
         for name, sampling in SAMPLINGS.items():
-            for lines in LINE_COUNTS:
+            for lines in line_counts:
                 found = [
                     await services.watch(write(client, each, sampling, lines, asked.tokens))
                     for each in PROMPTS
@@ -97,6 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("target", type=Path)
     parser.add_argument("draft", type=Path)
+    parser.add_argument("--lines", default="2,3,4,8", help="numbers of lines")
     parser.add_argument("--round-trip", type=float, default=50.0, help="to the draft, in ms")
     parser.add_argument("--tokens", type=int, default=160, help="of each text")
     asyncio.run(measure(parser.parse_args()))

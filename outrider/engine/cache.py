@@ -102,9 +102,10 @@ class SessionCache:
         """Return the session, if it is known."""
         return self._sessions.get(session_id)
 
-    def session_ids(self) -> set[bytes]:
-        """Return the sessions that are known."""
-        return set(self._sessions)
+    def session_ids(self, since: float = -math.inf) -> set[bytes]:
+        """Return the sessions that are known and have a stream or were used since then."""
+        its = self._sessions.values()
+        return {each.session_id for each in its if each.pinned or each.used_time >= since}
 
     def sequence_of(self, session_id: bytes) -> int | None:
         """Return the sequence of a session, if it has one."""

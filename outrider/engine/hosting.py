@@ -24,6 +24,7 @@ class HostOptions:
     room_seconds: float = 1.0  # a job waits this long for a sequence, then gets Busy
     stream_idle_seconds: float = 1.0  # without work an open stream keeps its sequence, room or not
     idle_seconds: float = 600.0  # an idle session is forgotten after this
+    modest_idle_seconds: float = 60.0  # and gives way to a modest job after this, if need be
     # Without a request before what is due is measured: after the load, and later.
     # Measuring takes the cores from everything else on the machine, and what is cached is lost.
     first_quiet_seconds: float = 1.0

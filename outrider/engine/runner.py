@@ -138,9 +138,10 @@ class JobRunner:
 
     def _place(self, session: Session, ticket: Ticket, room: int) -> bool:
         """Give the session a sequence and room; fail the ticket that waited too long for them."""
-        idle_since = perf_counter() - self._options.stream_idle_seconds
-        is_modest, busy = ticket.is_modest, self.scheduler.busy_sessions
-        kept = self.cache.session_ids() if is_modest else busy
+        now, options, kept = perf_counter(), self._options, self.scheduler.busy_sessions
+        idle_since = now - options.stream_idle_seconds
+        if ticket.is_modest:
+            kept = {*kept, *self.cache.session_ids(now - options.modest_idle_seconds)}
         placement = self.cache.place(session, ticket.wanted, kept, ticket.salt, idle_since, room)
         if placement is None:
             if perf_counter() - ticket.submit_time > self._options.room_seconds:

@@ -702,9 +702,16 @@ MISTAKES = (
     Mistake(
         "runner-up lines take the caches of others",
         "outrider/engine/runner.py",
-        "kept = self.cache.session_ids() if is_modest else busy",
-        "kept = busy",
+        "kept = {*kept, *self.cache.session_ids(now - options.modest_idle_seconds)}",
+        "pass",
         ("tests/services/test_runner_up_lines.py::test_runner_up_lines_evict_nobody",),
+    ),
+    Mistake(
+        "texts that nobody came back to keep runner-up lines out",
+        "outrider/engine/runner.py",
+        "self.cache.session_ids(now - options.modest_idle_seconds)",
+        "self.cache.session_ids()",
+        ("tests/services/test_runner_up_lines.py",),
     ),
     Mistake(
         "what verifying is worth does not know that a miss may be foreseen",

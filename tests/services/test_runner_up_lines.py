@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
 from tests.support.services import (
     DRAFT,
+    OPTIONS,
     ModelProcess,
     eventually,
     generate,
@@ -234,6 +236,25 @@ async def test_runner_up_lines_evict_nobody() -> None:
         held = await asyncio.wrap_future(service.host.held_count(session(99)))
     assert held > 0
     assert_drafted(heard.lines[0], len(TEXT))
+
+
+@pytest.mark.parametrize("kept_seconds", [60.0, 0.0])
+async def test_runner_up_lines_take_over_what_was_idle_for_long(kept_seconds: float) -> None:
+    def pool() -> ToyModel:
+        return toy(seed=1, eos_bias=NEVER, spread=0.7, layouts=(Layout(is_pool=True),))
+
+    heard = Heard()
+    options = replace(OPTIONS, modest_idle_seconds=kept_seconds)
+    async with running(ModelProcess(DRAFT, pool, options)) as service:
+        for number in range(50, 90):  # more texts that have ended than there are sequences
+            ended = DraftStream(service, session_id=session(number), token_limit=4)
+            async with ended as other:
+                await other.draft(1, 0, [*TEXT, number], len(TEXT) + 2)
+        async with DraftStream(service, token_limit=4) as stream:
+            await order(stream, 1, TEXT, 8)
+            await listen(stream, heard, 1)
+    assert_drafted(heard.lines[0], len(TEXT))
+    assert (len(heard.lines) > 1) == (kept_seconds == 0.0)
 
 
 # --- with a target ---
