@@ -161,6 +161,7 @@ def test_the_gpu_override_fits() -> None:
     merged = json.loads(run("docker", "compose", *chosen, "config", "--format", "json"))
     target = merged["services"]["target"]
     assert target["image"] == "outrider-cuda"
+    assert Path(target["build"]["context"]) == DEPLOY.parent
     assert target["build"]["dockerfile"] == "deploy/Dockerfile"
     assert target["build"]["args"] == {"LLAMA": "cuda"}
     assert target["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"

@@ -138,7 +138,7 @@ def test_the_forecast_of_runner_up_lines_is_within_a_tenth(
     acceptance: float, away: float, spread: float
 ) -> None:
     models = pair(acceptance, away, spread=spread)
-    seen = run(models, Speculation(), seeds=6)
+    seen = run(models, Speculation(), seeds=16)  # one slow text of five is 7 % of their mean
     # What is sure is verified first, which a forecast leaves out: most is gained by it far away.
     tolerance = 0.15 if (away, spread) == (0.1, 2.0) else 0.1
     promise = promised(models, seen.right, seen.there, seen.corrected)
