@@ -2,7 +2,7 @@
 
     python -m benchmarks.foreseen_served TARGET DRAFT [--round-trip 50] [--tokens 160]
 
-The draft is at the far end of a shaped link and writes as many lines as it is told to, ahead of the
+The draft is at the far end of a shaped link and writes as many lines as are given, ahead of the
 target. A miss is foreseen if the text continues with a runner-up line that was there in time.
 `benchmarks.foreseen` says what the models alone allow.
 """

@@ -19,7 +19,7 @@ class Helpers:
     """The helpers of one stream: sequences of the pool that the line's own is in.
 
     What they share with the line are its cells, so that to begin a runner-up line copies nothing.
-    They take sequences that are free, and evict nobody.
+    They take sequences that are free, or of texts that were idle for long.
     """
 
     def __init__(

@@ -102,8 +102,8 @@ class SessionCache:
         """Return the session, if it is known."""
         return self._sessions.get(session_id)
 
-    def session_ids(self, since: float = -math.inf) -> set[bytes]:
-        """Return the sessions that are known and have a stream or were used since then."""
+    def lately_used(self, since: float) -> set[bytes]:
+        """Return the sessions that have a stream or were used since then."""
         its = self._sessions.values()
         return {each.session_id for each in its if each.pinned or each.used_time >= since}
 

@@ -109,7 +109,7 @@ class EngineHost:
         `wanted` is what the session is about to hold: it helps to choose
         whose cache to copy, among the sessions of its `salt`. `room` are the tokens that it will
         hold at most, which a pool reserves; a whole context where that is not known. A modest job
-        evicts nobody. Raises EngineBusy when the queue is full.
+        evicts only what was idle for long. Raises EngineBusy when the queue is full.
         """
         self._check_running()
         if not self._places.acquire(blocking=False):

@@ -247,7 +247,7 @@ class Ticket:
     submit_time: float
     salt: bytes = b""  # whose cache it may see
     room: int | None = None  # tokens that its session will hold at most; None: a whole context
-    is_modest: bool = False  # it takes what is free, or was long idle
+    is_modest: bool = False  # it takes what is free, or was idle for long
     future: Future[Any] = field(default_factory=Future)
     replaced: bool = False  # its own stream cancelled it: nobody waits for the result
     lease: Lease | None = None

@@ -141,7 +141,7 @@ class JobRunner:
         now, options, kept = perf_counter(), self._options, self.scheduler.busy_sessions
         idle_since = now - options.stream_idle_seconds
         if ticket.is_modest:
-            kept = {*kept, *self.cache.session_ids(now - options.modest_idle_seconds)}
+            kept = {*kept, *self.cache.lately_used(now - options.modest_idle_seconds)}
         placement = self.cache.place(session, ticket.wanted, kept, ticket.salt, idle_since, room)
         if placement is None:
             if perf_counter() - ticket.submit_time > self._options.room_seconds:

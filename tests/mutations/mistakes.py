@@ -702,15 +702,15 @@ MISTAKES = (
     Mistake(
         "runner-up lines take the caches of others",
         "outrider/engine/runner.py",
-        "kept = {*kept, *self.cache.session_ids(now - options.modest_idle_seconds)}",
+        "kept = {*kept, *self.cache.lately_used(now - options.modest_idle_seconds)}",
         "pass",
         ("tests/services/test_runner_up_lines.py::test_runner_up_lines_evict_nobody",),
     ),
     Mistake(
         "texts that nobody came back to keep runner-up lines out",
         "outrider/engine/runner.py",
-        "self.cache.session_ids(now - options.modest_idle_seconds)",
-        "self.cache.session_ids()",
+        "self.cache.lately_used(now - options.modest_idle_seconds)",
+        "self.cache.lately_used(0.0)",
         ("tests/services/test_runner_up_lines.py",),
     ),
     Mistake(
