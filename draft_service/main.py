@@ -14,6 +14,7 @@ from draft_service.lookup import LookupServicer
 from draft_service.servicer import DraftServicer
 from outrider import logs
 from outrider.engine.hosting import HostOptions
+from outrider.engine.kernel_trial import DRAFT_ROWS
 from outrider.engine.model import Model
 from outrider.model_service.run import make_host, run_model_service
 from outrider.rpc.server import Server
@@ -32,7 +33,7 @@ async def run(config: DraftConfig, load: Callable[[], Model] | None = None) -> N
         return
     os.nice(config.model.nice)
     options = HostOptions(numerics=config.model.profile("native"))
-    host = make_host(config.model, options, load)
+    host = make_host(config.model, options, load, DRAFT_ROWS)
     servicer = partial(
         DraftServicer,
         alias=config.model.alias,

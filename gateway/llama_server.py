@@ -515,6 +515,7 @@ def properties(
         "total_slots": model.session_count,
         "model_alias": model.model_name,
         "model_ftype": model.file_type,
+        "cpu_kernels": model.cpu_kernels,
         "model_path": model.model_name,  # where the file lies is no client's business
         "modalities": {"vision": False, "video": False, "audio": False},
         "endpoint_slots": endpoint_slots,

@@ -22,6 +22,7 @@ from orchestrator.targets import PooledTarget
 from outrider.errors import PeerUnavailable, VocabularyMismatch
 from outrider.messages import ANY_MODEL, MAX_DRAFT, ModelReference, Rule, SessionParameters
 from outrider.request_scope import nobodys
+from outrider.v1 import common_pb2 as common
 
 _KEY_BYTES = 16
 _MOST_ROUND = 2 * MAX_DRAFT
@@ -252,9 +253,9 @@ class Pool:
         if identity in hosted:
             self._weights = staying[hosted.index(identity)].reference
         serving = (each.peer.model for each in self.targets if each.identity == identity)
-        context = next((each.context_token_count for each in serving if each), 0)
+        served = next((each for each in serving if each), common.GetModelResponse())
         for target in self.targets:
-            target.compare(self._weights, context)
+            target.compare(self._weights, served)
 
     def check_draft(self, draft: PairedDraft) -> None:
         """Compare a draft's vocabulary with the targets', once they have described themselves."""

@@ -21,6 +21,7 @@ from orchestrator.peers import Peer
 from outrider import logs, wire
 from outrider.costs import CostTable
 from outrider.messages import ANY_MODEL, ModelReference
+from outrider.v1 import common_pb2 as common
 
 _LEAST_READ = 4 * 16
 """Tokens of a prompt that have to be read before the time says something of each."""
@@ -114,17 +115,23 @@ class PooledTarget:
             self._read_time = Mean(costs[-1].seconds / costs[-1].rows)
         self._model, self._measured = process, measured
 
-    def compare(self, served: ModelReference, context: int) -> None:
+    def compare(self, served: ModelReference, serving: common.GetModelResponse) -> None:
         """Refuse it, by name, where it hosts other weights than the pool serves.
 
-        So it does with another context than that of `context` tokens, which may change logits.
+        So it does with another context than the one that is `serving`, which may change logits.
+        Under `exact`, where a text continues with the same bits at another target, it must compute
+        with the same kernels too.
         """
-        refused, model = "", self.peer.model
+        refused, model, context = "", self.peer.model, serving.context_token_count
         if model is not None and self.identity != served.identity:
             refused = f"it hosts {self.reference} and not {served}, which is served"
             if model.context_token_count != context:
                 its = f"its context has {model.context_token_count} tokens, and not {context}"
                 refused += f"; {its}: targets of a pool need the same --ctx"
+        elif model is not None and _have_other_bits(model, serving):
+            its, those = _kernels(model), _kernels(serving)
+            refused = f"it computes with {its} and not with {those}: exact numerics differ"
+            refused += "; targets of a pool need the same --cpu-kernels, or --numerics native"
         if refused and refused != self.refused:
             logs.warning("outrider.orchestrator", "target refused", detail=refused)
         self.refused = refused
@@ -196,3 +203,15 @@ class PooledTarget:
         if seconds := self.conduct.left_alone(time.monotonic()):
             return f"left alone for {seconds:.0f} s: {self.conduct.reason}"
         return ""
+
+
+def _have_other_bits(one: common.GetModelResponse, other: common.GetModelResponse) -> bool:
+    """Say whether two targets of the same weights promise equal bits, and compute others."""
+    exact = common.NUMERICS_PROFILE_EXACT
+    promise = one.numerics_profile == other.numerics_profile == exact
+    return promise and one.system_info != other.system_info
+
+
+def _kernels(model: common.GetModelResponse) -> str:
+    """Return in words what a target computes with."""
+    return f"the kernels {model.cpu_kernels.partition(':')[0]} ({model.system_info})"

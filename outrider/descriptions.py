@@ -42,6 +42,7 @@ _MOST_CHARACTERS = {
     "model_name": 1024,
     "description": 4096,
     "system_info": 65536,
+    "cpu_kernels": 4096,
     "chat_template": 1 << 20,
     "machine_digest": 64,
     "cores_digest": 64,

@@ -7,11 +7,24 @@ from pathlib import Path
 
 _V2 = Path("/sys/fs/cgroup/cpu.max")
 _V1 = Path("/sys/fs/cgroup/cpu")
+_TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 def available_cores() -> set[int]:
     """Return the cores that this process may use, also where a thread of it is kept on fewer."""
     return os.sched_getaffinity(os.getpid())
+
+
+def physical_cores() -> int:
+    """Return on how many cores the available ones are hardware threads; 0 where nobody says so."""
+    cores = set()
+    for number in available_cores():
+        path = _TOPOLOGY / f"cpu{number}" / "topology" / "thread_siblings_list"
+        try:
+            cores.add(path.read_text().strip())
+        except OSError:
+            return 0
+    return len(cores)
 
 
 def available_threads() -> int:

@@ -10,6 +10,11 @@ def show_profile(profile: str, native_ms: float, exact_ms: float) -> str:
     return f"{profile} (a plain token: {', '.join(known)})" if known else profile
 
 
+def show_kernels(kernels: str) -> str:
+    """Return what computes on the CPU, to follow other facts; nothing where that is not known."""
+    return f", CPU kernels: {kernels}" if kernels else ""
+
+
 def show_layout(layout: str) -> str:
     """Return how a cache is laid out, to follow other facts; nothing where that is not known."""
     return f", cache: {layout}" if layout else ""

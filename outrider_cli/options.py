@@ -94,6 +94,9 @@ class ModelOptions:
     flash_attention: Annotated[
         str, typer.Option(metavar="MODE", help="on, off, or auto: as measured.")
     ] = ""
+    cpu_kernels: Annotated[
+        str, typer.Option(metavar="NAME", help="Kernels such as zen4; else the best for the file.")
+    ] = ""
     swa_full: Annotated[
         bool, typer.Option("--swa-full", help="Keep all of a sliding window's cache.")
     ] = False

@@ -27,7 +27,7 @@ from outrider.client import (
     Status,
 )
 from outrider_cli.memories import show_memory
-from outrider_cli.numerics import show_layout, show_profile
+from outrider_cli.numerics import show_kernels, show_layout, show_profile
 
 _T = TypeVar("_T")
 
@@ -438,7 +438,7 @@ def _describe(peer: Peer) -> str:
         f"{model.name} ({model.identity[:8]}), {model.context_token_count} tokens of context, "
         f"{_count(model.session_count, 'session')}, {_count(model.thread_count, 'thread')}, "
         f"numerics {numerics}, round trip {1e3 * peer.round_trip_seconds:.1f} ms"
-        f"{show_layout(model.cache_layout)}"
+        f"{show_kernels(model.cpu_kernels)}{show_layout(model.cache_layout)}"
         f"{f', drafts itself with {model.own_draft}' if model.own_draft else ''}"
         f"{_memory(model)}{_decoding(peer)}{_work(peer)}"
     )

@@ -388,6 +388,7 @@ class Model:
     identity: str = ""  # 64 hexadecimal digits: equal for equal weights and settings
     plain_costs: PlainCosts = PlainCosts()
     cache_layout: str = ""  # of the KV cache, and what was measured of others; in words
+    cpu_kernels: str = ""  # llama.cpp's, by the name of their plug-in, and why; in words
     activity: Activity = Activity()
     own_draft: str = ""  # the name of what drafts in a target's own process; empty: nothing does
     rollback_capability: str = "unspecified"  # "full", "window", "snapshots", "checkpoints", "none"

@@ -24,6 +24,7 @@ from outrider.engine.llama_batch import Batch
 from outrider.engine.llama_embedder import Embedder
 from outrider.engine.llama_library import (
     init_backend,
+    kernels_in_use,
     last_error,
     ll,
     logits_address,
@@ -217,6 +218,7 @@ class LlamaModel:
             can_exchange=not (self._window or self._is_recurrent or self._layout.is_pool),
             thread_count=self._config.thread_count,
             system_info=ll.llama_print_system_info().decode("utf-8", "replace").strip(),
+            kernels=kernels_in_use(),
             chat_template=(ll.llama_model_chat_template(self._model, None) or b"").decode(
                 "utf-8", "replace"
             ),

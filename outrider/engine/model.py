@@ -106,6 +106,8 @@ class ModelDescription:
     """Whether `exchange` moves all that a sequence holds."""
     thread_count: int
     system_info: str
+    kernels: str = ""
+    """What computes it on the CPU, and why, in words for people."""
     chat_template: str = ""
     layouts: tuple[Layout, ...] = (Layout(),)
     """Those that `open` takes, streams first; a loaded model is opened with the first."""

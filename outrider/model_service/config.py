@@ -47,6 +47,7 @@ class ModelConfig:
     cache_type_v: str = "f16"  # a quantised one needs flash attention, which is then on
     kv_cache: str = ""  # auto, pool or streams; pool: all sessions take cells from one
     flash_attention: str = ""  # auto, on or off
+    cpu_kernels: str = ""  # the plug-in to compute with; empty: the best that is right for the file
     swa_full: bool = False  # sliding windows keep every cell, as exact numerics always have them
     snapshots: int = 4  # states for rollback, of each session; each is as large as the state
     nice: int = 0  # 19 takes what others leave

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -23,6 +23,7 @@ from outrider.engine.cuda_driver import driver_advice
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions, Loaded
+from outrider.engine.kernel_trial import choose
 from outrider.engine.layout import draft_layout
 from outrider.engine.measurements import Measurements
 from outrider.engine.model import Model, Numerics, Rollback
@@ -82,10 +83,35 @@ class LoadingLog:
         )
 
 
-def load_llama(config: ModelConfig) -> Callable[[], Model]:
+def choose_kernels(config: ModelConfig, rows: Sequence[int], beside: Sequence[Path] = ()) -> None:
+    """Compute with the kernels that are configured, or else with those that suit the files best.
+
+    Before the first model of a process is loaded, and for all of them: those `beside` it too.
+    `rows` are those of the decodes in which tokens are written. Raises InvalidConfig for kernels
+    that are not there.
+    """
+    from outrider.engine.llama_library import cpu_plugins, library_state, offloads, use_kernels
+
+    if config.cpu_kernels:
+        use_kernels(config.cpu_kernels, "as configured")
+    elif config.n_gpu_layers == 0 or not offloads():
+
+        def on_trial(path: Path) -> None:
+            logs.event("outrider.engine", "trying AMX", file=str(path))
+
+        files, threads = [config.model, *beside], config.threads or available_threads()
+        choice = choose(files, rows, list(cpu_plugins()), threads, library_state(), on_trial)
+        if choice is not None:
+            use_kernels(choice.name, choice.reason)
+
+
+def load_llama(
+    config: ModelConfig, rows: Sequence[int] = (), beside: Sequence[Path] = ()
+) -> Callable[[], Model]:
     """Return a loader of the configured model; llama.cpp is imported when it is called.
 
-    Raises InvalidConfig at once for a file that is no model.
+    With `rows` it first chooses the kernels of the process, as `choose_kernels` says. Raises
+    InvalidConfig at once for a file that is no model.
     """
     check_gguf(config.model)
 
@@ -98,6 +124,8 @@ def load_llama(config: ModelConfig) -> Callable[[], Model]:
             reason = f"llama.cpp does not start: {error}"
             raise InvalidConfig("model", f"{reason}; {advice}" if advice else reason) from None
 
+        if rows:
+            choose_kernels(config, rows, beside)
         return LlamaModel(
             LlamaConfig(
                 path=config.model,
@@ -185,19 +213,22 @@ def make_host(
     config: ModelConfig,
     options: HostOptions,
     load: Callable[[], Model] | None,
+    rows: Sequence[int],
     draft: ModelConfig | None = None,
     same_vocabulary: bool = False,
 ) -> EngineHost:
     """Return an engine for the configured model, or for what `load` makes instead of it.
 
-    `draft` is what drafts in its thread; with `same_vocabulary` not if its ids are others.
+    `rows` are those of the decodes in which it writes. `draft` is what drafts in its thread; with
+    `same_vocabulary` not if its ids are others.
     """
     load_draft = own_draft_loader(draft, same_vocabulary) if draft is not None else None
     if load is not None:
         return EngineHost(load, options, find_core_lock(config), load_draft=load_draft)
     options = replace(options, count_helpers=count_helpers(config))
     kept = kept_measurements(config, options.numerics)
-    return EngineHost(load_llama(config), options, find_core_lock(config), kept, load_draft)
+    load = load_llama(config, rows, [draft.model] if draft is not None else [])
+    return EngineHost(load, options, find_core_lock(config), kept, load_draft)
 
 
 def own_draft_loader(
@@ -289,6 +320,7 @@ def _log_serving(name: str, address: str, loaded: Loaded) -> None:
         sessions=model.sequence_count,
         threads=model.thread_count,
         nice=os.nice(0),
+        kernels=model.kernels,
         **_preparation(loaded.model, loaded.prepared),
         load_seconds=round(loaded.seconds, 2),
         system=model.system_info,

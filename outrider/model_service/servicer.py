@@ -316,6 +316,7 @@ def describe(loaded: Loaded, alias: str, digest: bytes) -> common.GetModelRespon
         snapshot_token_count=model.snapshot_count,
         thread_count=model.thread_count,
         system_info=model.system_info,
+        cpu_kernels=model.kernels,
         round_draft_token_limit=MAX_DRAFT,
         machine_digest=machine_digest(),
         cores_digest=loaded.core_lock.cores_digest,

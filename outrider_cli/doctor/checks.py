@@ -22,7 +22,6 @@ _DAY = 86400.0
 _FULL = 0.8  # of the memory; caches and the rest of the machine need some too
 _SHORT_SPIN, _LONG_SPIN = 5000, 100_000
 _BY_DEFAULT = 30_000  # GOMP_SPINCOUNT, as outrider.engine.llama_library sets it
-_NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 
 
 class Level(Enum):
@@ -81,6 +80,7 @@ class LlamaBuild:
     pinned: str
     is_checkout: bool = True  # of the repository, with its `make setup`
     pip: str = "pip"  # the words that run the pip of this Python
+    include: str = "llama.cmake"  # how llama.cpp is built for Outrider
     machine: str = "x86_64"
     has_gpu_device: bool = False
     gpu_layers: int = -1  # most that any model asks for
@@ -96,6 +96,7 @@ class DecodeTrial:
     detail: str = ""  # the signal's name, or the last words
     seconds: float = 0.0
     system_info: str = ""
+    unused: Sequence[str] = ()  # abilities of the processor that the build has no kernels for
     offloads: bool = False
 
 
@@ -119,7 +120,12 @@ def judge_build(library: LlamaBuild, trial: DecodeTrial | None) -> list[Finding]
         findings.append(Finding("build", Level.PROBLEM, message, _install(library)))
     if trial is None:
         return findings
-    return [*findings, _judge_trial(library, trial), *_judge_gpu(library, trial)]
+    return [
+        *findings,
+        _judge_trial(library, trial),
+        *_judge_kernels(library, trial),
+        *_judge_gpu(library, trial),
+    ]
 
 
 def _judge_trial(library: LlamaBuild, trial: DecodeTrial) -> Finding:
@@ -152,12 +158,21 @@ def _judge_death(library: LlamaBuild, trial: DecodeTrial, of: str) -> Finding:
         return Finding("build", Level.PROBLEM, f"{message}: its own check failed", remedy)
     if _is_x86(library):
         message += (
-            ": a bad build; gcc 12 miscompiles its AMX kernels, and one made elsewhere may use "
-            "instructions that this processor lacks"
+            ": a bad build; gcc miscompiles llama.cpp's kernels for AMX where nothing mends them, "
+            "and a build made elsewhere may use instructions that this processor lacks"
         )
     else:
         message += ": a bad build, perhaps made for another processor"
     return Finding("build", Level.PROBLEM, message, _rebuild(library))
+
+
+def _judge_kernels(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
+    """Return what the build leaves unused of the processor, once its library is loaded."""
+    if not trial.unused:
+        return []
+    message = f"this build has no kernels for the processor's {', '.join(trial.unused)}"
+    message += ": prompts and texts may take twice as long as they need to"
+    return [Finding("kernels", Level.NOTE, message, _rebuild(library))]
 
 
 def _judge_gpu(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
@@ -181,7 +196,10 @@ def _judge_gpu(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
 def _install(library: LlamaBuild) -> str:
     if library.is_checkout:
         return "rm -f .venv/ready && make setup"
-    return _pip(library) if _is_x86(library) else f"{library.pip} install 'outrider[llama]'"
+    if not library.version:
+        build = f'CMAKE_ARGS="{_built_as_ours(library)}" {library.pip} install --no-cache-dir'
+        return f"{build} --no-binary llama-cpp-python 'outrider[llama]'"
+    return _pip(library)
 
 
 def _rebuild(library: LlamaBuild) -> str:
@@ -190,14 +208,15 @@ def _rebuild(library: LlamaBuild) -> str:
 
 def _pip(library: LlamaBuild, flags: str = "") -> str:
     """Return the command that builds the library anew, past pip's cache."""
-    if _is_x86(library):
-        flags += " ".join(f"-DCMAKE_{language}_FLAGS='{_NO_AMX}'" for language in ("C", "CXX"))
-    build = f'CMAKE_ARGS="{flags.strip()}" ' if flags else ""
     version = f"=={library.pinned}" if library.pinned else ""
     return (
-        f"{build}{library.pip} install --force-reinstall --no-deps --no-cache-dir "
-        f"--no-binary llama-cpp-python llama-cpp-python{version}"
+        f'CMAKE_ARGS="{flags}{_built_as_ours(library)}" {library.pip} install --force-reinstall '
+        f"--no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python{version}"
     )
+
+
+def _built_as_ours(library: LlamaBuild) -> str:
+    return f"-DCMAKE_PROJECT_llama_cpp_INCLUDE={library.include}"
 
 
 def _is_x86(library: LlamaBuild) -> bool:
@@ -362,11 +381,11 @@ def judge_rollback(kind: str, snapshots: int, checkpoint_ms: float) -> Finding:
 
 
 def judge_threads(
-    wanted: Sequence[tuple[str, int]], affinity: int, available: int
+    wanted: Sequence[tuple[str, int]], affinity: int, available: int, physical: int = 0
 ) -> list[Finding]:
     """Return whether the roles' threads fit on the cores that this process may use.
 
-    0 threads are as many as are available.
+    0 threads are as many as are available; `physical` cores have them, 0 where that is not known.
     """
     limit = f"{_plural(affinity, 'core')} in the affinity mask"
     if available < affinity:
@@ -379,6 +398,11 @@ def judge_threads(
             findings.append(
                 Finding("threads", Level.PROBLEM, message, f"{flag} {available}, or leave it out")
             )
+        elif 0 < physical < (count or available):
+            flag = "--draft-threads" if role == "draft" else "--threads"
+            message = f"{role}: {count or available} threads on {_plural(physical, 'core')}"
+            message += " with two hardware threads each, which seldom help"
+            findings.append(Finding("threads", Level.NOTE, message, f"try {flag} {physical}"))
     total = sum(count or available for _, count in wanted)
     words = ", ".join(f"{role} {count or available}" for role, count in wanted)
     if total > available and len(wanted) > 1:

@@ -179,6 +179,7 @@ def _look_here(hosted: Sequence[Hosted]) -> list[Finding]:
 
 
 def _library(hosted: Sequence[Hosted]) -> LlamaBuild:
+    from outrider.engine.kernels import LLAMA_CMAKE
     from outrider_cli.doctor.checks import LlamaBuild
     from outrider_cli.doctor.machine import has_gpu_device
     from outrider_cli.services.pair import ROOT
@@ -188,6 +189,7 @@ def _library(hosted: Sequence[Hosted]) -> LlamaBuild:
         pinned=_pinned_version(),
         is_checkout=(ROOT / "scripts" / "setup").is_file(),
         pip=f"{shlex.quote(sys.executable)} -m pip",
+        include=str(LLAMA_CMAKE),
         machine=platform.machine(),
         has_gpu_device=has_gpu_device(),
         gpu_layers=max((one.options.n_gpu_layers for one in hosted), default=-1),
@@ -285,6 +287,7 @@ def _try_llama(
         detail=detail,
         seconds=_TRIAL_SECONDS,
         system_info=report.get("system_info", ""),
+        unused=report.get("unused", ()),
         offloads=report.get("offloads", False),
     )
     return Probed(trial, report)
@@ -393,7 +396,7 @@ def _numerics(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
 
 
 def _sharing(hosted: Sequence[Hosted], tried: Probed) -> list[Finding]:
-    from outrider.threads import available_threads
+    from outrider.threads import available_threads, physical_cores
     from outrider_cli.doctor.checks import judge_openmp, judge_threads
 
     wanted = [(one.role, max(one.options.threads, one.options.threads_batch)) for one in hosted]
@@ -401,7 +404,7 @@ def _sharing(hosted: Sequence[Hosted], tried: Probed) -> list[Finding]:
     system_info = tried.trial.system_info if tried.trial else ""
     uses_openmp = not system_info or "OPENMP = 1" in system_info
     return [
-        *judge_threads(wanted, affinity, available_threads()),
+        *judge_threads(wanted, affinity, available_threads(), physical_cores()),
         *judge_openmp(os.environ, len(hosted), uses_openmp),
     ]
 

@@ -16,7 +16,7 @@ from outrider_cli.doctor.checks import (
     show_time,
 )
 from outrider_cli.memories import show_memory
-from outrider_cli.numerics import show_layout, show_profile
+from outrider_cli.numerics import show_kernels, show_layout, show_profile
 
 
 class Failure(Enum):
@@ -90,7 +90,8 @@ def _describe(model: common.GetModelResponse) -> str:
     memory = show_memory(
         rollback_kind(model), model.snapshot_token_count, model.checkpoint_milliseconds
     )
-    said = f"{model.model_name}, numerics {shown}{show_layout(model.cache_layout)}"
+    said = f"{model.model_name}, numerics {shown}"
+    said += show_kernels(model.cpu_kernels) + show_layout(model.cache_layout)
     return f"{said}, memory {memory}" if memory else said
 
 

@@ -51,6 +51,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "embeddings": True,
         "kv_cache": "pool",
         "flash_attention": "on",
+        "cpu_kernels": "zen4",
         "numerics": "native",
     },
     ServerOptions: {

@@ -81,7 +81,10 @@ def test_no_library_is_a_problem():
 
 def test_outside_a_checkout_the_remedy_is_pip():
     library = replace(LIBRARY, version="", is_checkout=False, machine="aarch64")
-    assert only(judge_build(library, None)).remedy == "pip install 'outrider[llama]'"
+    assert only(judge_build(library, None)).remedy == (
+        'CMAKE_ARGS="-DCMAKE_PROJECT_llama_cpp_INCLUDE=llama.cmake" pip install --no-cache-dir '
+        "--no-binary llama-cpp-python 'outrider[llama]'"
+    )
 
 
 def test_another_version_is_a_problem_that_names_both():
@@ -105,16 +108,25 @@ def test_a_death_in_a_decode_names_signal_step_and_the_known_cause(name: str):
     assert finding.message.startswith(
         f"llama.cpp died of {name} while decoding several tokens at once (m.gguf)"
     )
-    assert "gcc 12 miscompiles its AMX kernels" in finding.message
+    assert "gcc miscompiles llama.cpp's kernels for AMX" in finding.message
     assert finding.remedy == "rm -f .venv/ready && make setup"
 
 
-def test_the_command_that_builds_anew_leaves_amx_out_on_x86_alone():
+def test_what_the_build_leaves_unused_of_the_processor_is_named_with_the_command():
+    trial = replace(TRIAL, unused=["AVX512", "AMX_INT8"])
+    [_, finding, _] = judge_build(LIBRARY, trial)
+    assert finding.level is NOTE
+    assert "no kernels for the processor's AVX512, AMX_INT8" in finding.message
+    assert finding.remedy == "rm -f .venv/ready && make setup"
+    [_, finding, _] = judge_build(replace(LIBRARY, is_checkout=False), trial)
+    assert finding.remedy.startswith('CMAKE_ARGS="-DCMAKE_PROJECT_llama_cpp_INCLUDE=')
+
+
+def test_the_command_that_builds_anew_builds_as_for_a_checkout():
     pip = replace(LIBRARY, is_checkout=False)
     remedy = only(judge_build(pip, died("SIGILL"))).remedy
-    flags = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
     assert remedy == (
-        f"CMAKE_ARGS=\"-DCMAKE_C_FLAGS='{flags}' -DCMAKE_CXX_FLAGS='{flags}'\" "
+        'CMAKE_ARGS="-DCMAKE_PROJECT_llama_cpp_INCLUDE=llama.cmake" '
         "pip install --force-reinstall --no-deps --no-cache-dir "
         "--no-binary llama-cpp-python llama-cpp-python==0.3.36"
     )
@@ -190,7 +202,7 @@ def test_the_gpu(offloads: bool, device: bool, layers: int, level: Level):
 def test_outside_a_checkout_a_build_for_the_gpu_is_made_by_pip():
     library = replace(LIBRARY, is_checkout=False, machine="aarch64", has_gpu_device=True)
     remedy = judge_build(library, TRIAL)[1].remedy
-    assert remedy.startswith('CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall')
+    assert remedy.startswith('CMAKE_ARGS="-DGGML_CUDA=on -DCMAKE_PROJECT')
 
 
 # --- the models ---
@@ -338,6 +350,15 @@ def test_too_many_threads_are_told_with_the_numbers_and_the_flag():
     )
     assert finding.remedy.startswith("--draft-threads 2")
     assert only(judge_threads([("target", 2)], 1, 1)).remedy.startswith("--threads 1")
+
+
+def test_two_threads_on_a_core_are_named_with_the_count_to_try():
+    [finding] = judge_threads([("target", 0)], 8, 8, physical=4)
+    assert finding.level is NOTE
+    assert "target: 8 threads on 4 cores with two hardware threads each" in finding.message
+    assert finding.remedy == "try --threads 4"
+    assert levels(judge_threads([("target", 4)], 8, 8, physical=4)) == [OK]
+    assert levels(judge_threads([("target", 8)], 8, 8, physical=8)) == [OK]
 
 
 def test_one_model_alone_may_take_every_core():

@@ -1,0 +1,184 @@
+"""Which of llama.cpp's kernels for the CPU a file is computed with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from outrider.engine import kernel_trial
+from outrider.engine.kernel_trial import (
+    DRAFT_ROWS,
+    TARGET_ROWS,
+    TIMED_ROWS,
+    Choice,
+    Tried,
+    choose,
+    difference,
+    request_seconds,
+)
+from outrider.engine.kernels import plugins
+from tests.support.processes import DRAFT, TARGET
+
+PLUGINS = ["sapphirerapids", "zen4", "haswell"]
+
+# Milliseconds by rows of a 1.1B on an Intel with AMX, with its kernels and without: shared figures
+# of 1, 4, 8 rows and twice that of 16.
+Q4_0 = {"sapphirerapids": (31, 70, 95, 300), "zen4": (58, 105, 207, 640)}
+Q6_K = {"sapphirerapids": (89, 111, 156, 398), "zen4": (67, 162, 326, 692)}
+
+RNG = np.random.default_rng(1)
+ROWS = {
+    "5 rows of 1 session": RNG.standard_normal((5, 64)).astype(np.float32),
+    "2 rows of 2 sessions": RNG.standard_normal((4, 64)).astype(np.float32),
+}
+
+
+class Children:
+    """In place of processes that decode: what they find, by plug-in, and how often they ran."""
+
+    def __init__(self, milliseconds: Mapping[str, tuple[float, ...]]) -> None:
+        self.found: dict[str, Tried | str] = {
+            name: Tried(ROWS, dict(zip(TIMED_ROWS, times, strict=True)))
+            for name, times in milliseconds.items()
+        }
+        self.count = 0
+
+    def __call__(self, path: Path, plugin: str, threads: int) -> Tried | str:
+        self.count += 1
+        return self.found[plugin]
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Children:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    children = Children(Q4_0)
+    monkeypatch.setattr(kernel_trial, "decode_with", children)
+    return children
+
+
+def chosen(rows: tuple[int, ...] = TARGET_ROWS, files: tuple[Path, ...] = (TARGET,)) -> Choice:
+    found = choose(files, rows, PLUGINS, 2, "library")
+    assert found is not None
+    return found
+
+
+def test_kernels_with_amx_are_taken_where_they_are_right_and_quicker(children: Children) -> None:
+    assert chosen().name == "sapphirerapids"
+    assert "zen4 takes" in chosen().reason
+
+
+def test_a_draft_that_decodes_single_rows_weighs_them_more_than_a_target(
+    children: Children,
+) -> None:
+    # A prompt of 1,500 is read by both, so that many rows count for a draft too.
+    single_rows = {"sapphirerapids": (89, 111, 156, 398), "zen4": (30, 162, 326, 500)}
+    children.found = Children(single_rows).found
+    assert chosen(DRAFT_ROWS).name == "zen4"
+    assert chosen(TARGET_ROWS).name == "sapphirerapids"
+
+
+def test_a_prompt_that_is_read_counts_as_much_as_the_tokens_that_are_written() -> None:
+    seconds = dict(zip(TIMED_ROWS, (1.0, 2.0, 3.0, 16.0), strict=True))
+    assert request_seconds(seconds, (1,)) == 1500 * 16.0 / 32 + 300 * 1.0
+    assert request_seconds(seconds, (1, 4, 8)) == 1500 * 16.0 / 32 + 300 * 2.0
+
+
+def test_kernels_that_compute_a_file_wrong_are_not_taken_for_it(children: Children) -> None:
+    wrong = {kind: rows + (2.0 if "2 sessions" in kind else 0.0) for kind, rows in ROWS.items()}
+    children.found["sapphirerapids"] = Tried(wrong, dict.fromkeys(TIMED_ROWS, 1.0))
+    assert chosen().name == "zen4"
+    assert "its logits of 2 rows of 2 sessions are wrong" in chosen().reason
+    assert TARGET.name in chosen().reason
+
+
+def test_nor_are_kernels_that_end_the_process(children: Children) -> None:
+    children.found["sapphirerapids"] = "llama.cpp ends with signal 6"
+    assert chosen() == Choice(
+        "zen4", f"not sapphirerapids for {TARGET.name}: llama.cpp ends with signal 6"
+    )
+
+
+def test_a_file_that_nothing_decodes_is_tried_again_the_next_time(children: Children) -> None:
+    children.found["zen4"] = "no memory"
+    assert chosen().name == "zen4"  # whose loader says what is wrong
+    assert "no memory" in chosen().reason
+    assert children.count == 2
+
+
+def test_every_model_of_a_process_has_to_be_right(children: Children) -> None:
+    def decode(path: Path, plugin: str, threads: int) -> Tried | str:
+        fails = path == DRAFT and plugin == "sapphirerapids"
+        return "llama.cpp ends with signal 11" if fails else children(path, plugin, threads)
+
+    kernel_trial.decode_with = decode  # type: ignore[assignment]  # `children` puts it back
+    assert chosen(files=(TARGET,)).name == "sapphirerapids"
+    assert chosen(files=(TARGET, DRAFT)).name == "zen4"
+
+
+def test_what_was_found_is_kept(children: Children) -> None:
+    first = chosen()
+    assert children.count == 2
+    assert chosen() == first
+    assert children.count == 2
+
+
+def test_another_library_is_tried_anew(children: Children) -> None:
+    chosen()
+    choose((TARGET,), TARGET_ROWS, PLUGINS, 2, "another library")
+    assert children.count == 4
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b'["", {}]',
+        b'["", {"zen4": {"1": 1.0}}]',
+        b'["", {"zen4": 1}]',
+        json.dumps(["", {"zen4": dict.fromkeys(map(str, TIMED_ROWS), 1.0)}]).encode(),
+    ],
+)
+def test_a_damaged_record_is_found_out(children: Children, content: bytes, tmp_path: Path) -> None:
+    expected = chosen()
+    [record] = (tmp_path / "outrider" / "kernels").iterdir()
+    record.write_bytes(content)
+    assert chosen() == expected
+    assert children.count == 4
+
+
+@pytest.mark.parametrize("names", [[], ["zen4", "haswell"], ["sapphirerapids"]])
+def test_without_a_choice_nothing_is_tried(children: Children, names: list[str]) -> None:
+    assert choose((TARGET,), TARGET_ROWS, names, 2, "library") is None
+    assert children.count == 0
+
+
+def test_logits_may_differ_as_much_as_kernels_of_other_shapes_do() -> None:
+    near = {kind: rows + 0.01 * RNG.standard_normal(rows.shape) for kind, rows in ROWS.items()}
+    assert difference(ROWS, near) == ""
+
+
+def test_one_row_of_many_may_differ_where_an_expert_was_nearly_another() -> None:
+    [kind, *_] = ROWS
+    flipped = ROWS[kind].copy()
+    flipped[0] += 1.0
+    assert difference(ROWS, {**ROWS, kind: flipped}) == ""
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1.0])
+def test_logits_that_are_no_numbers_or_others_are_wrong(value: float) -> None:
+    [kind, *_] = ROWS
+    wrong = ROWS[kind].copy()
+    wrong[:, 3:] = value
+    assert kind in difference(ROWS, {**ROWS, kind: wrong})
+    assert "no logits" in difference(ROWS, {})
+
+
+def test_what_is_no_plug_in_for_this_processor_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "libggml-cpu-other.so").write_bytes(b"\x7fELF of another machine")
+    (tmp_path / "libggml-cpu.so").write_bytes(b"")
+    assert plugins(tmp_path) == {}
