@@ -17,7 +17,7 @@ NO_MEMORY_TO_LOAD = f"""
 from outrider.model_service import run
 def load():
     raise MemoryError("Unable to allocate 3.00 GiB")
-run.load_llama = lambda config: load
+run.load_llama = lambda config, *_: load
 {COMMAND}
 """
 
