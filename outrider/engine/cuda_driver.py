@@ -1,4 +1,7 @@
-"""What to do where llama.cpp is built for CUDA and finds no driver. Pure."""
+"""What to do where llama.cpp is built for CUDA and finds no driver. Pure.
+
+A build with plug-ins loads, and computes on the CPU; of another one not even the library loads.
+"""
 
 from __future__ import annotations
 

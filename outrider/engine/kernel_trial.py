@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,9 @@ from outrider.engine.gguf_check import check_gguf
 from outrider.engine.identity import FilesDigest
 from outrider.engine.kept import KeptFiles
 from outrider.engine.measurements import processor
+
+if TYPE_CHECKING:
+    from outrider.engine.llama_loading import LlamaConfig
 
 MOST_DIFFERENCE = 0.1
 """Of a row's standard deviation, in the mean over its logits: kernels of other shapes make .005 to
@@ -213,26 +217,31 @@ def decode_with(path: Path, plugin: str, threads: int) -> Tried | str:
 # --- in the child ---
 
 
+def trial_config(path: Path, threads: int) -> LlamaConfig:
+    """Return how a file is loaded to be tried: on the CPU, where a GPU is too."""
+    from outrider.engine.llama_loading import LlamaConfig
+
+    return LlamaConfig(
+        path=path,
+        context=_CONTEXT,
+        sequence_count=_SESSIONS,
+        thread_count=threads,
+        pad_multiple=1,
+        gpu_layers=0,
+    )
+
+
 def main(path: str, plugin: str, threads: str, result: str) -> None:
     """Decode a file's tokens alone and of several sessions, and keep the logits and the times."""
     from outrider.engine.calibrate import history
     from outrider.engine.llama import LlamaModel
     from outrider.engine.llama_library import use_kernels
-    from outrider.engine.llama_loading import LlamaConfig
     from outrider.engine.model import Chunk
 
     # Whoever waits for this may be killed.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     use_kernels(plugin)
-    model = LlamaModel(
-        LlamaConfig(
-            path=Path(path),
-            context=_CONTEXT,
-            sequence_count=_SESSIONS,
-            thread_count=int(threads),
-            pad_multiple=1,
-        )
-    )
+    model = LlamaModel(trial_config(Path(path), int(threads)))
     ids = history(model, 3 * 33)
     columns = np.linspace(0, model.describe().vocabulary.token_count - 1, _COLUMNS).astype(int)
     found: dict[str, NDArray[np.float32]] = {}

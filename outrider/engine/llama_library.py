@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.engine import kernels
+from outrider.engine.cuda_driver import driver_advice
 from outrider.errors import InvalidConfig
 
 # libgomp reads these once, at load. Spinning for .5 to 1.5 ms bridges the time that an event loop
@@ -24,6 +25,7 @@ import llama_cpp as ll
 
 __all__ = [
     "cpu_plugins",
+    "gpu_fault",
     "init_backend",
     "kernels_in_use",
     "last_error",
@@ -63,6 +65,9 @@ _kernels: dict[str, str] = {}
 """The plug-in for the CPU that this process computes with, and why it is that one; none before
 `init_backend`, and where kernels are part of the library."""
 
+_gpu_faults: list[str] = []
+"""What llama.cpp complained of while it loaded plug-ins for GPUs."""
+
 
 def system_info() -> str:
     """Return the version of llama.cpp and what this build of it uses of the machine."""
@@ -96,7 +101,9 @@ def init_backend() -> None:
         return
     for path in sorted(_LIBRARIES.glob("libggml-*.so")):
         if not path.name.startswith(("libggml-base", "libggml-cpu")):
-            _plugin_loader()(os.fsencode(path))  # of a GPU; says nothing where there is none
+            recent_errors.clear()
+            _plugin_loader()(os.fsencode(path))  # of a GPU
+            _gpu_faults.extend(recent_errors)
     right = [name for name in cpu_plugins() if name not in kernels.AMX]
     _load_kernels((right or list(cpu_plugins()))[0])
 
@@ -162,3 +169,10 @@ def offloads() -> bool:
     """Return whether this build of llama.cpp has a GPU to use."""
     init_backend()
     return bool(ll.llama_supports_gpu_offload())
+
+
+def gpu_fault() -> str:
+    """Return why a build with a plug-in for GPUs finds none; empty where it does, or has none."""
+    if offloads() or not _gpu_faults:
+        return ""
+    return driver_advice(_gpu_faults[0]) or _gpu_faults[0]

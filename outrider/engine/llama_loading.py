@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.engine.gguf_check import check_gguf
-from outrider.engine.llama_library import init_backend, last_error, ll, recent_errors
+from outrider.engine.llama_library import gpu_fault, init_backend, last_error, ll, recent_errors
 from outrider.engine.llama_vocabulary import Vocabulary
 from outrider.engine.model import Layout, VocabularyDescription
 from outrider.errors import InvalidConfig
@@ -156,7 +156,9 @@ def gpu_layers_of(config: LlamaConfig) -> int:
 
 def _need_gpu(option: str) -> None:
     if not ll.llama_supports_gpu_offload():
-        raise InvalidConfig(option, "this build of llama.cpp finds no GPU")
+        fault = gpu_fault()
+        reason = "this build of llama.cpp finds no GPU"
+        raise InvalidConfig(option, f"{reason}: {fault}" if fault else reason)
 
 
 def _init_numa(strategy: str) -> None:

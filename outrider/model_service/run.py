@@ -92,6 +92,7 @@ def choose_kernels(config: ModelConfig, rows: Sequence[int], beside: Sequence[Pa
     """
     from outrider.engine.llama_library import cpu_plugins, library_state, offloads, use_kernels
 
+    _warn_without_gpu(config)
     if config.cpu_kernels:
         use_kernels(config.cpu_kernels, "as configured")
     elif config.n_gpu_layers == 0 or not offloads():
@@ -103,6 +104,14 @@ def choose_kernels(config: ModelConfig, rows: Sequence[int], beside: Sequence[Pa
         choice = choose(files, rows, list(cpu_plugins()), threads, library_state(), on_trial)
         if choice is not None:
             use_kernels(choice.name, choice.reason)
+
+
+def _warn_without_gpu(config: ModelConfig) -> None:
+    """Log that the CPU computes, where this build would use a GPU and finds none."""
+    from outrider.engine.llama_library import gpu_fault
+
+    if config.n_gpu_layers < 0 and (fault := gpu_fault()):
+        logs.warning("outrider.engine", "no GPU, so the CPU computes", detail=fault)
 
 
 def load_llama(

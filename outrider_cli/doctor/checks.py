@@ -98,6 +98,7 @@ class DecodeTrial:
     system_info: str = ""
     unused: Sequence[str] = ()  # abilities of the processor that the build has no kernels for
     offloads: bool = False
+    gpu_fault: str = ""  # why a build for GPUs finds none, in words
 
 
 def judge_versions(versions: Mapping[str, str]) -> Finding:
@@ -181,6 +182,10 @@ def _judge_gpu(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
         return []
     if trial.offloads:
         return [Finding("gpu", Level.OK, f"the build can use a GPU: {trial.system_info}")]
+    if trial.gpu_fault and library.gpu_layers != 0:
+        level = Level.PROBLEM if library.gpu_layers > 0 else Level.NOTE
+        message = f"the CPU computes, as this build finds no GPU: {trial.gpu_fault}"
+        return [Finding("gpu", level, message, "--n-gpu-layers 0 if that is as it should be")]
     remedy = _pip(library, "-DGGML_CUDA=on ")
     if library.is_checkout:
         remedy = "make clean && CMAKE_ARGS=-DGGML_CUDA=on make setup"

@@ -289,6 +289,7 @@ def _try_llama(
         system_info=report.get("system_info", ""),
         unused=report.get("unused", ()),
         offloads=report.get("offloads", False),
+        gpu_fault=report.get("gpu_fault", ""),
     )
     return Probed(trial, report)
 

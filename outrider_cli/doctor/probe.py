@@ -101,9 +101,10 @@ def _load(config: ModelConfig) -> Model:
 
 def _tell_library() -> None:
     _begin(Step.IMPORT)
-    from outrider.engine.llama_library import offloads, system_info, unused_features
+    from outrider.engine.llama_library import gpu_fault, offloads, system_info, unused_features
 
-    _print(system_info=system_info(), offloads=offloads(), unused=unused_features())
+    _print(system_info=system_info(), offloads=offloads(), gpu_fault=gpu_fault())
+    _print(unused=unused_features())
 
 
 def _read(role: str, path: Path) -> tuple[common.Vocabulary, FileVocabulary] | None:

@@ -199,6 +199,18 @@ def test_the_gpu(offloads: bool, device: bool, layers: int, level: Level):
     assert bool(finding.remedy) is (level is not OK)
 
 
+@pytest.mark.parametrize(("layers", "level"), [(-1, NOTE), (99, PROBLEM), (0, OK)])
+def test_a_build_for_a_gpu_that_finds_none_says_why_and_is_not_built_anew(
+    layers: int, level: Level
+):
+    library = replace(LIBRARY, gpu_layers=layers)
+    trial = replace(TRIAL, gpu_fault="it is built for CUDA, and NVIDIA's driver is not here")
+    finding = judge_build(library, trial)[1]
+    assert (finding.check, finding.level) == ("gpu", level)
+    assert ("NVIDIA's driver is not here" in finding.message) is (layers != 0)
+    assert "make setup" not in finding.remedy
+
+
 def test_outside_a_checkout_a_build_for_the_gpu_is_made_by_pip():
     library = replace(LIBRARY, is_checkout=False, machine="aarch64", has_gpu_device=True)
     remedy = judge_build(library, TRIAL)[1].remedy
