@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from outrider.engine.gguf_check import check_gguf
 from outrider.engine.identity import FilesDigest
 from outrider.engine.kept import KeptFiles
 from outrider.engine.measurements import processor
+from outrider.errors import OutriderError
 
 MOST_DIFFERENCE = 0.1
 """Of a row's standard deviation, in the mean over its logits: kernels of other shapes make .005 to
@@ -124,18 +126,22 @@ def try_file(
     with FilesDigest(files) as digest:
         weights = digest.digest()
     key = repr((weights, amx, plain, threads, library, processor()))
-    kept = _KEPT.find(key)
-    trial = _read(kept) if kept is not None else None
+    trial = _find(key)
     if trial is None:
         on_trial(path)
+        trial = _find(key)  # another process may have tried it meanwhile
+    if trial is None:
         trial, is_lasting = _try(path, amx, plain, threads)
         if is_lasting:
             _KEPT.keep(key, json.dumps([trial.fault, trial.seconds]).encode())
     return trial
 
 
-def _read(content: bytes) -> Trial | None:
-    """Return what a kept record says; None for one that is damaged."""
+def _find(key: str) -> Trial | None:
+    """Return what is kept; None where nothing is, or what is damaged."""
+    content = _KEPT.find(key)
+    if content is None:
+        return None
     try:
         fault, by_name = json.loads(content)
         seconds = {
@@ -151,11 +157,11 @@ def _read(content: bytes) -> Trial | None:
 def _try(path: Path, amx: str, plain: str, threads: int) -> tuple[Trial, bool]:
     """Return what became of a file, and whether that is worth keeping."""
     expected = decode_with(path, plain, threads)
-    if isinstance(expected, str):  # so it is the file, or the memory: who loads it says so
-        return Trial(f"it was not tried, as {plain} fails too ({expected})", {}), False
+    if isinstance(expected, Failed):  # so it is the file, or the memory: who loads it says so
+        return Trial(f"not tried, for {plain} fails too: {expected.reason}", {}), False
     found = decode_with(path, amx, threads)
-    if isinstance(found, str):
-        return Trial(found, {plain: expected.seconds}), True
+    if isinstance(found, Failed):
+        return Trial(found.reason, {plain: expected.seconds}), not found.was_killed
     fault = difference(expected.rows, found.rows)
     return Trial(fault, {amx: found.seconds, plain: expected.seconds}), True
 
@@ -170,6 +176,15 @@ class Tried:
 
     rows: Logits
     seconds: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """How a child ended without finding anything."""
+
+    reason: str
+    was_killed: bool = False
+    """From outside, for want of memory or of time: that says nothing of the kernels."""
 
 
 def difference(expected: Logits, found: Logits) -> str:
@@ -188,25 +203,32 @@ def difference(expected: Logits, found: Logits) -> str:
     return ""
 
 
-def decode_with(path: Path, plugin: str, threads: int) -> Tried | str:
-    """Return what a process with these kernels found of a file, or in words how it ended."""
+def decode_with(path: Path, plugin: str, threads: int) -> Tried | Failed:
+    """Return what a process with these kernels found of a file, or how it ended."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "tried.npz"
         command = [sys.executable, "-P", "-m", "outrider.engine.kernel_trial"]
         command += [str(path), plugin, str(threads), str(result)]
         try:
-            ended = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
+            ended = subprocess.run(
+                command,
+                capture_output=True,
+                timeout=_SECONDS,
+                check=False,
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+            )
         except subprocess.TimeoutExpired:
-            return f"no end after {_SECONDS:.0f} s"
+            return Failed(f"no end after {_SECONDS:.0f} s", was_killed=True)
         if ended.returncode < 0:
-            return f"llama.cpp ends with signal {-ended.returncode}"
+            killed = -ended.returncode in (signal.SIGKILL, signal.SIGTERM)
+            return Failed(f"llama.cpp ends with signal {-ended.returncode}", killed)
         try:
             with np.load(result) as found:
                 rows = {name: found[name] for name in found.files if name != "seconds"}
                 seconds = dict(zip(TIMED_ROWS, found["seconds"].tolist(), strict=True))
         except (OSError, ValueError, KeyError):
             words = ended.stderr.decode("utf-8", "replace").strip().splitlines()
-            return words[-1] if words else f"exit status {ended.returncode}"
+            return Failed(words[-1] if words else f"exit status {ended.returncode}")
         return Tried(rows, seconds)
 
 
@@ -230,6 +252,7 @@ def main(path: str, plugin: str, threads: str, result: str) -> None:
             context=_CONTEXT,
             sequence_count=_SESSIONS,
             thread_count=int(threads),
+            gpu_layers=0,
             pad_multiple=1,
         )
     )
@@ -266,4 +289,7 @@ def main(path: str, plugin: str, threads: str, result: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except OutriderError as error:
+        sys.exit(str(error))

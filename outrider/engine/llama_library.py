@@ -121,6 +121,7 @@ def use_kernels(name: str, reason: str = "") -> None:
 
 def kernels_in_use() -> str:
     """Return the plug-in that this process computes with, and why; in words, for people."""
+    init_backend()
     unused = unused_features()
     lack = f", none for {', '.join(unused)} of this processor: see outrider doctor"
     words = _words_of_kernels() or "those of its library"

@@ -39,6 +39,7 @@ from outrider.threads import available_threads
 from outrider.vocabularies import compare
 
 _LOADING_SECONDS = 2.0
+_TRIAL_SECONDS = 60.0  # that a trial of kernels waits for others' decodes at most
 SWITCH_SECONDS = 1e-4
 """Of the interpreter, after which a thread that waits for it gets it: the engine's wants it back
 after each decode, and Python's 5 ms are several decodes of a small model, or a half on a GPU."""
@@ -95,12 +96,15 @@ def choose_kernels(config: ModelConfig, rows: Sequence[int], beside: Sequence[Pa
     if config.cpu_kernels:
         use_kernels(config.cpu_kernels, "as configured")
     elif config.n_gpu_layers == 0 or not offloads():
+        files, threads = [config.model, *beside], config.threads or available_threads()
+        core_lock = shared_core_lock(threads)
 
         def on_trial(path: Path) -> None:
             logs.event("outrider.engine", "trying AMX", file=str(path))
+            core_lock.wait(_TRIAL_SECONDS)  # beside another's work everything looks slow
 
-        files, threads = [config.model, *beside], config.threads or available_threads()
         choice = choose(files, rows, list(cpu_plugins()), threads, library_state(), on_trial)
+        core_lock.give()
         if choice is not None:
             use_kernels(choice.name, choice.reason)
 
