@@ -5,8 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 from collections import deque
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from outrider.engine import kernels
+from outrider.errors import InvalidConfig
 
 # libgomp reads these once, at load. Spinning for .5 to 1.5 ms bridges the time that an event loop
 # takes one of the cores; longer, two engines on the same cores would starve each other.
@@ -19,7 +23,9 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 import llama_cpp as ll
 
 __all__ = [
+    "cpu_plugins",
     "init_backend",
+    "kernels_in_use",
     "last_error",
     "library_state",
     "ll",
@@ -27,6 +33,8 @@ __all__ = [
     "offloads",
     "recent_errors",
     "system_info",
+    "unused_features",
+    "use_kernels",
 ]
 
 _address = ctypes.cast(ll.llama_get_logits, ctypes.c_void_p).value or 0
@@ -48,24 +56,102 @@ def _keep_errors(level: int, text: bytes, _: Any) -> None:
         recent_errors.append(text.decode("utf-8", "replace").strip().splitlines()[0])
 
 
+_LIBRARIES = Path(os.environ.get("LLAMA_CPP_LIB_PATH") or Path(ll.__file__).parent / "lib")
+"""Where the binding loads llama.cpp from, and what is beside it."""
+
+_kernels: dict[str, str] = {}
+"""The plug-in for the CPU that this process computes with, and why it is that one; none before
+`init_backend`, and where kernels are part of the library."""
+
+
 def system_info() -> str:
     """Return the version of llama.cpp and what this build of it uses of the machine."""
     init_backend()
-    features = ll.llama_print_system_info().decode("utf-8", "replace").strip()
-    return f"llama.cpp {ll.llama_version().decode()} | {features}"
+    return f"llama.cpp {ll.llama_version().decode()} | {_features()}"
+
+
+def _features() -> str:
+    return str(ll.llama_print_system_info().decode("utf-8", "replace").strip())
 
 
 def library_state() -> str:
     """Return what is another once llama.cpp's libraries are: their names, sizes and times."""
-    libraries = sorted(Path(ll.__file__).parent.rglob("*.so*"))
-    libraries += sorted(Path(ll.__file__).parent.rglob("*.dylib"))
+    libraries = sorted([*_LIBRARIES.rglob("*.so*"), *_LIBRARIES.rglob("*.dylib")])
     states = [(path.name, path.stat()) for path in libraries]
     return repr([(name, state.st_size, state.st_mtime_ns) for name, state in states])
 
 
+@cache
+def cpu_plugins() -> dict[str, Path]:
+    """Return the kernels for the CPU that can be chosen here, the best first; see `kernels.py`."""
+    return kernels.plugins(_LIBRARIES)
+
+
+@cache
 def init_backend() -> None:
+    """Start llama.cpp, with the best kernels that are right for every model."""
     ll.llama_log_set(_keep_errors, ctypes.c_void_p(0))
     ll.llama_backend_init()
+    if not cpu_plugins():
+        return
+    for path in sorted(_LIBRARIES.glob("libggml-*.so")):
+        if not path.name.startswith(("libggml-base", "libggml-cpu")):
+            _plugin_loader()(os.fsencode(path))  # of a GPU; says nothing where there is none
+    right = [name for name in cpu_plugins() if name not in kernels.AMX]
+    _load_kernels((right or list(cpu_plugins()))[0])
+
+
+def use_kernels(name: str, reason: str = "") -> None:
+    """Compute with these kernels, by the name of their plug-in. No model may be loaded.
+
+    Raises InvalidConfig for kernels that are not there.
+    """
+    init_backend()
+    if name not in cpu_plugins():
+        known = ", ".join(cpu_plugins()) or "no plug-ins: kernels are part of its library"
+        raise InvalidConfig("cpu-kernels", f"llama.cpp has {known} here, and not {name}")
+    if name not in _kernels:
+        _ggml("ggml_backend_unload", None, ctypes.c_void_p)(
+            _ggml("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"CPU")
+        )
+        _kernels.clear()
+        _load_kernels(name)
+    _kernels[name] = reason
+
+
+def kernels_in_use() -> str:
+    """Return the plug-in that this process computes with, and why; in words, for people."""
+    unused = unused_features()
+    lack = f", none for {', '.join(unused)} of this processor: see outrider doctor"
+    words = _words_of_kernels() or "those of its library"
+    return f"{words}{lack if unused else ''}"
+
+
+def unused_features() -> list[str]:
+    """Return what this processor has and llama.cpp has no kernels for."""
+    return kernels.unused_features(kernels.processor_flags(), _features(), cpu_plugins())
+
+
+def _words_of_kernels() -> str:
+    return "".join(f"{name}: {reason}" if reason else name for name, reason in _kernels.items())
+
+
+def _load_kernels(name: str) -> None:
+    path = cpu_plugins()[name]
+    if not _plugin_loader()(os.fsencode(path)):
+        raise InvalidConfig("cpu-kernels", f"{path.name} cannot be loaded: {last_error()}")
+    _kernels[name] = ""
+
+
+def _plugin_loader() -> Any:
+    return _ggml("ggml_backend_load", ctypes.c_void_p, ctypes.c_char_p)
+
+
+def _ggml(name: str, returned: Any, *taken: Any) -> Any:
+    """Return a function of the libggml that libllama is linked to: it may be there twice."""
+    function = ll.llama_cpp._lib[name]
+    function.argtypes, function.restype = taken, returned
+    return function
 
 
 def last_error() -> str:
