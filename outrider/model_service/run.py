@@ -24,7 +24,7 @@ from outrider.engine.gguf_check import check_gguf
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions, Loaded
 from outrider.engine.kernel_trial import choose
-from outrider.engine.layout import draft_layout
+from outrider.engine.layout import draft_layouts, open_quickly
 from outrider.engine.measurements import Measurements
 from outrider.engine.model import Model, Numerics, Rollback
 from outrider.engine.preparation import Prepared
@@ -257,11 +257,9 @@ def own_draft_loader(
             draft.close()
             return None
         draft.pad_multiple = 1
-        layouts = draft.describe().layouts
-        try:
-            draft.open(draft_layout(layouts, config.sessions))
-        except InvalidConfig:
-            draft.open(layouts[0])  # as where a model cannot have flash attention
+        open_quickly(
+            draft, time.perf_counter, draft_layouts(draft.describe().layouts, config.sessions)
+        )
         return draft
 
     return load_beside

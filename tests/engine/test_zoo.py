@@ -118,16 +118,30 @@ def check_rejection(model: LlamaModel, name: str) -> None:
     assert np.abs(last - expected).max() < TOLERANCE, name
 
 
+def check_repeated_cells(model: LlamaModel, name: str) -> None:
+    """Repeat cells where that can be done; afterwards the logits are those of before."""
+    text = [3 + 7 * i % 290 for i in range(20)]
+    expected = model.decode([Chunk(0, 0, text, 1)])[0][0].copy()
+    held = model.repeat_cells(0, 100)
+    assert held == 20 or (held == 100 and model.describe().rollback is Rollback.FULL), name
+    assert np.isfinite(model.decode([Chunk(0, held, text, 1)])).all(), name
+    model.truncate(0, 0)
+    np.testing.assert_array_equal(model.decode([Chunk(0, 0, text, 1)])[0][0], expected, name)
+    model.truncate(0, 0)
+
+
 def test_every_kind_of_model_runs_and_the_page_says_with_which_limits(tmp_path: Path) -> None:
     known = PLAIN | ARCHITECTURES | RECURRENT
     rows = []
     for name, (architecture, *_) in sorted(known.items()):
         path = write_architecture(tmp_path / f"{name}.gguf", name)
         model = load(path)
+        check_repeated_cells(model, name)
         check_rejection(model, name)
         small = model.describe()
         model.close()
         full = load(path, full_window=True)
+        check_repeated_cells(full, name)
         rows.append(row_of(name, architecture, small, full.describe()))
         full.close()
     page = START + "".join(rows)
