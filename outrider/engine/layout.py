@@ -30,7 +30,7 @@ _READ_ROWS = 64
 """Rows of a decode that reads: from 64 on flash attention is another kernel (decisions/0021)."""
 
 _SESSIONS = 4
-_REPEATS = 2  # of a decode, in each of as many rounds
+_REPEATS = 2  # of a decode, in each of as many rounds; one that reads is long, and taken once
 _VERIFIED = 4  # rows of a decode that verifies three draft tokens
 _ALONE = (1, _VERIFIED)  # rows of the decodes of one session that writes
 _ACCEPTANCE = 0.6
@@ -256,7 +256,7 @@ def _decode_seconds(model: Model, clock: Clock, position: int, rows: Sequence[in
     least = math.inf
     for each in chunks:
         model.checkpoint(each.sequence)
-    for _ in range(_REPEATS):
+    for _ in range(_REPEATS if max(rows) <= _VERIFIED else 1):
         before = clock()
         model.decode(chunks)
         least = min(least, clock() - before)
@@ -315,7 +315,7 @@ def open_quickly(model: Model, clock: Clock, layouts: Sequence[Layout]) -> Look:
 def _look(model: Model, clock: Clock) -> Look:
     ids = history(model, min(_QUICK, model.describe().context - _VERIFIED))
     try:
-        if repeat(model, ids) < len(ids):
+        if len(ids) < _LEAST or repeat(model, ids) < len(ids):
             return Look(0, {})
         seconds = {rows: _decode_seconds(model, clock, len(ids), [rows]) for rows in _ALONE}
         return Look(len(ids), seconds)
