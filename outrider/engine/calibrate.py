@@ -27,7 +27,7 @@ _ODD_CHUNK = 37
 LONG = 2048
 """Tokens of a text to measure after, such as people have: after 1,400 flash attention took twice as
 long on an Intel CPU, after 128 it looked better (docs/decisions/0019)."""
-_REPEATED = 8  # tokens that are read, to repeat their cells
+_REPEATED = 1  # tokens that are read, to repeat their cells
 _SLOPE_ROW_COUNTS = (1, 4, 16)  # that are measured after a text too
 _QUICK_ROW_COUNTS, _READ_ROWS = (1, 2, 3, 4, 8), 32
 _REPEATS = 3

@@ -19,7 +19,7 @@ _LEAST = 128
 """Tokens of the longer text at least: llama.cpp attends to 256 cells at a time, so that layouts
 hardly differ by less."""
 
-_SHORTER = 8  # times fewer tokens has the shorter text
+_SHORTER = 8  # the longer text over the shorter one: 256 tokens fill the fewest cells
 
 _QUICK = 1024
 """Tokens after which a start looks at a few decodes: as many as a common prompt has, and half the
@@ -29,15 +29,15 @@ _READING_SECONDS = 1.0  # s; tokens are read for so long where cells cannot be r
 _READ_ROWS = 64
 """Rows of a decode that reads: from 64 on flash attention is another kernel (decisions/0021)."""
 
-_SESSIONS = 4
-_REPEATS = 2  # of a decode, in each of as many rounds
+_SESSIONS = 4  # sessions that are measured together, at most
+_REPEATS = 2  # of a decode, in each of as many rounds; one that reads is long, and taken once
 _VERIFIED = 4  # rows of a decode that verifies three draft tokens
 _ALONE = (1, _VERIFIED)  # rows of the decodes of one session that writes
 _ACCEPTANCE = 0.6
 """Of a draft token, given those before it: about what pairs of one family reach."""
 
 _PROMPT, _WRITTEN = 1500, 300  # tokens of a long prompt, and of any answer
-_TURN, _CHAT = 500, 4000  # tokens of a prompt of one of several users or turns; of a whole chat
+_TURN, _CHAT = 500, 4000  # tokens of the prompt of a turn or of one of several users; of a chat
 _REQUESTS = ("a long prompt", "a chat", "several users")
 
 _CLEARLY_LESS = 0.95
@@ -141,8 +141,9 @@ def candidates(layouts: Sequence[Layout], sessions: int) -> list[Layout]:
 
 
 def relative_seconds(measured: LayoutSeconds, first: LayoutSeconds) -> float:
-    """Return the time of the requests over that in another layout: the geometric mean, so that
-    each kind of request counts as much as the others however long it takes.
+    """Return the time of the requests over that in another layout, as a geometric mean.
+
+    So each kind of request counts as much as the others, however long it takes.
     """
     pairs = zip(measured.requests, first.requests, strict=True)
     logs = [math.log(mine / other) for mine, other in pairs]
@@ -256,7 +257,7 @@ def _decode_seconds(model: Model, clock: Clock, position: int, rows: Sequence[in
     least = math.inf
     for each in chunks:
         model.checkpoint(each.sequence)
-    for _ in range(_REPEATS):
+    for _ in range(_REPEATS if max(rows) <= _VERIFIED else 1):
         before = clock()
         model.decode(chunks)
         least = min(least, clock() - before)
@@ -315,7 +316,7 @@ def open_quickly(model: Model, clock: Clock, layouts: Sequence[Layout]) -> Look:
 def _look(model: Model, clock: Clock) -> Look:
     ids = history(model, min(_QUICK, model.describe().context - _VERIFIED))
     try:
-        if repeat(model, ids) < len(ids):
+        if len(ids) < _LEAST or repeat(model, ids) < len(ids):
             return Look(0, {})
         seconds = {rows: _decode_seconds(model, clock, len(ids), [rows]) for rows in _ALONE}
         return Look(len(ids), seconds)

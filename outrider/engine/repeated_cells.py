@@ -13,9 +13,6 @@ import numpy as np
 _MAGIC = 0xAF143CD8
 """`io_magic`, at the start of a state since llama.cpp has versions of it (llama-context.cpp)."""
 
-_MOST_STREAMS = 4096  # far above what a context may have: a larger number is of another form
-_NO_TOKENS = 0
-
 
 class _OtherForm(Exception):
     """The state is not of the form that is known."""
@@ -58,16 +55,14 @@ def repeat_cells(state: bytes, token_count: int) -> bytearray | None:
 
 def _repeat(state: _Reader, token_count: int) -> bytearray:
     magic, sequence, streams = state.numbers("IiI")
-    if magic != _MAGIC or streams > _MOST_STREAMS:
+    if magic != _MAGIC:
         raise _OtherForm
     before = 0  # empty streams before the one that has the cells
-    while (held := state.numbers("I")[0]) == _NO_TOKENS:
+    while (held := state.numbers("I")[0]) == 0:
         before += 1
-        if before >= streams:
-            raise _OtherForm
-    after = 4 * (streams - before - 1)  # bytes of the empty streams after it
-    if held > token_count:
+    if before >= streams or held > token_count:
         raise _OtherForm
+    after = 4 * (streams - before - 1)  # bytes of the empty streams after it
     _check_cells(state, held, sequence)
     head = struct.pack("<IiI", magic, sequence, streams) + bytes(4 * before)
     pieces = [head, struct.pack("<I", token_count), _cells(token_count, sequence)]

@@ -671,7 +671,7 @@ def test_decodes_after_nothing_and_after_a_text_say_what_a_token_before_them_cos
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model, "decode", timed)
         if not repeats:
-            patch.setattr(model, "repeat_cells", lambda sequence, token_count: 8)
+            patch.setattr(model, "repeat_cells", lambda sequence, token_count: 1)
         costs = decode_costs(model, lambda: now[0], budget=9.0)
     assert [each.rows for each in costs] == [1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32]
     # After nothing but the token before, of one row.
