@@ -223,14 +223,17 @@ def _measure(
     model: Model, clock: Clock, ids: Sequence[int], lengths: Sequence[int], sessions: int
 ) -> list[float]:
     """Return the seconds of every kind of decode after the one length, then after the other."""
+    read_rows = min(_READ_ROWS, model.describe().batch_rows)
     together = [[1] * sessions, _mixed(sessions)] if sessions > 1 else []
     seconds: list[float] = []
     for length in lengths:
         hold(model, clock, ids[:length], math.inf)
         for other in range(1, sessions):
             model.duplicate(0, other)
-        kinds = [*([rows] for rows in (*_ALONE, _READ_ROWS)), *together]
-        seconds += [_decode_seconds(model, clock, length, rows) for rows in kinds]
+        seconds += [_decode_seconds(model, clock, length, [rows]) for rows in _ALONE]
+        reading = _decode_seconds(model, clock, length, [read_rows])
+        seconds.append(reading * _READ_ROWS / read_rows)
+        seconds += [_decode_seconds(model, clock, length, rows) for rows in together]
         for sequence in range(sessions):
             model.truncate(sequence, 0)
     return seconds

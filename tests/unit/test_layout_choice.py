@@ -204,6 +204,11 @@ def test_a_context_too_small_to_see_a_difference_leaves_the_first_layout() -> No
     assert list(measure_layouts(model, itertools.count().__next__)) == []
 
 
+def test_decodes_of_few_rows_can_be_measured() -> None:
+    model = ToyModel(context=512, batch_rows=32, layouts=(STREAMS, FLASH), pad_multiple=1)
+    assert len(measure_layouts(model, itertools.count().__next__)) == 2
+
+
 def test_one_context_for_all_sessions_of_a_pool_is_enough_to_measure() -> None:
     model = ToyModel(context=1024, sequence_count=1, layouts=(POOL, POOL_FLASH))
     measured = measure_layouts(model, itertools.count().__next__)
