@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from outrider.engine import kernels
-from outrider.engine.kernel_trial import decode_with, difference
+from outrider.engine.kernel_trial import Failed, decode_with, difference
 from outrider.engine.llama_library import cpu_plugins
 from outrider.errors import OutriderError
 from outrider_cli.doctor.probe import try_decode
@@ -52,8 +52,8 @@ def _try_plugins(paths: list[Path]) -> str:
         results = []
         for name in tried:
             result = decode_with(path, name, threads=2)
-            if isinstance(result, str):
-                sys.exit(f"check_llama: {path.name} with the kernels {name}: {result}")
+            if isinstance(result, Failed):
+                sys.exit(f"check_llama: {path.name} with the kernels {name}: {result.reason}")
             results.append(result.rows)
             if fault := difference(results[0], results[-1]):
                 sys.exit(f"check_llama: {path.name} with the kernels {name}: {fault}")

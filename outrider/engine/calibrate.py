@@ -24,14 +24,14 @@ rounding hides those in most places."""
 
 _UNDISTURBED = 0.75  # of the processor's time; alone it is .9 and more
 _ODD_CHUNK = 37
-_LONGEST = 4096  # tokens of a text to measure after
-_SLOPE_ROW_COUNTS = (1, 4, 16)  # that are measured after nothing too
+LONG = 2048
+"""Tokens of a text to measure after, such as people have: after 1,400 flash attention took twice as
+long on an Intel CPU, after 128 it looked better (docs/decisions/0019)."""
+_REPEATED = 1  # tokens that are read, to repeat their cells
+_SLOPE_ROW_COUNTS = (1, 4, 16)  # that are measured after a text too
 _QUICK_ROW_COUNTS, _READ_ROWS = (1, 2, 3, 4, 8), 32
 _REPEATS = 3
 _NOISE = 0.05  # of a decode's time
-_LEAST_DOUBLING = 1024
-"""Tokens of text after which a decode takes twice its time, at the earliest: known models take two
-to ten times as many, and after a short text noise would look like much less."""
 _PIECES = ([1] * TAIL, [3, 1, 2, 10], [2] * (TAIL // 2), [8, 8], [5, 3, 2, 6], [11, 5])
 
 PRICED = (Rollback.SNAPSHOTS, Rollback.CHECKPOINTS)
@@ -49,33 +49,34 @@ def history(model: Model, count: int) -> list[int]:
 def decode_costs(
     model: Model, clock: Clock, row_counts: Sequence[int] = ROW_COUNTS, budget: float = 3.0
 ) -> list[Point]:
-    """Return what decodes of one session cost, by rising rows, measured after two texts.
+    """Return what decodes of one session cost, by rising rows, and what a text before them adds.
 
     Each is the quickest of up to three, taken in turn with the others, and of some
     more where it looks more expensive than a larger one: what disturbs a machine for a while
     must not make one row count look expensive for good. Sequence 0 is used and left empty.
-    Ends early when `budget` seconds are spent, or twice that where much was disturbed. How much
-    less some row counts take with nothing before them takes a third of it more, and a longer text
-    than `HISTORY` a sixth at most.
+    Ends early when `budget` seconds are spent, or twice that where much was disturbed. Decodes of
+    some row counts after a text take a third of it more, and reading that text a sixth.
     """
     description = model.describe()
     limit = min(description.batch_rows, description.context // 2)
     counts = [c for c in row_counts if c <= limit and model.padded(c) == c]
-    ids = history(model, min(_LONGEST, description.context))
-    length = _read_some(model, clock, ids[: len(ids) - limit], budget / 6.0)
+    most = counts[-1]
+    ids = history(model, min(LONG + most, description.context))
+    after_none: dict[int, float] = {}
+    begin = clock()
+    for _ in range(_REPEATS):
+        _time(model, clock, ids, 0, counts, begin + budget, after_none)
+    for _ in range(_REPEATS):
+        _time(model, clock, ids, 0, _doubtful(after_none), begin + 2.0 * budget, after_none)
+    some = [c for c in after_none if c in _SLOPE_ROW_COUNTS] or counts[:1]
+    length = hold(model, clock, ids[:-most], budget / 6.0)
     after_text: dict[int, float] = {}
     begin = clock()
     for _ in range(_REPEATS):
-        _time(model, clock, ids, length, counts, begin + budget, after_text)
-    for _ in range(_REPEATS):
-        _time(model, clock, ids, length, _doubtful(after_text), begin + 2.0 * budget, after_text)
+        _time(model, clock, ids, length, some, begin + budget / 3.0, after_text)
     model.truncate(0, 0)
-    after_none: dict[int, float] = {}
-    some = [c for c in after_text if c in _SLOPE_ROW_COUNTS] or counts[:1]
-    begin = clock()
-    for _ in range(_REPEATS):
-        _time(model, clock, ids, 0, some, begin + budget / 3.0, after_none)
-    return _points(after_none, after_text, length)
+    points = [Point(count, seconds) for count, seconds in sorted(after_none.items())]
+    return with_slopes(points, length, after_text)
 
 
 def quick_costs(model: Model, clock: Clock, budget: float = 0.3) -> list[Point]:
@@ -98,12 +99,25 @@ def quick_costs(model: Model, clock: Clock, budget: float = 0.3) -> list[Point]:
     return [Point(count, seconds) for count, seconds in sorted(quickest.items())]
 
 
-def _read_some(model: Model, clock: Clock, ids: list[int], seconds: float) -> int:
-    """Read `HISTORY` of these ids, and more of them as far as it takes `seconds` or less."""
+def repeat(model: Model, ids: Sequence[int]) -> int:
+    """Let sequence 0 hold as many tokens as `ids` by reading a few; return how many it holds."""
+    model.truncate(0, 0)
+    _fill(model, 0, 0, ids[:_REPEATED], model.describe().batch_rows)
+    return model.repeat_cells(0, len(ids))
+
+
+def hold(model: Model, clock: Clock, ids: Sequence[int], seconds: float) -> int:
+    """Let sequence 0 hold as many tokens as `ids`; return how many it holds.
+
+    Where cells cannot be repeated `HISTORY` of them are read, and more of them as far as it takes
+    `seconds` or less.
+    """
+    held = repeat(model, ids)
+    if held > _REPEATED:
+        return held
     rows = model.describe().batch_rows
-    length = min(HISTORY, len(ids))
-    begin = clock()
-    _fill(model, 0, 0, ids[:length], rows)
+    begin, length = clock(), min(HISTORY, len(ids))
+    _fill(model, 0, held, ids[:length], rows)
     while length < len(ids) and (clock() - begin) * (length + rows) <= seconds * length:
         more = ids[length : length + rows]
         _fill(model, 0, length, ids[: length + rows], rows)
@@ -147,25 +161,23 @@ def _go_back(model: Model, ids: Sequence[int], position: int) -> None:
     model.checkpoint(0)
 
 
-def _points(
-    after_none: Mapping[int, float], after_text: Mapping[int, float], length: int
+def with_slopes(
+    points: Sequence[Point], token_count: int, after_text: Mapping[int, float]
 ) -> list[Point]:
-    """Return base and slope of each row count of `after_text`, a text of `length` tokens.
+    """Return the costs of decodes with nothing before them, with the slopes that a text shows.
 
-    The slopes are lines through those of the row counts that were also timed after nothing. What
-    may be noise is left to service to learn: a slope is never more than `_LEAST_DOUBLING` says, and
-    at most nine tenths of a decode's time are taken to come of the text.
+    `after_text` are the seconds of some of their row counts after so many tokens. The slopes of the
+    others are on lines through those. What may be noise is left to service to learn.
     """
-    grown = []
-    for count, before in sorted(after_none.items()):
-        more = max(0.0, after_text[count] - (1.0 + _NOISE) * before)
-        grown.append(Point(count, before, min(more / length, before / _LEAST_DOUBLING)))
+    grown = [
+        Point(count, base, max(0.0, after_text[count] - (1.0 + _NOISE) * base) / token_count)
+        for count, base, _ in points
+        if count in after_text
+    ]
+    if not grown:
+        return list(points)
     slopes = CostTable(grown)
-    points = []
-    for count, seconds in sorted(after_text.items()):
-        reading = min(0.9 * seconds, length * slopes.point(count).slope)
-        points.append(Point(count, seconds - reading, reading / length))
-    return points
+    return [each._replace(slope=slopes.point(each.rows).slope) for each in points]
 
 
 def _doubtful(quickest: Mapping[int, float]) -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,7 @@ from outrider.engine.gguf_check import check_gguf
 from outrider.engine.identity import FilesDigest
 from outrider.engine.kept import KeptFiles
 from outrider.engine.measurements import processor
-
-if TYPE_CHECKING:
-    from outrider.engine.llama_loading import LlamaConfig
+from outrider.errors import DecodeFailed, OutriderError
 
 MOST_DIFFERENCE = 0.1
 """Of a row's standard deviation, in the mean over its logits: kernels of other shapes make .005 to
@@ -45,7 +43,6 @@ _PROMPT, _WRITTEN = 1500, 300  # tokens of a typical request: design, section 6
 _SESSIONS = 4
 _CONTEXT = 256  # tokens; more than is tried, and cheap
 _COLUMNS = 4096  # logits of a row that are compared, spread over the vocabulary
-_REPEATS = 2  # of a timed decode; the first one builds its graph
 _SECONDS = 900.0  # for a child: a large file on a slow disk
 _PR_SET_PDEATHSIG = 1  # of Linux, where alone there are plug-ins with AMX
 _KEPT = KeptFiles("kernels", most=256)
@@ -128,18 +125,22 @@ def try_file(
     with FilesDigest(files) as digest:
         weights = digest.digest()
     key = repr((weights, amx, plain, threads, library, processor()))
-    kept = _KEPT.find(key)
-    trial = _read(kept) if kept is not None else None
+    trial = _find(key)
     if trial is None:
         on_trial(path)
+        trial = _find(key)  # another process may have tried it meanwhile
+    if trial is None:
         trial, is_lasting = _try(path, amx, plain, threads)
         if is_lasting:
             _KEPT.keep(key, json.dumps([trial.fault, trial.seconds]).encode())
     return trial
 
 
-def _read(content: bytes) -> Trial | None:
-    """Return what a kept record says; None for one that is damaged."""
+def _find(key: str) -> Trial | None:
+    """Return what is kept; None where nothing is, or what is damaged."""
+    content = _KEPT.find(key)
+    if content is None:
+        return None
     try:
         fault, by_name = json.loads(content)
         seconds = {
@@ -155,11 +156,11 @@ def _read(content: bytes) -> Trial | None:
 def _try(path: Path, amx: str, plain: str, threads: int) -> tuple[Trial, bool]:
     """Return what became of a file, and whether that is worth keeping."""
     expected = decode_with(path, plain, threads)
-    if isinstance(expected, str):  # so it is the file, or the memory: who loads it says so
-        return Trial(f"it was not tried, as {plain} fails too ({expected})", {}), False
+    if isinstance(expected, Failed):  # so it is the file, or the memory: who loads it says so
+        return Trial(f"not tried, for {plain} fails too: {expected.reason}", {}), False
     found = decode_with(path, amx, threads)
-    if isinstance(found, str):
-        return Trial(found, {plain: expected.seconds}), True
+    if isinstance(found, Failed):
+        return Trial(found.reason, {plain: expected.seconds}), not found.was_killed
     fault = difference(expected.rows, found.rows)
     return Trial(fault, {amx: found.seconds, plain: expected.seconds}), True
 
@@ -174,6 +175,15 @@ class Tried:
 
     rows: Logits
     seconds: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """How a child ended without finding anything."""
+
+    reason: str
+    was_killed: bool = False
+    """From outside, for want of memory or of time: that says nothing of the kernels."""
 
 
 def difference(expected: Logits, found: Logits) -> str:
@@ -192,43 +202,36 @@ def difference(expected: Logits, found: Logits) -> str:
     return ""
 
 
-def decode_with(path: Path, plugin: str, threads: int) -> Tried | str:
-    """Return what a process with these kernels found of a file, or in words how it ended."""
+def decode_with(path: Path, plugin: str, threads: int) -> Tried | Failed:
+    """Return what a process with these kernels found of a file, or how it ended."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "tried.npz"
         command = [sys.executable, "-P", "-m", "outrider.engine.kernel_trial"]
         command += [str(path), plugin, str(threads), str(result)]
         try:
-            ended = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
+            ended = subprocess.run(
+                command,
+                capture_output=True,
+                timeout=_SECONDS,
+                check=False,
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+            )
         except subprocess.TimeoutExpired:
-            return f"no end after {_SECONDS:.0f} s"
+            return Failed(f"no end after {_SECONDS:.0f} s", was_killed=True)
         if ended.returncode < 0:
-            return f"llama.cpp ends with signal {-ended.returncode}"
+            killed = -ended.returncode in (signal.SIGKILL, signal.SIGTERM)
+            return Failed(f"llama.cpp ends with signal {-ended.returncode}", killed)
         try:
             with np.load(result) as found:
                 rows = {name: found[name] for name in found.files if name != "seconds"}
                 seconds = dict(zip(TIMED_ROWS, found["seconds"].tolist(), strict=True))
         except (OSError, ValueError, KeyError):
             words = ended.stderr.decode("utf-8", "replace").strip().splitlines()
-            return words[-1] if words else f"exit status {ended.returncode}"
+            return Failed(words[-1] if words else f"exit status {ended.returncode}")
         return Tried(rows, seconds)
 
 
 # --- in the child ---
-
-
-def trial_config(path: Path, threads: int) -> LlamaConfig:
-    """Return how a file is loaded to be tried: on the CPU, where a GPU is too."""
-    from outrider.engine.llama_loading import LlamaConfig
-
-    return LlamaConfig(
-        path=path,
-        context=_CONTEXT,
-        sequence_count=_SESSIONS,
-        thread_count=threads,
-        pad_multiple=1,
-        gpu_layers=0,
-    )
 
 
 def main(path: str, plugin: str, threads: str, result: str) -> None:
@@ -236,12 +239,22 @@ def main(path: str, plugin: str, threads: str, result: str) -> None:
     from outrider.engine.calibrate import history
     from outrider.engine.llama import LlamaModel
     from outrider.engine.llama_library import use_kernels
+    from outrider.engine.llama_loading import LlamaConfig
     from outrider.engine.model import Chunk
 
     # Whoever waits for this may be killed.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     use_kernels(plugin)
-    model = LlamaModel(trial_config(Path(path), int(threads)))
+    model = LlamaModel(
+        LlamaConfig(
+            path=Path(path),
+            context=_CONTEXT,
+            sequence_count=_SESSIONS,
+            thread_count=int(threads),
+            gpu_layers=0,
+            pad_multiple=1,
+        )
+    )
     ids = history(model, 3 * 33)
     columns = np.linspace(0, model.describe().vocabulary.token_count - 1, _COLUMNS).astype(int)
     found: dict[str, NDArray[np.float32]] = {}
@@ -253,26 +266,28 @@ def main(path: str, plugin: str, threads: str, result: str) -> None:
         ]
         found[kind] = np.array([row[columns] for rows in model.decode(chunks) for row in rows])
 
+    decode("33 rows of 1 session", 1, 0, 33)
+    model.truncate(0, 0)
     for sessions in (1, 2, _SESSIONS):
         of = "1 session" if sessions == 1 else f"{sessions} sessions"
-        decode(f"5 rows of {of}", sessions, 0, 5)
-        decode(f"2 rows of {of}", sessions, 5, 2)
-        decode(f"1 row of {of}", sessions, 7, 1)
+        decode(f"2 rows of {of}", sessions, 0, 2)
+        decode(f"1 row of {of}", sessions, 2, 1)
         for each in range(sessions):
             model.truncate(each, 0)
-    decode("33 rows of 1 session", 1, 0, 33)
     seconds = []
     for count in TIMED_ROWS:
-        quickest = float("inf")
-        for _ in range(_REPEATS):
-            model.truncate(0, 0)
-            before = perf_counter()
-            model.decode([Chunk(0, 0, ids[:count], count)])
-            quickest = min(quickest, perf_counter() - before)
-        seconds.append(quickest)
+        model.truncate(0, 0)
+        before = perf_counter()
+        model.decode([Chunk(0, 0, ids[:count], count)])
+        seconds.append(perf_counter() - before)
     np.savez(result, allow_pickle=False, seconds=np.array(seconds), **found)
     model.close()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except DecodeFailed:
+        sys.exit("its logits are no numbers")
+    except OutriderError as error:
+        sys.exit(str(error))

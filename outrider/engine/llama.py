@@ -57,11 +57,16 @@ from outrider.engine.model import (
     Rollback,
     Row,
 )
+from outrider.engine.repeated_cells import repeat_cells
 from outrider.engine.rollback import RollbackMemory
 from outrider.errors import DecodeFailed, InvalidConfig, InvalidRequest
 from outrider.sampling import SamplingParameters
 from outrider.threads import available_cores
 from outrider.trees import MAX_LEAVES
+
+_MOST_REPEATED = 256 << 20
+"""Bytes of a state whose cells are repeated: 2,048 tokens of an 8B of the Llama 3 family (128 KiB
+each). It is in memory twice for a moment."""
 
 
 class LlamaModel:
@@ -473,6 +478,23 @@ class LlamaModel:
         if self._layout.is_pool and (state := self._state(source)):
             self._cut(destination, 0)
             self._put_state(destination, state)
+
+    def repeat_cells(self, sequence: int, token_count: int) -> int:
+        held = self._held[sequence]
+        assert 0 < held <= token_count <= self._capacity, f"{held} to {token_count} tokens"
+        is_plain = self._sequences.kind is Rollback.FULL and not self._window
+        if not is_plain or self._sequences.waits_for_copy(sequence):
+            return held
+        state = self._state(sequence)
+        count = max(held, min(token_count, _MOST_REPEATED * held // len(state)))
+        longer = repeat_cells(bytes(state), count)
+        if longer is None:
+            return held
+        if not self._set_state(sequence, (ctypes.c_uint8 * len(longer)).from_buffer(longer)):
+            self._put_state(sequence, state)
+            return held
+        self._sequences.note(sequence, count, 0)
+        return count
 
     def exchange(self, first: int, second: int) -> None:
         # llama.cpp's copy of a sequence's state leaves out what is outside a sliding window.

@@ -29,6 +29,7 @@ __all__ = [
     "init_backend",
     "kernels_in_use",
     "last_error",
+    "library_function",
     "library_state",
     "ll",
     "logits_address",
@@ -118,8 +119,8 @@ def use_kernels(name: str, reason: str = "") -> None:
         known = ", ".join(cpu_plugins()) or "no plug-ins: kernels are part of its library"
         raise InvalidConfig("cpu-kernels", f"llama.cpp has {known} here, and not {name}")
     if name not in _kernels:
-        _ggml("ggml_backend_unload", None, ctypes.c_void_p)(
-            _ggml("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"CPU")
+        library_function("ggml_backend_unload", None, ctypes.c_void_p)(
+            library_function("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"CPU")
         )
         _kernels.clear()
         _load_kernels(name)
@@ -128,6 +129,7 @@ def use_kernels(name: str, reason: str = "") -> None:
 
 def kernels_in_use() -> str:
     """Return the plug-in that this process computes with, and why; in words, for people."""
+    init_backend()
     unused = unused_features()
     lack = f", none for {', '.join(unused)} of this processor: see outrider doctor"
     words = _words_of_kernels() or "those of its library"
@@ -151,12 +153,21 @@ def _load_kernels(name: str) -> None:
 
 
 def _plugin_loader() -> Any:
-    return _ggml("ggml_backend_load", ctypes.c_void_p, ctypes.c_char_p)
+    return library_function("ggml_backend_load", ctypes.c_void_p, ctypes.c_char_p)
 
 
-def _ggml(name: str, returned: Any, *taken: Any) -> Any:
-    """Return a function of the libggml that libllama is linked to: it may be there twice."""
-    function = ll.llama_cpp._lib[name]
+def library_function(name: str, returned: Any, *taken: Any) -> Any:
+    """Return a function that the binding leaves out, of llama.cpp's libraries as they are loaded.
+
+    With the types of what it returns and takes. Raises AttributeError where there is none.
+    """
+    try:
+        function = ll.llama_cpp._lib[name]  # libllama's, or of what it is linked to
+    except AttributeError:
+        if not _kernels:
+            raise
+        [loaded] = _kernels
+        function = ctypes.CDLL(str(cpu_plugins()[loaded]))[name]
     function.argtypes, function.restype = taken, returned
     return function
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
-from outrider.engine.llama_library import ll
+from outrider.engine.llama_library import library_function
 
 _MOST_THREADS = 512  # GGML_MAX_N_THREADS
 
@@ -44,49 +43,36 @@ def cores_of_their_own(thread_counts: Collection[int], cores: Collection[int]) -
 class PinnedThreads:
     """A thread pool of llama.cpp's whose threads each have one core."""
 
-    def __init__(self, pool: Any, library: ctypes.CDLL) -> None:
+    def __init__(self, pool: Any) -> None:
         self._pool = pool
-        self._library = library
 
     def attach(self, context: Any) -> None:
         """Let a context decode with these threads from now on."""
-        self._library.llama_attach_threadpool(ctypes.c_void_p(context), self._pool, self._pool)
+        pointers = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+        attach = library_function("llama_attach_threadpool", None, *pointers)
+        attach(context, self._pool, self._pool)
 
     def close(self) -> None:
         """Free the pool; no context that it is attached to may be left."""
-        self._library.ggml_threadpool_free(self._pool)
+        library_function("ggml_threadpool_free", None, ctypes.c_void_p)(self._pool)
 
 
 def pinned_threads(cores: Collection[int]) -> PinnedThreads | None:
     """Return threads on these cores; None for no cores, or where llama.cpp cannot do that here."""
-    library = _library()
-    if not cores or library is None:
+    if not cores:
         return None
     params = _Params()
-    library.ggml_threadpool_params_init(ctypes.byref(params), len(cores))
+    pointer = ctypes.c_void_p
+    try:
+        init = library_function("ggml_threadpool_params_init", None, pointer, ctypes.c_int)
+        make = library_function("ggml_threadpool_new", pointer, pointer)
+    except AttributeError:
+        return None
+    init(ctypes.byref(params), len(cores))
     if (params.n_threads, params.strict_cpu, params.paused) != (len(cores), False, False):
         return None  # another version's
     for core in cores:
         params.cpumask[core] = True
     params.strict_cpu = True
-    pool = library.ggml_threadpool_new(ctypes.byref(params))
-    return PinnedThreads(ctypes.c_void_p(pool), library) if pool else None
-
-
-def _library() -> ctypes.CDLL | None:
-    """Return llama.cpp's library with the functions that the binding leaves out."""
-    try:
-        library = ctypes.CDLL(str(Path(ll.__file__).parent / "lib" / "libllama.so"))
-        library.ggml_threadpool_new.restype = ctypes.c_void_p
-        library.ggml_threadpool_free.restype = None
-        library.ggml_threadpool_params_init.restype = None
-        library.llama_attach_threadpool.restype = None
-    except (OSError, AttributeError):
-        return None
-    # LLAMA_CPP_LIB_PATH may have the binding use another one, whose contexts this one cannot take.
-    is_same = _address(library.llama_get_logits) == _address(ll.llama_get_logits)
-    return library if is_same else None
-
-
-def _address(function: Any) -> int | None:
-    return ctypes.cast(function, ctypes.c_void_p).value
+    pool = make(ctypes.byref(params))
+    return PinnedThreads(pool) if pool else None

@@ -58,7 +58,7 @@ class Measurements:
             "padding": measured.padding,
             "costs": measured.costs,
             "layouts": [
-                (each.layout.is_pool, each.layout.flash_attention, each.reading, each.writing)
+                (each.layout.is_pool, each.layout.flash_attention, each.requests)
                 for each in measured.layouts
             ],
             "chosen_costs": measured.chosen_costs,
@@ -111,18 +111,16 @@ def _are_sensible(costs: Sequence[Point]) -> bool:
     )
 
 
-def _read_layout(
-    is_pool: bool, flash_attention: bool, reading: list[float], writing: list[float]
-) -> LayoutSeconds:
-    times = [[float(each) for each in seconds] for seconds in (reading, writing)]
-    return LayoutSeconds(Layout(bool(is_pool), bool(flash_attention)), *times)
+def _read_layout(is_pool: bool, flash_attention: bool, requests: list[float]) -> LayoutSeconds:
+    seconds = [float(each) for each in requests]
+    return LayoutSeconds(Layout(bool(is_pool), bool(flash_attention)), seconds)
 
 
 def _are_alike(one: LayoutSeconds, other: LayoutSeconds) -> bool:
     """Say whether two layouts were measured in the same ways."""
-    return len(one.reading) == len(other.reading) > 0 < len(one.writing) == len(
-        other.writing
-    ) and all(0.0 < each < math.inf for each in (*one.reading, *one.writing))
+    return len(one.requests) == len(other.requests) > 0 and all(
+        0.0 < each < math.inf for each in one.requests
+    )
 
 
 def processor() -> str:

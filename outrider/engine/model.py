@@ -268,6 +268,15 @@ class Model(Protocol):
         """Make `destination` hold what `source` does, in cells of its own."""
         ...
 
+    def repeat_cells(self, sequence: int, token_count: int) -> int:
+        """Let a sequence hold `token_count` tokens by repeating the cells that it has; for timing.
+
+        What they hold means nothing, but a decode after them takes as long as after a text. Returns
+        what it holds then: fewer tokens where memory is short, and what it held before where
+        cells cannot be repeated.
+        """
+        ...
+
     def exchange(self, first: int, second: int) -> None:
         """Give each of two sequences what the other holds; only where `can_exchange`, of streams.
 

@@ -17,24 +17,25 @@ from outrider.engine.calibrate import (
     PRICED,
     decode_costs,
     exact_padding,
-    history,
     quick_costs,
     rejection_cost,
     warm_up,
     was_disturbed,
+    with_slopes,
 )
 from outrider.engine.core_lock import CoreLock
 from outrider.engine.layout import (
     LayoutSeconds,
+    candidates,
     choose_layout,
     describe_layout,
     measure_layouts,
-    usual_layout,
+    open_quickly,
 )
 from outrider.engine.measurements import Measured, Measurements
 from outrider.engine.model import Chunk, Model, NoRoom, Numerics, Rollback, Row
 from outrider.engine.profile import Costs, PlainCosts, choose, padded_costs, plain_costs
-from outrider.errors import DecodeFailed, InvalidConfig
+from outrider.errors import DecodeFailed
 from outrider.trees import MAX_LEAVES
 
 _LOCK_SECONDS = 60.0
@@ -104,8 +105,7 @@ class Preparation:
             with self._turn():
                 self._measure(self._model)
         else:
-            self._open_usual()
-            rough = Measured(None, self._rough_costs(), True, day=SOON)
+            rough = Measured(None, self._open_quickly(), True, day=SOON)
             self._know(rough, has_padding=self._wanted is Numerics.NATIVE)
         assert self._known is not None
         self.is_due = self._known.is_disturbed and self._measurements is not None
@@ -120,15 +120,17 @@ class Preparation:
         finally:
             self._core_lock.give()
 
-    def _open_usual(self) -> None:
-        """Lay the cache out as llama.cpp does by itself, until it is known what is best here."""
-        layouts = self._model.describe().layouts
-        try:
-            self._model.open(usual_layout(layouts))
-        except InvalidConfig:
-            self._model.open(layouts[0])
+    def _open_quickly(self) -> Costs:
+        """Open streams as a few decodes after a text say; return roughly what decodes cost."""
+        layouts = candidates(self._model.describe().layouts, 1)
+        with self._turn():
+            others = _Others(self._core_lock, self._model)
+            look = open_quickly(self._model, perf_counter, layouts)
+            is_alone = not others.work()
+        costs = self._rough_costs()
+        return with_slopes(costs, *look) if is_alone else costs
 
-    def _rough_costs(self) -> Costs:
+    def _rough_costs(self) -> list[Point]:
         """Look at a few decodes until another look is hardly quicker, and nobody else works.
 
         The first ones after a load are slow, and others, such as a draft that loads, may work.
@@ -216,7 +218,7 @@ class Preparation:
         costs = decode_costs(model, perf_counter)
         layouts: Sequence[LayoutSeconds] = ()
         if self._wanted is not Numerics.EXACT:
-            layouts = measure_layouts(model, perf_counter, history(model, description.context))
+            layouts = measure_layouts(model, perf_counter)
         disturbed = others.work()
         if disturbed:  # that may have met any of them
             layouts = ()

@@ -24,7 +24,7 @@ from outrider.engine.gguf_check import check_gguf
 from outrider.engine.host import EngineHost
 from outrider.engine.hosting import HostOptions, Loaded
 from outrider.engine.kernel_trial import choose
-from outrider.engine.layout import draft_layout
+from outrider.engine.layout import draft_layouts, open_quickly
 from outrider.engine.measurements import Measurements
 from outrider.engine.model import Model, Numerics, Rollback
 from outrider.engine.preparation import Prepared
@@ -39,6 +39,7 @@ from outrider.threads import available_threads
 from outrider.vocabularies import compare
 
 _LOADING_SECONDS = 2.0
+_TRIAL_SECONDS = 60.0  # that a trial of kernels waits for others' decodes at most
 SWITCH_SECONDS = 1e-4
 """Of the interpreter, after which a thread that waits for it gets it: the engine's wants it back
 after each decode, and Python's 5 ms are several decodes of a small model, or a half on a GPU."""
@@ -96,12 +97,15 @@ def choose_kernels(config: ModelConfig, rows: Sequence[int], beside: Sequence[Pa
     if config.cpu_kernels:
         use_kernels(config.cpu_kernels, "as configured")
     elif config.n_gpu_layers == 0 or not offloads():
+        files, threads = [config.model, *beside], config.threads or available_threads()
+        core_lock = shared_core_lock(threads)
 
         def on_trial(path: Path) -> None:
             logs.event("outrider.engine", "trying AMX", file=str(path))
+            core_lock.wait(_TRIAL_SECONDS)  # beside another's work everything looks slow
 
-        files, threads = [config.model, *beside], config.threads or available_threads()
         choice = choose(files, rows, list(cpu_plugins()), threads, library_state(), on_trial)
+        core_lock.give()
         if choice is not None:
             use_kernels(choice.name, choice.reason)
 
@@ -262,11 +266,9 @@ def own_draft_loader(
             draft.close()
             return None
         draft.pad_multiple = 1
-        layouts = draft.describe().layouts
-        try:
-            draft.open(draft_layout(layouts, config.sessions))
-        except InvalidConfig:
-            draft.open(layouts[0])  # as where a model cannot have flash attention
+        open_quickly(
+            draft, time.perf_counter, draft_layouts(draft.describe().layouts, config.sessions)
+        )
         return draft
 
     return load_beside

@@ -55,6 +55,7 @@ class Step(Enum):
 
     IMPORT = "loading its library"
     READ = "reading the models' vocabularies"
+    KERNELS = "trying its kernels for the CPU"
     LOAD = "loading the model"
     SEVERAL = "decoding several tokens at once"
     ONE = "decoding one token"
@@ -96,6 +97,7 @@ class DecodeTrial:
     detail: str = ""  # the signal's name, or the last words
     seconds: float = 0.0
     system_info: str = ""
+    kernels: str = ""  # what it computes with on the CPU, in words
     unused: Sequence[str] = ()  # abilities of the processor that the build has no kernels for
     offloads: bool = False
     gpu_fault: str = ""  # why a build for GPUs finds none, in words
@@ -168,9 +170,9 @@ def _judge_death(library: LlamaBuild, trial: DecodeTrial, of: str) -> Finding:
 
 
 def _judge_kernels(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
-    """Return what the build leaves unused of the processor, once its library is loaded."""
+    """Return what computes on the CPU, and what the build leaves unused of it."""
     if not trial.unused:
-        return []
+        return [Finding("kernels", Level.OK, trial.kernels)] if trial.kernels else []
     message = f"this build has no kernels for the processor's {', '.join(trial.unused)}"
     message += ": prompts and texts may take twice as long as they need to"
     return [Finding("kernels", Level.NOTE, message, _rebuild(library))]

@@ -287,6 +287,7 @@ def _try_llama(
         detail=detail,
         seconds=_TRIAL_SECONDS,
         system_info=report.get("system_info", ""),
+        kernels=report.get("kernels", ""),
         unused=report.get("unused", ()),
         offloads=report.get("offloads", False),
         gpu_fault=report.get("gpu_fault", ""),

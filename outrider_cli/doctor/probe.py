@@ -19,12 +19,13 @@ import numpy as np
 
 from outrider import handshake
 from outrider.engine.calibrate import decode_costs, exact_padding, history, rejection_cost
+from outrider.engine.kernel_trial import DRAFT_ROWS, TARGET_ROWS
 from outrider.engine.model import Chunk, Model, Rollback
 from outrider.engine.profile import choose, plain_costs
 from outrider.engine.translating import needed_translation
 from outrider.errors import DecodeFailed, OutriderError, VocabularyMismatch
 from outrider.model_service.config import ModelConfig
-from outrider.model_service.run import load_llama
+from outrider.model_service.run import choose_kernels, load_llama
 from outrider.model_service.servicer import describe_vocabulary
 from outrider.translation import TokenTable, Translation
 from outrider.v1 import common_pb2 as common
@@ -54,6 +55,7 @@ def main() -> None:
         # A model that cannot be read says nothing about the build.
         trials = [trial for trial in order["trials"] if pair.get(trial["role"], ()) is not None]
         if trials:
+            _tell_kernels(trials)
             _try(**trials[0])
             _tell_expected({trial["role"]: trial["values"] for trial in trials}, translation)
         _begin(Step.DONE)
@@ -107,6 +109,21 @@ def _tell_library() -> None:
     _print(unused=unused_features())
 
 
+def _tell_kernels(trials: Sequence[dict[str, Any]]) -> None:
+    """Compute from here on with the kernels that a service of the first model would choose."""
+    from outrider.engine.llama_library import kernels_in_use
+
+    _begin(Step.KERNELS)
+    config, *others = [_config(trial["values"]) for trial in trials]
+    rows = TARGET_ROWS if trials[0]["role"] == "target" else DRAFT_ROWS
+    choose_kernels(config, rows, [each.model for each in others])
+    _print(kernels=kernels_in_use())
+
+
+def _config(values: dict[str, Any]) -> ModelConfig:
+    return ModelConfig(**{**values, "model": Path(values["model"])})
+
+
 def _read(role: str, path: Path) -> tuple[common.Vocabulary, FileVocabulary] | None:
     """Return a file's vocabulary and the names of its tokens, or say why there is none."""
     from outrider.engine.llama_loading import read_vocabulary
@@ -145,9 +162,9 @@ def _table(described: common.Vocabulary, found: FileVocabulary) -> TokenTable:
 
 
 def _try(role: str, values: dict[str, Any]) -> None:
-    path = Path(values["model"])
-    _print(step=Step.LOAD.name, model=path.name)
-    model = _load(ModelConfig(**{**values, "model": path}))
+    config = _config(values)
+    _print(step=Step.LOAD.name, model=config.model.name)
+    model = _load(config)
     _begin(Step.SEVERAL)
     decode_several(model)
     _begin(Step.ONE)
@@ -189,7 +206,7 @@ def _tell_expected(values: dict[str, dict[str, Any]], translation: Translation |
 
 
 def _loaded(values: dict[str, Any]) -> Model:
-    return _load(ModelConfig(**{**values, "model": Path(values["model"])}))
+    return _load(_config(values))
 
 
 def _begin(step: Step) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.kernel_trial import trial_config
 from outrider.engine.llama_library import cpu_plugins
 from tests.support.commands import environment
 from tests.support.tiny_gguf import write_model
@@ -88,7 +87,3 @@ def test_who_wants_layers_on_a_gpu_is_told_in_one_line_why_there_is_none(
     [line] = [each for each in lines if not each.startswith("{")]
     assert line.startswith("n-gpu-layers: this build of llama.cpp finds no GPU: it is built for ")
     assert "NVIDIA's driver is not here" in line
-
-
-def test_kernels_for_the_cpu_are_tried_on_the_cpu(model: Path) -> None:
-    assert trial_config(model, 1).gpu_layers == 0

@@ -143,6 +143,46 @@ def test_a_shared_start_takes_no_cells_in_a_pool(pool: LlamaModel) -> None:
     assert all(np.abs(row - again).max() < TOLERANCE for [row] in rows)
 
 
+@pytest.mark.parametrize("pool", [True, False])
+@pytest.mark.parametrize("flash_attention", [True, False])
+def test_a_decode_comes_after_repeated_cells_and_they_leave_nothing(
+    path: Path, pool: bool, flash_attention: bool
+) -> None:
+    model = LlamaModel(config_of(path, pool=pool, flash_attention=flash_attention))
+    texts = TEXT, TEXT[::-1]
+
+    def rows() -> list[Row]:
+        return [read(model, sequence, text) for sequence, text in enumerate(texts)]
+
+    fresh = rows()
+    for sequence in range(SESSIONS):
+        assert model.truncate(sequence, 8) == 8
+        assert model.repeat_cells(sequence, 200) == 200
+        assert model.truncate(sequence, 150) == 150
+    together = model.decode([Chunk(sequence, 150, [5], 1) for sequence in range(SESSIONS)])
+    assert all(np.isfinite(row).all() for [row] in together)
+    model.duplicate(0, 1)
+    model.decode([Chunk(1, 151, [5], 1)])
+    for sequence in range(SESSIONS):
+        model.truncate(sequence, 0)
+    np.testing.assert_array_equal(rows(), fresh)
+    model.close()
+
+
+def test_repeated_cells_may_fill_a_context_and_are_refused_where_a_pool_is_full(
+    pool: LlamaModel,
+) -> None:
+    context = pool.describe().context
+    for sequence in range(SESSIONS):
+        read(pool, sequence, TEXT)
+        assert pool.repeat_cells(sequence, context) == context
+    expected = read(pool, 2, TEXT[:3])  # the last cells, which a context has for padding
+    assert pool.repeat_cells(2, context) == 3, "what it held before"
+    pool.truncate(0, 0)
+    pool.truncate(2, 0)
+    np.testing.assert_array_equal(read(pool, 2, TEXT[:3]), expected)
+
+
 def test_sequences_of_a_pool_are_not_exchanged(pool: LlamaModel) -> None:
     assert not pool.describe().can_exchange
     read(pool, 0, TEXT)

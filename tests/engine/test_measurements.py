@@ -33,7 +33,7 @@ MEASURED = Measured(
     2,
     [Point(1, 0.02, 1e-5), Point(4, 0.05, 3e-5)],
     is_disturbed=False,
-    layouts=[LayoutSeconds(each, [0.1, 0.2], [0.3]) for each in ALL_LAYOUTS],
+    layouts=[LayoutSeconds(each, [0.1, 0.2]) for each in ALL_LAYOUTS],
     chosen_costs=[Point(1, 0.01, 1e-5)],
 )
 
@@ -120,7 +120,7 @@ RECORD = {
     "padding": 2,
     "costs": [[1, 0.02, 1e-5], [4, 0.05, 0.0]],
     "disturbed": False,
-    "layouts": [[False, True, [0.1], [0.2, 0.3]], [True, True, [0.1], [0.2, 0.3]]],
+    "layouts": [[False, True, [0.2, 0.3]], [True, True, [0.2, 0.3]]],
     "chosen_costs": [],
     "day": "2026-01-02",
 }
@@ -150,9 +150,9 @@ RECORD = {
                 {"costs": [[1, 0.1]]},
                 {"costs": {"1": 0.1}},
                 {"chosen_costs": [[0, 1.0, 0.0]]},
-                {"layouts": [[False, True, [0.1], [0.0, 0.3]]]},
-                {"layouts": [[False, True, [], []]]},
-                {"layouts": [[False, True, [0.1], [0.2]], [True, True, [0.1], [0.2, 0.3]]]},
+                {"layouts": [[False, True, [0.0, 0.3]]]},
+                {"layouts": [[False, True, []]]},
+                {"layouts": [[False, True, [0.2]], [True, True, [0.2, 0.3]]]},
                 {"layouts": [[False, True]]},
                 {"day": 5},
                 {"disturbed": 1},
@@ -296,10 +296,8 @@ def test_the_fastest_layout_is_measured_once_and_opened_at_every_later_start(
     host.on_prepared = later.put
     first = host.start().result(20).prepared
     measured = later.get(timeout=20)
-    assert (first.layout, measured.layout.partition(";")[0]) == (
-        "streams with flash attention",
-        "pool",
-    )
+    assert first.layout.startswith("streams")
+    assert measured.layout.partition(";")[0] == "pool"
     ticket = host.submit(bytes(16), _one_token, room=8)
     assert ticket.future.result(20) == 1
     host.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,12 +13,10 @@ import pytest
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from outrider.engine.llama_library import init_backend
 from tests.support.tiny_gguf import Shape, Vocabulary, write_model, write_pair
 
-# Read by the OpenMP runtime when llama_cpp loads it; see section 5 of the design.
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
-import llama_cpp
+import llama_cpp  # isort: skip  (outrider.engine.llama_library sets its environment first)
 
 PROMPT = "the target rides ahead"
 
@@ -32,6 +29,7 @@ class Loaded:
     """A model behind the bare C functions, with one sequence."""
 
     def __init__(self, path: Path) -> None:
+        init_backend()  # loads the kernels, where they are a plug-in
         llama_cpp.llama_log_set(_discard, ctypes.c_void_p(0))
         parameters = llama_cpp.llama_context_default_params()
         parameters.n_ctx = 256

@@ -77,11 +77,7 @@ async def alone(role: Role) -> AsyncIterator[tuple[ModelProcess, OrchestratorPro
         yield process, orchestrator
 
 
-async def test_a_target_reports_what_a_token_before_a_decode_costs_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # What a text costs this toy, in no time to speak of, no model's decodes would take for it.
-    monkeypatch.setattr("outrider.engine.calibrate._LEAST_DOUBLING", 1)
+async def test_a_target_reports_what_a_token_before_a_decode_costs_it() -> None:
     async with alone(TARGET) as (process, orchestrator):
         slopes = {
             cost.row_count: cost.microseconds_per_token / 1e6

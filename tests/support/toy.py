@@ -107,6 +107,7 @@ class ToyModel:
     changed_texts: Mapping[int, bytes] = field(default_factory=dict)
     rollback: Rollback = Rollback.FULL  # CHECKPOINTS: recurrent memory, which is never cut
     can_exchange: bool = True  # False: like a sliding window, whose state cannot be moved
+    repeats_cells: bool = True  # False: as of a state whose form is not known
     lets_go_below: int = 0  # a cut to fewer tokens leaves nothing, as a small sliding window may
     layouts: tuple[Layout, ...] = (Layout(),)
     branch_count: int = MAX_LEAVES - 1  # sequences of a pool for leaves of trees
@@ -269,6 +270,17 @@ class ToyModel:
     def duplicate(self, source: int, destination: int) -> None:
         """Make `destination` hold what `source` does, in cells of its own."""
         self.copy_prefix(source, destination, len(self._cells[source]))
+
+    def repeat_cells(self, sequence: int, token_count: int) -> int:
+        """Let a sequence hold so many tokens by repeating those that it holds; return how many."""
+        with self._alone():
+            self._check_sequence(sequence)
+            cells = self._cells[sequence]
+            fits = 0 < len(cells) <= token_count <= self.context
+            _require(fits, f"{len(cells)} tokens repeated to {token_count}")
+            if self.repeats_cells and self.rollback is Rollback.FULL:
+                cells[:] = itertools.islice(itertools.cycle(list(cells)), token_count)
+            return len(cells)
 
     def exchange(self, first: int, second: int) -> None:
         """Give each of two sequences what the other holds."""

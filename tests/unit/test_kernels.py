@@ -15,6 +15,7 @@ from outrider.engine.kernel_trial import (
     TARGET_ROWS,
     TIMED_ROWS,
     Choice,
+    Failed,
     Tried,
     choose,
     difference,
@@ -41,13 +42,13 @@ class Children:
     """In place of processes that decode: what they find, by plug-in, and how often they ran."""
 
     def __init__(self, milliseconds: Mapping[str, tuple[float, ...]]) -> None:
-        self.found: dict[str, Tried | str] = {
+        self.found: dict[str, Tried | Failed] = {
             name: Tried(ROWS, dict(zip(TIMED_ROWS, times, strict=True)))
             for name, times in milliseconds.items()
         }
         self.count = 0
 
-    def __call__(self, path: Path, plugin: str, threads: int) -> Tried | str:
+    def __call__(self, path: Path, plugin: str, threads: int) -> Tried | Failed:
         self.count += 1
         return self.found[plugin]
 
@@ -96,23 +97,31 @@ def test_kernels_that_compute_a_file_wrong_are_not_taken_for_it(children: Childr
 
 
 def test_nor_are_kernels_that_end_the_process(children: Children) -> None:
-    children.found["sapphirerapids"] = "llama.cpp ends with signal 6"
+    children.found["sapphirerapids"] = Failed("llama.cpp ends with signal 6")
     assert chosen() == Choice(
         "zen4", f"not sapphirerapids for {TARGET.name}: llama.cpp ends with signal 6"
     )
 
 
+def test_a_process_that_was_killed_says_nothing_of_its_kernels(children: Children) -> None:
+    found = children.found["sapphirerapids"]
+    children.found["sapphirerapids"] = Failed("llama.cpp ends with signal 9", was_killed=True)
+    assert chosen().name == "zen4"
+    children.found["sapphirerapids"] = found
+    assert chosen().name == "sapphirerapids"
+
+
 def test_a_file_that_nothing_decodes_is_tried_again_the_next_time(children: Children) -> None:
-    children.found["zen4"] = "no memory"
+    children.found["zen4"] = Failed("no memory")
     assert chosen().name == "zen4"  # whose loader says what is wrong
     assert "no memory" in chosen().reason
     assert children.count == 2
 
 
 def test_every_model_of_a_process_has_to_be_right(children: Children) -> None:
-    def decode(path: Path, plugin: str, threads: int) -> Tried | str:
+    def decode(path: Path, plugin: str, threads: int) -> Tried | Failed:
         fails = path == DRAFT and plugin == "sapphirerapids"
-        return "llama.cpp ends with signal 11" if fails else children(path, plugin, threads)
+        return Failed("it failed") if fails else children(path, plugin, threads)
 
     kernel_trial.decode_with = decode  # type: ignore[assignment]  # `children` puts it back
     assert chosen(files=(TARGET,)).name == "sapphirerapids"

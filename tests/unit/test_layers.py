@@ -50,6 +50,7 @@ PURE = (
     "outrider.drafters.forced",
     "outrider.engine.cache",
     "outrider.engine.cuda_driver",
+    "outrider.engine.repeated_cells",
     "outrider.engine.rollback",
     "outrider.engine.sampler_state",
     "outrider.engine.model",
