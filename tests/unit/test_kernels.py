@@ -32,9 +32,11 @@ Q4_0 = {"sapphirerapids": (31, 70, 95, 300), "zen4": (58, 105, 207, 640)}
 Q6_K = {"sapphirerapids": (89, 111, 156, 398), "zen4": (67, 162, 326, 692)}
 
 RNG = np.random.default_rng(1)
+ALONE, TOGETHER, SINGLE = "33 rows of 1 session", "9 rows of 2 sessions", "1 row of 2 sessions"
 ROWS = {
-    "5 rows of 1 session": RNG.standard_normal((5, 64)).astype(np.float32),
-    "2 rows of 2 sessions": RNG.standard_normal((4, 64)).astype(np.float32),
+    ALONE: RNG.standard_normal((33, 64)).astype(np.float32),
+    TOGETHER: RNG.standard_normal((18, 64)).astype(np.float32),
+    SINGLE: RNG.standard_normal((2, 64)).astype(np.float32),
 }
 
 
@@ -92,7 +94,7 @@ def test_kernels_that_compute_a_file_wrong_are_not_taken_for_it(children: Childr
     wrong = {kind: rows + (2.0 if "2 sessions" in kind else 0.0) for kind, rows in ROWS.items()}
     children.found["sapphirerapids"] = Tried(wrong, dict.fromkeys(TIMED_ROWS, 1.0))
     assert chosen().name == "zen4"
-    assert "its logits of 2 rows of 2 sessions are wrong" in chosen().reason
+    assert "its logits of 9 rows of 2 sessions are wrong" in chosen().reason
     assert TARGET.name in chosen().reason
 
 
@@ -172,18 +174,29 @@ def test_logits_may_differ_as_much_as_kernels_of_other_shapes_do() -> None:
 
 
 def test_one_row_of_many_may_differ_where_an_expert_was_nearly_another() -> None:
-    [kind, *_] = ROWS
-    flipped = ROWS[kind].copy()
-    flipped[0] += 1.0
-    assert difference(ROWS, {**ROWS, kind: flipped}) == ""
+    flipped = ROWS[TOGETHER].copy()
+    flipped[:3] += 1.0
+    assert difference(ROWS, {**ROWS, TOGETHER: flipped}) == ""
+
+
+def test_several_sessions_may_differ_by_little_more_than_one() -> None:
+    def off_by(alone: float, together: float, single: float = 0.0) -> str:
+        sizes = {ALONE: alone, TOGETHER: together, SINGLE: single}
+        return difference(ROWS, {kind: rows + sizes[kind] for kind, rows in ROWS.items()})
+
+    assert off_by(0.01, 0.02) == ""
+    assert "9 rows of 2 sessions" in off_by(0.01, 0.05)
+    assert "9 rows of 2 sessions" in off_by(0.0, 0.01)
+    assert off_by(0.01, 0.02, single=0.05) == ""  # too few rows to tell
+    assert "33 rows of 1 session" in off_by(0.5, 0.5)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1.0])
 def test_logits_that_are_no_numbers_or_others_are_wrong(value: float) -> None:
-    [kind, *_] = ROWS
-    wrong = ROWS[kind].copy()
-    wrong[:, 3:] = value
-    assert kind in difference(ROWS, {**ROWS, kind: wrong})
+    for kind, rows in ROWS.items():
+        wrong = rows.copy()
+        wrong[:, 3:] = value
+        assert kind in difference(ROWS, {**ROWS, kind: wrong})
     assert "no logits" in difference(ROWS, {})
 
 
