@@ -9,6 +9,7 @@ file is tried once, and what was found is kept under its digest.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
 import signal
@@ -48,7 +49,7 @@ _ONE_SESSION = " of 1 session"
 
 _PROMPT, _WRITTEN = 1500, 300  # tokens of a typical request: design, section 6
 _SESSIONS = 4
-_CONTEXT = 256  # tokens; more than is tried, and cheap
+_CONTEXT = 64  # tokens; more than is tried, and no more than any model has positions
 _COLUMNS = 4096  # logits of a row that are compared, spread over the vocabulary
 _SECONDS = 900.0  # for a child: a large file on a slow disk
 _PR_SET_PDEATHSIG = 1  # of Linux, where alone there are plug-ins with AMX
@@ -85,10 +86,9 @@ def choose(
     """Return the kernels for a process that hosts these files, and decodes the first one most.
 
     `plugins` are what this processor can run, the best first, and `rows` those of the decodes in
-    which tokens are written. A file that was not tried yet is loaded twice, after `on_trial`
-    is called with it. Returns None where
-    there is no choice between AMX and something else. Raises InvalidConfig for a file that cannot
-    be read.
+    which tokens are written. A file that was not tried yet is loaded twice, after `on_trial` is
+    called with it. Returns None where there is no choice between AMX and something else. Raises
+    InvalidConfig for a file that cannot be read.
     """
     amx = next((name for name in plugins if name in kernels.AMX), "")
     plain = next((name for name in plugins if name not in kernels.AMX), "")
@@ -131,7 +131,8 @@ def try_file(
     files = check_gguf(path).files
     with FilesDigest(files) as digest:
         weights = digest.digest()
-    key = repr((weights, amx, plain, threads, library, processor()))
+    method = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    key = repr((method, weights, amx, plain, threads, library, processor()))
     trial = _find(key)
     if trial is None:
         on_trial(path)
