@@ -292,11 +292,13 @@ def open_quickly(model: Model, clock: Clock, layouts: Sequence[Layout]) -> Look:
     """Open one of these layouts, and return what was seen of it.
 
     It is what llama.cpp takes by itself, unless another one writes clearly sooner after a text: a
-    few decodes in each say that. Nothing is seen where cells cannot be repeated.
+    few decodes in each say that. Nothing is seen where cells cannot be repeated, and on a GPU, where
+    the first decodes of a context build its graphs.
     """
     usual, opened = usual_layout(layouts), model.describe().layout
     looks: dict[Layout, Look] = {}
-    for layout in sorted(layouts, key=lambda each: each != opened):
+    looked_at = [] if model.describe().is_on_gpu else layouts
+    for layout in sorted(looked_at, key=lambda each: each != opened):
         try:
             if layout != opened:
                 model.open(layout)

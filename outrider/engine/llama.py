@@ -224,6 +224,7 @@ class LlamaModel:
             thread_count=self._config.thread_count,
             system_info=ll.llama_print_system_info().decode("utf-8", "replace").strip(),
             kernels=kernels_in_use(),
+            is_on_gpu=gpu_layers_of(self._config) != 0,
             chat_template=(ll.llama_model_chat_template(self._model, None) or b"").decode(
                 "utf-8", "replace"
             ),

@@ -108,6 +108,8 @@ class ModelDescription:
     system_info: str
     kernels: str = ""
     """What computes it on the CPU, and why, in words for people."""
+    is_on_gpu: bool = False
+    """Whether a GPU computes layers of it."""
     chat_template: str = ""
     layouts: tuple[Layout, ...] = (Layout(),)
     """Those that `open` takes, streams first; a loaded model is opened with the first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -19,7 +20,7 @@ from outrider.engine.layout import (
     relative_seconds,
     request_seconds,
 )
-from outrider.engine.model import Layout
+from outrider.engine.model import Layout, ModelDescription
 from tests.support.toy import ToyModel
 
 STREAMS, FLASH = Layout(), Layout(flash_attention=True)
@@ -233,6 +234,16 @@ def test_a_start_takes_what_llama_cpp_does_where_a_text_shows_no_clear_differenc
     model = Toy(layouts=(STREAMS, FLASH), context=4096)
     assert open_quickly(model, model.clock, model.layouts).seconds
     assert model.layout == FLASH
+
+
+def test_a_start_on_a_gpu_takes_what_llama_cpp_does_at_once() -> None:
+    class OnGpu(SlowAfterText):
+        def describe(self) -> ModelDescription:
+            return replace(super().describe(), is_on_gpu=True)
+
+    model = OnGpu(layouts=(STREAMS, FLASH), context=4096)
+    assert not open_quickly(model, model.clock, model.layouts).seconds
+    assert model.layout == FLASH and model.decode_count == 0
 
 
 def test_a_start_that_cannot_repeat_cells_takes_what_llama_cpp_does() -> None:
