@@ -292,7 +292,7 @@ def open_quickly(model: Model, clock: Clock, layouts: Sequence[Layout]) -> Look:
     """Open one of these layouts, and return what was seen of it.
 
     It is what llama.cpp takes by itself, unless another one writes clearly sooner after a text: a
-    few decodes in each say that. Nothing is seen where cells cannot be repeated, and on a GPU, where
+    few decodes in each say that. Nothing is seen where cells cannot be repeated, nor on a GPU, as
     the first decodes of a context build its graphs.
     """
     usual, opened = usual_layout(layouts), model.describe().layout
