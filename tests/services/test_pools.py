@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from orchestrator.peers import Peer
 from orchestrator.pool import Pool
 from orchestrator.targets import PooledTarget
 from outrider.costs import Point
+from outrider.engine.model import ModelDescription
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.gateway import serving
 from tests.support.services import (
@@ -173,6 +175,24 @@ async def test_a_target_with_another_context_is_refused_and_says_that() -> None:
         assert "has 512 tokens, and not 256: targets of a pool need the same --ctx" in other.detail
     async with services(target, other_weights) as those:
         assert "--ctx" not in (await those.orchestrator.status()).peers[1].detail
+
+
+class OtherKernels(ToyModel):
+    """A target that computes with other kernels, and so other bits."""
+
+    def describe(self) -> ModelDescription:
+        return replace(super().describe(), system_info="toy | AMX = 1 |", kernels="amx: faster")
+
+
+async def test_exact_targets_with_other_kernels_are_refused_and_say_which() -> None:
+    def with_other_kernels() -> ToyModel:
+        return OtherKernels(seed=1, eos_bias=NEVER, context=256, order=256, batch_rows=128)
+
+    async with services(target, with_other_kernels) as those:
+        served, other = (await those.orchestrator.status()).peers
+        assert [served.state, other.state] == [READY, REFUSED]
+        assert "computes with the kernels amx (toy | AMX = 1 |)" in other.detail
+        assert "targets of a pool need the same --cpu-kernels" in other.detail
 
 
 async def test_a_text_never_goes_on_with_other_weights() -> None:
