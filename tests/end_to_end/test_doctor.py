@@ -116,10 +116,11 @@ async def reached(address: str) -> None:
 def test_this_machine_is_fine_with_the_bundled_pair():
     listen = ("--listen", f"127.0.0.1:{free_port()}")
     found = findings(*listen)
-    assert {finding["level"] for finding in found} == {"ok"}
+    # Two threads of one core, which a machine may have, are worth a note.
+    assert {finding["level"] for finding in found if finding["check"] != "threads"} == {"ok"}
     assert all(finding.keys() == {"check", "level", "message", "remedy"} for finding in found)
     assert list(dict.fromkeys(finding["check"] for finding in found)) == [
-        *("versions", "build", "gpu", "models", "memory"),
+        *("versions", "build", "kernels", "gpu", "models", "memory"),
         *("pair", "numerics", "rollback", "threads", "openmp", "ports"),
     ]
     assert TARGET.name in of(found, "build")[0]["message"]
