@@ -26,6 +26,7 @@ import llama_cpp as ll
 __all__ = [
     "cpu_plugins",
     "gpu_fault",
+    "has_untried_amx",
     "init_backend",
     "kernels_in_use",
     "last_error",
@@ -131,9 +132,17 @@ def kernels_in_use() -> str:
     """Return the plug-in that this process computes with, and why; in words, for people."""
     init_backend()
     unused = unused_features()
-    lack = f", none for {', '.join(unused)} of this processor: see outrider doctor"
     words = _words_of_kernels() or "those of its library"
-    return f"{words}{lack if unused else ''}"
+    if unused:
+        words += f", none for {', '.join(unused)} of this processor: see outrider doctor"
+    if has_untried_amx():
+        words += ", with AMX, which nobody tried for this file: see outrider doctor"
+    return words
+
+
+def has_untried_amx() -> bool:
+    """Return whether this library computes with AMX and has nothing else, whatever the file is."""
+    return not cpu_plugins() and "AMX_INT8 = 1" in _features()
 
 
 def unused_features() -> list[str]:

@@ -98,6 +98,7 @@ class DecodeTrial:
     seconds: float = 0.0
     system_info: str = ""
     kernels: str = ""  # what it computes with on the CPU, in words
+    untried_amx: bool = False  # it computes with AMX alone, whatever the file is
     unused: Sequence[str] = ()  # abilities of the processor that the build has no kernels for
     offloads: bool = False
     gpu_fault: str = ""  # why a build for GPUs finds none, in words
@@ -171,6 +172,10 @@ def _judge_death(library: LlamaBuild, trial: DecodeTrial, of: str) -> Finding:
 
 def _judge_kernels(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
     """Return what computes on the CPU, and what the build leaves unused of it."""
+    if trial.untried_amx:
+        message = "this build computes every file with AMX, as llama.cpp has it: that is wrong for "
+        message += "recurrent models with several sessions, and ends the process for some others"
+        return [Finding("kernels", Level.NOTE, message, _rebuild(library))]
     if not trial.unused:
         return [Finding("kernels", Level.OK, trial.kernels)] if trial.kernels else []
     message = f"this build has no kernels for the processor's {', '.join(trial.unused)}"

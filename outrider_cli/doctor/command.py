@@ -289,6 +289,7 @@ def _try_llama(
         system_info=report.get("system_info", ""),
         kernels=report.get("kernels", ""),
         unused=report.get("unused", ()),
+        untried_amx=report.get("untried_amx", False),
         offloads=report.get("offloads", False),
         gpu_fault=report.get("gpu_fault", ""),
     )

@@ -103,10 +103,16 @@ def _load(config: ModelConfig) -> Model:
 
 def _tell_library() -> None:
     _begin(Step.IMPORT)
-    from outrider.engine.llama_library import gpu_fault, offloads, system_info, unused_features
+    from outrider.engine.llama_library import (
+        gpu_fault,
+        has_untried_amx,
+        offloads,
+        system_info,
+        unused_features,
+    )
 
     _print(system_info=system_info(), offloads=offloads(), gpu_fault=gpu_fault())
-    _print(unused=unused_features())
+    _print(unused=unused_features(), untried_amx=has_untried_amx())
 
 
 def _tell_kernels(trials: Sequence[dict[str, Any]]) -> None:

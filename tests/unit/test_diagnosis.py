@@ -122,6 +122,13 @@ def test_what_the_build_leaves_unused_of_the_processor_is_named_with_the_command
     assert finding.remedy.startswith('CMAKE_ARGS="-DCMAKE_PROJECT_llama_cpp_INCLUDE=')
 
 
+def test_a_build_that_has_nothing_but_amx_is_named_with_the_command():
+    [_, finding, _] = judge_build(LIBRARY, replace(TRIAL, untried_amx=True))
+    assert finding.level is NOTE
+    assert "wrong for recurrent models" in finding.message
+    assert finding.remedy == "rm -f .venv/ready && make setup"
+
+
 def test_the_command_that_builds_anew_builds_as_for_a_checkout():
     pip = replace(LIBRARY, is_checkout=False)
     remedy = only(judge_build(pip, died("SIGILL"))).remedy
