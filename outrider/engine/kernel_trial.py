@@ -258,7 +258,7 @@ def main(path: str, plugin: str, threads: str, result: str) -> None:
     from outrider.engine.llama_loading import LlamaConfig
     from outrider.engine.model import Chunk
 
-    # Whoever waits for this may be killed.
+    # It ends with the process that waits for it.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     use_kernels(plugin)
     model = LlamaModel(

@@ -141,7 +141,7 @@ def kernels_in_use() -> str:
 
 
 def has_untried_amx() -> bool:
-    """Return whether this library computes with AMX and has nothing else, whatever the file is."""
+    """Return whether this library computes every file with AMX, as it has nothing else."""
     return not cpu_plugins() and "AMX_INT8 = 1" in _features()
 
 

@@ -98,7 +98,7 @@ class DecodeTrial:
     seconds: float = 0.0
     system_info: str = ""
     kernels: str = ""  # what it computes with on the CPU, in words
-    untried_amx: bool = False  # it computes with AMX alone, whatever the file is
+    untried_amx: bool = False  # it computes every file with AMX, untried
     unused: Sequence[str] = ()  # abilities of the processor that the build has no kernels for
     offloads: bool = False
     gpu_fault: str = ""  # why a build for GPUs finds none, in words

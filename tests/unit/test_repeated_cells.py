@@ -1,4 +1,4 @@
-"""A saved state is made longer as llama.cpp would write it, or left alone."""
+"""A saved state is made longer as llama.cpp would write it, or refused."""
 
 from __future__ import annotations
 
