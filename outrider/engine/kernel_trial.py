@@ -28,6 +28,7 @@ from outrider.engine import kernels
 from outrider.engine.gguf_check import check_gguf
 from outrider.engine.identity import FilesDigest
 from outrider.engine.kept import KeptFiles
+from outrider.engine.layout import PROMPT, WRITTEN
 from outrider.engine.measurements import processor
 from outrider.errors import DecodeFailed, OutriderError
 
@@ -47,7 +48,6 @@ DRAFT_ROWS = (1,)
 _TELLING_ROWS = 9  # that a median is compared of
 _ONE_SESSION = " of 1 session"
 
-_PROMPT, _WRITTEN = 1500, 300  # tokens of a typical request: design, section 6
 _SESSIONS = 4
 _CONTEXT = 64  # tokens; more than is tried, and no more than any model has positions
 _COLUMNS = 4096  # logits of a row that are compared, spread over the vocabulary
@@ -115,8 +115,8 @@ def request_seconds(seconds: Mapping[int, float], rows: Sequence[int]) -> float:
     `rows`, each kind as many of them.
     """
     largest = max(seconds)
-    reading = _PROMPT * seconds[largest] / largest
-    return reading + _WRITTEN * sum(seconds[count] for count in rows) / len(rows)
+    reading = PROMPT * seconds[largest] / largest
+    return reading + WRITTEN * sum(seconds[count] for count in rows) / len(rows)
 
 
 def try_file(

@@ -36,7 +36,7 @@ _ALONE = (1, _VERIFIED)  # rows of the decodes of one session that writes
 _ACCEPTANCE = 0.6
 """Of a draft token, given those before it: about what pairs of one family reach."""
 
-_PROMPT, _WRITTEN = 1500, 300  # tokens of a long prompt, and of any answer
+PROMPT, WRITTEN = 1500, 300  # tokens of a long prompt, and of any answer
 _TURN, _CHAT = 500, 4000  # tokens of the prompt of a turn or of one of several users; of a chat
 _REQUESTS = ("a long prompt", "a chat", "several users")
 
@@ -90,7 +90,7 @@ def request_seconds(lines: Lines, context: int, sessions: int = 1) -> list[float
     shorter in proportion where `context` is too small.
     """
     verified = _tokens_of(_VERIFIED)
-    prompt, answer = _fitting(_PROMPT, context)
+    prompt, answer = _fitting(PROMPT, context)
     long = _read(lines.read, 0, prompt)
     long += _write(lines.token, lines.verify, verified, prompt, answer)
     turn, answer = _fitting(_TURN, context)
@@ -110,8 +110,8 @@ def request_seconds(lines: Lines, context: int, sessions: int = 1) -> list[float
 
 def _fitting(prompt: int, context: int) -> tuple[int, int]:
     """Return the tokens of a prompt and of its answer, less of both where a context is small."""
-    share = min(1.0, context / (prompt + _WRITTEN))
-    return max(1, int(share * prompt)), max(1, int(share * _WRITTEN))
+    share = min(1.0, context / (prompt + WRITTEN))
+    return max(1, int(share * prompt)), max(1, int(share * WRITTEN))
 
 
 def _read(read: Line, start: int, token_count: int) -> float:

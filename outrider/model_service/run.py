@@ -104,8 +104,10 @@ def choose_kernels(config: ModelConfig, rows: Sequence[int], beside: Sequence[Pa
             logs.event("outrider.engine", "trying AMX", file=str(path))
             core_lock.wait(_TRIAL_SECONDS)  # beside another's work everything looks slow
 
-        choice = choose(files, rows, list(cpu_plugins()), threads, library_state(), on_trial)
-        core_lock.give()
+        try:
+            choice = choose(files, rows, list(cpu_plugins()), threads, library_state(), on_trial)
+        finally:
+            core_lock.give()
         if choice is not None:
             use_kernels(choice.name, choice.reason)
 
