@@ -144,13 +144,25 @@ def read_trial(
     )
 
 
+def complete(port: int, body: Mapping[str, Any], begun: Callable[[], None]) -> Generated:
+    """Ask a server on loopback for a completion: llama-server, or our own, which answers alike.
+
+    Raises PeerUnavailable.
+    """
+    with closing(http.client.HTTPConnection(_HOST, port, _REQUEST_SECONDS)) as connection:
+        try:
+            return read_trial(_post(connection, json.dumps(body)), time.perf_counter, begun)
+        except (OSError, http.client.HTTPException) as error:
+            raise PeerUnavailable(f"port {port}: {error}") from None
+
+
 class LlamaServer:
     """One llama-server process, with drafters of its own."""
 
     def __init__(self, variant: Variant, plan: PeerPlan) -> None:
         self.variant = variant
+        self.port = _free_port()
         self._plan = plan
-        self._port = _free_port()
         self._process: Process | None = None
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._threads = ThreadPoolExecutor(plan.users)
@@ -163,7 +175,7 @@ class LlamaServer:
 
     async def start(self) -> None:
         """Start it and wait until it has loaded. Raises ServiceStopped if it ends."""
-        words = command_line(self._plan, self.variant.peer_drafters, self._port)
+        words = command_line(self._plan, self.variant.peer_drafters, self.port)
         if shutil.which(words[0]) is None:
             raise InvalidConfig("peer", f"cannot run {words[0]}")
         try:
@@ -201,18 +213,10 @@ class LlamaServer:
         """Generate once, in a thread. Raises PeerUnavailable."""
         body = request_body(prompt, token_limit, sampling, seed)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._complete, body, begun)
-
-    def _complete(self, body: dict[str, Any], begun: Callable[[], None]) -> Generated:
-        text = json.dumps(body)
-        with closing(http.client.HTTPConnection(_HOST, self._port, _REQUEST_SECONDS)) as connection:
-            try:
-                return read_trial(_post(connection, text), time.perf_counter, begun)
-            except (OSError, http.client.HTTPException) as error:
-                raise PeerUnavailable(f"{self.variant.name}: {error}") from None
+        return await loop.run_in_executor(self._threads, complete, self.port, body, begun)
 
     def _is_healthy(self) -> bool:
-        with closing(http.client.HTTPConnection(_HOST, self._port, 5.0)) as connection:
+        with closing(http.client.HTTPConnection(_HOST, self.port, 5.0)) as connection:
             try:
                 connection.request("GET", "/health")
                 return connection.getresponse().status == http.client.OK
