@@ -8,7 +8,7 @@ stop sequence never.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from orchestrator.chat.tool_calls import Mark, text_of
@@ -26,7 +26,7 @@ ORIGINS = {
 
 @dataclass(frozen=True, slots=True)
 class CommittedToken:
-    """A token of a completion; `text` is what it adds, if it was asked for."""
+    """A token of a completion; `text` is what it adds."""
 
     token_id: int
     text: bytes
@@ -49,12 +49,8 @@ class Addition:
 
 @dataclass(slots=True)
 class Completion:
-    """One completion as far as it has come.
+    """One completion as far as it has come."""
 
-    `texts` are those of all tokens, by id; without them the reports of the rounds name some.
-    """
-
-    texts: Sequence[bytes] = ()
     pieces: list[str | Mark] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     shown: list[CommittedToken] = field(default_factory=list)
@@ -71,7 +67,7 @@ class Completion:
     def add(self, delta: messages.GenerationDelta) -> Addition:
         """Take in what a round brought."""
         self.token_ids += delta.token_ids
-        for token in committed_tokens(delta, self.texts):
+        for token in committed_tokens(delta):
             self._held.append((self._token_bytes, token))
             self._token_bytes += len(token.text)
         pieces = tuple(Mark(each.text) if each.control else each.text for each in delta.pieces)
@@ -101,20 +97,14 @@ class Completion:
         return shown
 
 
-def committed_tokens(
-    delta: messages.GenerationDelta, texts: Sequence[bytes] = ()
-) -> list[CommittedToken]:
-    """Return the tokens of a delta; without `texts`, theirs come with the report of the round."""
-    report = delta.report
-    known = {token.token_id: token.text for token in (*report.draft, report.target)}
+def committed_tokens(delta: messages.GenerationDelta) -> list[CommittedToken]:
+    """Return the tokens of a delta."""
+    of_each = zip(delta.token_ids, delta.token_texts, delta.origins, strict=True)
     return [
         CommittedToken(
-            token_id,
-            texts[token_id] if texts else known.get(token_id, b""),
-            ORIGINS[delta.origins[i]],
-            delta.logprobs[i] if i < len(delta.logprobs) else None,
+            token_id, text, ORIGINS[origin], delta.logprobs[i] if i < len(delta.logprobs) else None
         )
-        for i, token_id in enumerate(delta.token_ids)
+        for i, (token_id, text, origin) in enumerate(of_each)
     ]
 
 

@@ -249,10 +249,9 @@ def generate_request(fields: GenerationFields, *, token_limit: int) -> messages.
 def ask_for_logprobs(
     request: messages.GenerateRequest, top_count: int, *, after_sampling: bool = False
 ) -> None:
-    """Ask for log probabilities, and for rounds, which hold the texts of tokens."""
+    """Ask for log probabilities."""
     request.logprobs.top_count = top_count
     request.logprobs.after_sampling = after_sampling
-    request.round_detail = messages.ROUND_DETAIL_TOKENS
 
 
 def set_prompt(request: messages.GenerateRequest, prompt: Prompt) -> None:

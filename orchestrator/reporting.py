@@ -77,6 +77,7 @@ def delta_of(
         origin = wire.ORIGINS.write(member)
         delta.token_ids.extend(token_ids)
         delta.origins.extend([origin] * len(token_ids))
+        delta.token_texts.extend([_text_of(each, plan) for each in token_ids])
         delta.pieces.extend(pieces_of(_shown(token_ids, plan, text, origin)))
     for logprob in event.logprobs[: len(delta.token_ids)]:
         delta.logprobs.append(logprob_of(logprob, texts))
@@ -112,11 +113,15 @@ def _shown(
     origin: messages.TokenOrigin,
 ) -> list[Piece[messages.TokenOrigin]]:
     """Return what can be shown of a run of tokens."""
-    if token_ids[0] in plan.end_token_ids:
-        return text.add(b"", origin)
-    if token_ids[0] in plan.control_names:
+    if token_ids[0] in plan.control_names and token_ids[0] not in plan.end_token_ids:
         return text.add_control(plan.control_names[token_ids[0]], origin)
-    return text.add(b"".join([plan.token_texts[each] for each in token_ids]), origin)
+    return text.add(b"".join([_text_of(each, plan) for each in token_ids]), origin)
+
+
+def _text_of(token_id: int, plan: Plan) -> bytes:
+    """Return what a token adds to the text."""
+    is_none = token_id in plan.end_token_ids or token_id in plan.control_names
+    return b"" if is_none else plan.token_texts[token_id]
 
 
 def pieces_of(pieces: Iterable[Piece[messages.TokenOrigin]]) -> list[messages.TextPiece]:

@@ -166,7 +166,7 @@ class Progress:
         self.started = started
         self.texts = texts
         self.origins: list[str] = []
-        self._completion = Completion(texts)
+        self._completion = Completion()
 
     @property
     def text(self) -> str:

@@ -203,6 +203,7 @@ class Generation:
     def _take_decodes(self, asked: RoundInFlight, decodes: Sequence[Decode]) -> None:
         """Commit what an answer adds to the text; each decode by itself where it is watched."""
         begin, self._last_drafts = len(self.committed), []
+        last_origin = Origin.PLAIN
         origins: list[Origin] = []
         logprobs: list[TokenLogprob] = []
         for decode in decodes:
@@ -211,13 +212,19 @@ class Generation:
             origins += self._take(asked, decode, verdict)
             logprobs += verdicts.logprobs(self.plan, self.committed[before:], decode.rows)
             asked.is_answered = True
-            if self.plan.is_watched or self.finished is not None or decode is decodes[-1]:
-                last = before, decode, verdict
-                report = verdicts.report(asked, self.committed, *last, self.counts.rounds)
-                self._actions.append(Commit(self.committed[begin:], origins, report, logprobs))
-                begin, last_origin, origins, logprobs = len(self.committed), origins[-1], [], []
+            last_origin = origins[-1]
+            if self.plan.is_watched:
+                added = Commit(self.committed[begin:], origins, logprobs=logprobs)
+                self._actions += verdicts.reported(
+                    asked, added, before, decode, verdict, self.counts.rounds
+                )
+                begin, origins, logprobs = len(self.committed), [], []
             if self.finished is not None:
-                return
+                break
+        if origins:
+            self._actions.append(Commit(self.committed[begin:], origins, logprobs=logprobs))
+        if self.finished is not None:
+            return
         self._control.note_credit(self._target.note_length(asked, len(self.committed)))
         if last_origin is Origin.CORRECTED and self.plan.rollback_calls:
             self._actions.append(RollBack(self._target.held, self.round, self.order))

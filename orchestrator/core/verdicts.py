@@ -9,7 +9,7 @@ import numpy as np
 
 from orchestrator.core import acceptance
 from orchestrator.core.acceptance import DraftToken, Verdict
-from orchestrator.core.actions import Report, TokenLogprob
+from orchestrator.core.actions import Commit, Report, TokenLogprob
 from orchestrator.core.decodes import Decode
 from orchestrator.core.outcomes import Outcome
 from orchestrator.core.plan import Plan
@@ -99,22 +99,34 @@ def outcome(
     )
 
 
-def report(
+def reported(
     asked: RoundInFlight,
-    committed: Sequence[int],
+    added: Commit,
     length: int,
     decode: Decode,
     verdict: Verdict,
     number: int,
-) -> Report:
-    """Return what a caller may see of the `number`th decode, after a text of `length` tokens.
+) -> list[Commit]:
+    """Return what a decode added to a text of `length` tokens, with its report.
 
-    Of several without a draft, of the last one that the committed text has.
+    Of several decodes without a draft, a commit for each. The last one is the `number`th.
     """
-    if decode.count > 1:
-        first, length = length, len(committed) - 1
-        rows = decode.rows[length - first : length - first + 1]
-        decode, verdict = replace(decode, rows=rows, count=1), Verdict(0, committed[-1])
+    if decode.count == 1:
+        return [replace(added, report=_report(asked, length, decode, verdict, number))]
+    commits, count = [], len(added.token_ids)
+    for i, token_id in enumerate(added.token_ids):
+        its = replace(decode, rows=decode.rows[i : i + 1], count=1)
+        alone = Verdict(0, token_id)
+        report = _report(asked, length + i, its, alone, number - count + 1 + i)
+        logprobs = added.logprobs[i : i + 1]
+        commits.append(Commit([token_id], added.origins[i : i + 1], report, logprobs))
+    return commits
+
+
+def _report(
+    asked: RoundInFlight, length: int, decode: Decode, verdict: Verdict, number: int
+) -> Report:
+    """Return what a caller may see of the `number`th decode, after a text of `length` tokens."""
     count, draft = verdict.accepted_count + 1, decode.draft
     first, end = length - asked.length, asked.draft_end
     if decode.is_own:

@@ -169,6 +169,7 @@ def _read_delta(message: messages.GenerationDelta, choice: int) -> Delta:
         tuple(_read_logprob(each) for each in message.logprobs),
         choice,
         tuple(_read_logprob(each) for each in message.prompt_logprobs),
+        tuple(message.token_texts),
     )
 
 

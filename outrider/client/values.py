@@ -191,6 +191,7 @@ class Delta:
     logprobs: tuple[Logprob, ...] = ()
     choice: int = 0  # which completion, of several
     prompt_logprobs: tuple[Logprob, ...] = ()
+    token_texts: tuple[bytes, ...] = ()  # what each id adds to the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

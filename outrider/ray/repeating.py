@@ -87,7 +87,7 @@ def _cut(delta: messages.GenerationDelta, seen: Brought, again: Brought) -> bool
     is_bare = not (delta.token_ids or delta.pieces or delta.prompt_logprobs)  # a report alone
     is_new = known < len(delta.token_ids)
     is_new |= is_bare and len(again.token_ids) == len(seen.token_ids)
-    for values in (delta.token_ids, delta.origins, delta.logprobs):
+    for values in (delta.token_ids, delta.origins, delta.token_texts, delta.logprobs):
         del values[:known]
     pieces = list(delta.pieces)
     del delta.pieces[:]

@@ -306,9 +306,10 @@ class GenerationStarted(_message.Message):
     def __init__(self, prompt_token_ids: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ..., acceptance_rule: _Optional[_Union[_common_pb2.AcceptanceRule, str]] = ..., cached_token_count: _Optional[int] = ..., truncated: bool = ..., context_token_count: _Optional[int] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParameters, _Mapping]] = ..., token_limit: _Optional[int] = ..., model_name: _Optional[str] = ..., untruncated_token_count: _Optional[int] = ..., model_identity: _Optional[bytes] = ...) -> None: ...
 
 class GenerationDelta(_message.Message):
-    __slots__ = ("token_ids", "origins", "pieces", "report", "logprobs", "statistics", "prompt_logprobs")
+    __slots__ = ("token_ids", "origins", "token_texts", "pieces", "report", "logprobs", "statistics", "prompt_logprobs")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ORIGINS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_TEXTS_FIELD_NUMBER: _ClassVar[int]
     PIECES_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
@@ -316,12 +317,13 @@ class GenerationDelta(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     origins: _containers.RepeatedScalarFieldContainer[TokenOrigin]
+    token_texts: _containers.RepeatedScalarFieldContainer[bytes]
     pieces: _containers.RepeatedCompositeFieldContainer[TextPiece]
     report: RoundReport
     logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
     statistics: GenerationStatistics
     prompt_logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., origins: _Optional[_Iterable[_Union[TokenOrigin, str]]] = ..., pieces: _Optional[_Iterable[_Union[TextPiece, _Mapping]]] = ..., report: _Optional[_Union[RoundReport, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., statistics: _Optional[_Union[GenerationStatistics, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., origins: _Optional[_Iterable[_Union[TokenOrigin, str]]] = ..., token_texts: _Optional[_Iterable[bytes]] = ..., pieces: _Optional[_Iterable[_Union[TextPiece, _Mapping]]] = ..., report: _Optional[_Union[RoundReport, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., statistics: _Optional[_Union[GenerationStatistics, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
 
 class TokenLogprob(_message.Message):
     __slots__ = ("log_probability", "alternatives")

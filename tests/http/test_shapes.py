@@ -323,14 +323,11 @@ def test_nothing_drafted_divides_by_nothing():
 
 
 def delta(ids: list[int], texts: list[bytes], shown: str) -> messages.GenerationDelta:
-    tokens = [messages.Token(token_id=i, text=t) for i, t in zip(ids, texts, strict=True)]
     return messages.GenerationDelta(
         token_ids=ids,
-        origins=[messages.TOKEN_ORIGIN_PLAIN] * len(ids),
-        pieces=[messages.TextPiece(text=shown, origin=messages.TOKEN_ORIGIN_PLAIN)]
-        if shown
-        else [],
-        report=messages.RoundReport(round=1, draft=tokens[:-1], target=tokens[-1]),
+        token_texts=texts,
+        origins=[messages.TOKEN_ORIGIN_DRAFTED] * len(ids),
+        pieces=[messages.TextPiece(text=shown)] if shown else [],
     )
 
 

@@ -62,6 +62,8 @@ async def test_a_report_tells_every_token_and_every_round():
     assert sum(len(each["draft"]) for each in rounds) == numbers["drafted_token_count"]
     drafted = sum(token["origin"] == "drafted" for token in tokens)
     assert drafted == numbers["accepted_token_count"] > 0
+    assert len(rounds) == numbers["round_count"]
+    assert all(token["text"] for token in tokens[:-1])
     assert all(token["logprob"] <= 0 for token in tokens)
 
 
@@ -250,3 +252,16 @@ async def test_a_text_that_is_too_long_to_embed_is_named_as_it_was_sent():
         native = await client.post(f"{url}/embedding", json={"content": [[1, 64]]})
         assert native.status_code == 400
         assert native.json()["error"]["message"].startswith("content: token id 64 is outside")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_log_probabilities_come_with_the_text_of_their_token(enabled: bool):
+    body = {"prompt": PROMPT, "max_tokens": 40, "temperature": 0, "logprobs": 2}
+    async with served() as (_, url), httpx.AsyncClient(timeout=20) as client:
+        body["speculative"] = {"enabled": enabled}
+        choice = (await client.post(f"{url}/v1/completions", json=body)).json()["choices"][0]
+    told = choice["logprobs"]
+    assert len(told["tokens"]) == 40 and all(told["tokens"])
+    assert "".join(told["tokens"]) == choice["text"]
+    for token, alternatives in zip(told["tokens"], told["top_logprobs"], strict=True):
+        assert token in alternatives

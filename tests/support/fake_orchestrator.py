@@ -309,6 +309,7 @@ def _delta(
     return messages.GenerationDelta(
         token_ids=some,
         origins=origins,
+        token_texts=[text_of(each) for each in some],
         pieces=[messages.TextPiece(text=text, origin=origins[-1])] if text else [],
         logprobs=logprobs,
         report=messages.RoundReport(

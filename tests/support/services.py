@@ -434,6 +434,7 @@ class Completion:
     token_ids: list[int] = field(default_factory=list)
     origins: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
+    token_texts: list[bytes] = field(default_factory=list)
     logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
     reports: list[messages.RoundReport] = field(default_factory=list)
     finished: messages.GenerationFinished | None = None
@@ -461,13 +462,25 @@ class Completion:
         elif event == "delta":
             self.token_ids += response.delta.token_ids
             self.origins += response.delta.origins
-            self.pieces += [piece.text for piece in response.delta.pieces]
+            self.token_texts += response.delta.token_texts
+            self.pieces += [piece.text for piece in response.delta.pieces if not piece.control]
             self.logprobs += map(_read_logprob, response.delta.logprobs)
             if response.delta.HasField("report"):
                 self.reports.append(response.delta.report)
         else:
             assert self.finished is None
             self.finished = response.finished
+            self.check_token_texts()
+
+    def check_token_texts(self) -> None:
+        """Check of a whole text that it is made of the texts of its tokens."""
+        assert len(self.token_texts) == len(self.token_ids)
+        joined = b"".join(self.token_texts).decode("utf-8", "replace")
+        assert self.finished is not None
+        if self.finished.reason == messages.FINISH_REASON_STOP_SEQUENCE:
+            assert joined.startswith(self.text)
+        else:
+            assert joined == self.text
 
 
 def _read_logprob(message: messages.TokenLogprob) -> tuple[float, list[tuple[int, float]]]:

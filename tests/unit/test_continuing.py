@@ -197,8 +197,10 @@ def test_the_drafted_round_before_tokens_that_came_with_it_has_its_report() -> N
     assert list(second.draft) == [6, 7]
     wrote(begun, second, 5, 6, 7, 8, 20, 21, drafted=2)
     commits = [a for a in begun.next_actions(0.4) if isinstance(a, Commit)]
-    assert [list(each.token_ids) for each in commits] == [[6, 7, 8], [20, 21]]
-    assert [list(each.report.draft) for each in commits if each.report] == [[6, 7], []]
+    assert [list(each.token_ids) for each in commits] == [[6, 7, 8], [20], [21]]
+    reports = [each.report for each in commits]
+    known = [(r.round, r.committed_count, list(r.draft), r.next_token_id) for r in reports if r]
+    assert known == [(2, 5, [6, 7], 8), (3, 8, [], 20), (4, 9, [], 21)]
 
 
 async def test_of_decodes_that_came_together_none_is_shown_behind_a_stop_sequence() -> None:
@@ -228,16 +230,15 @@ def test_a_text_that_nobody_watches_is_one_commit() -> None:
     assert list(commit.token_ids) == [5, 6, 7, 11, 12, 13]
 
 
-def test_the_report_of_gathered_tokens_is_that_of_the_last_one() -> None:
-    begun = generation()
+def test_each_of_the_tokens_that_came_together_has_its_report() -> None:
+    begun = generation(is_watched=True)
     [first] = rounds(begun)
     answer = Answer(first.number, 4, 0, Rows(sampled=[5, 6, 7], candidates=[(), (), [(7, 0.5)]]))
     begun.target_wrote(answer, now=0.1)
-    [commit] = [a for a in begun.next_actions(0.1) if isinstance(a, Commit)]
-    report = commit.report
-    assert report is not None
-    assert (report.round, report.committed_count, report.next_token_id) == (3, 6, 7)
-    assert report.target_candidates == [[(7, 0.5)]]
+    commits = [a for a in begun.next_actions(0.1) if isinstance(a, Commit)]
+    reports = [commit.report for commit in commits if commit.report]
+    known = [(r.round, r.committed_count, r.next_token_id, r.target_candidates) for r in reports]
+    assert known == [(1, 4, 5, [()]), (2, 5, 6, [()]), (3, 6, 7, [[(7, 0.5)]])]
 
 
 def test_the_limit_may_come_in_the_middle_of_what_was_gathered() -> None:
