@@ -12,7 +12,7 @@ from outrider.engine.llama_batch import Batch
 from outrider.engine.llama_library import last_error, ll, recent_errors
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk
-from outrider.errors import DecodeFailed
+from outrider.errors import DecodeFailed, InvalidRequest
 
 
 class Embedder:
@@ -22,9 +22,15 @@ class Embedder:
     """
 
     def __init__(self, model: Any, config: LlamaConfig, capacity: int) -> None:
-        self._width = ll.llama_model_n_embd(model)
+        """Raises InvalidRequest for a reranker: it pools a text to a score, not to an embedding."""
+        self._width = ll.llama_model_n_embd_out(model)
         self._ctx = self._open(model, config, capacity, ll.LLAMA_POOLING_TYPE_UNSPECIFIED)
-        if ll.llama_pooling_type(self._ctx) == ll.LLAMA_POOLING_TYPE_NONE:
+        pooling = ll.llama_pooling_type(self._ctx)
+        if pooling == ll.LLAMA_POOLING_TYPE_RANK:
+            ll.llama_free(self._ctx)
+            message = "this model is a reranker (pooling type rank): it has scores, no embeddings"
+            raise InvalidRequest("embeddings", message)
+        if pooling == ll.LLAMA_POOLING_TYPE_NONE:
             ll.llama_free(self._ctx)
             self._ctx = self._open(model, config, capacity, ll.LLAMA_POOLING_TYPE_MEAN)
         self._batch = Batch(capacity)

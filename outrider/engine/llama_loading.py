@@ -110,6 +110,9 @@ def _load_file(path: Path, params: Any) -> Any:
     if not ll.llama_model_has_decoder(model) or ll.llama_model_has_encoder(model):
         ll.llama_model_free(model)
         raise InvalidConfig("model", f"{path} is not a decoder-only model")
+    if ll.llama_model_is_diffusion(model):
+        ll.llama_model_free(model)
+        raise InvalidConfig("model", f"{path} is a diffusion model: it is not causal")
     return model
 
 

@@ -18,7 +18,7 @@ from outrider.engine.gguf_check import check_gguf
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.model import Chunk
-from outrider.errors import DecodeFailed, InvalidConfig
+from outrider.errors import DecodeFailed, InvalidConfig, InvalidRequest
 from tests.support import tiny_gguf
 from tests.support.tiny_architectures import RECURRENT, write_architecture
 from tests.support.tiny_gguf import Shape, Vocabulary, write_model
@@ -88,6 +88,34 @@ def refusal(path: Path) -> str:
     message = str(caught.value)
     assert message.startswith("model: ") and "\n" not in message
     return message
+
+
+@pytest.mark.fault(
+    "text",
+    "a diffusion model (llada, dream) as a target",
+    before="It was taken: its text was another one with drafts.",
+    now="It is refused by name.",
+)
+@pytest.mark.parametrize("name", ["llada", "dream"])
+def test_a_diffusion_model_is_refused(tmp_path: Path, name: str) -> None:
+    assert "is a diffusion model" in refusal(write_architecture(tmp_path / "m.gguf", name))
+
+
+@pytest.mark.fault(
+    "crash",
+    "a reranker with `--embeddings`",
+    before="512 floats were read where there is one: a caller got what lay behind it.",
+    now="It is refused by name.",
+)
+def test_a_reranker_embeds_nothing(tmp_path: Path) -> None:
+    path = write_architecture(tmp_path / "m.gguf", "reranker")
+    config = LlamaConfig(
+        path=path, context=64, sequence_count=1, thread_count=1, pad_multiple=4, embeddings=True
+    )
+    model = LlamaModel(config)
+    with pytest.raises(InvalidRequest, match="is a reranker"):
+        model.embed([1, 2, 3])
+    model.close()
 
 
 # sound files

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, quants
+from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, PoolingType, quants
 from numpy.typing import NDArray
 
 from tests.support import tiny_recurrent as recurrent
@@ -162,6 +162,11 @@ def _common(writer: GGUFWriter, layers: int, kv_heads: int = 1, context: int = C
     writer.add_value_length(HEAD)
 
 
+def _rank(writer: GGUFWriter, layers: int) -> None:
+    _common(writer, layers)
+    writer.add_pooling_type(PoolingType.RANK)
+
+
 def _windowed(writer: GGUFWriter, layers: int) -> None:
     _common(writer, layers)
     writer.add_sliding_window(WINDOW)
@@ -253,6 +258,13 @@ PLAIN: dict[str, tuple[str, int, Header, Layer]] = {
 }
 """The same of models that are much like llama."""
 
+REFUSED: dict[str, tuple[str, int, Header, Layer]] = {
+    "llada": ("llada", 3, _common, _llama),
+    "dream": ("dream", 3, _common, _qwen2),
+    "reranker": ("llama", 3, _rank, _llama),
+}
+"""The same of models that write no text from left to right, or have no embeddings."""
+
 RECURRENT: dict[str, tuple[str, int, Header, Callable[[recurrent.Draw, int], Tensors]]] = {
     "mamba": ("mamba", 3, recurrent.mamba_header, recurrent.mamba),
     "mamba2": ("mamba2", 3, recurrent.mamba2_header, recurrent.mamba2),
@@ -320,7 +332,7 @@ def _parts(name: str) -> tuple[str, int, Header, Callable[[_Random, int], Tensor
     """Return an architecture, its layers and header, and what draws the tensors of a layer."""
     if name in RECURRENT:
         return RECURRENT[name]
-    architecture, layers, header, layer = (ARCHITECTURES | PLAIN)[name]
+    architecture, layers, header, layer = (ARCHITECTURES | PLAIN | REFUSED)[name]
     return architecture, layers, header, lambda draw, _: layer(draw)
 
 
