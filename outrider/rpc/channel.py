@@ -162,6 +162,8 @@ def open_channel(
     options: list[tuple[str, int | str]]
     options = [*_CLIENT_OPTIONS, ("grpc.max_receive_message_length", most_bytes)]
     options += () if security.no_pings else _PINGS
+    if to.loopback:  # it is this machine, which no proxy leads to
+        options.append(("grpc.enable_http_proxy", 0))
     if credentials is None:
         return grpc.aio.insecure_channel(str(to), options=options)
     if name:

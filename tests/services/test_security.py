@@ -41,13 +41,16 @@ from outrider.v1 import draft_service_pb2, orchestrator_service_pb2, target_serv
 from outrider.v1.orchestrator_service_pb2_grpc import add_OrchestratorServiceServicer_to_server
 from outrider_cli import run as run_command
 from tests.support.calls import call, calls_of
+from tests.support.processes import free_port
 from tests.support.services import (
     DRAFT,
     OPTIONS,
     TARGET,
     Role,
     eventually,
+    generate,
     request,
+    three_services,
     toy,
     written_alone,
 )
@@ -641,3 +644,18 @@ async def test_a_handshake_over_a_slow_link_is_waited_for(files: Files):
         async with slow_link(port, 0.1) as address:
             shown = ClientSecurity(tls_ca=files.ca_pem)
             assert await check(address, shown, PATIENCE) == "serving"
+
+
+@pytest.mark.fault(
+    "others",
+    "`http_proxy` in the environment",
+    before="services on loopback were looked for behind the proxy: no orchestrator answers",
+    now="what leads to this machine goes through no proxy",
+)
+async def test_loopback_goes_through_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.setenv(name, "localhost")
+    async with three_services(toy, toy) as trio:
+        assert (await generate(trio.orchestrator, request(token_limit=4))).token_ids
