@@ -21,6 +21,13 @@ OPEN_PATHS = frozenset(
 OPERATORS_PATHS = frozenset({"/metrics", "/slots"})
 """What shows everybody's work. All others are for clients, and some show an operator more."""
 
+UNCOUNTED_PATHS = OPERATORS_PATHS | {
+    *("/status", "/props", "/models", "/v1/models"),
+    *("/apply-template", "/tokenize", "/detokenize", "/v1/messages/count_tokens"),
+    *("/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"),
+}
+"""What the limit of requests by the minute leaves out: no model computes for it."""
+
 _KEY_HEADERS = (b"authorization", b"x-api-key")
 
 
@@ -57,7 +64,8 @@ class Rights:
             caller = self._access.admit(_shown(scope), peer)
             path = scope["path"]
             caller.grant.check(Right.OPERATOR if path in OPERATORS_PATHS else Right.CLIENT)
-            self._access.count_request(caller)
+            if path not in UNCOUNTED_PATHS:
+                self._access.count_request(caller)
         except OutriderError as error:
             name = caller.name if caller else ""
             self._access.audit.refused(name, peer, self._what(scope), error)

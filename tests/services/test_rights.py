@@ -400,14 +400,36 @@ async def test_a_batch_counts_each_of_its_requests(tmp_path: Path):
         assert "result" in (await http.post("/rpc", json=calls[0])).json()
 
 
+@pytest.mark.fault(
+    "others",
+    "a page that is left open, under `requests_per_minute`",
+    before="it asked for the status every 2 s, and each counted: its user could not generate",
+    now="what no model computes for does not count",
+)
+async def test_what_no_model_computes_for_is_not_counted(tmp_path: Path):
+    async with (
+        guarded(tmp_path, alice="requests_per_minute = 1") as one,
+        one.client("alice") as alice,
+        one.http("alice") as http,
+    ):
+        for _ in range(3):
+            await alice.status()
+            await alice.tokenize("ab")
+            for path in ("/status", "/props", "/v1/models"):
+                assert (await http.get(path)).status_code == 200
+            assert (await http.post("/tokenize", json={"content": "ab"})).status_code == 200
+        assert (await http.post("/completion", json=BODY)).status_code == 200
+        assert (await http.post("/completion", json=BODY)).status_code == 429
+
+
 async def test_requests_of_both_surfaces_share_a_limit(tmp_path: Path):
     async with (
         guarded(tmp_path, alice="requests_per_minute = 2") as one,
         one.client("alice") as alice,
         one.http("alice") as http,
     ):
-        assert (await http.get("/v1/models")).status_code == 200
-        await alice.status()
+        assert (await http.post("/completion", json=BODY)).status_code == 200
+        [_ async for _ in alice.generate("ab", GenerateOptions(token_limit=1))]
         code, details = await refused_call(one, "alice")
         assert (code, details.retry_delay.ToSeconds()) == ("RESOURCE_EXHAUSTED", 30)
         for path, body in REFUSED_SHAPES.items():
@@ -425,11 +447,12 @@ REFUSED_SHAPES = {
 
 
 async def refused_call(one: Guarded, name: str) -> tuple[str, Any]:
-    """Ask for the status; return the code, and what it says of trying again."""
+    """Ask for a job; return the code, and what it says of trying again."""
     retry = error_details_pb2.RetryInfo()
     try:
-        asked = messages.GetStatusRequest()
-        await one.orchestrator.stub.GetStatus(asked, metadata=metadata(name), timeout=PATIENCE)
+        asked = messages.PollGenerationRequest(job_id="none")
+        stub = one.orchestrator.stub
+        await stub.PollGeneration(asked, metadata=metadata(name), timeout=PATIENCE)
     except grpc.aio.AioRpcError as error:
         status = rpc_status.from_call(error)
         assert status is not None and any(each.Unpack(retry) for each in status.details)
