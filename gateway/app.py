@@ -338,8 +338,11 @@ _WHOLE_BODY = {
 
 def _of_whole_body(error: dict[str, Any]) -> str:
     """Return what is wrong with a body of which no field is at fault."""
-    if "error" in error.get("ctx", {}):
-        return f"the body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
+    reason = error.get("ctx", {}).get("error")
+    if isinstance(reason, ValueError):  # of Body's own checks
+        return f"the body {reason}"
+    if reason is not None:
+        return f"the body is not JSON: {reason} at character {error['loc'][-1]}"
     return _WHOLE_BODY.get(error["type"], str(error["msg"]))
 
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from gateway.bodies import LARGE_BYTES
-from gateway.json_text import parse
-from gateway.options import MOST_NUMBERS, Body
+from gateway.json_text import MOST_LISTS, parse
+from gateway.options import MOST_NUMBERS, MOST_VALUES, Body
 from outrider.v1 import orchestrator_service_pb2 as messages
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.gateway import serving
@@ -115,9 +115,9 @@ async def test_large_bodies_are_answered_like_small_ones() -> None:
 @pytest.mark.parametrize(
     "field",
     [
-        {"x": [[0.5]] * 20_000},
+        {"x": [[0.5]] * MOST_LISTS},
         {"prompt": [1] * (2**18 + 1)},
-        {"x": {str(i): 1 for i in range(15_000)}},
+        {"x": {str(i): 1 for i in range(MOST_VALUES // 2 + 1)}},
     ],
     ids=["lists", "ids", "names"],
 )
@@ -127,7 +127,23 @@ async def test_a_body_of_too_many_values_is_refused(field: dict[str, Any]) -> No
             f"{url}/completion", json={"prompt": "a", "n_predict": 2} | field
         )
     assert answer.status_code == 400
-    assert "more than" in answer.json()["error"]["message"]
+    message = answer.json()["error"]["message"]
+    assert message.startswith("the body holds more than")
+
+
+async def test_an_hour_of_an_agents_calls_is_no_body_of_too_many_values() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "run", "arguments": "{}"}}
+    turn = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "ok"},
+    ]
+    parameter = {"type": "string", "description": "What it is.", "enum": ["a", "b", "c"]}
+    schema = {"type": "object", "properties": {f"p{i}": parameter for i in range(10)}}
+    tool = {"type": "function", "function": {"name": "run", "parameters": schema}}
+    body = {"messages": turn * 2000, "tools": [tool] * 500}
+    async with serving() as url, httpx.AsyncClient(timeout=60) as client:
+        answer = await client.post(f"{url}/apply-template", json=body)
+    assert answer.status_code == 200
 
 
 def _models(kind: type[Body]) -> list[type[Body]]:
