@@ -19,6 +19,9 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 
 # --- requests ---
 
+_BILLING_HEADER = "x-anthropic-billing-header:"
+"""Begins a system block of Claude Code that differs in every request, and would in the prompt."""
+
 
 class Message(Body):
     """A turn of the chat; a last one of the assistant is continued."""
@@ -104,12 +107,20 @@ def read_messages(body: MessagesBody) -> ChatBody:
 
 def _chat(body: PromptBody) -> Iterator[dict[str, Any]]:
     if body.system:
-        yield {"role": "system", "content": _texts("system", body.system)}
+        yield {"role": "system", "content": _system(body.system)}
     for i, message in enumerate(body.messages):
         if isinstance(message.content, str):
             yield {"role": message.role, "content": message.content}
         else:
             yield from _turn(f"messages[{i}].content", message.role, message.content)
+
+
+def _system(content: object) -> str | list[dict[str, Any]]:
+    """Return the system prompt, without what a client changes in it for every request."""
+    parts = _texts("system", content)
+    if isinstance(parts, str):
+        return parts
+    return [part for part in parts if not part["text"].startswith(_BILLING_HEADER)]
 
 
 def _turn(field: str, role: str, blocks: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:

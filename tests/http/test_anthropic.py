@@ -48,6 +48,20 @@ def streamed(client: anthropic.AsyncAnthropic, **parsed: Any) -> Any:
     return client.messages.stream(**WISH | parsed)
 
 
+async def test_a_header_that_changes_in_every_request_is_not_in_the_prompt(
+    fake: FakeOrchestrator, client: anthropic.AsyncAnthropic
+):
+    header = "x-anthropic-billing-header: cc_version=2.1.37; cc_entrypoint=cli; cch={};"
+    for changed in ("00000", "11111"):
+        blocks = [header.format(changed), "You are a coding agent."]
+        system: Any = [{"type": "text", "text": text} for text in blocks]
+        await client.messages.create(**WISH, system=system)
+    first, second = (request.prompt_tokens.token_ids for request in fake.requests)
+    assert list(first) == list(second)
+    [message, _] = json.loads(fake.templates[0].messages_json)
+    assert message["content"] == [{"type": "text", "text": "You are a coding agent."}]
+
+
 async def test_a_chat_is_answered(client: anthropic.AsyncAnthropic, fake: FakeOrchestrator):
     samplers = {"temperature": 0.5, "top_k": 5}
     parsed = {"system": "Be brief.", "metadata": {"user_id": "a"}, "extra_body": samplers}
