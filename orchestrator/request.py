@@ -25,6 +25,10 @@ DEFAULT_LIMIT = 128
 MAX_COMPLETIONS = 16
 MAX_CONTROL_NAMES = 64
 MAX_STOP_IDS = 64
+MAX_STOPS = 256
+"""Stop sequences of a request: looking for so many takes .3 ms a token."""
+MAX_STOP_CHARACTERS = 4096
+"""Of one stop sequence: a text that ends in so much of it is compared in some 10 ms."""
 
 _CANDIDATES = 8
 """Candidates of a position in a detailed report."""
@@ -334,8 +338,13 @@ def _read_keep_count(count: int) -> int:
 
 
 def _read_stops(sequences: Sequence[str]) -> list[str]:
-    if len(sequences) > 16 or any(not 1 <= len(stop.encode()) <= 256 for stop in sequences):
-        raise InvalidRequest("stop_sequences", "at most 16 texts of 1 to 256 bytes")
+    if not all(sequences):
+        raise InvalidRequest("stop_sequences", "one of them is empty")
+    _check_count("stop_sequences", len(sequences), MAX_STOPS)
+    longest = max(map(len, sequences), default=0)
+    if longest > MAX_STOP_CHARACTERS:
+        message = f"one of {longest} characters, at most {MAX_STOP_CHARACTERS}"
+        raise InvalidRequest("stop_sequences", message)
     return list(sequences)
 
 

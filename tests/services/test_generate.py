@@ -331,8 +331,8 @@ async def test_without_a_draft_every_token_is_plain(trio: Trio) -> None:
         {"acceptance": 99},
         {"row_form": 3},
         {"stop_sequences": [""]},
-        {"stop_sequences": ["x" * 257]},
-        {"stop_sequences": ["x"] * 17},
+        {"stop_sequences": ["x" * 4097]},
+        {"stop_sequences": ["x"] * 257},
     ],
     ids=lambda change: next(iter(change)),
 )
