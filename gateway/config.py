@@ -38,6 +38,7 @@ class HttpConfig:
     body_bytes: int = 4 * 1024 * 1024  # of a request, at most
     body_seconds: float = 60.0  # for all of a body to come; 4 MiB need 0.6 Mbit/s
     stall_seconds: float = 30.0  # a client that takes nothing for so long is cut off
+    idle_seconds: int = 75  # between two requests of a connection; balancers keep them for 60
     ping_seconds: float = 10.0  # a silent stream gets a comment so often
     state: Path | None = None  # a folder; answers of requests with a key are kept there
     metrics_names: tuple[str, ...] = ()  # of other servers, beside our own
@@ -75,6 +76,8 @@ class HttpConfig:
     def __post_init__(self) -> None:
         guard = "" if self.wants_key else "--http-key-file"
         check_reach("http", read_listen(self.listen, "http"), self.allow_remote, guard)
+        if self.idle_seconds < 1:
+            raise InvalidConfig("http_keep_alive", f"must be at least 1, not {self.idle_seconds}")
         if self.body_bytes < 1:
             raise InvalidConfig("http_body_limit", f"must be at least 1, not {self.body_bytes}")
         for name in self.metrics_names:

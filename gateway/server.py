@@ -49,6 +49,7 @@ class HttpServer:
             log_config=None,
             access_log=False,  # paths and queries may hold text of users
             lifespan="off",
+            timeout_keep_alive=config.idle_seconds,
             ws="none",
             server_header=False,
             http=type("Connection", (Connection,), {"stall_seconds": config.stall_seconds}),

@@ -224,6 +224,9 @@ class HttpOptions:
     http_body_limit: Annotated[
         int, typer.Option(metavar="BYTES", help="Of a request's body, at most.")
     ] = 4 * 1024 * 1024
+    http_keep_alive: Annotated[
+        int, typer.Option(metavar="SECONDS", help="Keep an idle connection open for so long.")
+    ] = 75
     metrics_names: Annotated[
         str, typer.Option(metavar="vllm,llamacpp", help="Metrics under their names too.")
     ] = ""
@@ -249,6 +252,7 @@ class HttpOptions:
             slots=self.http_slots,
             allow_init=self.allow_init,
             body_bytes=self.http_body_limit,
+            idle_seconds=self.http_keep_alive,
             stall_seconds=server.stall_timeout,
             metrics_names=_split(self.metrics_names),
         )

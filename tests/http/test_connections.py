@@ -81,6 +81,17 @@ async def test_a_stream_may_take_longer_than_a_head_or_a_body(
             assert (await client.post(f"{url}/completion", json=BODY)).status_code == 200
 
 
+async def test_an_idle_connection_is_kept_for_as_long_as_is_said() -> None:
+    balancers_keep_it = 60
+    assert HttpConfig(listen="127.0.0.1:0").idle_seconds > balancers_keep_it
+    async with serving(idle_seconds=1) as url, asyncio.timeout(PATIENCE):
+        async with connected(url) as (reader, writer):
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert b" 200 " in await reader.readline()
+            await reader.read()  # until it is closed
+        assert await is_served(url)
+
+
 async def test_connections_are_bounded_and_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection, "max_connections", 3)
     async with serving() as url, asyncio.timeout(PATIENCE):
