@@ -14,7 +14,8 @@ network. These are the arms:
 All stay loaded together. In a repetition every arm gets the same new random prompts, in an order
 drawn anew, with an empty cache. Rows take turns too, so a slow minute meets all of them. After
 `--until` seconds no further row of a repetition begins; what is done is in the file after each.
-An arm that cannot start, for want of memory for example, is left out, and the file says so.
+An arm that cannot start, for want of memory for example, is left out, and the file says so. On a
+CPU what is measured while other processes compute is measured again, twice at most.
 
 With `--round-trip 20` there are two machines: target and orchestrator on the first half of the
 cores, the draft on the other half, on no GPU, behind a link with that many milliseconds of round
@@ -28,33 +29,36 @@ import asyncio
 import datetime
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.readme_figures import LLAMA_SERVER, OUTRIDER, Arm, Result, Row, write_result
-from outrider.client import Model, OutriderClient, PeerState, Status
+from outrider.client import Model, OutriderClient, Status
 from outrider.errors import PeerUnavailable, ServiceStopped
 from outrider.processes import ANY_PORT, Child
 from outrider.sampling import SamplingParameters
 from outrider_cli import COMMAND
 from outrider_cli.bench.cores import pinned
 from outrider_cli.bench.llama_server import LlamaServer, PeerPlan, complete, request_body
-from outrider_cli.bench.machine import describe_machine
+from outrider_cli.bench.machine import QUIET_SHARE, OthersClock, describe_machine
 from outrider_cli.bench.peer_drafters import draft_model
 from outrider_cli.bench.prompts import ordinary_tokens, random_prompts
 from outrider_cli.bench.records import Turn
 from outrider_cli.bench.variants import Variant
 from outrider_cli.delayed_link import delayed_link
+from outrider_cli.generate.run import wait_for_pair
 from outrider_cli.options import ModelOptions, arguments
+from outrider_cli.screen import Progress
 from outrider_cli.services.local import Hosted, LocalPlan, local_services
 from outrider_cli.services.pair import BESIDE_THE_TARGET
 
@@ -62,6 +66,7 @@ _SEED = 1
 _SLACK_TOKENS = 128  # of the context, for drafts that run past the end of a text
 _SETTLE_SECONDS = 0.1  # before a turn; a draft that ran ahead ends meanwhile
 _POLL_SECONDS = 0.1
+_CPU_ATTEMPTS = 3  # at a turn that other processes disturb
 _WARM_UP_TOKENS = 64  # of a text that is not counted, for each row
 
 
@@ -89,10 +94,6 @@ class Contender:
             self.draft_tokens, f", drafts of {self.draft_tokens}"
         )
         return f"{self.program}{drafts}, flash attention {self.flash_attention}"
-
-
-Turns = dict[Setting, list[list[Turn]]]
-"""For each row, the turns of each contender, one per repetition."""
 
 
 def main() -> None:
@@ -144,35 +145,26 @@ def _commit() -> str:
 
 
 async def _measure(asked: argparse.Namespace, begin: float) -> None:
+    """Start everything, measure, and write what there is after each row."""
     async with AsyncExitStack() as stack:
-        status, port = await stack.enter_async_context(_running_outrider(asked))
+        status, port, pids = await stack.enter_async_context(_running_outrider(asked))
         target = _model(status, "target")
-        ours = [
-            Contender(OUTRIDER, None, "default", port),
-            Contender(OUTRIDER, 0, "default", port, {"speculative": {"enabled": False}}),
-        ]
-        left_out: list[str] = []
-        peers = await _start_peers(stack, asked, target, left_out)
+        machine = _machine(asked, target)
+        race = Race(
+            prompts={each: _prompts(asked.model, each.prompt_tokens) for each in asked.rows},
+            tokens=asked.tokens,
+            attempts=1 if machine["gpus"] else _CPU_ATTEMPTS,
+        )
+        race.enter(Contender(OUTRIDER, None, "default", port), pids)
+        plain = {"speculative": {"enabled": False}}
+        race.enter(Contender(OUTRIDER, 0, "default", port, plain), ())
+        await _start_peers(stack, asked, target, race)
         _say(f"all loaded after {time.monotonic() - begin:.0f} s")
-        prompts = {each: _prompts(asked.model, each.prompt_tokens) for each in asked.rows}
         executor = ThreadPoolExecutor(max(each.users for each in asked.rows))
         asyncio.get_running_loop().set_default_executor(executor)
-        contenders = await _warm_up([*ours, *peers], asked, prompts, left_out)
-        turns: Turns = {each: [[] for _ in contenders] for each in asked.rows}
-        async for setting, repetition in _take_turns(asked, contenders, prompts, turns, begin):
-            result = Result(
-                name=asked.name,
-                date=datetime.date.today().isoformat(),
-                commit=asked.commit,
-                machine=_machine(asked, target),
-                models={role: _described(_model(status, role)) for role in ("target", "draft")},
-                threads=target.thread_count,
-                round_trip_ms=asked.round_trip,
-                tokens=asked.tokens,
-                left_out=left_out,
-                rows=[_row(each, contenders, turns[each]) for each in asked.rows],
-            )
-            write_result(result, asked.out)
+        await race.warm_up()
+        async for setting, repetition in race.run(asked.prompts, begin + asked.until):
+            write_result(_result(asked, status, machine, race), asked.out)
             _say(f"{time.monotonic() - begin:.0f} s: repetition {repetition + 1} of {setting}")
 
 
@@ -180,8 +172,13 @@ async def _measure(asked: argparse.Namespace, begin: float) -> None:
 
 
 @asynccontextmanager
-async def _running_outrider(asked: argparse.Namespace) -> AsyncIterator[tuple[Status, int]]:
-    """Start what `outrider up` starts, or the two machines; give its state and its HTTP port."""
+async def _running_outrider(
+    asked: argparse.Namespace,
+) -> AsyncIterator[tuple[Status, int, list[int]]]:
+    """Start what `outrider up` starts, or the two machines.
+
+    Give its state, its HTTP port and its processes.
+    """
     usual = ModelOptions()
     engine = replace(
         usual,
@@ -202,23 +199,24 @@ async def _running_outrider(asked: argparse.Namespace) -> AsyncIterator[tuple[St
         services = await stack.enter_async_context(local_services(plan))
         address = await services.start()
         client = await stack.enter_async_context(OutriderClient(address))
+        pids = list(services.pids.values())
         if apart:
             link = await stack.enter_async_context(delayed_link(address, asked.round_trip / 1e3))
             options = arguments(replace(engine, n_gpu_layers=0))
             words = (f"--model={asked.draft_model}", f"--join={link}", *options)
             child = await Child.start(pinned(COMMAND, there, "draft"), "draft", ANY_PORT, words)
             stack.push_async_callback(child.stop)
+            pids.append(child.pid)
         http = await services.http_address()
         status = await services.watch(_ready(client))
-        yield status, int(http.rpartition(":")[2])
+        yield status, int(http.rpartition(":")[2]), pids
 
 
 async def _ready(client: OutriderClient) -> Status:
-    """Wait until target and draft are there, and ready."""
+    """Wait until both models are there, and ready. Raises VocabularyMismatch."""
     while True:
-        status = await client.status()
-        ready = {peer.role for peer in status.peers if peer.state is PeerState.READY}
-        if {"target", "draft"} <= ready:
+        status = await wait_for_pair(client, Progress())
+        if status.peer("draft"):
             return status
         await asyncio.sleep(_POLL_SECONDS)
 
@@ -235,12 +233,10 @@ def _machines(asked: argparse.Namespace) -> tuple[Mapping[str, list[int]], Mappi
 
 
 async def _start_peers(
-    stack: AsyncExitStack, asked: argparse.Namespace, target: Model, left_out: list[str]
-) -> list[Contender]:
-    """Start all llama-servers; those that do not start are left out."""
-    lengths = (0, *asked.draft_tokens)
-    started = []
-    for length, flash_attention in product(lengths, asked.flash_attention):
+    stack: AsyncExitStack, asked: argparse.Namespace, target: Model, race: Race
+) -> None:
+    """Start all llama-servers and let them enter; those that do not start are left out."""
+    for length, flash_attention in product((0, *asked.draft_tokens), asked.flash_attention):
         layers = str(asked.gpu_layers)
         plan = PeerPlan(
             binary=asked.llama_server,
@@ -264,15 +260,10 @@ async def _start_peers(
         _say(f"starting {contender}")
         try:
             await server.start()
-            started.append(contender)
         except ServiceStopped as error:
-            _leave_out(contender, error, left_out)
-    return started
-
-
-def _leave_out(contender: Contender, error: Exception, left_out: list[str]) -> None:
-    left_out.append(f"{contender}: {error}")
-    _say(f"left out: {left_out[-1]}")
+            race.leave_out(contender, error)
+        else:
+            race.enter(contender, server.pids.values())
 
 
 def _context(asked: argparse.Namespace) -> int:
@@ -295,47 +286,78 @@ def _prompts(model: Path, length: int) -> Iterator[list[int]]:
 # --- the turns ---
 
 
-async def _warm_up(
-    contenders: Sequence[Contender],
-    asked: argparse.Namespace,
-    prompts: Mapping[Setting, Iterator[list[int]]],
-    left_out: list[str],
-) -> list[Contender]:
-    """Let every server write once in every row's way, uncounted; return those that could."""
-    able = []
-    for contender in contenders:
-        try:
-            for setting in asked.rows:
-                drawn = [next(prompts[setting]) for _ in range(setting.users)]
-                tokens = min(asked.tokens, _WARM_UP_TOKENS)
-                await _turn(contender, setting, drawn, tokens, repetition=0)
-            able.append(contender)
-        except PeerUnavailable as error:
-            _leave_out(contender, error, left_out)
-    return able
+@dataclass(slots=True, kw_only=True)
+class Race:
+    """Servers that take turns at the same prompts, and what came of it."""
 
+    prompts: Mapping[Setting, Iterator[list[int]]]  # new ones for each row, without end
+    tokens: int  # to write after each
+    attempts: int  # at a turn, while other processes compute
+    contenders: list[Contender] = field(default_factory=list)
+    pids: list[int] = field(default_factory=list)  # of all that the servers run
+    turns: dict[Setting, list[list[Turn]]] = field(default_factory=dict)
+    """Of each contender, by repetition."""
+    left_out: list[str] = field(default_factory=list)  # who could not take part, and why
+    disturbed: int = 0  # turns that were never quiet
 
-async def _take_turns(
-    asked: argparse.Namespace,
-    contenders: Sequence[Contender],
-    prompts: Mapping[Setting, Iterator[list[int]]],
-    turns: Turns,
-    begin: float,
-) -> AsyncIterator[tuple[Setting, int]]:
-    """Let all contenders write after the same prompts, row by row; yield after each row."""
-    order = random.Random(_SEED)
-    longest = dict.fromkeys(asked.rows, 0.0)  # seconds that a row has taken at most
-    for repetition in range(asked.prompts):
-        for setting in asked.rows:
-            started = time.monotonic()
-            if started - begin + longest[setting] > asked.until:
-                continue
-            drawn = [next(prompts[setting]) for _ in range(setting.users)]
-            for i in order.sample(range(len(contenders)), len(contenders)):
-                turn = await _turn(contenders[i], setting, drawn, asked.tokens, repetition)
-                turns[setting][i].append(turn)
-            longest[setting] = max(longest[setting], time.monotonic() - started)
-            yield setting, repetition
+    def enter(self, contender: Contender, pids: Iterable[int]) -> None:
+        """Let a contender take part, whose processes are these."""
+        self.contenders.append(contender)
+        self.pids += pids
+
+    async def warm_up(self) -> None:
+        """Let all write once for every row, uncounted; leave out who cannot."""
+        able = []
+        for contender in self.contenders:
+            try:
+                for setting in self.prompts:
+                    tokens = min(self.tokens, _WARM_UP_TOKENS)
+                    await _turn(contender, setting, self._draw(setting), tokens, repetition=0)
+                able.append(contender)
+            except PeerUnavailable as error:
+                self.leave_out(contender, error)
+        self.contenders = able
+        self.turns = {setting: [[] for _ in able] for setting in self.prompts}
+
+    def leave_out(self, contender: Contender, error: Exception) -> None:
+        """Note that a contender takes no part."""
+        self.left_out.append(f"{contender}: {error}")
+        _say(f"left out: {self.left_out[-1]}")
+
+    async def run(self, repetitions: int, deadline: float) -> AsyncIterator[tuple[Setting, int]]:
+        """Let all take their turns, row by row, and yield after each row of a repetition.
+
+        None begins that would last past the deadline, a time of the monotonic clock.
+        """
+        order = random.Random(_SEED)
+        longest = dict.fromkeys(self.prompts, 0.0)  # seconds that a row has taken at most
+        for repetition in range(repetitions):
+            for setting, turns in self.turns.items():
+                begin = time.monotonic()
+                if begin + longest[setting] > deadline:
+                    continue
+                drawn = self._draw(setting)
+                for i in order.sample(range(len(turns)), len(turns)):
+                    turns[i].append(
+                        await self._quiet_turn(self.contenders[i], setting, drawn, repetition)
+                    )
+                longest[setting] = max(longest[setting], time.monotonic() - begin)
+                yield setting, repetition
+
+    def _draw(self, setting: Setting) -> list[list[int]]:
+        return [next(self.prompts[setting]) for _ in range(setting.users)]
+
+    async def _quiet_turn(
+        self, contender: Contender, setting: Setting, drawn: Sequence[list[int]], repetition: int
+    ) -> Turn:
+        """Take a turn, again while other processes compute, too, as often as may be."""
+        for _ in range(self.attempts):
+            others = OthersClock(self.pids)
+            turn = await _turn(contender, setting, drawn, self.tokens, repetition)
+            if (others.share() or 0.0) < QUIET_SHARE:
+                return turn
+        self.disturbed += 1
+        return turn
 
 
 async def _turn(
@@ -364,6 +386,24 @@ async def _turn(
 # --- the result ---
 
 
+def _result(
+    asked: argparse.Namespace, status: Status, machine: dict[str, Any], race: Race
+) -> Result:
+    return Result(
+        name=asked.name,
+        date=datetime.date.today().isoformat(),
+        commit=asked.commit,
+        machine=machine,
+        models={role: _described(_model(status, role)) for role in ("target", "draft")},
+        threads=_model(status, "target").thread_count,
+        round_trip_ms=asked.round_trip,
+        tokens=asked.tokens,
+        left_out=race.left_out,
+        disturbed=race.disturbed,
+        rows=[_row(setting, race.contenders, turns) for setting, turns in race.turns.items()],
+    )
+
+
 def _row(setting: Setting, contenders: Sequence[Contender], turns: Sequence[list[Turn]]) -> Row:
     return Row(
         temperature=setting.temperature,
@@ -390,13 +430,10 @@ def _arm(contender: Contender, turns: Sequence[Turn]) -> Arm:
 
 
 def _machine(asked: argparse.Namespace, target: Model) -> dict[str, Any]:
-    machine = describe_machine()
     return {
-        "cpu": machine.cpu,
-        "core_count": machine.core_count,
+        **asdict(describe_machine()),
         "kernels": target.cpu_kernels,
         "gpus": [] if asked.gpu_layers == 0 else _gpus(asked.llama_server),
-        "versions": dict(machine.versions),
     }
 
 
@@ -404,7 +441,7 @@ def _gpus(llama_server: Path) -> list[str]:
     """Return the devices beside the CPU that llama-server computes on, as it names them."""
     command = (str(llama_server), "--list-devices")
     found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    return [line.strip() for line in found.splitlines() if line.startswith("  ") and ":" in line]
+    return re.findall(r"^ +\w+: (.+?) \(\d+ MiB", found, re.MULTILINE)
 
 
 def _described(model: Model) -> dict[str, Any]:
@@ -417,7 +454,9 @@ def _described(model: Model) -> dict[str, Any]:
 
 
 def _model(status: Status, role: str) -> Model:
-    return next(peer.model for peer in status.peers if peer.role == role and peer.model)
+    peer = status.peer(role)
+    assert peer is not None and peer.model is not None
+    return peer.model
 
 
 def _say(text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 _READ_BYTES = 1 << 16
 
@@ -23,15 +23,18 @@ async def delayed_link(address: str, round_trip_seconds: float) -> AsyncIterator
         task = asyncio.current_task()
         assert task is not None
         tasks.add(task)
+        writers = [writer]
         try:
             other_reader, other_writer = await asyncio.open_connection(host, int(port))
-            await asyncio.gather(
-                _carry(reader, other_writer, round_trip_seconds / 2.0),
-                _carry(other_reader, writer, round_trip_seconds / 2.0),
-            )
-        except (OSError, asyncio.CancelledError):
-            writer.close()
+            writers.append(other_writer)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_carry(reader, other_writer, round_trip_seconds / 2.0))
+                group.create_task(_carry(other_reader, writer, round_trip_seconds / 2.0))
+        except* (OSError, asyncio.CancelledError):  # either end is gone, or the link is
+            pass
         finally:
+            for each in writers:
+                each.close()
             tasks.discard(task)
 
     server = await asyncio.start_server(connect, "127.0.0.1", 0)
@@ -48,27 +51,21 @@ async def delayed_link(address: str, round_trip_seconds: float) -> AsyncIterator
 async def _carry(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_seconds: float
 ) -> None:
-    """Copy from one to the other, late, until either ends."""
+    """Copy from one to the other, late, until the end of what is read."""
     clock = asyncio.get_running_loop().time
-    held = asyncio.Queue[tuple[float, bytes]]()
+    held = asyncio.Queue[tuple[float, bytes]]()  # when due, and what; nothing at the end
 
     async def deliver() -> None:
         while True:
             due, data = await held.get()
             await asyncio.sleep(due - clock())
             if not data:
-                break
+                return writer.write_eof()
             writer.write(data)
             await writer.drain()
-        writer.close()
 
-    delivering = asyncio.create_task(deliver())
-    try:
-        with suppress(ConnectionError):
-            while data := await reader.read(_READ_BYTES):
-                held.put_nowait((clock() + delay_seconds, data))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(deliver())
+        while data := await reader.read(_READ_BYTES):
+            held.put_nowait((clock() + delay_seconds, data))
         held.put_nowait((clock() + delay_seconds, b""))
-        with suppress(ConnectionError):
-            await delivering
-    finally:
-        delivering.cancel()

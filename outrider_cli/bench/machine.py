@@ -6,7 +6,7 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +17,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _BUSY_FIELDS = (1, 2, 3, 6, 7)  # of /proc/stat: user, nice, system, irq, softirq
 _TELLING = ("OMP_", "GOMP_", "GGML_")
 _QUIET_LOAD = 0.5
-_QUIET_SHARE = 0.05
+QUIET_SHARE = 0.05
+"""Of all cores' time; what other processes may take before figures are not to be trusted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class Machine:
         found = []
         if self.load_before is not None and self.load_before >= _QUIET_LOAD:
             found.append(f"the load average was {self.load_before:.2f} before the run")
-        if self.others_share is not None and self.others_share >= _QUIET_SHARE:
+        if self.others_share is not None and self.others_share >= QUIET_SHARE:
             found.append(f"other processes took {100 * self.others_share:.0f} % of the CPUs")
         return found
 
@@ -121,18 +122,24 @@ class CpuClock:
 
 
 class OthersClock:
-    """The share of all cores' time that neither we nor our ended children take."""
+    """The share of all cores' time that neither we, our ended children, nor `pids` take."""
 
-    def __init__(self) -> None:
-        self._before = _busy_seconds(), _own_seconds(), time.monotonic()
+    def __init__(self, pids: Collection[int] = ()) -> None:
+        self._pids = pids
+        self._before = _busy_seconds(), self._own_seconds(), time.monotonic()
 
     def share(self) -> float | None:
         """Return the share since the start; None where the system does not say."""
-        busy, own, now = _busy_seconds(), _own_seconds(), time.monotonic()
+        busy, own, now = _busy_seconds(), self._own_seconds(), time.monotonic()
         if busy is None or self._before[0] is None:
             return None
         others = busy - self._before[0] - (own - self._before[1])
         return max(0.0, others / ((now - self._before[2]) * (os.cpu_count() or 1)))
+
+    def _own_seconds(self) -> float:
+        kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        ours = sum(sum(resource.getrusage(kind)[:2]) for kind in kinds)
+        return ours + sum(cpu_seconds(pid) or 0.0 for pid in self._pids)
 
 
 def _busy_seconds(stat: Path = Path("/proc/stat")) -> float | None:
@@ -141,11 +148,6 @@ def _busy_seconds(stat: Path = Path("/proc/stat")) -> float | None:
     if len(fields) <= max(_BUSY_FIELDS):
         return None
     return sum(int(fields[i]) for i in _BUSY_FIELDS) / _TICKS
-
-
-def _own_seconds() -> float:
-    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return sum(sum(resource.getrusage(kind)[:2]) for kind in kinds)
 
 
 def _read(path: Path) -> str:
