@@ -76,10 +76,10 @@ def read_result(path: Path) -> Result:
 # --- the table ---
 
 _TITLES = (
-    "models and request",
-    "machine, date, commit",
+    "machine",
+    "model and request",
     "llama-server",
-    "with drafts, its best",
+    "with drafts",
     "Outrider without drafts",
     "Outrider",
     "over llama-server's best",
@@ -105,10 +105,10 @@ def _cells(result: Result, row: Row) -> Iterator[str]:
     plain = fastest(_of(row, OUTRIDER, drafts=False))
     ours = fastest(_of(row, OUTRIDER, drafts=True))
     best = fastest([alone, drafted])
+    yield _machine(result)
     yield _request(result, row)
-    yield f"{_machine(result)}, {result.date}, {result.commit}"
     yield _rate(alone)
-    yield f"{_rate(drafted)}, drafts of {drafted.draft_tokens}"
+    yield f"{_rate(drafted)} (of {drafted.draft_tokens})"
     yield _rate(plain)
     yield _rate(ours)
     yield _verdict(ours, best)
@@ -131,7 +131,7 @@ def _request(result: Result, row: Row) -> str:
     temperature = f"temperature {row.temperature:g}" if row.temperature else "greedy"
     users = f", {row.users} users" if row.users > 1 else ""
     link = f", draft {result.round_trip_ms:g} ms away" if result.round_trip_ms is not None else ""
-    return f"{result.name}, {temperature}, prompt of {row.prompt_tokens:,}{users}{link}"
+    return f"{result.name}, {temperature}{users}{link}"
 
 
 def _machine(result: Result) -> str:
@@ -143,11 +143,12 @@ def _machine(result: Result) -> str:
     cores = machine["core_count"] // parts
     counted = f"{cores} core{'' if cores == 1 else 's'}{'' if parts == 1 else ' each'}"
     amx = " (AMX)" if machine["kernels"] in AMX else ""
-    return f"{machine['cpu']}, {counted}, {machine['kernels']} kernels{amx}"
+    return f"{machine['cpu']}, {counted}{amx}"
 
 
 def _rate(arm: Arm) -> str:
-    return _ranged(arm.tokens_per_second, 1)
+    middle = median(arm.tokens_per_second)
+    return f"{middle:.0f}" if middle >= 100 else f"{middle:.1f}"
 
 
 def _verdict(ours: Arm, best: Arm) -> str:
@@ -177,12 +178,15 @@ def _legend(results: Sequence[Result]) -> str:
     lengths = sorted({arm.draft_tokens for arm in arms if arm.draft_tokens})
     flash = sorted({arm.flash_attention for arm in arms if arm.program == LLAMA_SERVER})
     tokens = sorted({result.tokens for result in results})
+    prompts = sorted({row.prompt_tokens for result in results for row in result.rows})
+    made = sorted({(each.date, each.commit) for each in results})
     lines = [
-        f"Tokens per second after the first, of all users together: median [least, most] of "
-        f"{_either(counts)} random prompts, {_either(tokens)} tokens after each, the same prompts "
-        f"for all and the ratio prompt by prompt. llama-server: the fastest of drafts of "
-        f"{_either(lengths)} tokens by the same draft model and flash attention {_either(flash)}, "
-        f"chosen by these figures. First token: its best / Outrider.",
+        f"Tokens per second after the first, of all users together: medians of {_either(counts)} "
+        f"random prompts of {_either(prompts)} tokens, {_either(tokens)} written after each, the "
+        f"same prompts for all; the ratio prompt by prompt [least, most]. llama-server: the best "
+        f"of drafts of {_either(lengths)} tokens by the same draft model and flash attention "
+        f"{_either(flash)}, chosen by these figures. First token: its best / Outrider. Measured "
+        f"{_either([f'{date} at {commit}' for date, commit in made])}.",
         "`python -m benchmarks.beside_llama_server` measures and `python -m "
         "benchmarks.readme_figures` prints this.",
     ]
