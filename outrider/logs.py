@@ -1,44 +1,113 @@
-"""One structured line per event on stderr: level, where, message, fields. Never text of users."""
+"""One event per line on stderr: words on a terminal, JSON elsewhere. Never text of users."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import logging
 import os
 import platform
 import queue
 import secrets
 import sys
+import textwrap
 import threading
 import time
+from collections.abc import Callable, MutableMapping
+from datetime import datetime
 from importlib import metadata
+from typing import Any
 
 import outrider
 from outrider import request_scope
 from outrider.errors import DecodeFailed
 
+Event = MutableMapping[str, Any]
 
-class _JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)),
-            "level": record.levelname.lower(),
-            "where": record.name,
-            "message": record.getMessage(),
-            **_whose(),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+
+def _read(logger: Any, method: str, event: Event) -> Event:
+    """Return a record as an event, to be rendered."""
+    record = event["_record"]
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)),
+        "level": record.levelname.lower(),
+        "where": record.name,
+        "message": event["event"],
+        **_whose(),
+        **getattr(record, "fields", {}),
+        "exc_info": event.get("exc_info"),
+    }
 
 
 def _whose() -> dict[str, str]:
     """Return the id of the request that the logging task works for, if it is for one."""
     scope = request_scope.current()
     return {} if scope is None else {"request": scope.id}
+
+
+_SHOWN = {
+    "starting": ("outrider", "file", "threads"),
+    "serving": ("model", "context", "sessions", "upstream"),
+    "measured": ("numerics", "layout"),
+    "generated": ("tokens", "drafted", "accepted", "generation_ms"),
+    "request": ("route", "status", "tokens", "seconds"),
+}
+"""Of messages with many fields, those that a terminal shows; of any other it shows all."""
+
+_PREFIX = len("12:34:56 [warning  ] ")
+_NARROW = 80  # columns, where a terminal does not say how many it has
+
+
+def renderer(descriptor: int) -> Callable[[Event], str]:
+    """Return what makes a line of an event: JSON, or words where the descriptor is a terminal."""
+    from structlog import dev, processors
+
+    if not os.isatty(descriptor):
+        as_json = processors.JSONRenderer()
+        return lambda event: str(as_json(None, "", event))
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    console = dev.ConsoleRenderer(
+        colors=not plain,
+        timestamp_key="time",
+        event_key="message",
+        pad_event_to=0,
+        sort_keys=False,
+        exception_formatter=dev.plain_traceback,  # rich's would show variables, so texts of users
+    )
+    return lambda event: console(None, "", _shortened(event, _columns(descriptor)))
+
+
+def _columns(descriptor: int) -> int:
+    try:
+        return os.get_terminal_size(descriptor).columns or _NARROW
+    except OSError:
+        return _NARROW
+
+
+def _shortened(event: Event, columns: int) -> Event:
+    """Return what a person reads of an event, wrapped, and without orders to the terminal."""
+    event = {name: _visible(value) for name, value in event.items() if name != "where"}
+    when = datetime.fromisoformat(f"{event.pop('time')}+00:00").astimezone()
+    level, message = event.pop("level"), event.pop("message")
+    exception = event.pop("exception", None)
+    shown = _SHOWN.get(message, event)
+    if detail := event.pop("detail", ""):
+        message = f"{message}: {detail}"
+    lines = textwrap.wrap(message, max(20, columns - _PREFIX), break_long_words=False)
+    return {
+        "time": f"{when:%H:%M:%S}",
+        "level": level,
+        "message": f"\n{' ' * _PREFIX}".join(lines),
+        **{name: value for name, value in event.items() if name in shown},
+        **({"exception": exception} if exception else {}),
+    }
+
+
+def _visible(value: Any) -> Any:
+    """Return a value with escapes for what is not printable, other than the ends of lines."""
+    if not isinstance(value, str):
+        return value
+    return "\n".join(each if each.isprintable() else repr(each)[1:-1] for each in value.split("\n"))
 
 
 _MOST_LINES = 4096
@@ -80,23 +149,43 @@ class BackgroundLines(logging.Handler):
         while (line := self._lines.get()) is not None:
             dropped, self._dropped = self._dropped, 0
             if dropped:
-                line += (
-                    b'{"level": "warning", "message": "log lines dropped", "count": %d}\n' % dropped
-                )
+                line += self._dropped_line(dropped)
             try:
                 while line:
                     line = line[os.write(self._descriptor, line) :]
             except OSError:
                 return  # nobody will ever read the rest
 
+    def _dropped_line(self, count: int) -> bytes:
+        record = logging.makeLogRecord(
+            {
+                "name": "outrider.logs",
+                "levelno": logging.WARNING,
+                "levelname": "WARNING",
+                "msg": "log lines dropped",
+                "fields": {"count": count},
+            }
+        )
+        return self.format(record).encode() + b"\n"
+
 
 LEVELS = ("debug", "info", "warning", "error")
+
+
+def formatter(descriptor: int) -> logging.Formatter:
+    """Return what makes lines of records, for a terminal or for anything else."""
+    from structlog import processors, stdlib
+
+    render = renderer(descriptor)
+    return stdlib.ProcessorFormatter(
+        processors=[_read, processors.format_exc_info, lambda _, __, event: render(event)]
+    )
 
 
 def start_logging(level: str = "info") -> None:
     """Log to stderr from now on, what is at least of a level."""
     handler = BackgroundLines(sys.stderr.fileno())
-    handler.setFormatter(_JsonLines())
+    handler.setFormatter(formatter(sys.stderr.fileno()))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     atexit.register(handler.finish)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,6 +43,7 @@ from outrider_cli.services.pair import (
 )
 
 if TYPE_CHECKING:
+    from outrider.processes import OnLogLine
     from outrider_cli.services.local import LocalPlan, LocalServices
 
 _RESTART_SECONDS = 1.0
@@ -142,7 +145,7 @@ async def _stay_up(
     from outrider.processes import no_log
     from outrider_cli.services.local import local_services
 
-    async with local_services(plan, _show_log if verbose else no_log) as services:
+    async with local_services(plan, _log_shower() if verbose else no_log) as services:
         address = await services.start()
         if serves_http:
             print(f"http: {await services.http_address()}", flush=True)
@@ -181,5 +184,15 @@ async def _serve(services: LocalServices, address: str, options: ClientOptions) 
         await services.restart_draft()
 
 
-def _show_log(role: str, line: str) -> None:
-    print(f"{role}: {line}", file=sys.stderr, flush=True)
+def _log_shower() -> OnLogLine:
+    """Return what prints a service's log lines: as the service would where this process runs."""
+    from outrider import logs
+
+    render = logs.renderer(sys.stderr.fileno())
+
+    def show(role: str, line: str) -> None:
+        with suppress(ValueError):  # it is not what a service logs
+            line = render(json.loads(line))
+        print(f"{role}: {line}", file=sys.stderr, flush=True)
+
+    return show

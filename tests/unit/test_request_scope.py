@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from pathlib import Path
 
 import pytest
 
-from outrider.logs import _JsonLines
+from outrider.logs import formatter
 from outrider.request_scope import (
     MOST_ID,
     RequestScope,
@@ -81,8 +82,10 @@ async def test_tasks_inherit_it_but_for_those_that_outlive_it() -> None:
     assert carried() == ()
 
 
-def test_a_line_of_the_log_says_whose_it_is() -> None:
+def test_a_line_of_the_log_says_whose_it_is(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        lines = formatter(log.fileno())
     record = logging.LogRecord("outrider.test", logging.INFO, "", 0, "done", None, None)
     with entered(read_scope({"x-request-id": "mine"})):
-        assert json.loads(_JsonLines().format(record))["request"] == "mine"
-    assert "request" not in json.loads(_JsonLines().format(record))
+        assert json.loads(lines.format(record))["request"] == "mine"
+    assert "request" not in json.loads(lines.format(record))
