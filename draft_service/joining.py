@@ -14,8 +14,8 @@ import grpc
 from draft_service.servicer import Write
 from draft_service.translations import Lesson
 from outrider import logs, request_scope, tracing, wire
-from outrider.errors import InvalidConfig, OutriderError
-from outrider.rpc.channel import explain_refusal, open_channel
+from outrider.errors import InvalidConfig, OutriderError, Unauthenticated
+from outrider.rpc.channel import explain_refusal, open_channel, speaks_http_1
 from outrider.rpc.errors import describe, to_status
 from outrider.rpc.security import ClientSecurity, Metadata, credentials_of, metadata_of
 from outrider.tracing import NOTHING
@@ -25,6 +25,14 @@ from outrider.v1 import draft_service_pb2 as draft
 from outrider.v1.draft_registry_service_pb2_grpc import DraftRegistryServiceStub
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
+_LASTING = {
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.INVALID_ARGUMENT,
+}
+"""With these the next attempt ends in the same way, until someone acts."""
 _MOST_TASKS = 256
 """Sessions and rollbacks at the same time; what comes beyond is left alone, as a lost message."""
 
@@ -58,12 +66,14 @@ class Joining:
         self._credentials = credentials_of(security)
         self._process_id = secrets.token_bytes(wire.SESSION_ID_BYTES)
         self._dialled_with = self._credentials()
+        self._has_joined = False
         self._channel = open_channel(address, security)
 
     async def stay(self, servicer: Joiner) -> None:
         """Join, and join again after any break, until this is cancelled.
 
-        The pauses grow up to 10 s until it joined.
+        The pauses grow up to 10 s until it joined. Raises InvalidConfig for a refusal that will
+        not go away. One that joined before tries again even then: secrets may be changing.
         """
         logs.event("outrider.draft", "joining", address=self._address)
         pause, before = _FIRST_PAUSE, ""
@@ -72,7 +82,10 @@ class Joining:
                 await self._dial_by_new_files()
                 metadata = self._metadata()
                 membership = _Membership(servicer, self._channel, metadata, self._process_id)
-                why = await self._end_of(membership)
+                why, lasts = await self._end_of(membership)
+                self._has_joined |= membership.joined
+                if lasts and not self._has_joined:
+                    raise InvalidConfig("join", why)
                 if membership.joined or why != before:
                     logs.warning("outrider.draft", "not joined", address=self._address, detail=why)
                 before = why
@@ -90,20 +103,24 @@ class Joining:
                 self._channel = open_channel(self._address, self._security)
                 await before.close()
 
-    async def _end_of(self, membership: _Membership) -> str:
-        """Return why a membership ended."""
+    async def _end_of(self, membership: _Membership) -> tuple[str, bool]:
+        """Return why a membership ended, and whether the next one will end so, too."""
         try:
             await membership.run()
         except grpc.aio.AioRpcError as error:
-            return _explain(error, self._address, self._security)
-        return "the orchestrator ended it"
+            refusal = explain_refusal(error, "orchestrator", self._address, self._security)
+            is_sure = isinstance(refusal, Unauthenticated) or speaks_http_1(error)
+            why = _explain(error, refusal, self._address)
+            return why, is_sure or error.code() in _LASTING
+        return "the orchestrator ended it", False
 
 
-def _explain(error: grpc.aio.AioRpcError, address: str, security: ClientSecurity) -> str:
+def _explain(error: grpc.aio.AioRpcError, refusal: OutriderError | None, address: str) -> str:
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         other = "or is not an orchestrator"
         return f"what answers at {address} accepts no drafts (--accept-drafts) {other}"
-    refusal = explain_refusal(error, "orchestrator", address, security)
+    if refusal is None and error.code() in _LASTING:
+        return f"the orchestrator at {address} refuses this draft: {error.details()}"
     return str(refusal or describe(error))
 
 

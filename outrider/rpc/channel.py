@@ -205,7 +205,7 @@ def explain_refusal(
     for words, meaning in _HANDSHAKE_FAILURES:
         if words in details:
             return Unauthenticated(f"{service} cannot be trusted: {meaning}")
-    if _HTTP_1 in details:
+    if speaks_http_1(error):
         where = "give the port of --listen, not of --http"
         return PeerUnavailable(f"{service} answers in HTTP/1, not in gRPC: {where}")
     if not any(words in details for words in _HANGING_UP):
@@ -214,3 +214,8 @@ def explain_refusal(
     if security.tls_ca is not None and not address.startswith(PLAIN):
         missing = "a client certificate that it accepts (--tls-cert, --tls-key)"
     return PeerUnavailable(f"{service} hangs up; it may want {missing}")
+
+
+def speaks_http_1(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a call failed since an HTTP/1 server answered, which will not change by itself."""
+    return _HTTP_1 in (error.details() or "")

@@ -7,7 +7,7 @@ import shutil
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -299,7 +299,7 @@ async def test_http_keys_are_read_again(tmp_path: Path):
 async def test_those_who_dial_show_their_new_token(tmp_path: Path):
     """An orchestrator to its target, a draft to its orchestrator, a client's object."""
     tokens, path = write_tokens(tmp_path / "tokens.toml"), tmp_path / "token"
-    path.write_text(token_of("bob"))
+    path.write_text(token_of("laptop"))
     security = ServerSecurity(tokens=tokens)
     shown = ClientSecurity(token_file=path)
     async with (
@@ -310,16 +310,21 @@ async def test_those_who_dial_show_their_new_token(tmp_path: Path):
         OutriderClient(orchestrator.address, shown) as client,
         running(JoiningDraft(orchestrator.address, toy, shown)),
     ):
-        await client.status()
-        assert not orchestrator.pool.joined
-        path.write_text(token_of("laptop"))
         await holds(lambda: bool(orchestrator.pool.joined))
+        with pytest.raises(CallFailed) as refused:
+            await client.status()
+        assert refused.value.status == "PERMISSION_DENIED"
+        new = "another-token-for-the-laptop"
+        tokens.write_text(tokens.read_text().replace(token_of("laptop"), new))
+        await holds(lambda: not orchestrator.pool.joined)
+        path.write_text(new)
+        await holds(lambda: bool(orchestrator.pool.joined))
+        path.write_text(token_of("bob"))
 
         async def is_asked_with_it() -> bool:
-            try:
+            with suppress(CallFailed):
                 await client.status()
-            except CallFailed as refused:
-                return refused.status == "PERMISSION_DENIED"
+                return True
             return False
 
         await holds(is_asked_with_it)

@@ -285,12 +285,12 @@ class JoiningDraft:
         self.servicer = servicer = DraftServicer(self._host, alias="", support=64, tail=0.0)
         servicer.set_loaded(await asyncio.wrap_future(self._host.start()))
         joining = Joining(self._address, self._shown)
-        self._task = asyncio.create_task(joining.stay(servicer))
+        self.task = asyncio.create_task(joining.stay(servicer))
 
     async def close(self) -> None:
         """Cut the connection without a word."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        self.task.cancel()
+        await asyncio.wait([self.task])
         await asyncio.to_thread(self._host.stop)
 
 
