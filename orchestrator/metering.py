@@ -11,7 +11,15 @@ from outrider.v1 import orchestrator_service_pb2 as messages
 
 HIDDEN = "(hidden)"
 
-_FOR_CLIENTS = {"service_version", "peers", "speculating", "reason", "controller", "draining"}
+_FOR_CLIENTS = {
+    "service_version",
+    "peers",
+    "speculating",
+    "reason",
+    "controller",
+    "draining",
+    "text_sources",
+}
 """Fields of a status; what is added later is for operators until it is named here."""
 
 

@@ -356,7 +356,16 @@ class Orchestrator:
             refused_drafts=self._refused_drafts(),
             generated_token_count=self._earlier_tokens + self._completions.token_count,
             generations=self._generations(),
+            text_sources=self._text_sources(),
         )
+
+    def _text_sources(self) -> list[str]:
+        """Return the sources that draft from the texts themselves."""
+        hosted = self.pool.target.hosted
+        if not self.pool.ready or hosted is None:
+            return []
+        made = self.texts.sources((), hosted.model.vocabulary, is_shared=True)
+        return [name for name in self.config.speculation.local_drafters if name in made]
 
     def _generations(self) -> list[messages.GenerationView]:
         now = time.monotonic()

@@ -84,10 +84,14 @@ function showStatus() {
   const pair = [drafts.length > 1 ? count(drafts.length, "draft") : drafts[0], pool]
     .filter(Boolean)
     .join(" → ");
-  at("pair").textContent = state.status.speculating
-    ? `${pair}, speculating`
-    : `${pair ? `${pair}, ` : ""}not speculating${state.status.reason ? `: ${state.status.reason}` : ""}`;
+  at("pair").textContent = [pair, speculation(state.status)].filter(Boolean).join(", ");
   showTrips();
+}
+
+function speculation({ speculating, text_sources: sources = [], reason }) {
+  if (speculating) return "speculating";
+  if (sources.length) return `drafts from the text itself (${sources.join(", ")}): ${reason}`;
+  return `not speculating${reason ? `: ${reason}` : ""}`;
 }
 
 function showUnreachable(message) {

@@ -452,6 +452,7 @@ class Status:
     refused_drafts: tuple[RefusedDraft, ...] = ()  # the latest first
     generated_token_count: int = 0  # since the start
     generations: tuple[GenerationView, ...] = ()  # in flight, the oldest first; at most 64
+    text_sources: tuple[str, ...] = ()  # that draft without a draft model
 
     def peer(self, role: str) -> Peer | None:
         """Return the peer of a role, one that is ready if any is; None where none is configured."""

@@ -685,7 +685,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("service_version", "active_generation_count", "peers", "speculating", "reason", "controller", "job_count", "draining", "refused_drafts", "generated_token_count", "generations")
+    __slots__ = ("service_version", "active_generation_count", "peers", "speculating", "reason", "controller", "job_count", "draining", "refused_drafts", "generated_token_count", "generations", "text_sources")
     SERVICE_VERSION_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_GENERATION_COUNT_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
@@ -697,6 +697,7 @@ class GetStatusResponse(_message.Message):
     REFUSED_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     GENERATED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_SOURCES_FIELD_NUMBER: _ClassVar[int]
     service_version: str
     active_generation_count: int
     peers: _containers.RepeatedCompositeFieldContainer[PeerStatus]
@@ -708,7 +709,8 @@ class GetStatusResponse(_message.Message):
     refused_drafts: _containers.RepeatedCompositeFieldContainer[RefusedDraft]
     generated_token_count: int
     generations: _containers.RepeatedCompositeFieldContainer[GenerationView]
-    def __init__(self, service_version: _Optional[str] = ..., active_generation_count: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., speculating: bool = ..., reason: _Optional[str] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ..., job_count: _Optional[int] = ..., draining: bool = ..., refused_drafts: _Optional[_Iterable[_Union[RefusedDraft, _Mapping]]] = ..., generated_token_count: _Optional[int] = ..., generations: _Optional[_Iterable[_Union[GenerationView, _Mapping]]] = ...) -> None: ...
+    text_sources: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, service_version: _Optional[str] = ..., active_generation_count: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., speculating: bool = ..., reason: _Optional[str] = ..., controller: _Optional[_Union[ControllerView, _Mapping]] = ..., job_count: _Optional[int] = ..., draining: bool = ..., refused_drafts: _Optional[_Iterable[_Union[RefusedDraft, _Mapping]]] = ..., generated_token_count: _Optional[int] = ..., generations: _Optional[_Iterable[_Union[GenerationView, _Mapping]]] = ..., text_sources: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerationView(_message.Message):
     __slots__ = ("age_duration", "prompt_token_count", "token_count", "speculates")

@@ -385,6 +385,9 @@ def test_peers_are_followed(page: Browser, gateway: Gateway):
     until(lambda: "draft lost" in page.text("#peers"))
     assert "connection refused" in page.text("#peers")
     assert page.text("#pair").endswith("not speculating: the draft is lost")
+    gateway.status = {**gateway.status, "text_sources": ["suffix", "copy"]}
+    itself = "drafts from the text itself (suffix, copy): the draft is lost"
+    until(lambda: page.text("#pair").endswith(itself))
     model = {**target["model"], "rollback_capability": "ROLLBACK_CAPABILITY_CHECKPOINTS"}
     translation = {"level": "TRANSLATION_LEVEL_STRINGS"}
     peers = [{**target, "model": model}, {**draft, "translation": translation}]

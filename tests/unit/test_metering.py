@@ -15,6 +15,7 @@ def test_a_client_sees_nothing_of_what_others_have_written() -> None:
         reason="waits for 10.0.0.5:1",
         job_count=4,
         draining=True,
+        text_sources=["suffix"],
         refused_drafts=[messages.RefusedDraft(address="10.0.0.6:1")],
         generated_token_count=5000,
         generations=[messages.GenerationView(token_count=7)],
@@ -25,4 +26,5 @@ def test_a_client_sees_nothing_of_what_others_have_written() -> None:
         speculating=True,
         reason=f"waits for {HIDDEN}",
         draining=True,
+        text_sources=["suffix"],
     )
