@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from outrider_cli.render import Line, Words, visible
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.status import Status
 
 
@@ -38,6 +39,25 @@ def show_lines(screen: Screen, lines: Iterable[Line]) -> None:
             screen.show(words)
 
 
+_UNBROKEN = 10_000  # columns: only a terminal has an edge
+
+
+def show_view(view: RenderableType) -> None:
+    """Print what rich lays out on standard output, within a terminal's edge."""
+    from rich.console import Console
+
+    console = Console(
+        highlight=False,
+        color_system="auto" if _takes_codes(sys.stdout) else None,
+        width=None if sys.stdout.isatty() else _UNBROKEN,
+    )
+    with console.capture() as shown:
+        console.print(view)
+    screen = _Plain(sys.stdout)
+    for line in shown.get().splitlines():
+        screen.write(f"{line.rstrip()}\n")
+
+
 class _Plain:
     """Prints the text alone; to a file or a pipe exactly as it is."""
 
@@ -47,7 +67,9 @@ class _Plain:
         self._is_terminal = stream.isatty()
 
     def show(self, words: Words) -> None:
-        text = visible(words.text) if self._is_terminal else words.text
+        self.write(visible(words.text) if self._is_terminal else words.text)
+
+    def write(self, text: str) -> None:
         self._stream.write(text.encode(self._encoding, "replace").decode(self._encoding))
         self._stream.flush()
 

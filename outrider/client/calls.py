@@ -31,7 +31,7 @@ from outrider.client.values import (
     Token,
     check_text,
 )
-from outrider.rpc.channel import explain_refusal, open_channel
+from outrider.rpc.channel import explain_refusal, open_channel, why_unreachable
 from outrider.rpc.errors import read_error_info
 from outrider.rpc.security import ANONYMOUS, ClientSecurity, metadata_of
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -53,14 +53,15 @@ _NO_ANSWER = {
 class OutriderClient:
     """A client of one orchestrator. Make it inside a running event loop, and close it.
 
-    Raises InvalidConfig for an address, a token or a certificate that cannot be used.
+    `name` is the host that its certificate must be for, where that is not the address's. Raises
+    InvalidConfig for an address, a token or a certificate that cannot be used.
     """
 
-    def __init__(self, address: str, security: ClientSecurity = ANONYMOUS) -> None:
+    def __init__(self, address: str, security: ClientSecurity = ANONYMOUS, name: str = "") -> None:
         self.address = address
         self._security = security
         self._metadata = metadata_of(security)
-        self._channel = open_channel(address, security)
+        self._channel = open_channel(address, security, name=name)
         self._stub: Any = OrchestratorServiceStub(self._channel)
 
     async def __aenter__(self) -> Self:
@@ -209,4 +210,7 @@ class OutriderClient:
         if info is not None:
             return CallFailed(info.reason, status, error.details() or "", dict(info.metadata))
         message = _NO_ANSWER.get(error.code(), f"{status}: {error.details() or 'no details'}")
-        return CallFailed(status, status, message.format(address=self.address), {})
+        message = message.format(address=self.address)
+        if error.code() is grpc.StatusCode.UNAVAILABLE and (why := why_unreachable(error)):
+            message += f": {why}"
+        return CallFailed(status, status, message, {})

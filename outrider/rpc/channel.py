@@ -216,6 +216,22 @@ def explain_refusal(
     return PeerUnavailable(f"{service} hangs up; it may want {missing}")
 
 
+_UNREACHABLE = (
+    ("Connection refused", "the connection is refused"),
+    ("errors resolving", "its name cannot be resolved"),
+    ("DNS resolution failed", "its name cannot be resolved"),
+    ("No route to host", "there is no route to it"),
+    ("Network is unreachable", "the network is unreachable"),
+    ("timed out", "the connection timed out"),
+)
+
+
+def why_unreachable(error: grpc.aio.AioRpcError) -> str:
+    """Return why nobody was reached, as far as gRPC says it; empty where it does not."""
+    details = error.details() or ""
+    return next((meaning for words, meaning in _UNREACHABLE if words in details), "")
+
+
 def speaks_http_1(error: grpc.aio.AioRpcError) -> bool:
     """Whether a call failed since an HTTP/1 server answered, which will not change by itself."""
     return _HTTP_1 in (error.details() or "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shlex
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -45,6 +44,7 @@ from outrider_cli.services.pair import (
 if TYPE_CHECKING:
     from outrider.processes import OnLogLine
     from outrider_cli.services.local import LocalPlan, LocalServices
+    from outrider_cli.services.next_steps import NextSteps
 
 _RESTART_SECONDS = 1.0
 
@@ -117,7 +117,7 @@ def up(
         orchestrator=tuple(words),
         own_draft=own_draft,
     )
-    asyncio.run(_stay_up(plan, _client_of(server), verbose, bool(http.http)))
+    asyncio.run(_stay_up(plan, server, http, verbose))
 
 
 def _check_exclusive(names_two_targets: bool, drafts: Iterable[object]) -> None:
@@ -140,40 +140,47 @@ def _client_of(server: ServerOptions) -> ClientOptions:
 
 
 async def _stay_up(
-    plan: LocalPlan, client: ClientOptions, verbose: bool, serves_http: bool
+    plan: LocalPlan, server: ServerOptions, http: HttpOptions, verbose: bool
 ) -> None:
     from outrider.processes import no_log
     from outrider_cli.services.local import local_services
+    from outrider_cli.services.next_steps import NextSteps, certified_name, from_here
 
+    client = _client_of(server)
     async with local_services(plan, _log_shower() if verbose else no_log) as services:
-        address = await services.start()
-        if serves_http:
-            print(f"http: {await services.http_address()}", flush=True)
-        await services.watch_without_draft(_serve(services, address, client))
+        address = from_here(await services.start())
+        steps = NextSteps(
+            address=address,
+            http=from_here(await services.http_address()) if http.http else "",
+            name=await asyncio.to_thread(certified_name, address, client),
+            shown=client,
+            key_file=http.http_key_file or server.token_file,
+            tokens=server.tokens,
+        )
+        await services.watch_without_draft(_serve(services, steps))
 
 
-async def _serve(services: LocalServices, address: str, options: ClientOptions) -> None:
+async def _serve(services: LocalServices, steps: NextSteps) -> None:
     """Say when everything is ready; then bring the draft back whenever it dies."""
     from outrider.client import CallFailed, OutriderClient
     from outrider_cli.generate.run import wait_for_pair
-    from outrider_cli.screen import Progress, note, open_screen, show_lines
-    from outrider_cli.status_table import status_lines
+    from outrider_cli.screen import Progress, note, show_view
+    from outrider_cli.status_table import status_view
 
-    # Where it listens on every address, this one is ours.
-    address = address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:")
     progress = Progress()
     try:
-        async with OutriderClient(address, options.security()) as asked:
+        async with OutriderClient(steps.address, steps.shown.security(), steps.name) as asked:
             # A draft that cannot even load is a mistake; later on it may come and go.
             status = await services.watch(wait_for_pair(asked, progress))
-        show_lines(open_screen(), status_lines(address, status))
+        progress.clear()
+        show_view(status_view(steps.address, status))
     except CallFailed as error:
-        # A certificate for another name, say. Those who are meant to call it, can.
+        # It wants a token of many, say. Those who are meant to call it, can.
+        progress.clear()
         note(f"it runs, but cannot be asked from here: {error}")
     finally:
         progress.clear()
-    command = ("outrider", "generate", f"--orchestrator={address}", *arguments(options))
-    print(f"try: {shlex.join(command)}", flush=True)
+    print("\n".join(steps.lines()), flush=True)
     while True:
         if services.draft is None:
             await asyncio.Event().wait()

@@ -21,5 +21,5 @@ def orchestrator() -> Iterator[str]:
             *("--n-draft", "4"),
         ) as address,
     ):
-        until(lambda: "\nspeculating\n" in status(address).out)
+        until(lambda: "\nspeculating with " in status(address).out)
         yield address

@@ -69,7 +69,7 @@ def test_a_draft_without_a_model_leaves_the_text_and_drafts_what_repeats():
         service("draft", "--drafters", "lookup") as draft,
         service("orchestrator", "--target", target, "--draft", draft, "--n-max", "8") as address,
     ):
-        until(lambda: "\nspeculating\n" in status(address).out)
+        until(lambda: "\nspeculating with " in status(address).out)
         asked = ("--orchestrator", address, "--prompt", prompt, "--temperature", "0", "-n", "48")
         drafted = outrider_json(*asked, "--n-draft", "6")
         alone = outrider_json(*asked, "--no-draft")
@@ -105,7 +105,11 @@ def test_a_piped_prompt_is_continued_and_the_output_is_plain_text(orchestrator: 
 def test_the_status_shows_both_models(orchestrator: str):
     lines = status(orchestrator).out.splitlines()
     assert [line.split()[0] for line in lines] == ["orchestrator", "target", "draft", "speculating"]
-    assert re.search(r"stdlib-target-q8_0 \(\w{8}\), 1021 tokens of context", lines[1])
+    assert re.search(r" ready  stdlib-target-q8_0, \d+\.\d ms away$", lines[1])
+    found = status(orchestrator, "--json").json
+    assert [peer["role"] for peer in found["peers"]] == ["target", "draft"]
+    assert found["peers"][0]["model"]["context_token_count"] == 1021
+    assert len(found["peers"][0]["model"]["identity"]) == 64
 
 
 def test_a_service_that_is_no_orchestrator_is_recognised():

@@ -30,7 +30,7 @@ PAGES = (
 PATIENCE = 300.0
 """On a busy machine; the longest block takes half a minute on a quiet one."""
 
-READY = ('"serving"', "try: outrider generate")
+READY = ('"serving"', "stop: Ctrl-C")
 """What a service, and `up`, say once they can be used."""
 
 TAKEN = "cannot listen on"

@@ -326,11 +326,10 @@ def test_up_passes_it_on_and_ends_with_all_of_them(files: Files):
     words = ("--model", str(files.configured), "--no-draft", *SMALL, "--listen", "127.0.0.1:0")
     command = Command("up", *words, "--http", "127.0.0.1:0", "--allow-init")
     try:
-        url = command.wait_for_line("http: ").split()[-1]
-        command.wait_for_line("try: ")
+        url = command.wait_for_line("open: ").split()[1]
         wanted = {"model": str(files.other), "n_threads": 1, "n_ctx": 256}
         asked = {"jsonrpc": "2.0", "id": 1, "method": "init", "params": wanted}
-        answer = httpx.post(f"http://{url.removeprefix('http://')}/rpc", json=asked, timeout=60)
+        answer = httpx.post(f"{url}rpc", json=asked, timeout=60)
         assert answer.json()["result"]["model"] == "other"
         command.process.kill()
         until(lambda: not command.services())

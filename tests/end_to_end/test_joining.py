@@ -48,7 +48,7 @@ def orchestrator_at(address: str, target: str) -> Iterator[None]:
 
 
 def joined(address: str) -> None:
-    until(lambda: "joined" in status(address).out)
+    until(lambda: ", joined" in status(address).out)
 
 
 def test_a_model_that_is_refused_ends_its_draft(tmp_path: Path) -> None:
@@ -103,10 +103,10 @@ def test_a_draft_that_joined_outlives_a_refusal(target: str, tmp_path: Path) -> 
         service("orchestrator", *guarded) as address,
         draft(address, "--drafters=lookup", f"--token-file={shown}") as command,
     ):
-        until(lambda: "joined" in status(address, *asked).out)
+        until(lambda: ", joined" in status(address, *asked).out)
         token.write_text(f"{SECOND}\n")
         assert command.process.stderr is not None
         while b"does not accept this token" not in command.process.stderr.readline():
             pass
         shown.write_text(f"{SECOND}\n")
-        until(lambda: "joined" in status(address, *asked).out)
+        until(lambda: ", joined" in status(address, *asked).out)

@@ -31,7 +31,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             "orchestrator", "--target", target, "--draft", draft, stderr=of_orchestrator.fileno()
         ) as orchestrator,
     ):
-        until(lambda: "\nspeculating\n" in status(orchestrator).out)
+        until(lambda: "\nspeculating with " in status(orchestrator).out)
         ask = ("generate", "--orchestrator", orchestrator, "--n-predict", "20", "--prompt")
         assert Command(*ask, f"def {CANARY}():").finish().code == 0
         # Errors are where a text slips into a log.

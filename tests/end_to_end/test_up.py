@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +16,10 @@ from typing import Any
 
 import httpx
 import pytest
+import trustme
 
 from outrider_cli.services.pair import BUNDLED_DRAFT, BUNDLED_TARGET
-from tests.support.certificates import write_certificates
+from tests.support.certificates import token_of, write_certificates, write_tokens
 from tests.support.commands import GREEDY, Command, outrider_json, service, status, until
 
 FAST = ("--threads", "1", "--draft-threads", "1", "--n-draft", "4", "--listen", "127.0.0.1:0")
@@ -32,20 +35,31 @@ def up(*arguments: str, cwd: Path | None = None) -> Iterator[Command]:
         command.kill_all()
 
 
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("secrets")
+    write_certificates(folder)
+    write_tokens(folder / "tokens.toml")
+    certificate = trustme.CA().issue_cert("gpu")
+    certificate.private_key_pem.write_to_path(folder / "gpu.key")
+    certificate.cert_chain_pems[0].write_to_path(folder / "gpu.pem")
+    return folder
+
+
 def ready(command: Command) -> list[str]:
-    """Return what is printed until everything is ready; the last line is what to try."""
+    """Return what is printed when everything is ready, up to how it ends: last, what to try."""
     assert command.process.stdout is not None
     lines = []
     for line in command.process.stdout:
-        lines.append(line.decode().removesuffix("\n"))
-        if lines[-1].startswith("try: "):
+        if line.startswith(b"stop: "):
             return lines
+        lines.append(line.decode().removesuffix("\n"))
     raise AssertionError(f"up ended: {command.finish()}")
 
 
 def tried(line: str, *more: str, cwd: Path | None = None) -> Any:
     """Run the command that `up` suggests and return its JSON object."""
-    program, *words = shlex.split(line.removeprefix("try: "))
+    program, *words = shlex.split(line.removeprefix("try:  "))
     assert program == "outrider"
     return Command(*words, *GREEDY, "--json", "-n", "24", *more, cwd=cwd).finish().json
 
@@ -55,11 +69,11 @@ def test_a_pair_is_ready_survives_its_draft_and_stops():
         lines = ready(command)
         address = lines[0].split()[1]
         assert re.fullmatch(
-            r"orchestrator  127\.0\.0\.1:\d+  version \S+, 0 generations in flight", lines[0]
+            r"orchestrator 127\.0\.0\.1:\d+ \(version \S+\), 0 generations in flight", lines[0]
         )
         assert [line.split()[0] for line in lines[1:4]] == ["target", "draft", "speculating"]
         assert " ready " in lines[1] and " ready " in lines[2]
-        assert lines[4:] == [f"try: outrider generate --orchestrator={address}"]
+        assert lines[4:] == [f"try:  outrider generate --orchestrator={address}"]
 
         found = tried(lines[-1])
         assert found["statistics"]["accepted_token_count"] > 5
@@ -72,7 +86,7 @@ def test_a_pair_is_ready_survives_its_draft_and_stops():
         note = command.process.stderr.readline().decode()
         assert note.startswith("note: draft: ended unexpectedly (SIGKILL)")
         assert note.endswith("; starting it again\n")
-        until(lambda: "\nspeculating\n" in status(address).out)
+        until(lambda: "\nspeculating with " in status(address).out)
         assert status(address).out.splitlines()[2].split()[1] == where
         assert command.services()["draft"].pid != before.pid
         again = tried(lines[-1])
@@ -92,10 +106,32 @@ def test_chats_may_have_another_template(tmp_path: Path):
     template.write_text("{{ messages[0].content }}!")
     words = ("--no-draft", "--http", "127.0.0.1:0", "--chat-template-file", str(template))
     with up(*words) as command:
-        address = ready(command)[0].split()[1]
+        url = ready(command)[-2].split()[1]
         chat = {"messages": [{"role": "user", "content": "Hi"}]}
-        answer = httpx.post(f"http://{address}/apply-template", json=chat)
+        answer = httpx.post(f"{url}apply-template", json=chat)
         assert answer.json() == {"prompt": "Hi!"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--token-file=right.token",),
+        ("--token-file=right.token", "--tls-cert=server.pem", "--tls-key=server.key"),
+        ("--token-file=right.token", "--tls-cert=gpu.pem", "--tls-key=gpu.key"),
+        ("--tokens=tokens.toml", "--tls-cert=gpu.pem", "--tls-key=gpu.key"),
+        ("--tls-cert=server.pem", "--tls-key=server.key", "--tls-client-ca=ca.pem"),
+    ],
+)
+def test_the_curl_line_works_as_it_is_printed(
+    options: tuple[str, ...], secrets: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(secrets)
+    with up("--no-draft", "--http", "127.0.0.1:0", *options) as command:
+        [line] = [line for line in ready(command) if line.startswith("try: ")]
+        typed = line.removeprefix("try:  ").replace("TOKEN", token_of("alice"))
+        answer = subprocess.run(["bash", "-c", typed], stdout=subprocess.PIPE, check=True).stdout
+    assert json.loads(answer)["choices"][0]["text"]
 
 
 def test_a_template_that_is_wrong_is_refused_before_anything_starts(tmp_path: Path):
@@ -154,13 +190,6 @@ def test_a_target_started_by_hand_is_joined(orchestrator: str):
         assert found["statistics"]["accepted_token_count"] > 5
 
 
-@pytest.fixture(scope="module")
-def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("secrets")
-    write_certificates(folder)
-    return folder
-
-
 def test_a_target_behind_tls_and_a_token_is_joined(secrets: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(secrets)
     guarded = ("--token-file=right.token", "--tls-cert=server.pem", "--tls-key=server.key")
@@ -170,7 +199,7 @@ def test_a_target_behind_tls_and_a_token_is_joined(secrets: Path, monkeypatch: p
         up("--target", target, "--tls-ca=ca.pem", *guarded) as command,
     ):
         lines = ready(command)
-        assert lines[3] == "speculating"
+        assert lines[3].startswith("speculating with ")
         assert shlex.split(lines[-1])[-2:] == ["--token-file=right.token", "--tls-ca=server.pem"]
         assert tried(lines[-1])["statistics"]["accepted_token_count"] > 5
         address = lines[0].split()[1]
@@ -192,7 +221,7 @@ def test_a_target_behind_tls_is_joined_by_a_plain_orchestrator(
     ):
         lines = ready(command)
         address = lines[0].split()[1]
-        assert lines[-1] == f"try: outrider generate --orchestrator={address}"
+        assert lines[-1] == f"try:  outrider generate --orchestrator={address}"
         assert set(tried(lines[-1])["origins"]) == {"plain"}
 
 
@@ -224,8 +253,8 @@ def test_a_target_alone_takes_in_the_draft_that_shows_its_token(
             told = bad.finish()
             assert told.code == 1 and "does not accept this token" in told.err.splitlines()[-1]
         with dialling(address, "--threads=1", *asked) as draft:
-            until(lambda: "\nspeculating\n" in status(address, *asked).out)
-            assert ", joined, " in status(address, *asked).out.splitlines()[2]
+            until(lambda: "\nspeculating with " in status(address, *asked).out)
+            assert ", joined" in status(address, *asked).out.splitlines()[2]
             found = tried(lines[-1])
             assert found["statistics"]["accepted_token_count"] > 5
             draft.process.send_signal(signal.SIGTERM)

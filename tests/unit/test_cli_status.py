@@ -2,74 +2,108 @@
 
 from __future__ import annotations
 
+import io
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from rich.console import Console
 
-from outrider.client import Activity, PeerState, RefusedDraft
-from outrider_cli.render import Words
-from outrider_cli.status_table import status_lines, waiting_line
+from outrider.client import Activity, Peer, PeerState, RefusedDraft, Status
+from outrider_cli.status_table import status_object, status_view, waiting_line
 from tests.unit.test_cli_render import MODEL, READY, REFUSED, STATUS
 
+DRAFT = replace(READY, role="draft", address="127.0.0.1:8")
+SENT_AWAY = RefusedDraft(
+    address="10.0.0.9:4711",
+    model_name="small",
+    reason="token 17 differs: target 'Ġwritt', draft 'otter'",
+    attempt_count=3,
+    since_seconds=12.3,
+)
 
-def test_the_status_shows_what_is_ready_and_what_is_wrong():
-    lines = ["".join(words.text for words in line) for line in status_lines("here:1", STATUS)]
-    assert lines[0] == "orchestrator  here:1  version 0.1.0, 1 generation in flight"
-    assert lines[1].startswith(
-        "target        127.0.0.1:7  ready       small (0a1b2c3d), 512 tokens"
+
+def shown(status: Status, width: int = 80) -> list[str]:
+    """Return the lines that a terminal of this width shows."""
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    with console.capture() as text:
+        console.print(status_view("here:1", status))
+    return [line.rstrip() for line in text.get().splitlines()]
+
+
+def row(peer: Peer) -> str:
+    """Return what is said of the only peer."""
+    return shown(replace(STATUS, peers=(peer,)))[1]
+
+
+def test_the_status_shows_what_is_ready_and_what_is_wrong() -> None:
+    assert shown(STATUS) == [
+        "orchestrator here:1 (version 0.1.0), 1 generation in flight",
+        "target  127.0.0.1:7  ready    small, 0.4 ms away",
+        "draft   127.0.0.1:8  refused  EOS id differs: target 1, draft 2",
+        "not speculating: EOS id differs: target 1, draft 2",
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_lines_fit_a_terminal_and_no_word_is_broken(width: int) -> None:
+    status = replace(STATUS, refused_drafts=(SENT_AWAY,), text_sources=("suffix", "copy", "ngram"))
+    lines = shown(status, width)
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).split()
+    assert all(word in words for word in SENT_AWAY.reason.split())
+    assert " ".join(words).endswith(
+        "(3 attempts, 12 s ago) drafts from the text itself (suffix, copy, ngram);"
+        " EOS id differs: target 1, draft 2"
     )
-    assert lines[2].startswith("draft         127.0.0.1:8  refused     EOS id differs")
-    assert lines[3] == "not speculating: EOS id differs: target 1, draft 2"
-
-
-def test_a_draft_that_joined_is_shown_with_its_rate_and_what_it_works_for():
-    draft = replace(READY, role="draft", joined=True, generation_count=2, tokens_per_second=310.4)
-    draft = replace(draft, trusted=True)
-    line = "".join(words.text for words in status_lines("", replace(STATUS, peers=(draft,)))[1])
-    assert line.endswith("round trip 0.4 ms, joined, 310 tokens/s for 2 generations")
-
-
-def test_a_draft_that_joined_and_is_not_trusted_is_shown_with_what_it_is_not_used_for():
-    draft = replace(READY, role="draft", joined=True, tokens_per_second=310.4)
-    line = "".join(words.text for words in status_lines("", replace(STATUS, peers=(draft,)))[1])
-    assert ", joined, not for rejection (--trust-drafts), 310 tokens/s" in line
-
-
-def test_a_draft_that_translates_is_shown_with_its_level():
-    draft = replace(READY, role="draft", level="string", shared_mass=0.583)
-    line = "".join(words.text for words in status_lines("", replace(STATUS, peers=(draft,)))[1])
-    assert ", translates at string level (58% shared), " in line
 
 
 @pytest.mark.parametrize(
-    ("kind", "shown"),
+    ("changes", "fact"),
     [
-        ("full", "memory full: rejected drafts cost nothing"),
-        ("snapshots", "memory snapshots: up to 4 rejected tokens cost nothing, more a checkpoint "),
-        ("checkpoints", "memory checkpoints: a draft costs a checkpoint (2.1 ms), a rejection "),
-        ("none", "memory none: a session can only be emptied, so that nothing is drafted"),
-        ("unspecified", ""),
+        ({}, ""),
+        ({"generation_count": 2, "joined": True, "trusted": True}, ", drafts for 2"),
+        ({"joined": True}, ", joined (untrusted)"),
+        ({"level": "string", "shared_mass": 0.583}, ", translates (58% shared)"),
+        ({"role": "target", "generation_count": 3}, ", writes 3"),
     ],
 )
-def test_the_kind_of_memory_is_shown_with_what_it_limits(kind: str, shown: str):
-    model = replace(
-        MODEL, rollback_capability=kind, snapshot_token_count=4, checkpoint_milliseconds=2.1
-    )
-    status = replace(STATUS, peers=(replace(READY, model=model),))
-    line = "".join(words.text for words in status_lines("", status)[1])
-    assert f"round trip 0.4 ms{f', {shown}' if shown else ''}"[:60] in line
-    assert ("memory" in line) == bool(shown)
+def test_a_row_has_three_facts_at_most(changes: dict[str, Any], fact: str) -> None:
+    assert row(replace(DRAFT, **changes)).endswith(f"ready  small, 0.4 ms away{fact}")
 
 
-def test_each_of_several_targets_is_shown_with_what_it_writes_or_why_it_does_not():
-    busy = replace(READY, address="a:1", generation_count=3)
-    alone = replace(
-        READY, address="b:1", state=PeerState.REFUSED, detail="left alone for 5 s: slow"
-    )
-    status = replace(STATUS, peers=(alone, busy))
-    lines = ["".join(words.text for words in line) for line in status_lines("", status)[1:3]]
-    assert lines[0] == "target        b:1  refused     left alone for 5 s: slow"
-    assert lines[1].endswith("round trip 0.4 ms, writes 3 generations")
+def test_an_address_is_shown_as_it_is_typed() -> None:
+    assert row(replace(READY, address="plain://127.0.0.1:7")).startswith("target  127.0.0.1:7  ")
+
+
+def test_what_others_wrote_gives_a_terminal_no_orders() -> None:
+    odd = replace(MODEL, name="\x1b[2J[red]")
+    assert r"\x1b[2J[red], 0.4 ms away" in row(replace(DRAFT, model=odd))
+
+
+def test_who_drafts_is_in_the_last_line() -> None:
+    ready = replace(STATUS, speculating=True, reason="", peers=(READY, DRAFT))
+    assert shown(ready)[-1] == "speculating with small"
+    sources = replace(ready, text_sources=("suffix", "copy"))
+    assert shown(sources)[-1] == "speculating with small and the text itself (suffix, copy)"
+    own = replace(READY, model=replace(MODEL, own_draft="tiny"))
+    assert shown(replace(ready, peers=(own, DRAFT)))[-1] == "speculating with small, tiny"
+    lone = replace(sources, speculating=False, reason="no draft is configured", peers=(READY,))
+    told = "drafts from the text itself (suffix, copy); no draft is configured"
+    assert shown(lone)[-1] == told
+
+
+def test_the_object_has_everything() -> None:
+    busy = replace(MODEL, activity=Activity(open_seconds=10.0, decode_seconds=9.71))
+    status = replace(STATUS, peers=(replace(READY, model=busy),), refused_drafts=(SENT_AWAY,))
+    found = json.loads(json.dumps(status_object("here:1", status)))
+    assert (found["address"], found["version"], found["speculating"]) == ("here:1", "0.1.0", False)
+    [peer] = found["peers"]
+    assert (peer["state"], peer["round_trip_seconds"]) == ("ready", 0.0004)
+    assert peer["model"]["activity"]["decode_seconds"] == 9.71
+    assert peer["model"]["identity"] == MODEL.identity
+    assert found["refused_drafts"][0]["reason"] == SENT_AWAY.reason
 
 
 def test_of_several_peers_of_a_role_one_that_is_ready_stands_for_all():
@@ -78,36 +112,6 @@ def test_of_several_peers_of_a_role_one_that_is_ready_stands_for_all():
     assert replace(STATUS, peers=(lost, ready)).peer("target") is ready
     assert replace(STATUS, peers=(lost,)).peer("target") is lost
     assert replace(STATUS, peers=()).peer("target") is None
-
-
-def test_drafts_that_were_sent_away_are_shown_with_the_reason():
-    stranger = RefusedDraft(
-        address="10.0.0.9:4711",
-        model_name="small",
-        reason="token 17 differs",
-        attempt_count=3,
-        since_seconds=12.3,
-    )
-    nameless = replace(stranger, model_name="", reason="answer: must be a model", attempt_count=1)
-    status = replace(STATUS, refused_drafts=(stranger, nameless))
-    lines = ["".join(words.text for words in line) for line in status_lines("", status)[3:]]
-    assert lines == [
-        "draft         10.0.0.9:4711  sent away   small: token 17 differs (3 attempts, 12 s ago)",
-        "draft         10.0.0.9:4711  sent away   answer: must be a model (1 attempt, 12 s ago)",
-        "not speculating: EOS id differs: target 1, draft 2",
-    ]
-
-
-def test_a_target_is_shown_with_the_share_of_its_time_that_goes_into_decodes():
-    busy = replace(MODEL, activity=Activity(open_seconds=10.0, decode_seconds=9.71))
-    peers = (replace(READY, model=busy),)
-    line = "".join(words.text for words in status_lines("", replace(STATUS, peers=peers))[1])
-    assert line.endswith("round trip 0.4 ms, 97% of its time in decodes")
-
-
-def test_a_ready_pair_speculates():
-    status = replace(STATUS, peers=(READY,), speculating=True, reason="")
-    assert status_lines("here:1", status)[-1] == [Words("speculating")]
 
 
 def test_what_is_waited_for_is_in_the_peers_words():
