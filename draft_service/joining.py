@@ -15,7 +15,7 @@ from draft_service.servicer import Write
 from draft_service.translations import Lesson
 from outrider import logs, request_scope, tracing, wire
 from outrider.errors import InvalidConfig, OutriderError, Unauthenticated
-from outrider.rpc.channel import explain_refusal, open_channel, speaks_http_1
+from outrider.rpc.channel import explain_refusal, open_channel, speaks_http_1, why_unreachable
 from outrider.rpc.errors import describe, to_status
 from outrider.rpc.security import ClientSecurity, Metadata, credentials_of, metadata_of
 from outrider.tracing import NOTHING
@@ -121,6 +121,8 @@ def _explain(error: grpc.aio.AioRpcError, refusal: OutriderError | None, address
         return f"what answers at {address} accepts no drafts (--accept-drafts) {other}"
     if refusal is None and error.code() in _LASTING:
         return f"the orchestrator at {address} refuses this draft: {error.details()}"
+    if why := why_unreachable(error):
+        return f"no orchestrator answers at {address}: {why}"
     return str(refusal or describe(error))
 
 

@@ -25,7 +25,7 @@ from outrider.errors import (
     VocabularyMismatch,
 )
 from outrider.messages import ModelReference, PeerState, SessionParameters
-from outrider.rpc.channel import MESSAGE_BYTES, explain_refusal, open_channel
+from outrider.rpc.channel import MESSAGE_BYTES, explain_refusal, open_channel, why_unreachable
 from outrider.rpc.errors import describe
 from outrider.rpc.security import (
     ANONYMOUS,
@@ -197,7 +197,8 @@ class Peer:
             return True
         known = self.state in (PeerState.READY, PeerState.LOST)
         state = PeerState.LOST if known else PeerState.CONNECTING
-        waiting = f"waiting for the {self.role} at {self.address} ({error.code().name})"
+        why = why_unreachable(error) or error.code().name
+        waiting = f"waiting for the {self.role} at {self.address} ({why})"
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             waiting = f"what answers at {self.address} is not a {self.role}"
         self._set(state, str(refusal or waiting))

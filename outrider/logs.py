@@ -93,12 +93,16 @@ def _shortened(event: Event, columns: int) -> Event:
     shown = _SHOWN.get(message, event)
     if detail := event.pop("detail", ""):
         message = f"{message}: {detail}"
-    lines = textwrap.wrap(message, max(20, columns - _PREFIX), break_long_words=False)
+    fields = {name: value for name, value in event.items() if name in shown}
+    room = max(20, columns - _PREFIX)
+    lines = textwrap.wrap(message, room, break_long_words=False)
+    if len(lines[-1]) + sum(len(f" {name}={value}") for name, value in fields.items()) > room:
+        lines.append("")  # they begin a line of their own
     return {
         "time": f"{when:%H:%M:%S}",
         "level": level,
-        "message": f"\n{' ' * _PREFIX}".join(lines),
-        **{name: value for name, value in event.items() if name in shown},
+        "message": f"\n{' ' * _PREFIX}".join(lines).removesuffix(" "),
+        **fields,
         **({"exception": exception} if exception else {}),
     }
 
