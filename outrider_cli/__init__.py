@@ -6,8 +6,10 @@ Exit codes: 0 done, 1 refused or failed, 2 not a valid command line, 130 interru
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,6 +58,8 @@ def run(arguments: Sequence[str]) -> int:
     rereading.note(arguments)
     if list(arguments[:1]) == ["help"]:  # as git and others take it
         arguments = [*arguments[1:], "--help"]
+    if list(arguments[:1]) == ["serve"]:  # as vLLM, ollama and llama.cpp's own command have it
+        arguments = ["up", *arguments[1:]]
     try:
         return int(app(arguments, prog_name="outrider", standalone_mode=False) or 0)
     except typer.TyperException as error:
@@ -96,5 +100,9 @@ def _prompt_hint(error: Any) -> str:
 
 def _complain(message: str, code: int) -> int:
     if message:
-        print(f"outrider: {' '.join(message.split())}", file=sys.stderr)
+        line = f"outrider: {' '.join(message.split())}"
+        if sys.stderr.isatty():
+            edge = shutil.get_terminal_size().columns
+            line = textwrap.fill(line, edge, break_long_words=False, break_on_hyphens=False)
+        print(line, file=sys.stderr)
     return code

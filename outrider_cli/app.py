@@ -15,7 +15,7 @@ from outrider_cli.chat.command import chat
 from outrider_cli.doctor.command import doctor
 from outrider_cli.generate.command import generate
 from outrider_cli.health import health
-from outrider_cli.help import LONG_HELP, help_of
+from outrider_cli.help import Command, Group, help_of
 from outrider_cli.lookup.command import create, merge, stats
 from outrider_cli.plan import plan
 from outrider_cli.services.commands import draft, orchestrator, target
@@ -25,6 +25,7 @@ from outrider_cli.status import status
 from outrider_cli.top import top
 
 app = typer.Typer(
+    cls=Group,
     name="outrider",
     help="Lossless speculative decoding across machines, on llama.cpp.",
     epilog="Every option can also be set in the environment and in a file: outrider config show.",
@@ -32,9 +33,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (generate, chat):
-    app.command(context_settings=LONG_HELP, help=help_of(command))(command)
 for command in (
+    generate,
+    chat,
     up,
     status,
     top,
@@ -47,15 +48,17 @@ for command in (
     orchestrator,
     certs,
 ):
-    app.command(help=help_of(command))(command)
+    app.command(cls=Command, help=help_of(command))(command)
 lookup = typer.Typer(
-    no_args_is_help=True, help="Make n-gram caches, and say what they would draft."
+    cls=Group, no_args_is_help=True, help="Make n-gram caches, and say what they would draft."
 )
 for command in (create, merge, stats):
-    lookup.command(help=help_of(command))(command)
+    lookup.command(cls=Command, help=help_of(command))(command)
 app.add_typer(lookup, name="lookup")
-config = typer.Typer(no_args_is_help=True, help="Look at where options come from.")
-config.command("show", context_settings={"ignore_unknown_options": True}, help=help_of(show))(show)
+config = typer.Typer(cls=Group, no_args_is_help=True, help="Look at where options come from.")
+config.command(
+    "show", cls=Command, context_settings={"ignore_unknown_options": True}, help=help_of(show)
+)(show)
 app.add_typer(config, name="config")
 
 

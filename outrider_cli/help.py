@@ -1,36 +1,99 @@
-"""Help in two forms for commands with many options: -h the common ones, --help all, in groups.
-
-The common options are those in no panel.
-"""
+"""Help in two forms for commands with many options: the common ones, and with --help-all all."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-LONG_HELP = {"help_option_names": ["--help"]}
-"""The context settings of a command that has a `ShortHelp`."""
+_MODELS = ("model", "draft-model")
+_MEMORY = ("n-gpu-layers", "ctx", "sessions", "threads", "flash-attention")
+_LISTENING = ("listen", "allow-remote", "token-file")
+_TEXT = ("n-predict", "temperature", "seed")
 
+COMMON: dict[str, dict[str, Sequence[str]]] = {
+    "generate": {
+        "Models": (*_MODELS, "no-draft", "orchestrator"),
+        "Memory and threads": ("n-gpu-layers", "ctx", "threads"),
+        "Text": ("prompt", *_TEXT),
+        "Output": ("compare", "verbose", "json"),
+    },
+    "chat": {
+        "Models": (*_MODELS, "no-draft", "orchestrator"),
+        "Memory and threads": ("n-gpu-layers", "ctx", "threads"),
+        "Text": ("system", *_TEXT, "history"),
+    },
+    "up": {
+        "Models": _MODELS,
+        "Memory and threads": _MEMORY,
+        "Serving": ("http", *_LISTENING),
+        "Drafting": ("no-draft", "n-draft"),
+    },
+    "target": {
+        "Models": _MODELS,
+        "Memory and threads": _MEMORY,
+        "Serving": (*_LISTENING, "tls-cert", "tls-key"),
+    },
+    "draft": {
+        "Models": ("model", "drafters", "llama-server"),
+        "Memory and threads": ("n-gpu-layers", "ctx", "sessions", "threads"),
+        "Joining": ("join", "token-file", "tls-ca"),
+        "Serving": ("listen", "allow-remote"),
+    },
+    "orchestrator": {
+        "Target and drafts": ("target", "draft", "no-draft", "accept-drafts"),
+        "Serving": ("http", *_LISTENING, "tls-cert", "tls-key"),
+        "Drafting": ("n-draft",),
+    },
+    "bench": {
+        "Models": (*_MODELS, "pair"),
+        "What to run": ("users", "prompts", "tokens", "temperature", "prompt-file"),
+        "Memory and threads": ("n-gpu-layers", "ctx", "threads"),
+        "Output": ("json",),
+    },
+    "doctor": {
+        "Models": _MODELS,
+        "Services": ("orchestrator", "target", "draft", "token-file", "tls-ca"),
+        "Memory and threads": ("n-gpu-layers", "ctx", "threads"),
+        "Output": ("json",),
+    },
+}
+"""The options that the short help of a command shows, by groups."""
 
-def _panel(option: Any) -> str:
-    """Return the group in which the help shows an option; empty for a common one."""
-    return getattr(option, "rich_help_panel", None) or ""
+SPELLINGS: dict[str, Sequence[str]] = {
+    "alias": ("-a",),
+    "batch": ("-b", "--batch-size"),
+    "cache-type-k": ("-ctk",),
+    "cache-type-v": ("-ctv",),
+    "ctx": ("-c", "--ctx-size"),
+    "draft-ctx": ("-cd", "--ctx-size-draft"),
+    "draft-model": ("-md", "--model-draft"),
+    "draft-n-gpu-layers": ("-ngld", "--gpu-layers-draft"),
+    "draft-threads": ("-td", "--threads-draft"),
+    "flash-attention": ("-fa", "--flash-attn"),
+    "http-key-file": ("--api-key-file",),
+    "main-gpu": ("-mg",),
+    "n-gpu-layers": ("-ngl", "--gpu-layers"),
+    "n-max": ("--draft-max",),
+    "n-min": ("--draft-min",),
+    "n-predict": ("--predict",),
+    "p-min": ("--draft-p-min",),
+    "seed": ("-s",),
+    "sessions": ("-np", "--parallel"),
+    "system": ("-sys", "--system-prompt"),
+    "temperature": ("--temp",),
+    "tensor-split": ("-ts",),
+    "threads": ("-t",),
+    "threads-batch": ("-tb",),
+}
+"""llama.cpp's spellings of options that mean the same here."""
 
-
-def _show_short(context: typer.Context, wanted: bool) -> None:
-    """Show the help of the command as if it had its common options alone."""
-    if not wanted:
-        return
-    command = copy.copy(context.command)
-    command.params = [each for each in context.command.params if not _panel(each)]
-    groups = dict.fromkeys(filter(None, map(_panel, context.command.params)))
-    command.epilog = f"--help shows all options: also {', '.join(groups)}."
-    command.format_help(context, context.make_formatter())
-    raise typer.Exit
+_HTTP_HOST, _HTTP_PORT = "127.0.0.1", "8080"
+"""llama-server's own defaults."""
 
 
 def help_of(command: Callable[..., None]) -> str:
@@ -39,10 +102,90 @@ def help_of(command: Callable[..., None]) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-ShortHelp = Annotated[
-    bool,
-    typer.Option(
-        "-h", callback=_show_short, is_eager=True, help="Show these options, without the groups."
-    ),
-]
-"""The last common option of a command."""
+def long_flags(parameter: Any) -> list[str]:
+    """Return the names of an option, ours first; of an argument none."""
+    flags = [flag for flag in parameter.opts if flag.startswith("--")]
+    return [flag.removeprefix("--") for flag in flags]
+
+
+class _PlainFlags:
+    """Shows no type for options that take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in params:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return params
+
+
+class Group(_PlainFlags, TyperGroup):
+    """Several commands."""
+
+
+class Command(_PlainFlags, TyperCommand):
+    """A command that takes llama.cpp's spellings, and has a short help if its options are many."""
+
+    def __init__(self, name: str | None, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        taken = {flag for parameter in self.params for flag in parameter.opts}
+        for parameter in self.params:
+            for flag in long_flags(parameter)[:1]:
+                parameter.opts += [each for each in SPELLINGS.get(flag, ()) if each not in taken]
+        self._common = COMMON.get(name or "", {})
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Take --help-all, and llama-server's --host and --port for --http."""
+        if self._common and "--help-all" in args:
+            self._print_help(ctx, ctx.make_formatter(), None)
+            raise typer.Exit
+        takes_http = any("http" in long_flags(parameter)[:1] for parameter in self.params)
+        return super().parse_args(ctx, _with_http(args) if takes_http else args)
+
+    def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """Print the short help, if there is one."""
+        self._print_help(ctx, formatter, dict(self._groups()) if self._common else None)
+
+    def _groups(self) -> Iterator[tuple[str, str]]:
+        """Yield option and group, in the order of the short help."""
+        for group, names in self._common.items():
+            for name in names:
+                yield name, group
+
+    def _print_help(self, ctx: Any, formatter: Any, groups: dict[str, str] | None) -> None:
+        shown = copy.copy(self)
+        params: list[Any] = [_shown(parameter) for parameter in self.params]
+        shown.params = params
+        if groups is not None:
+            known = {name: each for each in params for name in long_flags(each)[:1]}
+            for name, group in groups.items():
+                known[name].rich_help_panel = group
+            shown.params = [known[name] for name in groups]
+            shown.add_help_option = False
+            count = sum(not getattr(each, "hidden", False) for each in self.params)
+            shown.epilog = f"--help-all shows all {count} options."
+        TyperCommand.format_help(shown, ctx, formatter)
+
+
+def _shown(parameter: Any) -> Any:
+    """Return an option as the help shows it: of its long names ours alone."""
+    shown = copy.copy(parameter)
+    if ours := long_flags(parameter)[:1]:
+        shown.opts = [flag for flag in parameter.opts if flag[2:] in ours or flag[:2] != "--"]
+    return shown
+
+
+def _with_http(args: Sequence[str]) -> list[str]:
+    kept, given = [], dict[str, str]()
+    words = iter(args)
+    for word in words:
+        name, is_given, value = word.partition("=")
+        if name in ("--host", "--port"):
+            given[name] = value if is_given else next(words, "")
+        else:
+            kept.append(word)
+    if given:
+        address = f"{given.get('--host', _HTTP_HOST)}:{given.get('--port', _HTTP_PORT)}"
+        kept.insert(0, f"--http={address}")
+    return kept

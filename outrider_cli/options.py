@@ -46,9 +46,6 @@ class Prefix:
 
     word: str = ""
     panel: str = ""
-    common: tuple[
-        str, ...
-    ] = ()  # fields whose options stay outside the panel, with the common ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +190,11 @@ class HttpOptions:
     """Whether and to whom HTTP is spoken."""
 
     http: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Serve HTTP too, with OpenAI's API.")
+        str,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Serve HTTP too: page and OpenAI's API; also --host, --port.",
+        ),
     ] = ""
     http_key_file: Annotated[
         Path | None,
@@ -239,7 +240,7 @@ class HttpOptions:
             return None
         its_own = self.http_key_file is not None
         config = HttpConfig(
-            listen=self.http,
+            listen=f"127.0.0.1:{self.http}" if self.http.isdecimal() else self.http,
             key_file=self.http_key_file if its_own else server.token_file,
             key_option="--http-key-file" if its_own else "--token-file",
             tokens=server.tokens,
@@ -546,8 +547,7 @@ def _expand(kind: Any, default: Any, prefix: Prefix) -> dict[str, inspect.Parame
     for name, option in _options(kind).items():
         info = copy.copy(option.info)
         info.default, info.param_decls = ..., (_flag(name, info, prefix.word),)
-        if name not in prefix.common:
-            info.rich_help_panel = prefix.panel or info.rich_help_panel
+        info.rich_help_panel = prefix.panel or info.rich_help_panel
         expanded[name] = inspect.Parameter(
             word + name,
             inspect.Parameter.KEYWORD_ONLY,

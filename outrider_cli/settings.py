@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import InvalidConfig
+from outrider_cli.help import long_flags
 
 FILE_VARIABLE = "OUTRIDER_CONFIG"
 
@@ -70,9 +71,9 @@ def options(command: Any) -> dict[str, Any]:
     """Return the options of a command by the names of their flags."""
     found = {}
     for parameter in command.params:
-        flags = [flag for flag in parameter.opts if flag.startswith("--")]
+        flags = long_flags(parameter)
         if flags and parameter.name not in ("help", None):
-            found[flags[0].removeprefix("--")] = parameter
+            found[flags[0]] = parameter
     return found
 
 

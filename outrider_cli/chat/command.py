@@ -18,7 +18,6 @@ from outrider_cli.generate.command import (
     Seed,
     Stop,
 )
-from outrider_cli.help import ShortHelp
 from outrider_cli.options import (
     ClientOptions,
     ModelOptions,
@@ -62,15 +61,12 @@ def chat(
     no_draft: NoDraft = False,
     orchestrator: Orchestrator = None,
     seed: Seed = -1,
-    sampling: Annotated[
-        SamplingOptions, Prefix(panel=_SAMPLING, common=("temperature",))
-    ] = SamplingOptions(),
+    sampling: Annotated[SamplingOptions, Prefix(panel=_SAMPLING)] = SamplingOptions(),
     drafting: Annotated[DraftingOptions, Prefix(panel=_SPECULATION)] = DraftingOptions(),
     acceptance: Acceptance = None,
     engine: Annotated[ModelOptions, Prefix(panel="Target")] = ONE_SESSION,
     draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = DRAFT_SESSION,
     connection: Annotated[ClientOptions, Prefix(panel="Connection")] = ClientOptions(),
-    short_help: ShortHelp = False,
 ) -> None:
     """Chat with a model; /help in it lists its commands.
 

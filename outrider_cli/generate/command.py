@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 import typer
 
 from outrider_cli.drafting import DraftingOptions
-from outrider_cli.help import ShortHelp
 from outrider_cli.options import (
     ClientOptions,
     ModelOptions,
@@ -132,9 +131,7 @@ def generate(
     orchestrator: Orchestrator = None,
     stop: Stop = None,
     seed: Seed = -1,
-    sampling: Annotated[
-        SamplingOptions, Prefix(panel=_SAMPLING, common=("temperature",))
-    ] = SamplingOptions(),
+    sampling: Annotated[SamplingOptions, Prefix(panel=_SAMPLING)] = SamplingOptions(),
     compare: Compare = False,
     verbose: Verbose = 0,
     as_json: Json = False,
@@ -146,7 +143,6 @@ def generate(
     engine: Annotated[ModelOptions, Prefix(panel="Target")] = ONE_SESSION,
     draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = DRAFT_SESSION,
     connection: Annotated[ClientOptions, Prefix(panel="Connection")] = ClientOptions(),
-    short_help: ShortHelp = False,
 ) -> None:
     """Generate text: exactly the target's, sooner.
 

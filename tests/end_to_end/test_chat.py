@@ -295,7 +295,8 @@ def test_a_chat_goes_on_when_its_orchestrator_was_away(open_chat: Open, tiny: tu
         assert "note: without drafts: " in terminal.shown
         orchestrator.kill()
         terminal.enter("read a line")
-        told = f"outrider: no orchestrator answers at {orchestrator.address}\n> "
+        nobody = f"outrider: no orchestrator answers at {orchestrator.address}"
+        told = f"{nobody}: the connection is refused\n> "
         terminal.wait_for(told)
         orchestrator.start()
         until(lambda: "ready" in status(orchestrator.address).out)

@@ -96,8 +96,9 @@ outrider up --model tiny.gguf --listen IN_USE
 outrider orchestrator --listen 127.0.0.1:http
 outrider orchestrator --listen 127.0.0.1:65536
 outrider orchestrator --listen 192.0.2.1:50060 --allow-remote --token-file right.token
-outrider orchestrator --http 8080
-outrider up --http 8080
+outrider orchestrator --http localhost
+outrider up --http localhost
+outrider up --host 0.0.0.0 --port 8080
 outrider orchestrator --listen 0.0.0.0:50060
 outrider orchestrator --listen 0.0.0.0:50060 --allow-remote
 outrider orchestrator --target nowhere

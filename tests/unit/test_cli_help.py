@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
+from typing import Any
 
 import pytest
 
 from outrider_cli import run
+from outrider_cli.help import COMMON
 
-GROUPS = ("Sampling", "Speculation", "Target", "Draft", "Connection")
+_MOST_LINES = 56
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -21,35 +25,82 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@pytest.mark.parametrize("command", ["generate", "chat"])
-def test_the_short_form_has_the_common_options_and_names_the_groups(
+def options(text: str) -> set[str]:
+    """Return the options that have a row."""
+    return set(re.findall(r"^│ [* ]{0,3}(--[a-z-]+)", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("command", COMMON)
+def test_the_short_form_has_the_common_options_in_groups(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = shown(capsys, command, "-h")
-    for option in ("--model", "--draft-model", "--temperature", "--orchestrator", "--help"):
-        assert option in short
-    for option in ("--top-k", "--n-draft", "--threads", "--draft-threads", "--tls-ca"):
-        assert option not in short
-    assert all(group in short.split("--help shows all options")[1] for group in GROUPS)
-    assert len(short.splitlines()) <= 44, "a screen, and not three as the long form"
+    names = [name for group in COMMON[command].values() for name in group]
+    assert options(short) == {f"--{name}" for name in names} and len(names) <= 15
+    assert re.findall(r"─ (\w[\w ]+) ─", short) == list(COMMON[command])
+    assert len(short.splitlines()) <= _MOST_LINES
+    assert short == shown(capsys, command, "--help")
+    assert re.fullmatch(r"--help-all shows all \d+ options\.", short.split("╯")[-1].strip())
 
 
-@pytest.mark.parametrize("command", ["generate", "chat"])
-def test_the_long_form_begins_with_the_short_one_and_has_every_group(
+@pytest.mark.parametrize("command", COMMON)
+def test_the_long_form_has_every_option_and_llama_cpps_short_names(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    short = shown(capsys, command, "-h").split("╰")[0]
-    long = shown(capsys, command, "--help")
-    assert long.startswith(short)
-    assert all(f"─ {group} ─" in long for group in GROUPS)
-    assert "…" not in long, "nothing is cut"
+    long = shown(capsys, command, "--help-all")
+    assert options(long) > options(shown(capsys, command, "-h"))
+    assert command in ("up", "orchestrator") or "…" not in long, "nothing is cut"
+    if command != "orchestrator":
+        assert re.search(r"--n-gpu-layers +-ngl ", long)
 
 
-@pytest.mark.parametrize("command", ["up", "plan", "status"])
-def test_commands_with_few_options_have_one_form(
-    command: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", [*COMMON, "status", "top", "plan", "health", "certs"])
+def test_a_flag_has_no_type(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "bool" not in shown(capsys, command, "--help-all" if command in COMMON else "-h")
+
+
+SPELLED = [
+    ("target", ("-ngl", "99"), "n-gpu-layers", 99),
+    ("target", ("-ngl=99",), "n-gpu-layers", 99),
+    ("generate", ("--gpu-layers", "7"), "n-gpu-layers", 7),
+    ("bench", ("-ngl", "99"), "n-gpu-layers", 99),
+    ("draft", ("-ngl", "99"), "n-gpu-layers", 99),
+    ("doctor", ("-ngl", "99"), "n-gpu-layers", 99),
+    ("chat", ("-ngld", "3"), "draft-n-gpu-layers", 3),
+    ("up", ("-m", "a.gguf"), "model", "a.gguf"),
+    ("up", ("-md", "a.gguf"), "draft-model", "a.gguf"),
+    ("up", ("-c", "2048"), "ctx", 2048),
+    ("up", ("--ctx-size", "2048"), "ctx", 2048),
+    ("up", ("-t", "3"), "threads", 3),
+    ("up", ("-np", "2"), "sessions", 2),
+    ("up", ("-fa", "on"), "flash-attention", "on"),
+    ("up", ("--draft-max", "5"), "n-max", 5),
+    ("up", ("--port", "9000"), "http", "127.0.0.1:9000"),
+    ("up", ("--host=0.0.0.0",), "http", "0.0.0.0:8080"),
+    ("orchestrator", ("--port=1", "--host", "[::1]"), "http", "[::1]:1"),
+    ("generate", ("--temp", "0.5", "-n", "7"), "temperature", 0.5),
+    ("generate", ("-s", "42"), "seed", 42),
+    ("chat", ("-sys", "Be brief."), "system", "Be brief."),
+]
+
+
+@pytest.mark.parametrize(("command", "words", "key", "value"), SPELLED)
+def test_llama_cpps_spellings_mean_the_same_here(
+    command: str, words: tuple[str, ...], key: str, value: object, capsys: Any
 ) -> None:
-    assert shown(capsys, command, "-h") == shown(capsys, command, "--help")
+    found = json.loads(shown(capsys, "config", "show", "--json", command, *words))
+    assert found[command][key] == [value, "flag"]
+
+
+def test_an_unknown_spelling_is_answered_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["up", "--ctx-sise", "7"]) == 2
+    assert "--ctx-size" in capsys.readouterr().err
+
+
+def test_serve_is_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "serve", "-h") == shown(capsys, "up", "-h")
 
 
 def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,7 +95,8 @@ def test_a_status_where_nothing_runs_suggests_what_to_run(
     monkeypatch.setattr("outrider_cli.status.ORCHESTRATOR_ADDRESS", "127.0.0.1:1")
     assert run(["status", "--orchestrator", "127.0.0.1:1"]) == 1
     told = capsys.readouterr().err
-    assert told == "outrider: no orchestrator answers at 127.0.0.1:1; `outrider up` starts one\n"
+    refused = "no orchestrator answers at 127.0.0.1:1: the connection is refused"
+    assert told == f"outrider: {refused}; `outrider up` starts one\n"
 
 
 def test_the_old_name_of_a_numerics_profile_says_what_it_is_called_now() -> None:

@@ -122,7 +122,7 @@ def test_a_commands_own_variable_is_the_prefixed_option_of_another(
 
 def test_what_is_shown_is_what_a_command_gets(write: Any, refused: Refused):
     write('[status]\norchestrator = "127.0.0.1:1"')
-    assert refused("status") == "no orchestrator answers at 127.0.0.1:1"
+    assert refused("status").startswith("no orchestrator answers at 127.0.0.1:1")
     assert "answers at 127.0.0.1:2" in refused("status", "--orchestrator", "127.0.0.1:2")
 
 
