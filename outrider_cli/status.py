@@ -28,8 +28,8 @@ def status(
 async def _show(address: str, security: ClientSecurity) -> None:
     from outrider.client import CallFailed, OutriderClient
     from outrider.errors import PeerUnavailable
-    from outrider_cli.render import status_lines
     from outrider_cli.screen import open_screen, show_lines
+    from outrider_cli.status_table import status_lines
 
     async with OutriderClient(address, security) as client:
         try:

@@ -29,10 +29,10 @@ from outrider_cli.render import (
     Words,
     json_object,
     statistics_lines,
-    waiting_line,
 )
 from outrider_cli.screen import Progress, Screen, note, open_screen, show_lines
 from outrider_cli.services.local import LocalPlan, LocalServices, local_services
+from outrider_cli.status_table import waiting_line
 
 _POLL_SECONDS = 0.02
 _LONG_PROMPT = 2000  # characters from which on the prompt is worth a line of progress

@@ -153,8 +153,8 @@ async def _serve(services: LocalServices, address: str, options: ClientOptions) 
     """Say when everything is ready; then bring the draft back whenever it dies."""
     from outrider.client import CallFailed, OutriderClient
     from outrider_cli.generate.run import wait_for_pair
-    from outrider_cli.render import status_lines
     from outrider_cli.screen import Progress, note, open_screen, show_lines
+    from outrider_cli.status_table import status_lines
 
     # Where it listens on every address, this one is ours.
     address = address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:")
