@@ -29,17 +29,10 @@ from outrider_cli.chat.state import (
     write_messages,
 )
 from outrider_cli.generate.run import wait_for_pair, wait_for_target
-from outrider_cli.render import (
-    Speedup,
-    Transcript,
-    Words,
-    cut_lines,
-    statistics_lines,
-    visible,
-    wrapped,
-)
+from outrider_cli.render import Transcript, Words, visible, wrapped
 from outrider_cli.screen import Progress, note, open_screen, show_lines
 from outrider_cli.services.local import LocalPlan, LocalServices, local_services
+from outrider_cli.statistics import Speedup, cut_lines, statistics_lines
 
 _CHATML_MARKS = ("<|im_start|>", "<|im_end|>")
 _WHOLE = (FinishReason.END_OF_TEXT, FinishReason.STOP_SEQUENCE)

@@ -22,16 +22,10 @@ from outrider.errors import VocabularyMismatch
 from outrider.rpc.channel import PLAIN
 from outrider.rpc.security import ClientSecurity
 from outrider_cli.generate.verbose import round_lines
-from outrider_cli.render import (
-    FAINT,
-    Speedup,
-    Transcript,
-    Words,
-    json_object,
-    statistics_lines,
-)
+from outrider_cli.render import FAINT, Transcript, Words
 from outrider_cli.screen import Progress, Screen, note, open_screen, show_lines
 from outrider_cli.services.local import LocalPlan, LocalServices, local_services
+from outrider_cli.statistics import Speedup, json_object, statistics_lines
 from outrider_cli.status_table import waiting_line
 
 _POLL_SECONDS = 0.02

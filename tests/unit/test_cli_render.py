@@ -30,19 +30,8 @@ from outrider.client import (
 from outrider.messages import Rule
 from outrider.speculation import DRAFTERS
 from outrider_cli.chat.state import COMMANDS, Answer, ChatState
-from outrider_cli.render import (
-    STYLES,
-    Line,
-    Speedup,
-    Transcript,
-    Words,
-    cut_lines,
-    json_object,
-    source_style,
-    statistics_lines,
-    visible,
-    wrapped,
-)
+from outrider_cli.render import STYLES, Line, Transcript, Words, source_style, visible, wrapped
+from outrider_cli.statistics import Speedup, cut_lines, json_object, statistics_lines
 
 STATISTICS = Statistics(
     prompt_token_count=9,
