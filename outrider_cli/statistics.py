@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from outrider.client import (
@@ -20,39 +21,142 @@ from outrider.client import (
     Status,
 )
 from outrider_cli.render import FAINT, STYLES, Line, Transcript, Words, source_style
+from outrider_cli.verdict import estimate, sentence
 
 _NOTHING = "n/a"
 
 
 @dataclass(frozen=True, slots=True)
-class Speedup:
-    """Tokens per second against the target alone, as llama.cpp runs it on its machine.
+class Comparison:
+    """Tokens per second of one text with and without drafts, measured by turns; none is empty."""
 
-    None where nothing was drafted, or the target does not report it.
-    """
-
-    ratio: float | None
-    over_plain: float | None = None  # over the same generation without drafts, where that was run
-    same_text: bool | None = None  # as of that one; None when it was not run
+    with_drafts: tuple[float, ...]
+    without: tuple[float, ...]  # each right before or after the one in `with_drafts`
+    drafted: bool  # whether any was drafted
+    same_text: bool
 
     @classmethod
-    def of(cls, transcript: Transcript, plain: Transcript | None) -> Speedup:
-        """Return the speed-up, compared with a run without drafts if there is one."""
-        assert transcript.finished is not None
-        numbers = transcript.finished.statistics
-        if plain is None:
-            return cls(numbers.speedup)
-        assert plain.finished is not None
-        fast, slow = numbers.tokens_per_second, plain.finished.statistics.tokens_per_second
-        same = transcript.token_ids == plain.token_ids
-        return cls(numbers.speedup, fast / slow if fast and slow else None, same)
+    def of(cls, pairs: Sequence[tuple[Transcript, Transcript]]) -> Comparison | None:
+        """Return it by texts with drafts, each with the one without; None where one has no rate."""
+        rates = [[_rate(each) for each in pair] for pair in pairs]
+        if not all(fast and slow for fast, slow in rates):
+            return None
+        return cls(
+            with_drafts=tuple(fast for fast, _ in rates),
+            without=tuple(slow for _, slow in rates),
+            drafted=any(_drafted_count(drafted) for drafted, _ in pairs),
+            same_text=all(drafted.token_ids == alone.token_ids for drafted, alone in pairs),
+        )
+
+    @property
+    def ratios(self) -> list[float]:
+        """How many times as fast each was with drafts."""
+        return [fast / slow for fast, slow in zip(self.with_drafts, self.without, strict=True)]
+
+    @property
+    def verdict(self) -> str:
+        """Whether drafts pay, by the median; of several pairs, with its 95 % interval."""
+        from outrider_cli.bench.figures import median_of
+
+        found = median_of(self.ratios)
+        assert found is not None
+        is_one = len(self.without) == 1
+        low, high = (None, None) if is_one else (found.low, found.high)
+        return sentence(found.value, low, high, self.drafted)
+
+
+def _rate(transcript: Transcript) -> float:
+    assert transcript.finished is not None
+    return transcript.finished.statistics.tokens_per_second or 0.0
+
+
+def _drafted_count(transcript: Transcript) -> int:
+    assert transcript.finished is not None
+    return transcript.finished.statistics.drafted_token_count
 
 
 # --- statistics ---
 
 
-def statistics_lines(transcript: Transcript, status: Status, speedup: Speedup) -> list[Line]:
-    """Return the statistics of a finished generation, a label before each line."""
+def statistics_lines(
+    transcript: Transcript, status: Status, comparison: Comparison | None = None
+) -> list[Line]:
+    """Return the statistics of a finished generation in few lines, a label before each."""
+    assert transcript.finished is not None
+    numbers = transcript.finished.statistics
+    return [
+        _short("prompt", Words(_prompt_briefly(numbers))),
+        _short("generated", Words(_generated_briefly(numbers))),
+        _short("drafts", *_drafts_briefly(numbers, transcript.origins)),
+        *([_short("compared", Words(_compared(comparison)))] if comparison else []),
+        _short("verdict", Words(verdict_of(numbers, status, comparison))),
+    ]
+
+
+def _short(name: str, *words: Words) -> Line:
+    return [Words(f"{name:<10}", FAINT), *words]
+
+
+def _prompt_briefly(numbers: Statistics) -> str:
+    cached = numbers.cached_token_count
+    # The rate of a prompt that was not read would be no rate.
+    how = f"{cached} of them cached" if cached else _speed(numbers.prompt_tokens_per_second)
+    first = f"first token after {_seconds(numbers.first_token_seconds)}"
+    return f"{_count(numbers.prompt_token_count, 'token')}, {how}, {first}"
+
+
+def _generated_briefly(numbers: Statistics) -> str:
+    mean = numbers.tokens_per_round
+    per_decode = "" if mean is None else f", {mean:.1f} per decode"
+    return f"{_generated(numbers)}{per_decode}"
+
+
+def _drafts_briefly(numbers: Statistics, origins: Sequence[Origin]) -> list[Words]:
+    """Return what became of drafts, each colour of the text at the word that it stands for."""
+    if not numbers.drafted_token_count:
+        return [Words("none")]
+    counts = Counter(origins)
+    accepted, drafted = numbers.accepted_token_count, numbers.drafted_token_count
+    of = [f"{each.accepted_token_count} {each.name}" for each in numbers.sources]
+    named = [name for name in of if not name.startswith("0 ")]
+    by = f": {', '.join(named)}" if named else ""
+    return [
+        Words(f"{accepted} of {drafted} "),
+        Words("accepted", STYLES[Origin.DRAFTED]),
+        Words(f" ({_share(accepted, drafted)}){by}; {counts[Origin.CORRECTED]} "),
+        Words(Origin.CORRECTED.value, STYLES[Origin.CORRECTED]),
+        Words(f", {counts[Origin.BONUS]} "),
+        Words(Origin.BONUS.value, STYLES[Origin.BONUS]),
+    ]
+
+
+def _compared(comparison: Comparison) -> str:
+    runs = _count(len(comparison.without), "run")
+    fast, slow = median(comparison.with_drafts), median(comparison.without)
+    text = "same text" if comparison.same_text else "another text"
+    return f"{runs} each: {fast:.1f} tokens/s with drafts, {slow:.1f} without; {text}"
+
+
+def verdict_of(numbers: Statistics, status: Status, comparison: Comparison | None) -> str:
+    """Return in a sentence whether drafts paid: as measured, else as estimated by this text."""
+    if comparison is not None:
+        return comparison.verdict
+    if not numbers.tokens_per_second:
+        return "The text is too short to tell."
+    if numbers.drafted_token_count:
+        speedup = numbers.speedup
+        unknown = "How fast the target is alone is not known here."
+        return unknown if speedup is None else estimate(speedup)
+    if not numbers.sources:
+        return "The target wrote this alone."
+    # Without a usable draft model, little can have been expected of drafts.
+    return sentence(1.0, drafted=False) if status.speculating else "Nothing was drafted."
+
+
+def table_lines(
+    transcript: Transcript, status: Status, comparison: Comparison | None = None
+) -> list[Line]:
+    """Return everything about a finished generation, a label before each line."""
     assert transcript.started is not None and transcript.finished is not None
     numbers = transcript.finished.statistics
     seed = f"{transcript.started.seed} ({transcript.started.acceptance.value})"
@@ -69,9 +173,11 @@ def statistics_lines(transcript: Transcript, status: Status, speedup: Speedup) -
         _labelled("draft", _engine(numbers.draft_time, status.peer("draft"))),
         *_foreseen(numbers),
         *_faults(numbers),
-        _labelled("speed-up", _speedup(speedup) or _no_speedup(numbers)),
+        _labelled("speed-up", _speedup(numbers)),
+        *([_labelled("compared", _compared(comparison))] if comparison else []),
         _labelled("seed", seed),
         _labelled("finished", transcript.finished.reason.value),
+        _labelled("verdict", verdict_of(numbers, status, comparison)),
     ]
 
 
@@ -118,7 +224,7 @@ def _source_lines(sources: Sequence[SourceStatistics]) -> list[Line]:
     """Return a table with a line for each source of draft tokens; nothing without any."""
     if not sources:
         return []
-    head = f"{'drafted':>7} {'accepted':>9} {'would have been':>19}   cost"
+    head = f"{'drafted':>7} {'accepted':>9} {'right of proposed':>19}   cost"
     lines: list[Line] = [[Words(_label("sources") + head, FAINT)]]
     for each in sources:
         decided, agreed = each.decided_token_count, each.agreed_token_count
@@ -181,20 +287,10 @@ def _engine(spent: EngineSeconds, peer: Peer | None) -> str:
     )
 
 
-def _speedup(speedup: Speedup) -> str:
-    words = []
-    if speedup.ratio is not None:
-        words.append(f"{speedup.ratio:.2f} times the target alone in llama.cpp")
-    if speedup.over_plain is not None:
-        words.append(f"{speedup.over_plain:.2f} times rounds without drafts")
-    if speedup.same_text is not None:
-        words.append("same text" if speedup.same_text else "another text")
-    return ", ".join(words)
-
-
-def _no_speedup(numbers: Statistics) -> str:
-    """Return why there is none: drafts were not wanted, or none was worth its time."""
-    return f"{_NOTHING}: no draft was expected to be sooner" if numbers.sources else _NOTHING
+def _speedup(numbers: Statistics) -> str:
+    """Return the ratio to what the target's decodes say of it alone."""
+    ratio = numbers.speedup
+    return _NOTHING if ratio is None else f"{ratio:.2f} times the target alone, estimated"
 
 
 def _faults(numbers: Statistics) -> list[Line]:
@@ -232,9 +328,13 @@ def _count(number: int, noun: str) -> str:
 # --- JSON ---
 
 
-def json_object(transcript: Transcript, status: Status, speedup: Speedup) -> dict[str, Any]:
+def json_object(
+    transcript: Transcript, status: Status, comparison: Comparison | None = None
+) -> dict[str, Any]:
     """Return everything about a finished generation, for json.dumps."""
     assert transcript.started is not None and transcript.finished is not None
+    numbers = transcript.finished.statistics
+    compared = comparison and {**asdict(comparison), "ratios": comparison.ratios}
     return {
         "text": transcript.text,
         "prompt_token_ids": list(transcript.started.prompt_token_ids),
@@ -245,8 +345,9 @@ def json_object(transcript: Transcript, status: Status, speedup: Speedup) -> dic
         "seed": transcript.started.seed,
         "acceptance": transcript.started.acceptance.value,
         "finish_reason": transcript.finished.reason.value,
-        "statistics": _statistics_object(transcript.finished.statistics),
-        "speedup": asdict(speedup),
+        "statistics": _statistics_object(numbers),
+        "comparison": compared,
+        "verdict": verdict_of(numbers, status, comparison),
         "models": {role: _model_object(peer.model) for role, peer in _peers_by_role(status)},
     }
 
@@ -262,6 +363,7 @@ def _statistics_object(numbers: Statistics) -> dict[str, Any]:
         "tokens_per_round": numbers.tokens_per_round,
         "tokens_per_second": numbers.tokens_per_second,
         "prompt_tokens_per_second": numbers.prompt_tokens_per_second,
+        "speedup": numbers.speedup,
     }
 
 

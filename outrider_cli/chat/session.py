@@ -32,7 +32,7 @@ from outrider_cli.generate.run import wait_for_pair, wait_for_target
 from outrider_cli.render import Transcript, Words, visible, wrapped
 from outrider_cli.screen import Progress, note, open_screen, show_lines
 from outrider_cli.services.local import LocalPlan, LocalServices, local_services
-from outrider_cli.statistics import Speedup, cut_lines, statistics_lines
+from outrider_cli.statistics import cut_lines, statistics_lines, table_lines
 
 _CHATML_MARKS = ("<|im_start|>", "<|im_end|>")
 _WHOLE = (FinishReason.END_OF_TEXT, FinishReason.STOP_SEQUENCE)
@@ -229,8 +229,8 @@ class ChatSession:
                 messages = read_messages(_read(path))
                 self._talk.replace_messages(messages)
                 say(f"{len(messages)} messages from {path}")
-            case ShowStatistics():
-                self._show_statistics()
+            case ShowStatistics(all_of_them):
+                self._show_statistics(all_of_them)
             case Quit():
                 self.is_open = False
 
@@ -296,7 +296,7 @@ class ChatSession:
         if self._talk.turn_count > 1:
             note(forgotten_line(self._talk.forget()))
 
-    def _show_statistics(self) -> None:
+    def _show_statistics(self, all_of_them: bool) -> None:
         last = self._last
         if last is None or self._status is None:
             raise NotDone("nothing has been answered yet")
@@ -305,8 +305,8 @@ class ChatSession:
             return
         with suppress(CallFailed):  # a draft may have come since
             self._status = self._runner.run(self._partner.status())
-        lines = statistics_lines(last, self._status, Speedup.of(last, None))
-        show_lines(self._screen, lines)
+        lines = table_lines if all_of_them else statistics_lines
+        show_lines(self._screen, lines(last, self._status))
 
 
 def say(text: str) -> None:

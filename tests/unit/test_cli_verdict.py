@@ -13,12 +13,11 @@ from outrider_cli import verdict
         ((1.4,), "Drafts help here: 1.4 times. Leave them on."),
         (
             (0.9, 0.88, 0.92),
-            "Drafts cost 10 % of the speed here: .90 times (.88 to .92)."
-            " Turn them off with --no-draft.",
+            "Drafts cost 10 %: .90 times (.88 to .92). --no-draft turns them off.",
         ),
         (
             (0.8,),
-            "Drafts cost 20 % of the speed here: .80 times. Turn them off with --no-draft.",
+            "Drafts cost 20 %: .80 times. --no-draft turns them off.",
         ),
         ((1.3, 0.9, 1.9), "Drafts make no clear difference here: 1.30 times (.90 to 1.90)."),
         ((0.9, 0.7, 1.1), "Drafts make no clear difference here: .90 times (.70 to 1.10)."),
@@ -34,7 +33,7 @@ def test_one_measurement_near_one_is_no_clear_difference(ratio):
 
 
 def test_a_target_that_was_left_to_itself_loses_nothing():
-    said = "This target is too quick for drafts to help; nothing is lost."
+    said = "Drafts would not save time here, so none were made; nothing is lost."
     assert verdict.sentence(1.0, drafted=False) == said
     assert verdict.sentence(0.99, 0.97, 1.02, drafted=False) == said
 
@@ -46,3 +45,15 @@ def test_a_clear_loss_is_told_even_where_nothing_was_drafted():
 def test_a_ratio_keeps_the_digits_that_tell_it_from_one():
     assert verdict.times(1.04, 1.02, 1.06) == "1.04 times (1.02 to 1.06)"
     assert verdict.times(2.31, 2.24, 2.4) == "2.3 times (2.2 to 2.4)"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (1.3, "Drafts help here: about 1.3 times the target alone."),
+        (1.02, "Drafts make no clear difference in this text."),
+        (0.61, "Slower than the target alone by estimate (.61 times): try --compare."),
+    ],
+)
+def test_one_text_gives_an_estimate_and_no_advice(ratio, said):
+    assert verdict.estimate(ratio) == said
