@@ -24,6 +24,9 @@ from outrider_cli.render import FAINT, STYLES, Line, Transcript, Words, source_s
 from outrider_cli.verdict import estimate, sentence
 
 _NOTHING = "n/a"
+_LEAST_TOKENS = 16
+"""Of a text that says whether drafts pay: with 6 tokens two pairs of models made .32 to 1.24 times
+what they made without drafts, the quicker of them less than half in two of five texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +85,11 @@ def statistics_lines(
     transcript: Transcript, status: Status, comparison: Comparison | None = None
 ) -> list[Line]:
     """Return the statistics of a finished generation in few lines, a label before each."""
-    assert transcript.finished is not None
-    numbers = transcript.finished.statistics
+    assert transcript.started is not None and transcript.finished is not None
+    numbers, seed = transcript.finished.statistics, transcript.started.seed
     return [
         _short("prompt", Words(_prompt_briefly(numbers))),
-        _short("generated", Words(_generated_briefly(numbers))),
+        _short("generated", Words(f"{_generated_briefly(numbers)}, seed {seed}")),
         _short("drafts", *_drafts_briefly(numbers, transcript.origins)),
         *([_short("compared", Words(_compared(comparison)))] if comparison else []),
         _short("verdict", Words(verdict_of(numbers, status, comparison))),
@@ -141,7 +144,7 @@ def verdict_of(numbers: Statistics, status: Status, comparison: Comparison | Non
     """Return in a sentence whether drafts paid: as measured, else as estimated by this text."""
     if comparison is not None:
         return comparison.verdict
-    if not numbers.tokens_per_second:
+    if numbers.generated_token_count < _LEAST_TOKENS or not numbers.tokens_per_second:
         return "The text is too short to tell."
     if numbers.drafted_token_count:
         speedup = numbers.speedup

@@ -102,6 +102,7 @@ STATUS = Status(
     speculating=False,
     reason=REFUSED.detail,
 )
+LONG = {"generated_token_count": 17, "round_count": 8, "generation_seconds": 7.0}
 COMPARED = Comparison((3.0, 3.2, 3.1), (2.0, 2.0, 2.1), drafted=True, same_text=True)
 
 
@@ -152,10 +153,10 @@ def test_every_origin_has_a_style():
 
 
 def test_statistics_are_four_lines_of_a_narrow_terminal():
-    numbers = replace(STATISTICS, sources=(MODEL_DRAFTS, SUFFIX, IDLE))
+    numbers = replace(STATISTICS, **LONG, sources=(MODEL_DRAFTS, SUFFIX, IDLE))
     assert brief(numbers) == [
         "prompt    9 tokens, 45.0 tokens/s, first token after 250 ms",
-        "generated 5 tokens in 1.75 s, 2.3 tokens/s, 2.5 per decode",
+        "generated 17 tokens in 7.00 s, 2.3 tokens/s, 2.1 per decode, seed 42",
         "drafts    3 of 4 accepted (75 %): 12 model, 3 suffix; 1 corrected, 0 bonus",
         "verdict   Drafts help here: about 2.0 times the target alone.",
     ]
@@ -190,7 +191,7 @@ def test_every_statistic_is_in_the_table():
         "speed-up": "2.00 times the target alone, estimated",
         "seed": "42 (shared-noise)",
         "finished": "token limit",
-        "verdict": "Drafts help here: about 2.0 times the target alone.",
+        "verdict": "The text is too short to tell.",
     }
 
 
@@ -305,7 +306,8 @@ def test_a_text_without_a_rate_is_not_compared():
 @pytest.mark.parametrize(
     ("changes", "speculating", "verdict"),
     [
-        ({"generated_token_count": 1}, True, "The text is too short to tell."),
+        ({"generated_token_count": 5}, True, "The text is too short to tell."),
+        ({"generation_seconds": 0.0}, True, "The text is too short to tell."),
         ({"controller": ControllerView()}, True, "How fast the target is alone is not known here."),
         ({"drafted_token_count": 0}, True, "The target wrote this alone."),
         (
@@ -320,7 +322,10 @@ def test_the_verdict_says_no_more_than_is_known(
     changes: dict[str, Any], speculating: bool, verdict: str
 ):
     status = replace(STATUS, speculating=speculating)
-    assert brief(replace(STATISTICS, **changes), status=status)[3] == f"verdict   {verdict}"
+    assert (
+        brief(replace(STATISTICS, **{**LONG, **changes}), status=status)[3]
+        == f"verdict   {verdict}"
+    )
 
 
 # --- styles and odd numbers ---
