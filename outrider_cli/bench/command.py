@@ -220,9 +220,8 @@ def bench(
 ) -> None:
     """Measure what drafts gain on this machine, against the target alone.
 
-    The variants run interleaved, each time in another order and each on a prompt of its own.
-
-    So a slow minute hits all of them alike. Leave the machine alone meanwhile.
+    The variants run interleaved, each time in another order and each on a prompt of its own, so
+    that a slow minute hits all alike. Leave the machine alone meanwhile.
     """
     from outrider.sampling import SamplingParameters
     from outrider_cli.bench.settings import Settings

@@ -109,7 +109,7 @@ class Backend:
         status = await wait_for_target(await self._connect(), progress)
         progress.clear()
         if speculates and not status.speculating:
-            note(f"without drafts: {status.reason}")
+            note(f"without a draft model: {status.reason}")
         return status
 
     async def _connect(self) -> OutriderClient:
@@ -237,7 +237,7 @@ class ChatSession:
     def _look_for_draft(self) -> None:
         status = self._runner.run(self._partner.status())
         if not status.speculating:
-            note(f"without drafts: {status.reason}")
+            note(f"without a draft model: {status.reason}")
 
     # --- an answer ---
 

@@ -9,6 +9,7 @@ from enum import Enum
 from outrider.engine.cuda_driver import driver_advice
 from outrider_cli.memories import show_memory
 from outrider_cli.numerics import show_profile
+from outrider_cli.verdict import UNSURE
 
 MEASURABLE_BYTES = 2 * 10**9
 """Models from here on are not loaded just to look at them."""
@@ -17,6 +18,9 @@ LEAST_RATIO = 4
 """A draft should be this many times smaller than its target."""
 
 EXPIRY_DAYS = 30
+
+GAIN = "drafts"
+"""The check of what drafts are expected to gain."""
 
 _DAY = 86400.0
 _FULL = 0.8  # of the memory; caches and the rest of the machine need some too
@@ -40,11 +44,6 @@ class Finding:
     level: Level
     message: str
     remedy: str = ""
-
-
-def all_well(findings: Sequence[Finding]) -> bool:
-    """Return whether nothing has to be mended."""
-    return all(finding.level is not Level.PROBLEM for finding in findings)
 
 
 # --- versions and the build ---
@@ -188,7 +187,7 @@ def _judge_gpu(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
     if not trial.system_info:
         return []
     if trial.offloads:
-        return [Finding("gpu", Level.OK, f"the build can use a GPU: {trial.system_info}")]
+        return [Finding("gpu", Level.OK, "this build of llama.cpp can use a GPU")]
     if trial.gpu_fault and library.gpu_layers != 0:
         level = Level.PROBLEM if library.gpu_layers > 0 else Level.NOTE
         message = f"the CPU computes, as this build finds no GPU: {trial.gpu_fault}"
@@ -200,9 +199,9 @@ def _judge_gpu(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
         message = f"{library.gpu_layers} layers shall go to a GPU, and the build can use none"
         return [Finding("gpu", Level.PROBLEM, message, f"{remedy}; or leave --n-gpu-layers out")]
     if library.has_gpu_device:
-        message = f"there is a GPU, and the build cannot use it: {trial.system_info}"
+        message = "there is a GPU, and this build of llama.cpp cannot use it"
         return [Finding("gpu", Level.NOTE, message, remedy)]
-    return [Finding("gpu", Level.OK, f"none, and none is needed: {trial.system_info}")]
+    return [Finding("gpu", Level.OK, "none, and none is needed: the CPU computes")]
 
 
 def _install(library: LlamaBuild) -> str:
@@ -343,6 +342,15 @@ def judge_pairing(
     message = f"the vocabularies do not match (rule: {rule}): {mismatch}"
     remedy = "take a draft of the target's own family, made with the same tokenizer"
     return Finding("pair", Level.PROBLEM, message, remedy)
+
+
+def judge_gain(ratio: float) -> Finding:
+    """Return whether a forecast says that drafts pay, which is right more often than its size."""
+    if ratio > 1 + UNSURE:
+        message = "Drafts are expected to help here; outrider bench measures how much."
+    else:
+        message = "Drafts are not expected to save time here; then none are made."
+    return Finding(GAIN, Level.OK, message)
 
 
 def judge_numerics(profile: str, size: int, native_ms: float, exact_ms: float) -> Finding:
@@ -539,9 +547,17 @@ def judge_token(name: str, error: str, mode: int) -> Finding:
     return Finding("token", Level.OK, f"{name} holds a token, and not for everyone")
 
 
-def judge_certificate(option: str, name: str, seconds: float | None) -> Finding:
-    """Return for how long a certificate can be used; `seconds` are None where that is not known."""
+def judge_certificate(
+    option: str, name: str, seconds: float | None, not_yet: bool = False
+) -> Finding:
+    """Return for how long a certificate can be used; `seconds` are None where that is not known.
+
+    With `not_yet`, it begins later than now.
+    """
     what = f"{name} ({option})"
+    if not_yet:
+        remedy = "set the clock of this machine, or of the one that issued it"
+        return Finding("tls", Level.PROBLEM, f"{what} is not valid yet", remedy)
     if seconds is None:
         return Finding("tls", Level.OK, f"{what} can be read; its expiry is not known")
     words = f"{what} is valid for another {_plural(int(seconds // _DAY), 'day')}"

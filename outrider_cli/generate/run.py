@@ -146,7 +146,7 @@ async def run_remotely(order: GenerateTask, address: str, security: ClientSecuri
             status = await wait_for_target(client, progress)
             progress.clear()
             if order.options.enabled and not status.speculating:
-                note(f"without drafts: {status.reason}")
+                note(f"without a draft model: {status.reason}")
             await _carry_out(client, order, status, progress)
     finally:
         progress.clear()

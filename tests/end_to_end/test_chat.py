@@ -299,7 +299,7 @@ def test_a_chat_goes_on_when_its_orchestrator_was_away(open_chat: Open, tiny: tu
             process.start()
         until(lambda: "\ntarget " in (out := status(orchestrator.address).out) and "ready" in out)
         terminal = open_chat("--orchestrator", orchestrator.address, *ENDLESS)
-        assert "note: without drafts: " in terminal.shown
+        assert "note: without a draft model: " in terminal.shown
         orchestrator.kill()
         terminal.enter("read a line")
         told = f"outrider: no orchestrator answers at {orchestrator.address}\n> "
