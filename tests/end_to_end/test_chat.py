@@ -84,7 +84,7 @@ def test_the_second_turn_finds_the_first_in_the_cache(chat: Callable[..., Termin
     terminal.enter("/stats")
     told = terminal.wait_for(PROMPT)
     assert re.findall(r"(?m)^(prompt|generated|drafts|verdict) ", told) == BRIEF
-    assert "seed" not in told
+    assert "speed-up" not in told
 
 
 def test_a_question_goes_over_several_lines_and_is_saved(

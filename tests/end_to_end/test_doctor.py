@@ -121,7 +121,7 @@ def test_this_machine_is_fine_with_the_bundled_pair():
     assert all(finding.keys() == {"check", "level", "message", "remedy"} for finding in found)
     assert list(dict.fromkeys(finding["check"] for finding in found)) == [
         *("versions", "build", "kernels", "gpu", "models", "memory"),
-        *("pair", "numerics", "rollback", "threads", "openmp", "ports"),
+        *("pair", "drafts", "numerics", "rollback", "threads", "openmp", "ports"),
     ]
     assert TARGET.name in of(found, "build")[0]["message"]
 
