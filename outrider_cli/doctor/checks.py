@@ -9,7 +9,6 @@ from enum import Enum
 from outrider.engine.cuda_driver import driver_advice
 from outrider_cli.memories import show_memory
 from outrider_cli.numerics import show_profile
-from outrider_cli.verdict import UNSURE
 
 MEASURABLE_BYTES = 2 * 10**9
 """Models from here on are not loaded just to look at them."""
@@ -18,9 +17,6 @@ LEAST_RATIO = 4
 """A draft should be this many times smaller than its target."""
 
 EXPIRY_DAYS = 30
-
-GAIN = "drafts"
-"""The check of what drafts are expected to gain."""
 
 _DAY = 86400.0
 _FULL = 0.8  # of the memory; caches and the rest of the machine need some too
@@ -342,15 +338,6 @@ def judge_pairing(
     message = f"the vocabularies do not match (rule: {rule}): {mismatch}"
     remedy = "take a draft of the target's own family, made with the same tokenizer"
     return Finding("pair", Level.PROBLEM, message, remedy)
-
-
-def judge_gain(ratio: float) -> Finding:
-    """Return whether a forecast says that drafts pay, which is right more often than its size."""
-    if ratio > 1 + UNSURE:
-        message = "Drafts are expected to help here; outrider bench measures how much."
-    else:
-        message = "Drafts are not expected to save time here; then none are made."
-    return Finding(GAIN, Level.OK, message)
 
 
 def judge_numerics(profile: str, size: int, native_ms: float, exact_ms: float) -> Finding:

@@ -62,6 +62,7 @@ class Probed:
 
     trial: DecodeTrial | None = None
     report: dict[str, Any] = field(default_factory=dict)
+    others_share: float = 0.0  # of all cores' time, that other processes took meanwhile
 
 
 @spread
@@ -262,6 +263,7 @@ def _try_llama(
     configs: dict[str, ModelConfig],
 ) -> Probed:
     """Let a process of its own try llama.cpp, which may well die of it."""
+    from outrider_cli.bench.machine import OthersClock
     from outrider_cli.doctor.checks import DecodeTrial, Step
 
     if not library.version:
@@ -273,6 +275,7 @@ def _try_llama(
         "trials": _trials(sizes, configs),
         "together": {role: _trial_values(configs[role], _SMALL_BYTES) for role in _small(sizes)},
     }
+    others = OthersClock()
     code, lines, last_words = _run_probe(json.dumps(order))
     report: dict[str, Any] = {}
     for line in lines:
@@ -291,7 +294,7 @@ def _try_llama(
         offloads=report.get("offloads", False),
         gpu_fault=report.get("gpu_fault", ""),
     )
-    return Probed(trial, report)
+    return Probed(trial, report, others.share() or 0.0)
 
 
 def _end(code: int | None, failure: str, last_words: str) -> tuple[End, str]:
@@ -382,12 +385,12 @@ def _pair(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
         return []
     pair = {**tried.report["pair"], **tried.report.get("expected", {})}
     found = [judge_pairing(**pair, left_out=unmeasured(files)), *judge_sizes(*files)]
-    return found + _forecast(tried.report)
+    return found + _forecast(tried.report, tried.others_share)
 
 
-def _forecast(report: dict[str, Any]) -> list[Finding]:
+def _forecast(report: dict[str, Any], others_share: float) -> list[Finding]:
     """Return what drafts are expected to gain, where both models were tried together."""
-    from outrider_cli.doctor.checks import judge_gain
+    from outrider_cli.doctor.report import judge_gain
     from outrider_cli.plan import best_over_alone, on_one_machine
 
     costs, expected = report.get("costs"), report.get("expected", {})
@@ -399,7 +402,7 @@ def _forecast(report: dict[str, Any]) -> list[Finding]:
         draft_token_seconds=costs["draft_ms"] / 1e3,
         takes_turns=True,  # as `up` has it on one machine: the draft in the target's process
     )
-    return [judge_gain(best_over_alone(measured, expected["acceptance"]))]
+    return [judge_gain(best_over_alone(measured, expected["acceptance"]), others_share)]
 
 
 def _rollback(tried: Probed) -> list[Finding]:

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outrider_cli.doctor.checks import GAIN, Finding, Level
+from outrider_cli.doctor.checks import Finding, Level
 from outrider_cli.render import Line, Words, wrapped
+from outrider_cli.verdict import UNSURE
+
+GAIN = "drafts"
+"""The check of what drafts are expected to gain."""
+
+_BUSY_SHARE = 0.2
+"""Of all cores' time, taken by others. At load averages of 5 to 7 on two cores, forecasts of one pair
+said that drafts pay and that they do not."""
 
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 _INDENT = " " * 18
+
+
+def judge_gain(ratio: float, others_share: float = 0.0) -> Finding:
+    """Return whether drafts pay by a forecast, from times of a machine that others left alone."""
+    if others_share > _BUSY_SHARE:
+        message = "The machine is too busy to say whether drafts pay; try again when it is not."
+    elif ratio > 1 + UNSURE:
+        message = "Drafts are expected to help here; outrider bench measures how much."
+    else:
+        message = "Drafts are not expected to save time here; then none are made."
+    return Finding(GAIN, Level.OK, message)
 
 
 def all_well(findings: Sequence[Finding]) -> bool:

@@ -19,7 +19,6 @@ from outrider_cli.doctor.checks import (
     Step,
     judge_build,
     judge_certificate,
-    judge_gain,
     judge_models,
     judge_numerics,
     judge_openmp,
@@ -37,7 +36,7 @@ from outrider_cli.doctor.checks import (
     unmeasured,
 )
 from outrider_cli.doctor.peer_checks import Failure, ProbedPeer, judge_peer
-from outrider_cli.doctor.report import all_well, finding_lines, verdict
+from outrider_cli.doctor.report import all_well, finding_lines, judge_gain, verdict
 
 OK, NOTE, PROBLEM = Level.OK, Level.NOTE, Level.PROBLEM
 DAY = 86400.0
@@ -639,6 +638,9 @@ def test_the_verdict_says_whether_the_set_up_is_fine_and_what_drafts_may_do():
     assert verdict([note, vain]) == (
         "This set-up works; one note says what could be better."
         " Drafts are not expected to save time here; then none are made."
+    )
+    assert verdict([judge_gain(1.4, others_share=0.5)]).startswith(
+        "This set-up is fine. The machine is too busy to say"
     )
     assert verdict([wrong, helps]) == "This set-up does not work yet: mend the PROBLEM above."
     shown = ["".join(words.text for words in line) for line in finding_lines([fine, helps], None)]
