@@ -14,7 +14,7 @@ from outrider_cli.memories import show_memory
 from outrider_cli.options import ClientOptions, Prefix, spread
 
 if TYPE_CHECKING:
-    from orchestrator.core.forecast import Conditions, Forecast
+    from orchestrator.core.forecast import Conditions, Forecast, Mode
     from outrider.client import ControllerView, Model
 
 _MEASURED = "Measured figures"
@@ -88,7 +88,8 @@ def plan(
     from outrider_cli.render import wrapped
 
     if not orchestrator and (target_ms is None or draft_ms is None):
-        raise InvalidRequest("plan", "needs --target-ms and --draft-ms, or --orchestrator")
+        needs = "needs --orchestrator, which has measured all, or --target-ms and --draft-ms"
+        raise InvalidRequest("plan", needs)
     _check_draft(acceptance, n_max)
     _check_places(away_ms, beside_ms)
     measured, target = asyncio.run(_ask(orchestrator, connection)) if orchestrator else (None, None)
@@ -102,8 +103,10 @@ def plan(
     lines = [*plan_lines(measured, rows, n_max, price, memory_of(target))]
     if away_ms is not None:
         lines += ["", *place_lines(measured, rows, away_ms, beside_ms, n_max, price)]
+    lines += ["", plan_verdict(measured, rows, n_max, price)]
     for line in lines:
-        print(*wrapped(line, WIDTH, " " * 14), sep="\n")
+        indent = "" if line == lines[-1] else " " * 14
+        print(*wrapped(line, WIDTH, indent), sep="\n")
 
 
 def _check_draft(acceptance: float | None, n_max: int) -> None:
@@ -135,7 +138,6 @@ def _with_given(
     takes_turns: bool | None,
 ) -> ControllerView:
     """Return what was measured, or a usual machine, with what is given in place of it."""
-    from outrider.client import ControllerView
     from outrider.errors import InvalidRequest
 
     given: dict[str, Any] = {name: ms / 1e3 for name, ms in milliseconds.items() if ms is not None}
@@ -148,10 +150,14 @@ def _with_given(
         given["decode_costs"] = tuple(read_costs(target_ms))
     if takes_turns is not None:
         given["takes_turns"] = takes_turns
-    usual = ControllerView(
-        round_overhead_seconds=0.0015, draft_latency_seconds=0.0005, slowdown=1.0
-    )
-    return replace(measured or usual, **given)
+    return replace(measured or on_one_machine(), **given)
+
+
+def on_one_machine() -> ControllerView:
+    """Return what is usual of a pair on one machine, where nothing was measured."""
+    from outrider.client import ControllerView
+
+    return ControllerView(round_overhead_seconds=0.0015, draft_latency_seconds=0.0005, slowdown=1.0)
 
 
 async def _ask(address: str, connection: ClientOptions) -> tuple[ControllerView, Model | None]:
@@ -267,6 +273,7 @@ def plan_lines(
         advice.append((acceptance, best.rate / alone, name, conditions))
     yield ""
     yield "tokens/s, times the target alone, the draft length after a rejection"
+    yield from _legend(modes)
     yield ""
     for acceptance, ratio, name, conditions in advice:
         away = break_even(conditions, n_max, Mode.SERIAL)
@@ -276,6 +283,54 @@ def plan_lines(
         else:
             how = "in the target's process" if name == Mode.OWN.value else f"by {name}"
             yield f"at {acceptance:.2f}: {ratio:.2f}x {how}; waiting for drafts pays {reach}"
+
+
+def _legend(modes: Sequence[Mode]) -> Iterator[str]:
+    from orchestrator.core.forecast import Mode
+
+    about = {
+        Mode.PLAIN: "the target alone",
+        Mode.SERIAL: "the draft drafts, then the target verifies",
+        Mode.WAITING: "the draft continues while the target verifies, and is waited for",
+        Mode.NO_WAIT: "the same, but the target never waits for it",
+        Mode.OWN: "the draft runs in the target's process",
+    }
+    yield from (f"{each.value:<13} {about[each]}" for each in (Mode.PLAIN, *modes))
+
+
+def plan_verdict(
+    measured: ControllerView,
+    acceptances: Sequence[float],
+    n_max: int,
+    price: RejectionCost = NO_REJECTION_COST,
+) -> str:
+    """Return in a sentence whether drafts are expected to pay, or from which acceptance on."""
+    from outrider_cli.verdict import UNSURE, forecast, times
+
+    ratios = {each: best_over_alone(measured, each, n_max, price) for each in acceptances}
+    if len(ratios) == 1:
+        return forecast(*ratios.values())
+    pays = [each for each, ratio in ratios.items() if ratio > 1 + UNSURE]
+    if not pays:
+        return "Drafts are not expected to save time here, however often they are right."
+    least, most = min(pays), max(pays)
+    at_most = f" to {times(ratios[most])} at {most:.2f}" if most > least else ""
+    return (
+        f"Drafts are expected to help where {100 * least:.0f} % of them or more are accepted: "
+        f"{times(ratios[least])} the target alone there{at_most}."
+    )
+
+
+def best_over_alone(
+    measured: ControllerView,
+    acceptance: float,
+    n_max: int = 16,
+    price: RejectionCost = NO_REJECTION_COST,
+) -> float:
+    """Return what the best way to draft yields over the target alone."""
+    conditions = conditions_of(measured, acceptance, price)
+    alone, *others = _possible(conditions, n_max, measured.takes_turns)
+    return max([alone.rate, *(each.rate for each in others)]) / alone.rate
 
 
 def _possible(conditions: Conditions, n_max: int, takes_turns: bool) -> list[Forecast]:

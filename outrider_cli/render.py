@@ -1,28 +1,18 @@
-"""What the command prints, as values: words with styles, lines, JSON objects.
-
-Colour never says anything alone: the statistics name and count every origin.
-"""
+"""What the command prints, as values: words with styles, and lines of them."""
 
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from outrider.client import (
     Delta,
-    EngineSeconds,
     Event,
     Finished,
-    Model,
     Origin,
-    Peer,
-    SourceStatistics,
     Started,
-    Statistics,
-    Status,
 )
 
 _T = TypeVar("_T")
@@ -47,8 +37,6 @@ _SOURCE_STYLES = {
 }
 _BRANCH_STYLES = ("underline cyan", "underline magenta", "underline blue", "underline red")
 """Of runner-up lines, as many as the page has; underlined, which no source is."""
-
-_NOTHING = "n/a"
 
 _CONTROL_CODES = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"]
 _CONTROLS = {code: f"\\x{code:02x}" for code in _CONTROL_CODES}
@@ -140,254 +128,3 @@ def _of_drafted(delta: Delta, known: Sequence[_T]) -> list[_T | None]:
         known[i] if origin is Origin.DRAFTED and i < len(known) else None
         for i, origin in enumerate(delta.origins)
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Speedup:
-    """Tokens per second against the target alone, as llama.cpp runs it on its machine.
-
-    None where nothing was drafted, or the target does not report it.
-    """
-
-    ratio: float | None
-    over_plain: float | None = None  # over the same generation without drafts, where that was run
-    same_text: bool | None = None  # as of that one; None when it was not run
-
-    @classmethod
-    def of(cls, transcript: Transcript, plain: Transcript | None) -> Speedup:
-        """Return the speed-up, compared with a run without drafts if there is one."""
-        assert transcript.finished is not None
-        numbers = transcript.finished.statistics
-        if plain is None:
-            return cls(numbers.speedup)
-        assert plain.finished is not None
-        fast, slow = numbers.tokens_per_second, plain.finished.statistics.tokens_per_second
-        same = transcript.token_ids == plain.token_ids
-        return cls(numbers.speedup, fast / slow if fast and slow else None, same)
-
-
-# --- statistics ---
-
-
-def statistics_lines(transcript: Transcript, status: Status, speedup: Speedup) -> list[Line]:
-    """Return the statistics of a finished generation, a label before each line."""
-    assert transcript.started is not None and transcript.finished is not None
-    numbers = transcript.finished.statistics
-    seed = f"{transcript.started.seed} ({transcript.started.acceptance.value})"
-    return [
-        _labelled("prompt", _prompt(numbers)),
-        _labelled("generated", _generated(numbers)),
-        _labelled("drafted", _drafted(numbers)),
-        *_source_lines(numbers.sources),
-        [Words(_label("origins"), FAINT), *_origins(transcript.origins)],
-        _labelled("rounds", _rounds(numbers)),
-        _labelled("first token", f"after {_seconds(numbers.first_token_seconds)}"),
-        *_time(numbers),
-        _labelled("target", _engine(numbers.target_time, status.peer("target"))),
-        _labelled("draft", _engine(numbers.draft_time, status.peer("draft"))),
-        *_foreseen(numbers),
-        *_faults(numbers),
-        _labelled("speed-up", _speedup(speedup) or _no_speedup(numbers)),
-        _labelled("seed", seed),
-        _labelled("finished", transcript.finished.reason.value),
-    ]
-
-
-def cut_lines(transcript: Transcript) -> list[Line]:
-    """Return what is known of a generation that was not finished."""
-    count = _count(len(transcript.token_ids), "token")
-    return [
-        _labelled("generated", f"{count} before the cut"),
-        [Words(_label("origins"), FAINT), *_origins(transcript.origins)],
-    ]
-
-
-def _label(name: str) -> str:
-    return f"{name:<13}"
-
-
-def _labelled(name: str, text: str) -> Line:
-    return [Words(_label(name), FAINT), Words(text)]
-
-
-def _prompt(numbers: Statistics) -> str:
-    count, seconds = numbers.prompt_token_count, numbers.prompt_seconds
-    speed = _speed(numbers.prompt_tokens_per_second)
-    cached = numbers.cached_token_count
-    known = f", {cached} of them cached" if cached else ""
-    return f"{_count(count, 'token')} in {_seconds(seconds)}, {speed}{known}"
-
-
-def _generated(numbers: Statistics) -> str:
-    count, seconds = numbers.generated_token_count, numbers.generation_seconds
-    return f"{_count(count, 'token')} in {_seconds(seconds)}, {_speed(numbers.tokens_per_second)}"
-
-
-def _drafted(numbers: Statistics) -> str:
-    rate = numbers.acceptance_rate
-    shown = _NOTHING if rate is None else f"{rate:.3f}"
-    drafted, accepted = numbers.drafted_token_count, numbers.accepted_token_count
-    steps = numbers.draft_time.step_count
-    counted = "" if steps is None else f", {_count(steps, 'draft step')}"
-    return f"{_count(drafted, 'token')}, {accepted} accepted, acceptance rate {shown}{counted}"
-
-
-def _source_lines(sources: Sequence[SourceStatistics]) -> list[Line]:
-    """Return a table with a line for each source of draft tokens; nothing without any."""
-    if not sources:
-        return []
-    head = f"{'drafted':>7} {'accepted':>9} {'would have been':>19}   cost"
-    lines: list[Line] = [[Words(_label("sources") + head, FAINT)]]
-    for each in sources:
-        decided, agreed = each.decided_token_count, each.agreed_token_count
-        would = _NOTHING if decided is None else f"{agreed} of {decided}"
-        numbers = f"{each.drafted_token_count:>7} {each.accepted_token_count:>9} {would:>19}"
-        name = Words(_label(f"  {each.name}"), source_style(each.name))
-        lines.append([name, Words(f"{numbers}   {_cost(each)}")])
-    return lines
-
-
-def _cost(source: SourceStatistics) -> str:
-    """Return the time that a source took, and how much that is for each of its drafted tokens."""
-    if source.seconds is None:
-        return _NOTHING
-    each = source.microseconds_per_token
-    shown = f"{1e3 * source.seconds:.1f} ms" if source.seconds < 1 else _seconds(source.seconds)
-    return shown if each is None else f"{shown}, {each:.0f} us a token"
-
-
-def _origins(origins: Sequence[Origin]) -> list[Words]:
-    """Return the legend: each origin in its own style, with its number of tokens."""
-    counts = Counter(origins)
-    known = [origin for origin in Origin if origin is not Origin.UNSPECIFIED or counts[origin]]
-    words: list[Words] = []
-    for origin in sorted(known, key=list(STYLES).index):
-        words += [Words(f"{counts[origin]} "), Words(origin.value, STYLES[origin]), Words(", ")]
-    return words[:-1]
-
-
-def _rounds(numbers: Statistics) -> str:
-    mean = numbers.tokens_per_round
-    shown = _NOTHING if mean is None else f"{mean:.2f}"
-    last = f"draft length {numbers.draft_length} at the end"
-    return f"{numbers.round_count}, {shown} tokens per round, {last}"
-
-
-def _time(numbers: Statistics) -> list[Line]:
-    """Return where the time went; the parts add up to the whole."""
-    parts = (
-        ("draft", numbers.draft_wait_seconds - numbers.draft_network_seconds),
-        ("verify", numbers.verify_wait_seconds - numbers.verify_network_seconds),
-        ("network", numbers.network_seconds),
-        ("other", numbers.other_seconds),
-    )
-    total = numbers.total_seconds
-    shares = [f"{name} {_seconds(part)} ({_share(part, total)})" for name, part in parts]
-    return [
-        _labelled("time", f"{_seconds(total)} = {' + '.join(shares[:2])}"),
-        _labelled("", f"+ {' + '.join(shares[2:])}"),
-    ]
-
-
-def _engine(spent: EngineSeconds, peer: Peer | None) -> str:
-    if peer is None or peer.model is None:
-        return _NOTHING
-    return (
-        f"load {_seconds(peer.model.load_seconds)}, prompt {_seconds(spent.prompt_seconds)}, "
-        f"decode {_seconds(spent.decode_seconds - spent.prompt_seconds)}, "
-        f"sampling {_seconds(spent.sample_seconds)}"
-    )
-
-
-def _speedup(speedup: Speedup) -> str:
-    words = []
-    if speedup.ratio is not None:
-        words.append(f"{speedup.ratio:.2f} times the target alone in llama.cpp")
-    if speedup.over_plain is not None:
-        words.append(f"{speedup.over_plain:.2f} times rounds without drafts")
-    if speedup.same_text is not None:
-        words.append("same text" if speedup.same_text else "another text")
-    return ", ".join(words)
-
-
-def _no_speedup(numbers: Statistics) -> str:
-    """Return why there is none: drafts were not wanted, or none was worth its time."""
-    return f"{_NOTHING}: no draft was expected to be sooner" if numbers.sources else _NOTHING
-
-
-def _faults(numbers: Statistics) -> list[Line]:
-    """Return a line only when something had to be mended on the way."""
-    draft, target = numbers.draft_fault_count, numbers.target_fault_count
-    if not draft and not target:
-        return []
-    return [_labelled("mended", f"draft {_count(draft, 'time')}, target {_count(target, 'time')}")]
-
-
-def _foreseen(numbers: Statistics) -> list[Line]:
-    """Return a line only when the draft wrote several lines and was wrong."""
-    if not numbers.forked_miss_count:
-        return []
-    foreseen, misses = numbers.foreseen_miss_count, numbers.forked_miss_count
-    return [_labelled("foreseen", f"{foreseen} of {misses} wrong draft tokens")]
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.0f} ms"
-
-
-def _speed(value: float | None) -> str:
-    return f"{_NOTHING if value is None else f'{value:.1f}'} tokens/s"
-
-
-def _share(part: float, total: float) -> str:
-    return f"{100 * part / total:.0f} %" if total else _NOTHING
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-# --- JSON ---
-
-
-def json_object(transcript: Transcript, status: Status, speedup: Speedup) -> dict[str, Any]:
-    """Return everything about a finished generation, for json.dumps."""
-    assert transcript.started is not None and transcript.finished is not None
-    return {
-        "text": transcript.text,
-        "prompt_token_ids": list(transcript.started.prompt_token_ids),
-        "token_ids": transcript.token_ids,
-        "origins": [origin.value for origin in transcript.origins],
-        "sources": transcript.sources,
-        "lines": transcript.lines,
-        "seed": transcript.started.seed,
-        "acceptance": transcript.started.acceptance.value,
-        "finish_reason": transcript.finished.reason.value,
-        "statistics": _statistics_object(transcript.finished.statistics),
-        "speedup": asdict(speedup),
-        "models": {role: _model_object(peer.model) for role, peer in _peers_by_role(status)},
-    }
-
-
-def _statistics_object(numbers: Statistics) -> dict[str, Any]:
-    return {
-        **asdict(numbers),
-        "sources": [
-            {**asdict(each), "microseconds_per_token": each.microseconds_per_token}
-            for each in numbers.sources
-        ],
-        "acceptance_rate": numbers.acceptance_rate,
-        "tokens_per_round": numbers.tokens_per_round,
-        "tokens_per_second": numbers.tokens_per_second,
-        "prompt_tokens_per_second": numbers.prompt_tokens_per_second,
-    }
-
-
-def _peers_by_role(status: Status) -> Iterator[tuple[str, Peer]]:
-    for role in dict.fromkeys(peer.role for peer in status.peers):
-        if (peer := status.peer(role)) is not None:
-            yield role, peer
-
-
-def _model_object(model: Model | None) -> dict[str, Any] | None:
-    return None if model is None else asdict(model)

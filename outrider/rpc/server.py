@@ -21,6 +21,7 @@ from outrider.access import Access
 from outrider.errors import InvalidConfig
 from outrider.reloading import Settings, Take
 from outrider.rpc.access import AccessInterceptor
+from outrider.rpc.certificates import own_validity
 from outrider.rpc.channel import SERVER_OPTIONS, check_reach, most_connections, read_listen
 from outrider.rpc.errors import ErrorInterceptor
 from outrider.rpc.requests import RequestInterceptor
@@ -97,10 +98,21 @@ class Server:
         if self._config.listen:
             await self._listen()
 
+    def _look_at_certificate(self, role: str) -> None:
+        """Log that nobody will trust the certificate, which the clients else say one by one."""
+        security = self._config.security
+        if security.tls_cert is None or security.tls_key is None:
+            return
+        if fault := own_validity(security.tls_cert, security.tls_key).fault:
+            logs.warning(
+                f"outrider.{role}", f"the certificate {fault}", file=str(security.tls_cert)
+            )
+
     async def start_service(self, role: str) -> None:
         """Start, print where for the process that started this one, and let signals stop it."""
         try:
             await self.start()
+            self._look_at_certificate(role)
             self.watch_for_stop()
             if self.address:
                 print(f"outrider {role} listening on {self.address}", flush=True)

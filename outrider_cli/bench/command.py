@@ -175,6 +175,15 @@ Plots = Annotated[
         metavar="DIR", help="Draw PNG files there; needs matplotlib.", rich_help_panel=_OUTPUT
     ),
 ]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Print all tables: latency, acceptance, CPU and theory too.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
 
 
 @spread
@@ -205,14 +214,14 @@ def bench(
     peer_options: PeerOptions = "",
     json_file: Json = None,
     plots: Plots = None,
+    verbose: Verbose = False,
     engine: Annotated[ModelOptions, Prefix(panel="Target")] = ONE_SESSION,
     draft_engine: Annotated[ModelOptions, Prefix("draft", panel="Draft")] = DRAFT_SESSION,
 ) -> None:
     """Measure what drafts gain on this machine, against the target alone.
 
-    The variants run interleaved, each time in another order and each on a prompt of its own.
-
-    So a slow minute hits all of them alike. Leave the machine alone meanwhile.
+    The variants run interleaved, each time in another order and each on a prompt of its own, so
+    that a slow minute hits all alike. Leave the machine alone meanwhile.
     """
     from outrider.sampling import SamplingParameters
     from outrider_cli.bench.settings import Settings
@@ -237,7 +246,7 @@ def bench(
     settings = _with_peer(settings, peer, peer_draft_lengths, peer_drafters, peer_options)
     settings, notes = _elsewhere(settings, target_round_trips, apart, beside_numerics)
     hosted = list(_hosted(_read_pairs(pair, model, draft_model), settings, engine, draft_engine))
-    _run(settings, hosted, notes, json_file, plots)
+    _run(settings, hosted, notes, json_file, plots, verbose)
 
 
 def _check_counts(**counts: tuple[int, int]) -> None:
@@ -406,6 +415,7 @@ def _run(
     notes: list[str],
     json_file: Path | None,
     plots: Path | None,
+    shows_all: bool,
 ) -> None:
     """Measure all pairs, and report what was measured even if something ends it."""
     from outrider_cli.bench.machine import OthersClock, describe_machine, load_average
@@ -432,7 +442,7 @@ def _run(
         )
         measured = [result for result in results if any(b.turns for b in result.blocks)]
         if measured:
-            _report(settings, machine, measured, notes, json_file, plots)
+            _report(settings, machine, measured, notes, json_file, plots, shows_all)
 
 
 def _report(
@@ -442,8 +452,9 @@ def _report(
     notes: Sequence[str],
     json_file: Path | None,
     plots: Path | None,
+    shows_all: bool,
 ) -> None:
-    """Print the tables, and write what else is wanted."""
+    """Print the tables and the verdicts, and write what else is wanted."""
     from outrider_cli.bench import report
     from outrider_cli.bench.document import document
     from outrider_cli.bench.plots import draw, make_plots
@@ -452,8 +463,13 @@ def _report(
     pairs = [(result, _measured(settings, result)) for result in results]
     lines = report.run_lines(settings, machine)
     for result, blocks in pairs:
-        lines += ["", *report.pair_lines(result, blocks, settings.token_limit, width)]
-    lines += ["", *report.LEGEND, *report.beware_lines(machine, notes)]
+        shown = report.pair_lines(result, blocks, settings.token_limit, width, shows_all)
+        lines += ["", *shown]
+    of_all = [blocks for _, blocks in pairs]
+    lines += ["", *report.legend_lines(of_all, shows_all), *report.beware_lines(machine, notes), ""]
+    for result, blocks in pairs:
+        lines += [f"{result.target.name}:"] if len(pairs) > 1 else []
+        lines += report.verdict_lines(blocks)
     for line in lines:
         print(line)
     if json_file is not None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from outrider_cli.bench.figures import Estimate, Summary, best_peer, paired, rate_ratio
 from outrider_cli.bench.records import Block
-from outrider_cli.bench.variants import PEER, PLAIN
+from outrider_cli.bench.variants import MEASURED, NAMED, PEER, PLAIN
+from outrider_cli.verdict import sentence, times
 
 if TYPE_CHECKING:
     from outrider_cli.bench.machine import Machine
@@ -22,15 +23,18 @@ _PROCESSES = ("all", "target", "draft", "orchestrator")
 """A peer is one process, so that only `all` is known of it."""
 
 
-LEGEND = (
-    "Medians over the repetitions, with 95 % intervals in brackets (bootstrap).",
-    "times alone  over the target as llama.cpp runs it, unpadded and without messages, as it says",
-    "times plain  over our own tokens/s without drafts in the same repetition",
-    "forecast     times plain as the controller, which has measured all, expects it in the end",
-    "formula      what the papers predict for serial drafts of that length",
-    "of ceiling   over the tokens/s if decoding, by target and draft, were all",
-    "gap          between tokens; those of one round come at once, with gaps of 0",
-    "CPU          of the processes from the first token on, in steps of 10 ms",
+_LEGEND = (
+    ("times plain", "over our own tokens/s without drafts in the same repetition"),
+    ("times alone", "over what the target's decodes alone would make, unpadded, without messages"),
+)
+_MORE_LEGEND = (
+    ("forecast", "times plain as the controller, which has measured all, expects it in the end"),
+    ("formula", "what the papers predict for drafts of that length and acceptance"),
+    ("of ceiling", "over the tokens/s if decoding, by target and draft, were all"),
+    ("gap", "between tokens; those of one round come at once, with gaps of 0"),
+    ("bytes/token", "between the services"),
+    ("CPU", "of the processes from the first token on, in steps of 10 ms"),
+    ("target ratio", "the target's CPU time over that without drafts"),
 )
 
 
@@ -92,13 +96,17 @@ def _busyness(machine: Machine) -> str:
 
 
 def pair_lines(
-    result: PairResult, blocks: Sequence[Measured], token_limit: int, width: int
+    result: PairResult,
+    blocks: Sequence[Measured],
+    token_limit: int,
+    width: int,
+    shows_all: bool = False,
 ) -> list[str]:
-    """Return what a pair is, and all its tables."""
+    """Return what a pair is, and its tables or the most important of them."""
     here = [each for each in blocks if each.block.round_trip_ms is None]
     lines = [_model_line(role, result) for role in ("target", "draft")]
     if here:
-        lines += _block_lines(here[0], width)
+        lines += _block_lines(here[0], width, shows_all)
     if len(here) > 1:
         lines += ["", "users at once: tokens/s of all together, and times plain at the same load"]
         lines += users_table(here, width)
@@ -109,6 +117,44 @@ def pair_lines(
             lines += ["", f"round trip to the {role}: tokens/s, and times alone"]
             lines += distance_table(far, width)
     return lines + early_lines(blocks, token_limit)
+
+
+def legend_lines(pairs: Iterable[Sequence[Measured]], shows_all: bool) -> list[str]:
+    """Return what the columns and the names of the variants mean."""
+    ran = {each.variant for blocks in pairs for block in blocks for each in block.summaries}
+    entries = [*_LEGEND, *(_MORE_LEGEND if shows_all else ())]
+    entries += [(name, variant.about) for name, variant in NAMED.items() if name in ran]
+    if any(name.startswith("n=") for name in ran):
+        entries.append(("n=4", "4 draft tokens in every round"))
+    first = "Medians over the repetitions, with 95 % intervals in brackets (bootstrap)."
+    return [first, *(f"{name:<12} {about}" for name, about in entries)]
+
+
+def verdict_lines(blocks: Sequence[Measured]) -> list[str]:
+    """Return whether the default's drafts pay here, the best fixed length, and the peer's best.
+
+    Of the first number of users; nothing where the default or what is without drafts did not run.
+    """
+    measured = next((each for each in blocks if each.block.round_trip_ms is None), None)
+    default = measured.of(MEASURED) if measured else None
+    if measured is None or default is None or default.over_plain is None:
+        return []
+    found = default.over_plain
+    words = [sentence(found.value, found.low, found.high, default.acceptance is not None)]
+    swept = [each for each in measured.summaries if _is_swept(each) and each.over_plain is not None]
+    if swept:
+        best = max(swept, key=lambda each: each.over_plain.value if each.over_plain else 0.0)
+        words.append(f"The best fixed length is {best.length}: {_times(best.over_plain)}.")
+    peer = best_peer(measured.summaries)
+    if peer is not None:
+        ours, its = (measured.block.of(each.variant) for each in (default, peer))
+        over = _times(rate_ratio(paired(ours, its)))
+        words.append(f"Against {peer.variant}, the best of its settings: {over}.")
+    return words
+
+
+def _times(estimate: Estimate | None) -> str:
+    return _NOTHING if estimate is None else times(estimate.value, estimate.low, estimate.high)
 
 
 def _model_line(role: str, result: PairResult) -> str:
@@ -125,12 +171,14 @@ def _alone_lines(summaries: Sequence[Summary]) -> list[str]:
     return [f"alone    {_cell(known, _number(1), True)} tokens/s, the target in llama.cpp"]
 
 
-def _block_lines(measured: Measured, width: int) -> list[str]:
+def _block_lines(measured: Measured, width: int, shows_all: bool) -> list[str]:
     summaries = measured.summaries
-    lines = [*_alone_lines(summaries), "", "speed", *speed_table(summaries, width)]
+    lines = [*_alone_lines(summaries), "", "speed", *speed_table(summaries, width, shows_all)]
     if any(_is_swept(each) for each in summaries):
         lines += ["", "draft lengths", *length_table(summaries, width)]
     lines += _peer_lines(measured, width)
+    if not shows_all:
+        return lines
     lines += ["", "latency, ms", *latency_table(summaries, width)]
     lines += ["", "drafts", *draft_table(summaries, width)]
     if any(each.acceptance_by_position for each in summaries):
@@ -170,18 +218,19 @@ def _number(digits: int, scale: float = 1.0) -> Shown:
     return lambda value: f"{scale * value:.{digits}f}"
 
 
-def speed_table(summaries: Sequence[Summary], width: int) -> list[str]:
-    """Return how fast the variants are, by measure and by theory."""
-    titles = ["variant", "tokens/s", "times alone", "times plain", "formula", "of ceiling"]
-    rows = [
-        (s.variant, [s.token_rate, s.over_alone, s.over_plain, s.formula, s.of_ceiling])
-        for s in summaries
-    ]
-    if any(s.forecast is not None for s in summaries):
-        titles.insert(4, "forecast")
-        for s, (_, figures) in zip(summaries, rows, strict=True):
-            figures.insert(3, s.forecast)
-    return _fitted(titles, rows, (_number(1), *[_number(2)] * 5), width)
+def speed_table(summaries: Sequence[Summary], width: int, shows_all: bool) -> list[str]:
+    """Return how fast the variants are, by measure and, if all is to be shown, by theory."""
+    columns: dict[str, Callable[[Summary], Estimate | None]] = {
+        "tokens/s": lambda s: s.token_rate,
+        "times plain": lambda s: s.over_plain,
+        "times alone": lambda s: s.over_alone,
+    }
+    if shows_all and any(s.forecast is not None for s in summaries):
+        columns["forecast"] = lambda s: s.forecast
+    if shows_all:
+        columns |= {"formula": lambda s: s.formula, "of ceiling": lambda s: s.of_ceiling}
+    rows = [(s.variant, [figure(s) for figure in columns.values()]) for s in summaries]
+    return _fitted(("variant", *columns), rows, (_number(1), *[_number(2)] * 5), width)
 
 
 def length_table(summaries: Iterable[Summary], width: int) -> list[str]:

@@ -13,6 +13,7 @@ from outrider_cli.bench.peer_drafters import PeerDrafter, draft_model
 
 PLAIN = "plain"
 SERIAL = "serial"
+MEASURED = "measured"
 PEER = "llama-server"
 PREDICTION = "prediction"
 
@@ -31,6 +32,8 @@ class Variant:
     """Of every draft, where it is fixed."""
     peer_drafters: tuple[PeerDrafter, ...] = ()
     """In the order in which a peer asks them."""
+    about: str = ""
+    """What it is, for whoever reads its name in a table."""
 
     @property
     def predicts(self) -> bool:
@@ -41,16 +44,38 @@ class Variant:
 NAMED = {
     variant.name: variant
     for variant in (
-        Variant(PLAIN, {"enabled": False}, 0),
-        Variant(SERIAL, {**_FIXED, "run_ahead": False}, _SERIAL_LENGTH),
-        Variant("ahead", {**_FIXED, "run_ahead": True}, _SERIAL_LENGTH),
-        Variant("measured", {"policy": Policy.MEASURED}),
-        Variant("classic", {"policy": Policy.CLASSIC}),
-        Variant("match", {"acceptance": Rule.MATCH}),
-        Variant("rejection", {"acceptance": Rule.REJECTION}),
+        Variant(PLAIN, {"enabled": False}, 0, about="without drafts"),
+        Variant(
+            SERIAL,
+            {**_FIXED, "run_ahead": False},
+            _SERIAL_LENGTH,
+            about="3 draft tokens a round, then the target verifies them",
+        ),
+        Variant(
+            "ahead",
+            {**_FIXED, "run_ahead": True},
+            _SERIAL_LENGTH,
+            about="the same, and the draft continues while the target verifies",
+        ),
+        Variant(
+            MEASURED,
+            {"policy": Policy.MEASURED},
+            about="the default: as many draft tokens as pay by what was measured, or none",
+        ),
+        Variant(
+            "classic",
+            {"policy": Policy.CLASSIC},
+            about="longer drafts after accepted ones, shorter after rejected ones",
+        ),
+        Variant("match", {"acceptance": Rule.MATCH}, about="accepts what the target draws too"),
+        Variant(
+            "rejection",
+            {"acceptance": Rule.REJECTION},
+            about="accepts by the probabilities of draft and target",
+        ),
     )
 }
-_DISTANT = (PLAIN, SERIAL, "measured")
+_DISTANT = (PLAIN, SERIAL, MEASURED)
 
 _ONLY, _LINES = "only:", "lines:"
 _RULES = ("match", "rejection")  # greedy text knows no other distribution
@@ -87,7 +112,7 @@ def length_variants(lengths: Iterable[int]) -> list[Variant]:
 
 def numerics_variants(profile: str) -> list[Variant]:
     """Return what runs under other numerics: without drafts, and as measured."""
-    both = (NAMED[PLAIN], NAMED["measured"])
+    both = (NAMED[PLAIN], NAMED[MEASURED])
     return [replace(each, name=f"{each.name}, {profile}") for each in both]
 
 

@@ -29,17 +29,10 @@ from outrider_cli.chat.state import (
     write_messages,
 )
 from outrider_cli.generate.run import wait_for_pair, wait_for_target
-from outrider_cli.render import (
-    Speedup,
-    Transcript,
-    Words,
-    cut_lines,
-    statistics_lines,
-    visible,
-    wrapped,
-)
+from outrider_cli.render import Transcript, Words, visible, wrapped
 from outrider_cli.screen import Progress, note, open_screen, show_lines
 from outrider_cli.services.local import LocalPlan, LocalServices, local_services
+from outrider_cli.statistics import cut_lines, statistics_lines, table_lines
 
 _CHATML_MARKS = ("<|im_start|>", "<|im_end|>")
 _WHOLE = (FinishReason.END_OF_TEXT, FinishReason.STOP_SEQUENCE)
@@ -116,7 +109,7 @@ class Backend:
         status = await wait_for_target(await self._connect(), progress)
         progress.clear()
         if speculates and not status.speculating:
-            note(f"without drafts: {status.reason}")
+            note(f"without a draft model: {status.reason}")
         return status
 
     async def _connect(self) -> OutriderClient:
@@ -236,15 +229,15 @@ class ChatSession:
                 messages = read_messages(_read(path))
                 self._talk.replace_messages(messages)
                 say(f"{len(messages)} messages from {path}")
-            case ShowStatistics():
-                self._show_statistics()
+            case ShowStatistics(all_of_them):
+                self._show_statistics(all_of_them)
             case Quit():
                 self.is_open = False
 
     def _look_for_draft(self) -> None:
         status = self._runner.run(self._partner.status())
         if not status.speculating:
-            note(f"without drafts: {status.reason}")
+            note(f"without a draft model: {status.reason}")
 
     # --- an answer ---
 
@@ -303,7 +296,7 @@ class ChatSession:
         if self._talk.turn_count > 1:
             note(forgotten_line(self._talk.forget()))
 
-    def _show_statistics(self) -> None:
+    def _show_statistics(self, all_of_them: bool) -> None:
         last = self._last
         if last is None or self._status is None:
             raise NotDone("nothing has been answered yet")
@@ -312,8 +305,8 @@ class ChatSession:
             return
         with suppress(CallFailed):  # a draft may have come since
             self._status = self._runner.run(self._partner.status())
-        lines = statistics_lines(last, self._status, Speedup.of(last, None))
-        show_lines(self._screen, lines)
+        lines = table_lines if all_of_them else statistics_lines
+        show_lines(self._screen, lines(last, self._status))
 
 
 def say(text: str) -> None:

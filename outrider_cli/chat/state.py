@@ -60,7 +60,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class ShowStatistics:
-    """Show the statistics of the last answer."""
+    """Show the statistics of the last answer, in few lines or all of them."""
+
+    all_of_them: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +263,12 @@ _KEYS = (
 )
 
 
+def _stats(talk: ChatState, argument: str) -> Act:
+    if argument not in ("", "all"):
+        raise NotDone("/stats takes all or nothing after it")
+    return ShowStatistics(argument == "all")
+
+
 def _draft(talk: ChatState, argument: str) -> Act:
     if argument not in ("on", "off"):
         raise NotDone("/draft takes on or off")
@@ -354,7 +362,7 @@ def _shortened(text: str) -> str:
 
 COMMANDS = {
     "help": Command("", "show this", _help),
-    "stats": Command("", "show the statistics of the last answer", lambda *_: ShowStatistics()),
+    "stats": Command("[all]", "show the statistics of the last answer, or all of them", _stats),
     "draft": Command("on|off", "speculate, or let the target write alone", _draft),
     "k": Command("[N]", "draft at most N tokens a round; alone: what pays", _k),
     "temperature": Command("X", "sample at this temperature; 0: greedy", _temperature),

@@ -42,11 +42,6 @@ class Finding:
     remedy: str = ""
 
 
-def all_well(findings: Sequence[Finding]) -> bool:
-    """Return whether nothing has to be mended."""
-    return all(finding.level is not Level.PROBLEM for finding in findings)
-
-
 # --- versions and the build ---
 
 
@@ -188,7 +183,7 @@ def _judge_gpu(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
     if not trial.system_info:
         return []
     if trial.offloads:
-        return [Finding("gpu", Level.OK, f"the build can use a GPU: {trial.system_info}")]
+        return [Finding("gpu", Level.OK, "this build of llama.cpp can use a GPU")]
     if trial.gpu_fault and library.gpu_layers != 0:
         level = Level.PROBLEM if library.gpu_layers > 0 else Level.NOTE
         message = f"the CPU computes, as this build finds no GPU: {trial.gpu_fault}"
@@ -200,9 +195,9 @@ def _judge_gpu(library: LlamaBuild, trial: DecodeTrial) -> list[Finding]:
         message = f"{library.gpu_layers} layers shall go to a GPU, and the build can use none"
         return [Finding("gpu", Level.PROBLEM, message, f"{remedy}; or leave --n-gpu-layers out")]
     if library.has_gpu_device:
-        message = f"there is a GPU, and the build cannot use it: {trial.system_info}"
+        message = "there is a GPU, and this build of llama.cpp cannot use it"
         return [Finding("gpu", Level.NOTE, message, remedy)]
-    return [Finding("gpu", Level.OK, f"none, and none is needed: {trial.system_info}")]
+    return [Finding("gpu", Level.OK, "none, and none is needed: the CPU computes")]
 
 
 def _install(library: LlamaBuild) -> str:
@@ -539,9 +534,17 @@ def judge_token(name: str, error: str, mode: int) -> Finding:
     return Finding("token", Level.OK, f"{name} holds a token, and not for everyone")
 
 
-def judge_certificate(option: str, name: str, seconds: float | None) -> Finding:
-    """Return for how long a certificate can be used; `seconds` are None where that is not known."""
+def judge_certificate(
+    option: str, name: str, seconds: float | None, not_yet: bool = False
+) -> Finding:
+    """Return for how long a certificate can be used; `seconds` are None where that is not known.
+
+    With `not_yet`, it begins later than now.
+    """
     what = f"{name} ({option})"
+    if not_yet:
+        remedy = "set the clock of this machine, or of the one that issued it"
+        return Finding("tls", Level.PROBLEM, f"{what} is not valid yet", remedy)
     if seconds is None:
         return Finding("tls", Level.OK, f"{what} can be read; its expiry is not known")
     words = f"{what} is valid for another {_plural(int(seconds // _DAY), 'day')}"

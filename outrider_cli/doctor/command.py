@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from outrider.model_service.config import ModelConfig
     from outrider.rpc.security import ClientSecurity
     from outrider_cli.doctor.checks import DecodeTrial, End, Finding, LlamaBuild, ModelFile
-    from outrider_cli.render import Line
 
 _TRIAL_SECONDS = 120.0  # a cold file of 2 GB, and some thousand tokens
 _PROBE_SECONDS = 60.0
@@ -41,8 +40,6 @@ _LISTENS = {
     "draft": DRAFT_ADDRESS,
 }
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
-_STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
-_INDENT = " " * 18
 
 Peer = Annotated[
     str | None,
@@ -65,6 +62,7 @@ class Probed:
 
     trial: DecodeTrial | None = None
     report: dict[str, Any] = field(default_factory=dict)
+    others_share: float = 0.0  # of all cores' time, that other processes took meanwhile
 
 
 @spread
@@ -95,7 +93,7 @@ def doctor(
 
     With an address, only the models that are given are looked at. Exit code 0: no problem.
     """
-    from outrider_cli.doctor.checks import all_well
+    from outrider_cli.doctor.report import all_well
 
     if remeasure:
         from outrider.engine.measurements import forget
@@ -265,6 +263,7 @@ def _try_llama(
     configs: dict[str, ModelConfig],
 ) -> Probed:
     """Let a process of its own try llama.cpp, which may well die of it."""
+    from outrider_cli.bench.machine import OthersClock
     from outrider_cli.doctor.checks import DecodeTrial, Step
 
     if not library.version:
@@ -274,7 +273,9 @@ def _try_llama(
     order = {
         "vocabularies": {one.role: str(one.path) for one in sound},
         "trials": _trials(sizes, configs),
+        "together": {role: _trial_values(configs[role], _SMALL_BYTES) for role in _small(sizes)},
     }
+    others = OthersClock()
     code, lines, last_words = _run_probe(json.dumps(order))
     report: dict[str, Any] = {}
     for line in lines:
@@ -293,7 +294,7 @@ def _try_llama(
         offloads=report.get("offloads", False),
         gpu_fault=report.get("gpu_fault", ""),
     )
-    return Probed(trial, report)
+    return Probed(trial, report, others.share() or 0.0)
 
 
 def _end(code: int | None, failure: str, last_words: str) -> tuple[End, str]:
@@ -309,15 +310,20 @@ def _end(code: int | None, failure: str, last_words: str) -> tuple[End, str]:
 
 def _trials(sizes: dict[str, int], configs: dict[str, ModelConfig]) -> list[dict[str, Any]]:
     """Return the models to decode with, of which the first that can be read is taken."""
-    from outrider_cli.doctor.checks import MEASURABLE_BYTES
-
-    small = [role for role, size in sizes.items() if size < MEASURABLE_BYTES]
     trials: list[dict[str, Any]] = [
-        {"role": role, "values": _trial_values(configs[role], sizes[role])} for role in small
+        {"role": role, "values": _trial_values(configs[role], size)}
+        for role, size in _small(sizes).items()
     ]
     if BUNDLED_DRAFT.is_file():
         trials.append({"role": "", "values": {"model": str(BUNDLED_DRAFT), "threads": 1}})
     return trials
+
+
+def _small(sizes: dict[str, int]) -> dict[str, int]:
+    """Return those that are loaded just to look at them."""
+    from outrider_cli.doctor.checks import MEASURABLE_BYTES
+
+    return {role: size for role, size in sizes.items() if size < MEASURABLE_BYTES}
 
 
 def _trial_values(config: ModelConfig, size: int) -> dict[str, Any]:
@@ -378,7 +384,25 @@ def _pair(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
     if len(files) != 2 or "pair" not in tried.report:
         return []
     pair = {**tried.report["pair"], **tried.report.get("expected", {})}
-    return [judge_pairing(**pair, left_out=unmeasured(files)), *judge_sizes(*files)]
+    found = [judge_pairing(**pair, left_out=unmeasured(files)), *judge_sizes(*files)]
+    return found + _forecast(tried.report, tried.others_share)
+
+
+def _forecast(report: dict[str, Any], others_share: float) -> list[Finding]:
+    """Return what drafts are expected to gain, where both models were tried together."""
+    from outrider_cli.doctor.report import judge_gain
+    from outrider_cli.plan import best_over_alone, on_one_machine
+
+    costs, expected = report.get("costs"), report.get("expected", {})
+    if costs is None or expected.get("acceptance") is None:
+        return []
+    measured = replace(
+        on_one_machine(),
+        decode_costs=tuple((rows, ms / 1e3) for rows, ms in costs["target_ms"]),
+        draft_token_seconds=costs["draft_ms"] / 1e3,
+        takes_turns=True,  # as `up` has it on one machine: the draft in the target's process
+    )
+    return [judge_gain(best_over_alone(measured, expected["acceptance"]), others_share)]
 
 
 def _rollback(tried: Probed) -> list[Finding]:
@@ -468,8 +492,8 @@ def _can_listen(host: str, port: int) -> bool:
 def _secrets(security: ClientSecurity) -> list[Finding]:
     """Return what is found about the files of the connection's options."""
     from outrider.errors import InvalidConfig
+    from outrider.rpc.certificates import ca_validity, own_validity
     from outrider.rpc.security import call_metadata, channel_credentials
-    from outrider_cli.doctor import machine
     from outrider_cli.doctor.checks import Finding, Level, judge_certificate, judge_token
 
     findings = []
@@ -487,11 +511,13 @@ def _secrets(security: ClientSecurity) -> list[Finding]:
     except InvalidConfig as refused:
         remedy = "correct the option, or have the certificate made anew"
         return [*findings, Finding("tls", Level.PROBLEM, str(refused), remedy)]
-    ends = machine.ca_expiry(security.tls_ca)
-    findings.append(judge_certificate("--tls-ca", str(security.tls_ca), ends))
+    validity = ca_validity(security.tls_ca)
+    what = ("--tls-ca", str(security.tls_ca))
+    findings.append(judge_certificate(*what, validity.seconds_left, validity.not_yet))
     if security.tls_cert is not None and security.tls_key is not None:
-        ends = machine.own_expiry(security.tls_cert, security.tls_key)
-        findings.append(judge_certificate("--tls-cert", str(security.tls_cert), ends))
+        validity = own_validity(security.tls_cert, security.tls_key)
+        what = ("--tls-cert", str(security.tls_cert))
+        findings.append(judge_certificate(*what, validity.seconds_left, validity.not_yet))
     return findings
 
 
@@ -526,50 +552,9 @@ def _objects(findings: Sequence[Finding]) -> list[dict[str, str]]:
 
 
 def _show(findings: Sequence[Finding]) -> None:
+    from outrider_cli.doctor.report import finding_lines
     from outrider_cli.screen import open_screen, show_lines
 
     # Only a terminal has an edge; a pipe gets one line per finding.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     show_lines(open_screen(), finding_lines(findings, width))
-
-
-def finding_lines(findings: Sequence[Finding], width: int | None) -> list[Line]:
-    """Return the findings, each with its remedy below it, and the verdict."""
-    from outrider_cli.doctor.checks import Level
-    from outrider_cli.render import Words, wrapped
-
-    lines: list[Line] = []
-    for finding in findings:
-        name = finding.level.value
-        mark = name.upper() if finding.level is Level.PROBLEM else name
-        first, *others = wrapped(finding.message, _room(width))
-        lines.append([Words(f"{mark:<8}", _STYLES[name]), Words(f"{finding.check:<10}{first}")])
-        lines += [[Words(_INDENT + other)] for other in others]
-        lines += [[Words(_INDENT + line, "cyan")] for line in _remedy(finding.remedy, width)]
-    return [*lines, [Words(verdict(findings))]]
-
-
-def _remedy(text: str, width: int | None) -> list[str]:
-    from outrider_cli.render import wrapped
-
-    return wrapped(f"-> {text}", _room(width), "   ") if text else []
-
-
-def _room(width: int | None) -> int | None:
-    return None if width is None else width - len(_INDENT)
-
-
-def verdict(findings: Sequence[Finding]) -> str:
-    """Return the last line."""
-    from outrider_cli.doctor.checks import Level
-
-    problems = sum(finding.level is Level.PROBLEM for finding in findings)
-    notes = sum(finding.level is Level.NOTE for finding in findings)
-    if not problems and not notes:
-        return "everything is well"
-    counts = [
-        f"{count} {noun}{'' if count == 1 else 's'}"
-        for count, noun in ((problems, "problem"), (notes, "note"))
-        if count
-    ]
-    return ", ".join(counts) + ("" if problems else ": nothing is in the way")

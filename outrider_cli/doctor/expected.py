@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
 
 from draft_service.translating import StringTranslator, TokenTranslator, Translator
 from outrider.engine.cache import Session
+from outrider.engine.calibrate import quick_costs
 from outrider.engine.guesser import guesser
 from outrider.engine.job import Lease
 from outrider.engine.model import Chunk, Model
@@ -30,6 +33,12 @@ class Expected:
     mass: float = 1.0
     """Of the tokens that both have, the smaller of two shares, as `Learned.shared_mass`."""
     level: str = "native"
+
+
+def costs_of(target: Model, draft: Model) -> dict[str, Any]:
+    """Return the milliseconds of decodes, the target's by rows and the draft's for a token."""
+    its = [(each.rows, 1e3 * each.seconds) for each in quick_costs(target, perf_counter)]
+    return {"target_ms": its, "draft_ms": 1e3 * quick_costs(draft, perf_counter)[0].seconds}
 
 
 def expect(target: Model, draft: Model, translation: Translation | None) -> Expected:

@@ -18,6 +18,8 @@ from outrider_cli.doctor.checks import (
 from outrider_cli.memories import show_memory
 from outrider_cli.numerics import show_kernels, show_layout, show_profile
 
+_HERE = ("127.", "localhost:", "[::1]:")  # where addresses begin that are on their own machine
+
 
 class Failure(Enum):
     """Why a service could not be talked to, and what to do about it."""
@@ -28,6 +30,10 @@ class Failure(Enum):
     UNREACHABLE = "look at the network between the two machines"
     TOKEN = "--token-file with the token that the service was started with"
     TRUST = "--tls-ca with what signed the service's certificate, and an address that it names"
+    EXPIRED = (
+        "have a new certificate issued for it, and start it again; or set this machine's clock"
+    )
+    NOT_YET = "set the clock of this machine, or of the one that issued the certificate"
     OTHER_SERVICE = "correct the address: {role} listens on another port"
     OPTIONS = "correct the option"
     BROKEN = "look at the log of the service"
@@ -64,7 +70,7 @@ def judge_peer(peer: ProbedPeer, own_version: str = "") -> list[Finding]:
         findings += [expires] if expires else []
     if peer.model is not None and peer.role == "target":
         between = f"this machine and the {place}"
-        findings += _judge_link(between, median_of(peer.round_trips), peer.model)
+        findings += _judge_link(peer.address, between, median_of(peer.round_trips), peer.model)
     return findings + (_judge_orchestrator(peer.status) if peer.status else [])
 
 
@@ -95,17 +101,22 @@ def _describe(model: common.GetModelResponse) -> str:
     return f"{said}, memory {memory}" if memory else said
 
 
-def _judge_link(between: str, round_trip: float, target: common.GetModelResponse) -> list[Finding]:
-    """Return a note when a link costs more than the work after it."""
+def _judge_link(
+    address: str, between: str, round_trip: float, target: common.GetModelResponse
+) -> list[Finding]:
+    """Return that a link costs more than the work after it, where it does."""
     decode = target.decode_costs[0].milliseconds / 1e3 if target.decode_costs else 0.0
     if not 0 < decode < round_trip:
         return []
     message = (
         f"a round trip between {between} takes {show_time(round_trip)}, more than a decode of the "
-        f"target, {show_time(decode)}: the link sets the speed"
+        f"target, {show_time(decode)}"
     )
+    if address.removeprefix("plain://").startswith(_HERE):
+        message += ": it is so quick that messages take longer, and drafts gain little"
+        return [Finding("peers", Level.OK, message)]
     remedy = "run the orchestrator beside the target, or draft more per round (--n-draft)"
-    return [Finding("peers", Level.NOTE, message, remedy)]
+    return [Finding("peers", Level.NOTE, f"{message}: the link sets the speed", remedy)]
 
 
 def _judge_orchestrator(status: messages.GetStatusResponse) -> list[Finding]:
@@ -120,13 +131,13 @@ def _judge_orchestrator(status: messages.GetStatusResponse) -> list[Finding]:
         findings.append(Finding("peers", Level.OK, message))
         if peer.role == "target":
             between = f"the orchestrator and its target at {peer.address}"
-            findings += _judge_link(between, trip, peer.model)
+            findings += _judge_link(peer.address, between, trip, peer.model)
     if waits:
         return findings
     if status.speculating:
         return [*findings, Finding("pair", Level.OK, "the orchestrator uses its draft")]
     if len(ready) < 2:
-        message = f"the orchestrator works without a draft: {status.reason}"
+        message = f"the orchestrator works without a draft model: {status.reason}"
         return [*findings, Finding("pair", Level.NOTE, message, "start it with --draft HOST:PORT")]
     message = f"the orchestrator refuses its pair: {status.reason}"
     remedy = "take a draft of the target's own family, made with the same tokenizer"

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from outrider import handshake
 from outrider.descriptions import level_of
-from outrider.errors import InvalidConfig, Unauthenticated, VocabularyMismatch
+from outrider.errors import InvalidConfig, OutriderError, Unauthenticated, VocabularyMismatch
 from outrider.rpc.channel import Address, explain_refusal, open_channel, read_address
 from outrider.rpc.security import ClientSecurity, call_metadata
 from outrider.v1 import common_pb2 as common
@@ -243,11 +243,18 @@ def _explain(
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
         return Failure.TOKEN, detail
     if refusal is not None:
-        sure = isinstance(refusal, Unauthenticated)
-        return (Failure.TRUST if sure else Failure.OPTIONS), detail
+        return _distrust(refusal), detail
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return Failure.TIMEOUT, f"it did not answer a call within {_CALL_SECONDS:.0f} s"
     return Failure.BROKEN, f"{error.code().name}: {error.details() or 'no details'}"
+
+
+def _distrust(refusal: OutriderError) -> Failure:
+    """Return why a service is not trusted, or does not let us in."""
+    for words, failure in (("has expired", Failure.EXPIRED), ("not valid yet", Failure.NOT_YET)):
+        if words in str(refusal):
+            return failure
+    return Failure.TRUST if isinstance(refusal, Unauthenticated) else Failure.OPTIONS
 
 
 def _article(role: str) -> str:

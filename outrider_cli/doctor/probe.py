@@ -20,7 +20,7 @@ import numpy as np
 from outrider import handshake
 from outrider.engine.calibrate import decode_costs, exact_padding, history, rejection_cost
 from outrider.engine.kernel_trial import DRAFT_ROWS, TARGET_ROWS
-from outrider.engine.model import Chunk, Model, Rollback
+from outrider.engine.model import Chunk, Model, Numerics, Rollback
 from outrider.engine.profile import choose, plain_costs
 from outrider.engine.translating import needed_translation
 from outrider.errors import DecodeFailed, OutriderError, VocabularyMismatch
@@ -32,7 +32,7 @@ from outrider.v1 import common_pb2 as common
 from outrider.vocabularies import compare
 from outrider.vocabulary_pieces import Vocabulary, token_table
 from outrider_cli.doctor.checks import Step
-from outrider_cli.doctor.expected import expect, expect_without_target
+from outrider_cli.doctor.expected import costs_of, expect, expect_without_target
 
 if TYPE_CHECKING:
     from outrider.engine.llama_loading import FileVocabulary
@@ -56,8 +56,8 @@ def main() -> None:
         trials = [trial for trial in order["trials"] if pair.get(trial["role"], ()) is not None]
         if trials:
             _tell_kernels(trials)
-            _try(**trials[0])
-            _tell_expected({trial["role"]: trial["values"] for trial in trials}, translation)
+            profile = _try(**trials[0])
+            _tell_expected(order["together"], translation, profile is Numerics.NATIVE)
         _begin(Step.DONE)
     except (OutriderError, ImportError, OSError, RuntimeError) as error:
         _print(failure=str(error))
@@ -167,7 +167,9 @@ def _table(described: common.Vocabulary, found: FileVocabulary) -> TokenTable:
     return token_table(described, Vocabulary(found.texts, found.names, {}, 0))
 
 
-def _try(role: str, values: dict[str, Any]) -> None:
+def _try(role: str, values: dict[str, Any]) -> Numerics | None:
+    """Decode with a model, and return the numerics that suit a target."""
+    profile = None
     config = _config(values)
     _print(step=Step.LOAD.name, model=config.model.name)
     model = _load(config)
@@ -181,16 +183,20 @@ def _try(role: str, values: dict[str, Any]) -> None:
         model.pad_multiple = 1
         plain = plain_costs(decode_costs(model, perf_counter), padding)
         costs = [1e3 * plain.native, 1e3 * (plain.exact or 0.0)]
-        _print(profile=choose(None, plain).value, plain_ms=costs)
+        profile = choose(None, plain)
+        _print(profile=profile.value, plain_ms=costs)
         model.truncate(0, 0)
         memory = model.describe()
         price = 1e3 * rejection_cost(model, perf_counter).checkpoint_seconds
         kind = "none" if memory.rollback is Rollback.RESTART else memory.rollback.value
         _print(rollback=[kind, memory.snapshot_count, price])
     model.close()
+    return profile
 
 
-def _tell_expected(values: dict[str, dict[str, Any]], translation: Translation | None) -> None:
+def _tell_expected(
+    values: dict[str, dict[str, Any]], translation: Translation | None, is_native: bool
+) -> None:
     """Report what the draft does for the target, as far as they are small enough to be loaded."""
     if "draft" not in values or ("target" not in values and translation is None):
         return
@@ -206,7 +212,9 @@ def _tell_expected(values: dict[str, dict[str, Any]], translation: Translation |
     translation = needed_translation(draft, target)
     if translation is None or translation.shared_count:
         expected = expect(target, draft, translation)
-        _print(expected=asdict(expected))
+        if is_native:
+            target.pad_multiple = 1
+        _print(expected=asdict(expected), costs=costs_of(target, draft))
     target.close()
     draft.close()
 

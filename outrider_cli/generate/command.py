@@ -65,14 +65,14 @@ Verbose = Annotated[
         "-v",
         count=True,
         metavar="",
-        help="Show what every round did; -vv: the candidates of both models too.",
+        help="Show what every round did, and all statistics; -vv: both models' candidates too.",
     ),
 ]
 Compare = Annotated[
     bool,
     typer.Option(
         "--compare",
-        help="Generate once more without drafts, and compare speed and text.",
+        help="Generate again with and without drafts, by turns, and say whether drafts pay.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -22,19 +23,15 @@ from outrider.errors import VocabularyMismatch
 from outrider.rpc.channel import PLAIN
 from outrider.rpc.security import ClientSecurity
 from outrider_cli.generate.verbose import round_lines
-from outrider_cli.render import (
-    FAINT,
-    Speedup,
-    Transcript,
-    Words,
-    json_object,
-    statistics_lines,
-)
+from outrider_cli.render import FAINT, Transcript, Words
 from outrider_cli.screen import Progress, Screen, note, open_screen, show_lines
 from outrider_cli.services.local import LocalPlan, LocalServices, local_services
+from outrider_cli.statistics import Comparison, json_object, statistics_lines, table_lines
 from outrider_cli.status_table import waiting_line
 
 _POLL_SECONDS = 0.02
+_PAIRS = 10  # of texts with and without drafts, as many as `bench` takes
+_COMPARE_SECONDS = 20.0  # after which no further pair begins
 _LONG_PROMPT = 2000  # characters from which on the prompt is worth a line of progress
 
 
@@ -44,13 +41,13 @@ class Reader(Protocol):
     def read(self, event: Event) -> None:
         """Something happened."""
 
-    def end(self, transcript: Transcript, status: Status, speedup: Speedup) -> None:
+    def end(self, transcript: Transcript, status: Status, comparison: Comparison | None) -> None:
         """Everything was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateTask:
-    """What to generate, who reads it, and whether to do it once more without drafts."""
+    """What to generate, who reads it, and whether to compare it with the target alone."""
 
     prompt: str
     options: GenerateOptions
@@ -69,6 +66,8 @@ def make_reader(prompt: str, as_json: bool, verbose: int) -> Reader:
 class TextReader:
     """Shows the text as it comes, then the statistics."""
 
+    lines = staticmethod(statistics_lines)
+
     def __init__(self, screen: Screen, prompt: str) -> None:
         self._screen = screen
         self._prompt = prompt
@@ -79,13 +78,15 @@ class TextReader:
         for words in Transcript.words(event):
             self._screen.show(words)
 
-    def end(self, transcript: Transcript, status: Status, speedup: Speedup) -> None:
+    def end(self, transcript: Transcript, status: Status, comparison: Comparison | None) -> None:
         self._screen.show(Words("\n\n"))
-        show_lines(self._screen, statistics_lines(transcript, status, speedup))
+        show_lines(self._screen, self.lines(transcript, status, comparison))
 
 
 class RoundReader(TextReader):
-    """Shows what every round did, then the text and the statistics."""
+    """Shows what every round did, then the text and all of the statistics."""
+
+    lines = staticmethod(table_lines)
 
     def __init__(self, screen: Screen, prompt: str) -> None:
         super().__init__(screen, prompt)
@@ -96,11 +97,11 @@ class RoundReader(TextReader):
         if isinstance(event, Delta) and event.report is not None:
             show_lines(self._screen, round_lines(event.report))
 
-    def end(self, transcript: Transcript, status: Status, speedup: Speedup) -> None:
+    def end(self, transcript: Transcript, status: Status, comparison: Comparison | None) -> None:
         self._screen.show(Words("\n"))
         for event in self._events:
             super().read(event)
-        super().end(transcript, status, speedup)
+        super().end(transcript, status, comparison)
 
 
 class JsonReader:
@@ -109,8 +110,8 @@ class JsonReader:
     def read(self, event: Event) -> None:
         pass
 
-    def end(self, transcript: Transcript, status: Status, speedup: Speedup) -> None:
-        print(json.dumps(json_object(transcript, status, speedup)), flush=True)
+    def end(self, transcript: Transcript, status: Status, comparison: Comparison | None) -> None:
+        print(json.dumps(json_object(transcript, status, comparison)), flush=True)
 
 
 async def run_locally(order: GenerateTask, plan: LocalPlan) -> None:
@@ -145,7 +146,7 @@ async def run_remotely(order: GenerateTask, address: str, security: ClientSecuri
             status = await wait_for_target(client, progress)
             progress.clear()
             if order.options.enabled and not status.speculating:
-                note(f"without drafts: {status.reason}")
+                note(f"without a draft model: {status.reason}")
             await _carry_out(client, order, status, progress)
     finally:
         progress.clear()
@@ -164,27 +165,41 @@ async def _carry_out(
                 progress.clear()
             transcript.add(event)
             order.reader.read(event)
-    plain = None
-    if order.compare:
-        progress.say("once more without drafts")
-        plain = await _without_drafts(client, order, transcript)
-        progress.clear()
-    order.reader.end(transcript, status, Speedup.of(transcript, plain))
+    comparison = await _compare(client, order, transcript, progress) if order.compare else None
+    order.reader.end(transcript, status, comparison)
 
 
-async def _without_drafts(
-    client: OutriderClient, order: GenerateTask, transcript: Transcript
+async def _compare(
+    client: OutriderClient, order: GenerateTask, shown: Transcript, progress: Progress
+) -> Comparison | None:
+    """Return what the text takes with and without drafts; None for one that is too short.
+
+    The text that was shown is not counted: costs are learned in it, and to show it takes time. The
+    prompt is then cached alike for all, and which of a pair comes first alternates.
+    """
+    assert shown.started is not None
+    options = replace(order.options, seed=shown.started.seed, detail=Detail.NOTHING)
+    pairs: list[tuple[Transcript, Transcript]] = []
+    begin = time.monotonic()
+    while len(pairs) < _PAIRS and (not pairs or time.monotonic() - begin < _COMPARE_SECONDS):
+        progress.say(f"comparing with and without drafts, {len(pairs) + 1} of {_PAIRS}")
+        runs = {}
+        for enabled in (True, False) if len(pairs) % 2 == 0 else (False, True):
+            runs[enabled] = await _silently(client, order, replace(options, enabled=enabled))
+        pairs.append((runs[True], runs[False]))
+    progress.clear()
+    return Comparison.of(pairs)
+
+
+async def _silently(
+    client: OutriderClient, order: GenerateTask, options: GenerateOptions
 ) -> Transcript:
-    """Generate the same once more with the target alone."""
-    assert transcript.started is not None
-    options = replace(
-        order.options, enabled=False, seed=transcript.started.seed, detail=Detail.NOTHING
-    )
-    plain = Transcript()
+    """Generate the same again."""
+    transcript = Transcript()
     async with aclosing(client.generate(order.prompt, options)) as events:
         async for event in events:
-            plain.add(event)
-    return plain
+            transcript.add(event)
+    return transcript
 
 
 async def wait_for_pair(client: OutriderClient, progress: Progress) -> Status:

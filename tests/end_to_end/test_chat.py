@@ -57,9 +57,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return ("--model", str(model), *ONE_THREAD, "--draft-threads", "1")
 
 
+BRIEF = ["prompt", "generated", "drafts", "verdict"]
+
+
 def statistics(terminal: Terminal) -> str:
-    """Return what /stats shows."""
-    terminal.enter("/stats")
+    """Return all that is known of the last answer."""
+    terminal.enter("/stats all")
     return terminal.wait_for(PROMPT)
 
 
@@ -78,6 +81,10 @@ def test_the_second_turn_finds_the_first_in_the_cache(chat: Callable[..., Termin
     terminal.wait_for(PROMPT)
     found = re.search(r"prompt +(\d+) tokens .*, (\d+) of them cached", statistics(terminal))
     assert found is not None and int(found[1]) > int(found[2]) > 10
+    terminal.enter("/stats")
+    told = terminal.wait_for(PROMPT)
+    assert re.findall(r"(?m)^(prompt|generated|drafts|verdict) ", told) == BRIEF
+    assert "speed-up" not in told
 
 
 def test_a_question_goes_over_several_lines_and_is_saved(
@@ -217,7 +224,7 @@ def test_every_piped_line_is_a_turn(orchestrator: str, tmp_path: Path):
     messages = json.loads(path.read_text())
     assert [m["content"] for m in messages[::2]] == ["import\nos", "import sys"]
     assert told.out.startswith("".join(_ended(m["content"]) for m in messages[1::2]))
-    assert " of them cached\n" in told.out and "\x1b" not in told.out
+    assert " of them cached, " in told.out and "\x1b" not in told.out
     limit = "(cut: token limit)\n"
     assert told.err == f"{NO_TEMPLATE}{limit}{limit}4 messages are in {path}\n"
 
@@ -292,7 +299,7 @@ def test_a_chat_goes_on_when_its_orchestrator_was_away(open_chat: Open, tiny: tu
             process.start()
         until(lambda: "\ntarget " in (out := status(orchestrator.address).out) and "ready" in out)
         terminal = open_chat("--orchestrator", orchestrator.address, *ENDLESS)
-        assert "note: without drafts: " in terminal.shown
+        assert "note: without a draft model: " in terminal.shown
         orchestrator.kill()
         terminal.enter("read a line")
         nobody = f"outrider: no orchestrator answers at {orchestrator.address}"

@@ -121,7 +121,7 @@ def test_this_machine_is_fine_with_the_bundled_pair():
     assert all(finding.keys() == {"check", "level", "message", "remedy"} for finding in found)
     assert list(dict.fromkeys(finding["check"] for finding in found)) == [
         *("versions", "build", "kernels", "gpu", "models", "memory"),
-        *("pair", "numerics", "rollback", "threads", "openmp", "ports"),
+        *("pair", "drafts", "numerics", "rollback", "threads", "openmp", "ports"),
     ]
     assert TARGET.name in of(found, "build")[0]["message"]
 
@@ -130,7 +130,7 @@ def test_a_pipe_gets_one_line_per_finding_and_a_verdict():
     code, out = run("--listen", f"127.0.0.1:{free_port()}", "--threads", "500")
     assert code == 1
     lines = out.splitlines()
-    assert lines[-1] == "1 problem"
+    assert lines[-1] == "This set-up does not work yet: mend the PROBLEM above."
     [at] = [n for n, line in enumerate(lines) if line.startswith("PROBLEM")]
     assert lines[at].startswith("PROBLEM threads   target: 500 threads, but only ")
     assert lines[at + 1].strip().startswith("-> --threads ")

@@ -458,6 +458,17 @@ async def first_event(client: OutriderClient) -> Any:
 # --- what an orchestrator is told by its peers ---
 
 
+@pytest.mark.parametrize(("cert", "said"), [("expired", True), ("server", False)])
+async def test_a_service_with_an_expired_certificate_says_so_when_it_starts(
+    files: Files, cert: str, said: bool, caplog: pytest.LogCaptureFixture
+):
+    config = ServerConfig(listen="127.0.0.1:0", security=files.server(cert))
+    server = Server(config, "outrider.v1.OrchestratorService")
+    await server.start_service("orchestrator")
+    await server.grpc.stop(None)
+    assert ("the certificate has expired" in caplog.messages) is said
+
+
 async def test_a_peer_that_refuses_says_why_and_is_taken_back_once_it_is_mended(
     files: Files, caplog: pytest.LogCaptureFixture
 ):

@@ -21,13 +21,15 @@ from outrider_cli.bench.report import (
     Measured,
     beware_lines,
     early_lines,
+    legend_lines,
     pair_lines,
     run_lines,
     speed_table,
+    verdict_lines,
 )
 from outrider_cli.bench.run import PairResult
 from outrider_cli.bench.settings import Settings
-from outrider_cli.bench.variants import length_variants, named_variants
+from outrider_cli.bench.variants import NAMED, length_variants, named_variants
 
 MACHINE = Machine(
     cpu="a CPU",
@@ -188,7 +190,7 @@ ALL = [ONE_USER, FOUR_USERS, *FAR]
 
 
 def shown(width: int) -> str:
-    lines = pair_lines(RESULT, ALL, 256, width)
+    lines = pair_lines(RESULT, ALL, 256, width, shows_all=True)
     assert max(map(len, lines)) <= width
     return "\n".join([*lines, ""])
 
@@ -201,13 +203,13 @@ draft    small, 61 MB, 1 thread
 alone    20.0 [19.0, 21.0] tokens/s, the target in llama.cpp
 
 speed
-variant                    tokens/s        times alone        times plain            formula         of ceiling
-plain             16.0 [15.2, 16.8]  0.80 [0.76, 0.84]               1.00                  -  0.98 [0.93, 1.03]
-serial            32.0 [30.4, 33.6]  1.60 [1.52, 1.68]  2.00 [1.90, 2.10]  2.10 [1.99, 2.21]  0.98 [0.93, 1.03]
-n=2               28.0 [26.6, 29.4]  1.40 [1.33, 1.47]  1.75 [1.66, 1.84]  2.10 [1.99, 2.21]  0.98 [0.93, 1.03]
-n=8               24.0 [22.8, 25.2]  1.20 [1.14, 1.26]  1.50 [1.42, 1.58]  2.10 [1.99, 2.21]  0.98 [0.93, 1.03]
-llama-server      15.0 [14.2, 15.8]  0.75 [0.71, 0.79]  0.94 [0.89, 0.98]                  -                  -
-llama-server n=3  30.0 [28.5, 31.5]  1.50 [1.42, 1.58]  1.88 [1.78, 1.97]                  -                  -
+variant                    tokens/s        times plain        times alone            formula         of ceiling
+plain             16.0 [15.2, 16.8]               1.00  0.80 [0.76, 0.84]                  -  0.98 [0.93, 1.03]
+serial            32.0 [30.4, 33.6]  2.00 [1.90, 2.10]  1.60 [1.52, 1.68]  2.10 [1.99, 2.21]  0.98 [0.93, 1.03]
+n=2               28.0 [26.6, 29.4]  1.75 [1.66, 1.84]  1.40 [1.33, 1.47]  2.10 [1.99, 2.21]  0.98 [0.93, 1.03]
+n=8               24.0 [22.8, 25.2]  1.50 [1.42, 1.58]  1.20 [1.14, 1.26]  2.10 [1.99, 2.21]  0.98 [0.93, 1.03]
+llama-server      15.0 [14.2, 15.8]  0.94 [0.89, 0.98]  0.75 [0.71, 0.79]                  -                  -
+llama-server n=3  30.0 [28.5, 31.5]  1.88 [1.78, 1.97]  1.50 [1.42, 1.58]                  -                  -
 
 draft lengths
 draft length            acceptance       tokens/round           tokens/s        times plain
@@ -272,13 +274,13 @@ draft    small, 61 MB, 1 thread
 alone    20.0 [19.0, 21.0] tokens/s, the target in llama.cpp
 
 speed
-variant           tokens/s  times alone  times plain  formula  of ceiling
-plain                 16.0         0.80         1.00        -        0.98
-serial                32.0         1.60         2.00     2.10        0.98
-n=2                   28.0         1.40         1.75     2.10        0.98
-n=8                   24.0         1.20         1.50     2.10        0.98
-llama-server          15.0         0.75         0.94        -           -
-llama-server n=3      30.0         1.50         1.88        -           -
+variant           tokens/s  times plain  times alone  formula  of ceiling
+plain                 16.0         1.00         0.80        -        0.98
+serial                32.0         2.00         1.60     2.10        0.98
+n=2                   28.0         1.75         1.40     2.10        0.98
+n=8                   24.0         1.50         1.20     2.10        0.98
+llama-server          15.0         0.94         0.75        -           -
+llama-server n=3      30.0         1.88         1.50        -           -
 
 draft lengths
 draft length            acceptance       tokens/round  tokens/s  times plain
@@ -340,10 +342,58 @@ ms  measured                   plain                  serial
 
 def test_what_was_forecast_stands_beside_what_was_measured() -> None:
     known = [ONE_USER.summaries[0], replace(ONE_USER.summaries[1], forecast=about(1.9))]
-    titles, plain, serial = speed_table(known, 80)
+    titles, plain, serial = speed_table(known, 80, shows_all=True)
     end = titles.index("forecast") + len("forecast")
     assert plain[:end].endswith("-") and serial[:end].endswith("1.90")
-    assert "forecast" not in speed_table(ONE_USER.summaries, 80)[0]
+    assert "forecast" not in speed_table(ONE_USER.summaries, 80, shows_all=True)[0]
+
+
+def test_few_tables_are_shown_unless_all_are_wanted():
+    few, every = (pair_lines(RESULT, [ONE_USER], 256, 80, each) for each in (False, True))
+    titles = ("speed", "draft lengths", "latency, ms", "drafts", "CPU, ms a token")
+    assert [title for title in titles if title in few] == ["speed", "draft lengths"]
+    assert [title for title in titles if title in every] == list(titles)
+    assert few[5].endswith("times alone") and "of ceiling" in every[5]
+
+
+def test_every_name_and_column_of_the_tables_is_explained():
+    told = "\n".join(legend_lines([ALL], shows_all=True))
+    names = [name for name in NAMED if ONE_USER.of(name)]
+    for name in (*names, "n=4", "times plain", "forecast", "formula", "of ceiling", "target ratio"):
+        assert f"\n{name} " in told
+    assert "\nclassic " not in told, "it did not run"
+    assert "formula" not in "\n".join(legend_lines([ALL], shows_all=False))
+    assert all(variant.about for variant in NAMED.values())
+    assert max(map(len, told.splitlines())) <= 90
+
+
+DEFAULT = drafting("measured", 24.0, 0)
+
+
+def verdict_of(default: Summary, *others: Summary) -> list[str]:
+    ran = [turn for turn in ONE_USER.block.turns if turn.variant != "serial"]
+    block = Block(user_count=1, turns=[*ran, *turns("measured", 24.0)])
+    return verdict_lines([Measured(block, [*ONE_USER.summaries[:1], default, *others])])
+
+
+def test_a_benchmark_ends_in_what_to_do():
+    assert verdict_of(DEFAULT) == ["Drafts help here: 1.5 times (1.4 to 1.6). Leave them on."]
+    assert verdict_of(DEFAULT, *ONE_USER.summaries[2:]) == [
+        "Drafts help here: 1.5 times (1.4 to 1.6). Leave them on.",
+        "The best fixed length is 2: 1.8 times (1.7 to 1.8).",
+        "Against llama-server n=3, the best of its settings: .80 times (.80 to .80).",
+    ]
+
+
+def test_a_benchmark_in_which_the_default_drafted_nothing_says_so():
+    idle = replace(DEFAULT, acceptance=None, over_plain=about(1.0))
+    assert verdict_of(idle) == [
+        "Drafts would not save time here, so none were made; nothing is lost."
+    ]
+
+
+def test_a_benchmark_without_the_default_has_no_verdict():
+    assert verdict_lines([ONE_USER]) == verdict_lines(FAR) == verdict_lines([]) == []
 
 
 def test_at_120_columns_figures_have_their_intervals():

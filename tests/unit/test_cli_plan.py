@@ -10,7 +10,15 @@ import pytest
 from outrider.client import ControllerView, Model
 from outrider.costs import RejectionCost
 from outrider.errors import InvalidRequest
-from outrider_cli.plan import WIDTH, memory_of, place_lines, plan_lines, price_of, read_costs
+from outrider_cli.plan import (
+    WIDTH,
+    memory_of,
+    place_lines,
+    plan_lines,
+    plan_verdict,
+    price_of,
+    read_costs,
+)
 
 FAR = ControllerView(
     decode_costs=((1, 0.030), (64, 0.055)),
@@ -108,6 +116,33 @@ def test_the_table_fits_80_columns(seconds: float) -> None:
     machine = replace(FAR, decode_costs=((1, seconds), (64, 2.0 * seconds)))
     table = [line for line in plan_lines(machine, (0.5, 0.9), 16) if not line.startswith("target")]
     assert max(map(len, table)) <= WIDTH
+
+
+QUICK = replace(FAR, decode_costs=((1, 0.001), (8, 0.004)))
+
+
+@pytest.mark.parametrize(
+    ("measured", "acceptances", "verdict"),
+    [
+        (FAR, (0.8,), "Drafts are expected to help here: about 1.6 times the target alone."),
+        (QUICK, (0.8,), "Drafts are not expected to save time here."),
+        (
+            QUICK,
+            (0.5, 0.9),
+            "Drafts are not expected to save time here, however often they are right.",
+        ),
+        (
+            FAR,
+            (0.1, 0.7, 0.9),
+            "Drafts are expected to help where 70 % of them or more are accepted:"
+            " 1.3 times the target alone there to 2.6 times at 0.90.",
+        ),
+    ],
+)
+def test_a_plan_ends_in_a_verdict(
+    measured: ControllerView, acceptances: tuple[float, ...], verdict: str
+) -> None:
+    assert plan_verdict(measured, acceptances, 16) == verdict
 
 
 # --- two machines ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -30,18 +31,13 @@ from outrider.client import (
 from outrider.messages import Rule
 from outrider.speculation import DRAFTERS
 from outrider_cli.chat.state import COMMANDS, Answer, ChatState
-from outrider_cli.render import (
-    STYLES,
-    Line,
-    Speedup,
-    Transcript,
-    Words,
+from outrider_cli.render import STYLES, Line, Transcript, Words, source_style, visible, wrapped
+from outrider_cli.statistics import (
+    Comparison,
     cut_lines,
     json_object,
-    source_style,
     statistics_lines,
-    visible,
-    wrapped,
+    table_lines,
 )
 
 STATISTICS = Statistics(
@@ -106,7 +102,8 @@ STATUS = Status(
     speculating=False,
     reason=REFUSED.detail,
 )
-NOTHING = Speedup(None)
+LONG = {"generated_token_count": 17, "round_count": 8, "generation_seconds": 7.0}
+COMPARED = Comparison((3.0, 3.2, 3.1), (2.0, 2.0, 2.1), drafted=True, same_text=True)
 
 
 def transcript_of(numbers: Statistics = STATISTICS) -> Transcript:
@@ -126,9 +123,19 @@ def plain(lines: list[Line]) -> dict[str, str]:
     return {text[:13].strip(): text[13:] for text in texts}
 
 
-def shown(numbers: Statistics = STATISTICS, speedup: Speedup = NOTHING) -> dict[str, str]:
-    """Return the statistics as a reader without colours sees them."""
-    return plain(statistics_lines(transcript_of(numbers), STATUS, speedup))
+def shown(numbers: Statistics = STATISTICS, comparison: Comparison | None = None) -> dict[str, str]:
+    """Return all statistics as a reader without colours sees them."""
+    return plain(table_lines(transcript_of(numbers), STATUS, comparison))
+
+
+def brief(
+    numbers: Statistics = STATISTICS,
+    comparison: Comparison | None = None,
+    status: Status = STATUS,
+) -> list[str]:
+    """Return the few lines as a reader without colours sees them."""
+    lines = statistics_lines(transcript_of(numbers), status, comparison)
+    return ["".join(words.text for words in line) for line in lines]
 
 
 def test_a_delta_shows_each_piece_in_the_style_of_its_origin():
@@ -145,8 +152,32 @@ def test_every_origin_has_a_style():
     assert STYLES.keys() == set(Origin)
 
 
-def test_statistics_name_everything_a_user_asks_for():
-    assert shown(speedup=Speedup(2.0)) == {
+def test_statistics_are_four_lines_of_a_narrow_terminal():
+    numbers = replace(STATISTICS, **LONG, sources=(MODEL_DRAFTS, SUFFIX, IDLE))
+    assert brief(numbers) == [
+        "prompt    9 tokens, 45.0 tokens/s, first token after 250 ms",
+        "generated 17 tokens in 7.00 s, 2.3 tokens/s, 2.1 per decode, seed 42",
+        "drafts    3 of 4 accepted (75 %): 12 model, 3 suffix; 1 corrected, 0 bonus",
+        "verdict   Drafts help here: about 2.0 times the target alone.",
+    ]
+    assert max(map(len, brief(numbers, COMPARED))) <= 80
+
+
+def test_a_comparison_is_one_line_more_and_the_verdict():
+    assert brief(comparison=COMPARED)[3:] == [
+        "compared  3 runs each: 3.1 tokens/s with drafts, 2.0 without; same text",
+        "verdict   Drafts help here: 1.5 times (1.5 to 1.6). Leave them on.",
+    ]
+    assert shown(comparison=COMPARED)["verdict"] == brief(comparison=COMPARED)[4][10:]
+
+
+def test_a_cached_prompt_has_no_rate_for_it_was_not_read():
+    numbers = replace(STATISTICS, cached_token_count=8)
+    assert brief(numbers)[0] == "prompt    9 tokens, 8 of them cached, first token after 250 ms"
+
+
+def test_every_statistic_is_in_the_table():
+    assert shown() == {
         "prompt": "9 tokens in 200 ms, 45.0 tokens/s",
         "generated": "5 tokens in 1.75 s, 2.3 tokens/s",
         "drafted": "4 tokens, 3 accepted, acceptance rate 0.750",
@@ -157,9 +188,10 @@ def test_statistics_name_everything_a_user_asks_for():
         "": "+ network 188 ms (9 %) + other 250 ms (12 %)",
         "target": "load 500 ms, prompt 250 ms, decode 750 ms, sampling 62 ms",
         "draft": "load 500 ms, prompt 0 ms, decode 250 ms, sampling 0 ms",
-        "speed-up": "2.00 times the target alone in llama.cpp",
+        "speed-up": "2.00 times the target alone, estimated",
         "seed": "42 (shared-noise)",
         "finished": "token limit",
+        "verdict": "The text is too short to tell.",
     }
 
 
@@ -181,12 +213,15 @@ SUFFIX = SourceStatistics(
 )
 
 
+IDLE = replace(SUFFIX, name="copy", drafted_token_count=0, accepted_token_count=0)
+
+
 def test_each_source_has_a_line_with_what_it_did_and_cost():
     unused = replace(SUFFIX, name="prediction", drafted_token_count=0, accepted_token_count=0)
     numbers = replace(STATISTICS, sources=(MODEL_DRAFTS, replace(unused, seconds=None), SUFFIX))
-    lines = statistics_lines(transcript_of(numbers), STATUS, NOTHING)
+    lines = table_lines(transcript_of(numbers), STATUS)
     assert ["".join(words.text for words in line) for line in lines[3:7]] == [
-        "sources      drafted  accepted     would have been   cost",
+        "sources      drafted  accepted   right of proposed   cost",
         "  model           20        12                 n/a   1.50 s, 75000 us a token",
         "  prediction       0         0            61 of 80   n/a",
         "  suffix           4         3            61 of 80   1.2 ms, 300 us a token",
@@ -232,72 +267,83 @@ def test_a_cut_generation_tells_what_came():
 
 def test_a_model_that_is_not_there_has_no_times():
     alone = replace(STATUS, peers=(READY,))
-    lines = plain(statistics_lines(transcript_of(), alone, NOTHING))
+    lines = plain(table_lines(transcript_of(), alone))
     assert lines["draft"] == "n/a" and lines["target"].startswith("load 500 ms")
     waiting = replace(STATUS, peers=(replace(READY, model=None), REFUSED))
-    assert plain(statistics_lines(transcript_of(), waiting, NOTHING))["target"] == "n/a"
+    assert plain(table_lines(transcript_of(), waiting))["target"] == "n/a"
 
 
 # --- the speed-up ---
 
 
-def with_speed(seconds: float, token_ids: tuple[int, ...] = (7, 8, 9, 10, 11)) -> Transcript:
-    """Return a run without drafts that took this long after its first token."""
+def run_of(seconds: float, last: int = 11, drafted: int = 4) -> Transcript:
+    """Return a text of five tokens that took this long after its first."""
+    numbers = replace(STATISTICS, generation_seconds=seconds, drafted_token_count=drafted)
     transcript = Transcript()
-    transcript.add(Started((0, 1, 2), 42, Rule.SHARED_NOISE))
-    transcript.add(Delta(token_ids, (Origin.PLAIN,) * len(token_ids), ()))
-    numbers = replace(STATISTICS, drafted_token_count=0, generation_seconds=seconds)
+    transcript.add(Delta((7, 8, 9, 10, last), (Origin.PLAIN,) * 5, ()))
     transcript.add(Finished(FinishReason.TOKEN_LIMIT, numbers))
     return transcript
 
 
-def test_the_speed_up_is_over_the_target_alone_in_llama_cpp():
-    # Four tokens after the first in 1.75 s; alone, each takes 0.875 s.
-    assert Speedup.of(transcript_of(), None) == Speedup(pytest.approx(2.0))
+def test_a_comparison_is_of_pairs():
+    found = Comparison.of([(run_of(1.0), run_of(2.0)), (run_of(2.0), run_of(1.0))])
+    assert found == Comparison((4.0, 2.0), (2.0, 4.0), drafted=True, same_text=True)
+    assert found.ratios == [2.0, 0.5]
+    assert found.verdict.startswith("Drafts make no clear difference")
+    other = Comparison.of([(run_of(1.0, drafted=0), run_of(2.0, last=12))])
+    assert other == Comparison((4.0,), (2.0,), drafted=False, same_text=False)
 
 
-def test_a_run_without_drafts_is_compared_with_but_is_not_what_the_speed_up_is_over():
-    found = Speedup.of(transcript_of(), with_speed(7.0))
-    assert found == Speedup(pytest.approx(2.0), 4.0, True)
-    other = with_speed(7.0, (7, 8, 9, 10, 12))
-    assert Speedup.of(transcript_of(), other) == Speedup(pytest.approx(2.0), 4.0, False)
+def test_one_pair_has_no_interval():
+    found = Comparison.of([(run_of(1.0), run_of(2.0))])
+    assert found is not None and found.verdict == "Drafts help here: 2.0 times. Leave them on."
 
 
-def test_nothing_to_compare_is_no_speed_up():
-    undrafted = transcript_of(replace(STATISTICS, drafted_token_count=0))
-    unknown = transcript_of(replace(STATISTICS, controller=ControllerView()))
-    assert Speedup.of(undrafted, None) == Speedup.of(unknown, None) == NOTHING
-    assert Speedup.of(transcript_of(), with_speed(0.0)).over_plain is None
-    assert shown()["speed-up"] == "n/a"
-    wanted = replace(STATISTICS, drafted_token_count=0, sources=(SUFFIX,))
-    line = shown(wanted)["speed-up"]
-    assert line == "n/a: no draft was expected to be sooner"
+def test_a_text_without_a_rate_is_not_compared():
+    assert Comparison.of([(run_of(1.0), run_of(0.0))]) is None
 
 
 @pytest.mark.parametrize(
-    ("speedup", "line"),
+    ("changes", "speculating", "verdict"),
     [
-        (Speedup(1.499), "1.50 times the target alone in llama.cpp"),
+        ({"generated_token_count": 5}, True, "The text is too short to tell."),
+        ({"generation_seconds": 0.0}, True, "The text is too short to tell."),
+        ({"controller": ControllerView()}, True, "How fast the target is alone is not known here."),
+        ({"drafted_token_count": 0}, True, "The target wrote this alone."),
         (
-            Speedup(1.5, 2.26, True),
-            "1.50 times the target alone in llama.cpp, 2.26 times rounds without drafts, same text",
+            {"drafted_token_count": 0, "sources": (SUFFIX,)},
+            True,
+            "Drafts would not save time here, so none were made; nothing is lost.",
         ),
-        (Speedup(None, 0.5, False), "0.50 times rounds without drafts, another text"),
+        ({"drafted_token_count": 0, "sources": (SUFFIX,)}, False, "Nothing was drafted."),
     ],
 )
-def test_the_speed_up_says_what_it_is_over(speedup: Speedup, line: str):
-    assert shown(speedup=speedup)["speed-up"] == line
+def test_the_verdict_says_no_more_than_is_known(
+    changes: dict[str, Any], speculating: bool, verdict: str
+):
+    status = replace(STATUS, speculating=speculating)
+    assert (
+        brief(replace(STATISTICS, **{**LONG, **changes}), status=status)[3]
+        == f"verdict   {verdict}"
+    )
 
 
 # --- styles and odd numbers ---
 
 
 def test_the_legend_is_in_the_styles_of_the_text():
-    line = statistics_lines(transcript_of(), STATUS, NOTHING)[3]
+    line = table_lines(transcript_of(), STATUS)[3]
     styled = {words.text: words.style for words in line}
     assert {origin: styled[origin.value] for origin in list(Origin)[1:]} == {
         origin: STYLES[origin] for origin in list(Origin)[1:]
     }
+
+
+def test_the_colours_of_the_text_are_named_in_the_few_lines():
+    styled = {words.text: words.style for words in statistics_lines(transcript_of(), STATUS)[2]}
+    assert styled["accepted"] == STYLES[Origin.DRAFTED]
+    for origin in (Origin.CORRECTED, Origin.BONUS):
+        assert styled[origin.value] == STYLES[origin]
 
 
 def test_what_was_mended_on_the_way_is_told():
@@ -328,9 +374,9 @@ def test_ratios_over_nothing_are_not_numbers():
     assert lines["drafted"].endswith("acceptance rate n/a")
     assert lines["rounds"].startswith("0, n/a tokens per round")
     assert "n/a" in lines["time"]
-    found = json_object(transcript_of(numbers), STATUS, NOTHING)
+    found = json_object(transcript_of(numbers), STATUS)
     assert found["statistics"]["acceptance_rate"] is None
-    assert found["speedup"] == {"ratio": None, "over_plain": None, "same_text": None}
+    assert found["statistics"]["speedup"] is None and found["comparison"] is None
 
 
 def test_nothing_accepted_is_a_rate_of_zero():
@@ -339,7 +385,7 @@ def test_nothing_accepted_is_a_rate_of_zero():
 
 
 def test_the_json_object_survives_json():
-    found = json_object(transcript_of(), STATUS, Speedup(2.5, 1.5, True))
+    found = json_object(transcript_of(), STATUS, COMPARED)
     assert json.loads(json.dumps(found))["origins"] == found["origins"]
     assert found["text"] == "abc"
     assert found["prompt_token_ids"] == [0, 1, 2]
@@ -349,7 +395,9 @@ def test_the_json_object_survives_json():
     assert (found["seed"], found["acceptance"]) == (42, "shared-noise")
     assert found["finish_reason"] == "token limit"
     assert found["models"]["draft"]["parameter_count"] == 2_000_000
-    assert found["speedup"] == {"ratio": 2.5, "over_plain": 1.5, "same_text": True}
+    assert found["comparison"]["with_drafts"] == (3.0, 3.2, 3.1)
+    assert found["comparison"]["ratios"] == COMPARED.ratios
+    assert found["verdict"] == COMPARED.verdict
 
 
 def test_the_json_object_names_the_source_of_each_drafted_token():
@@ -369,7 +417,7 @@ def test_the_json_object_names_the_source_of_each_drafted_token():
     transcript.add(Delta((8, 8, 11), origins, (), report))
     alone = replace(report, draft_sources=(), draft_lines=(0, 2, 2))
     transcript.add(Delta((8, 8, 11), origins, (), alone))
-    found = json_object(transcript, STATUS, NOTHING)
+    found = json_object(transcript, STATUS)
     assert found["sources"][5:] == ["suffix", "model", None, "model", "model", None]
     assert found["lines"][5:] == [0, 0, None, 0, 2, None]
     told = found["statistics"]["sources"]
@@ -386,8 +434,8 @@ def test_the_json_object_names_the_source_of_each_drafted_token():
 
 
 def test_the_json_statistics_hold_every_number_and_the_ratios():
-    found = json_object(transcript_of(), STATUS, NOTHING)["statistics"]
-    ratios = {"acceptance_rate", "tokens_per_round", "tokens_per_second"}
+    found = json_object(transcript_of(), STATUS)["statistics"]
+    ratios = {"acceptance_rate", "tokens_per_round", "tokens_per_second", "speedup"}
     assert found.keys() == {field.name for field in fields(Statistics)} | ratios | {
         "prompt_tokens_per_second"
     }

@@ -48,7 +48,8 @@ def said(talk: ChatState) -> list[str]:
         ("  \n ", None),
         (" what?\nthis ", Ask("what?\nthis")),
         ("//etc/passwd", Ask("/etc/passwd")),
-        ("/stats", ShowStatistics()),
+        ("/stats", ShowStatistics(all_of_them=False)),
+        ("/stats all", ShowStatistics(all_of_them=True)),
         ("/quit ", Quit()),
         ("/save a b.json", Save("a b.json", overwrites=False)),
         ("/save! f", Save("f", overwrites=True)),
@@ -63,6 +64,7 @@ def test_a_line_says_what_it_wants(talk: ChatState, line: str, act: object):
     ("line", "words"),
     [
         ("/", "there is no command /; /help"),
+        ("/stats more", "/stats takes all or nothing after it"),
         ("/stat", "there is no command /stat; did you mean /stats?"),
         ("/etc/passwd", "/help lists them"),
         ("/quit now", "/quit takes nothing after it, not 'now'"),

@@ -17,7 +17,6 @@ from outrider_cli.doctor.checks import (
     LlamaBuild,
     ModelFile,
     Step,
-    all_well,
     judge_build,
     judge_certificate,
     judge_models,
@@ -37,6 +36,7 @@ from outrider_cli.doctor.checks import (
     unmeasured,
 )
 from outrider_cli.doctor.peer_checks import Failure, ProbedPeer, judge_peer
+from outrider_cli.doctor.report import all_well, finding_lines, judge_gain, verdict
 
 OK, NOTE, PROBLEM = Level.OK, Level.NOTE, Level.PROBLEM
 DAY = 86400.0
@@ -204,6 +204,7 @@ def test_the_gpu(offloads: bool, device: bool, layers: int, level: Level):
     finding = judge_build(library, replace(TRIAL, offloads=offloads))[1]
     assert (finding.check, finding.level) == ("gpu", level)
     assert bool(finding.remedy) is (level is not OK)
+    assert len(finding.message) < 62, "one line of 80 columns"
 
 
 @pytest.mark.parametrize(("layers", "level"), [(-1, NOTE), (99, PROBLEM), (0, OK)])
@@ -508,6 +509,16 @@ def test_a_link_that_costs_more_than_a_decode_of_the_target_is_a_note(trip: floa
     assert levels(findings) == [OK, NOTE][:count]
 
 
+def test_a_quick_target_beside_its_orchestrator_is_not_moved_there():
+    here = status_of("target", MODEL, 200)
+    for address in ("plain://127.0.0.1:7", "[::1]:7", "localhost:7"):
+        here.address = address
+        slow = judge_peer(orchestrator(here, DRAFTING))[2]
+        assert (slow.level, slow.remedy) == (OK, "") and "drafts gain little" in slow.message
+    here.address = "gpu:7"
+    assert "beside the target" in judge_peer(orchestrator(here, DRAFTING))[2].remedy
+
+
 def test_the_link_to_a_draft_is_not_measured_against_its_decode():
     draft = ProbedPeer(role="draft", address="d:1", round_trips=(1.0,), model=MODEL)
     assert levels(judge_peer(draft)) == [OK]
@@ -614,6 +625,34 @@ def test_token_files(error: str, mode: int, level: Level, remedy: str):
 def test_certificates(seconds: float | None, level: Level, words: str):
     finding = judge_certificate("--tls-ca", "ca.pem", seconds)
     assert finding.level is level and words in finding.message
+
+
+def test_the_verdict_says_whether_the_set_up_is_fine_and_what_drafts_may_do():
+    fine, note = Finding("ports", OK, "free"), Finding("pair", NOTE, "small")
+    helps, vain = judge_gain(1.4), judge_gain(1.04)
+    wrong = Finding("tls", PROBLEM, "expired")
+    assert verdict([fine]) == "This set-up is fine."
+    assert verdict([fine, helps]) == (
+        "This set-up is fine. Drafts are expected to help here; outrider bench measures how much."
+    )
+    assert verdict([note, vain]) == (
+        "This set-up works; one note says what could be better."
+        " Drafts are not expected to save time here; then none are made."
+    )
+    assert verdict([judge_gain(1.4, others_share=0.5)]).startswith(
+        "This set-up is fine. The machine is too busy to say"
+    )
+    assert verdict([wrong, helps]) == "This set-up does not work yet: mend the PROBLEM above."
+    shown = ["".join(words.text for words in line) for line in finding_lines([fine, helps], None)]
+    assert shown == ["ok      ports     free", verdict([fine, helps])]
+
+
+def test_a_certificate_that_is_not_valid_yet_is_a_matter_of_clocks():
+    finding = judge_certificate("--tls-ca", "ca.pem", 99 * DAY, not_yet=True)
+    assert finding.level is PROBLEM and "not valid yet" in finding.message
+    assert "clock" in finding.remedy
+    for failure in (Failure.NOT_YET, Failure.EXPIRED):
+        assert "clock" in failure.value and "--tls-ca" not in failure.value
 
 
 # --- words ---

@@ -29,6 +29,7 @@ PURE = (
     "outrider_cli.doctor.checks",
     "outrider_cli.memories",
     "outrider_cli.numerics",
+    "outrider_cli.verdict",
     "outrider.grammar.rules",
     "outrider.grammar.gbnf",
     "outrider.grammar.lexemes",

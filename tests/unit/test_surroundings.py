@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from outrider.memory import available_memory
-from outrider_cli.doctor.machine import ca_expiry, own_expiry
+from outrider.rpc.certificates import Validity, ca_validity, own_validity
 
 DAY = 86400.0
 
@@ -73,10 +73,10 @@ def test_a_system_that_says_nothing_is_none(tmp_path: Path):
 # --- certificates ---
 
 
-def issued(folder: Path, days: float) -> tuple[Path, Path]:
+def issued(folder: Path, days: float, begin: datetime = datetime(2020, 1, 1)) -> tuple[Path, Path]:
     """Return a certificate that ends in so many days, and its key."""
     end = datetime.now(UTC) + timedelta(days=days)
-    leaf = trustme.CA().issue_cert("there.example", not_before=datetime(2020, 1, 1), not_after=end)
+    leaf = trustme.CA().issue_cert("there.example", not_before=begin, not_after=end)
     leaf.cert_chain_pems[0].write_to_path(folder / "own.pem")
     leaf.private_key_pem.write_to_path(folder / "own.key")
     return folder / "own.pem", folder / "own.key"
@@ -84,20 +84,37 @@ def issued(folder: Path, days: float) -> tuple[Path, Path]:
 
 def test_the_end_of_an_authority_is_read(tmp_path: Path):
     trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
-    assert (ca_expiry(tmp_path / "ca.pem") or 0) > 1000 * DAY
+    assert (ca_validity(tmp_path / "ca.pem").seconds_left or 0) > 1000 * DAY
+    assert not ca_validity(tmp_path / "ca.pem").fault
 
 
 @pytest.mark.parametrize("days", [10, 400])
 def test_the_end_of_our_own_certificate_is_read(tmp_path: Path, days: int):
-    assert own_expiry(*issued(tmp_path, days)) == pytest.approx(days * DAY, abs=60)
+    validity = own_validity(*issued(tmp_path, days))
+    assert validity.seconds_left == pytest.approx(days * DAY, abs=60) and not validity.fault
 
 
 def test_a_certificate_that_has_expired_has_nothing_left(tmp_path: Path):
-    assert own_expiry(*issued(tmp_path, -3)) == 0.0
+    assert own_validity(*issued(tmp_path, -3)) == Validity(0.0)
+    assert Validity(0.0).fault == "has expired"
+
+
+def test_a_certificate_that_begins_tomorrow_is_not_valid_yet(tmp_path: Path):
+    own, key = issued(tmp_path, 99, datetime.now(UTC) + timedelta(days=1))
+    assert own_validity(own, key) == Validity(not_yet=True)
+    assert "not valid yet" in Validity(not_yet=True).fault
+
+
+def test_an_authority_of_the_future_is_not_valid_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setattr("outrider.rpc.certificates.time.time", lambda: 0.0)
+    assert ca_validity(tmp_path / "ca.pem").not_yet
 
 
 def test_what_is_no_certificate_is_not_known(tmp_path: Path):
     file = tmp_path / "text.pem"
     file.write_text("nothing")
-    assert ca_expiry(file) is None and own_expiry(file, file) is None
-    assert ca_expiry(tmp_path / "missing") is None
+    assert ca_validity(file) == own_validity(file, file) == Validity()
+    assert ca_validity(tmp_path / "missing") == Validity()
