@@ -19,8 +19,8 @@ $(READY): pyproject.toml constraints.txt scripts/setup scripts/check_llama.py
 
 build: setup ## the same as setup
 
-demo: setup ## stream a completion with the bundled pair
-	@$(BIN)/outrider generate --temperature 0 --n-predict 128
+demo: setup ## see what drafts gain here, with a small real model (98 MB, downloaded once)
+	@$(BIN)/outrider demo
 
 # To play with: MODEL= DRAFT= PROMPT= N_DRAFT= N_PREDICT= name your own; without them the bundled pair is used.
 # Drafts have a fixed length here, so that there is something to see even where none would pay.
