@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo run same-model draft-comparison temperature-demo creative technical \
     test mutations chaos soak hostile fuzz http-examples llama-server-tests check protos pair-card bench bench-overhead bench-sessions bench-memory bench-gateway \
-    bench-grammar bench-rows bench-drafters compose-test containers-test wheel-test ray-test images alerts dashboard-picture clean
+    bench-grammar bench-rows bench-drafters compose-test containers-test wheel-test ray-test images alerts demo-picture dashboard-picture clean
 
 BIN := .venv/bin
 READY := .venv/ready
@@ -19,8 +19,8 @@ $(READY): pyproject.toml constraints.txt scripts/setup scripts/check_llama.py
 
 build: setup ## the same as setup
 
-demo: setup ## stream a completion with the bundled pair
-	@$(BIN)/outrider generate --temperature 0 --n-predict 128
+demo: setup ## see what drafts gain here, with a small real model (98 MB, downloaded once)
+	@$(BIN)/outrider demo
 
 # To play with: MODEL= DRAFT= PROMPT= N_DRAFT= N_PREDICT= name your own; without them the bundled pair is used.
 # Drafts have a fixed length here, so that there is something to see even where none would pay.
@@ -136,6 +136,9 @@ images: ## build the images for CPU and CUDA from a tag: TAG=v0.1.0; KINDS="cpu 
 
 alerts: setup ## fire every alert of deploy/prometheus by its fault, with a real Prometheus; ONLY=WORD
 	@scripts/with-prometheus $(BIN)/python -m deploy.fire_alerts $(if $(ONLY),--only '$(ONLY)')
+
+demo-picture: setup ## record the demo and draw docs/images/demo.svg; needs npx
+	@$(BIN)/python scripts/demo_picture.py
 
 dashboard-picture: setup ## draw the dashboard with a real run's data, all of its panels; needs the extra bench
 	@scripts/with-prometheus $(BIN)/python -m deploy.draw_dashboard --page docs/images/prometheus.png

@@ -12,6 +12,7 @@ from outrider_cli import settings
 from outrider_cli.bench.command import bench
 from outrider_cli.certs.command import certs
 from outrider_cli.chat.command import chat
+from outrider_cli.demo.command import demo
 from outrider_cli.doctor.command import doctor
 from outrider_cli.generate.command import generate
 from outrider_cli.health import health
@@ -36,6 +37,7 @@ app = typer.Typer(
 for command in (
     generate,
     chat,
+    demo,
     up,
     status,
     top,

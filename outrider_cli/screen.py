@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from outrider_cli.render import Line, Words, visible
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.status import Status
 
 
@@ -24,6 +24,18 @@ class Screen(Protocol):
 def open_screen() -> Screen:
     """Return a screen on standard output."""
     return _Colors() if _takes_codes(sys.stdout) else _Plain(sys.stdout)
+
+
+def open_console() -> Console:
+    """Return rich's console on standard output, with escape codes where they are welcome."""
+    from rich.console import Console
+
+    takes_codes = _takes_codes(sys.stdout)
+    return Console(
+        highlight=False,
+        force_terminal=takes_codes,
+        color_system="auto" if takes_codes else None,
+    )
 
 
 def _takes_codes(stream: TextIO) -> bool:

@@ -15,6 +15,12 @@ from pathlib import Path
 _NO_DISK = (OSError, RuntimeError)  # the latter from Path.home() where there is none
 
 
+def cache_folder() -> Path:
+    """Return the user's folder for what can be had again. Raises RuntimeError without a home."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "outrider"
+
+
 class KeptFiles:
     """What is kept in a folder of its own, by keys; of more than `most` the oldest go."""
 
@@ -50,6 +56,4 @@ class KeptFiles:
         return count
 
     def _path(self, key: str) -> Path:
-        base = os.environ.get("XDG_CACHE_HOME", "")
-        folder = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-        return folder / "outrider" / self._folder / hashlib.sha256(key.encode()).hexdigest()
+        return cache_folder() / self._folder / hashlib.sha256(key.encode()).hexdigest()

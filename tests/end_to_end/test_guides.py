@@ -81,6 +81,10 @@ class Shell:
             "OUTRIDER_DRAFT_THREADS": "1",
             "OUTRIDER_N_PREDICT": "16",
             "N_PREDICT": "16",
+            # No test needs the network: `make demo` runs the bundled pair.
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": "",
+            "PIP_CONFIG_FILE": os.devnull,
         }
 
     def run(self, block: Block) -> None:

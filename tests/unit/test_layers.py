@@ -26,6 +26,7 @@ PURE = (
     "outrider.noise",
     "outrider.sampling",
     "outrider.messages",
+    "outrider_cli.demo.requests",
     "outrider_cli.doctor.checks",
     "outrider_cli.memories",
     "outrider_cli.numerics",

@@ -28,6 +28,10 @@ def test_a_target_is_listed_with_what_it_does(target: str) -> None:
     assert re.search(rf"^{target}: .*## \w", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
+def test_the_demo_is_the_command_of_that_name() -> None:
+    assert printed("demo").splitlines()[-1].split() == [".venv/bin/outrider", "demo"]
+
+
 def test_run_pins_nothing_that_is_not_given() -> None:
     command = printed("run").splitlines()[-1].split()
     assert command == [".venv/bin/outrider", "generate"]
