@@ -76,6 +76,7 @@ OTHER: dict[type, dict[str, Any]] = {  # for every field a value that is not its
         "http_slots": True,
         "allow_init": True,
         "http_body_limit": 1000,
+        "http_keep_alive": 90,
         "metrics_names": "vllm,llamacpp",
     },
     ClientOptions: {

@@ -200,6 +200,7 @@ def _begin(rest: str) -> Ticking:
     usual = "distributions" if rule is Rule.REJECTION else "sampled"
     return Ticking(
         Plan(
+            is_watched=True,
             opening=SessionParameters(
                 session_id=bytes(16),
                 attempt=1,
