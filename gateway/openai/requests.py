@@ -208,7 +208,13 @@ def read_reading(body: ChatBody, form: ChatFormat, prompt: str) -> Reading:
         functions = [each.get("function") or {} for each in body.tools or ()]
         tools = {str(each.get("name")): each.get("parameters") or {} for each in functions}
     single = body.parallel_tool_calls is False
-    return Reading(form, tools, form.written(prompt), single=single)
+    last = body.messages[-1] if body.messages else {}
+    content = last.get("content")
+    if isinstance(content, list) and content and isinstance(content[-1], dict):
+        content = content[-1].get("text")
+    is_answered = isinstance(content, str) and last.get("role") != "assistant"
+    written = form.written(prompt, str(content) if is_answered else "")
+    return Reading(form, tools, written, single=single)
 
 
 def read_template(body: ChatBody) -> messages.ApplyTemplateRequest:

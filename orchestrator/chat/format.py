@@ -105,10 +105,16 @@ class ChatFormat:
     headers: bool = False
     controls: tuple[str, ...] = ()
 
-    def written(self, prompt: str) -> str:
-        """Return what a prompt holds of the turn that the model is to write."""
-        at = prompt.rfind(self.turn) if self.turn else -1
-        return prompt[at + len(self.turn) :] if at >= 0 else ""
+    def written(self, prompt: str, last: str = "") -> str:
+        """Return what a prompt holds of the turn that the model is to write.
+
+        `last` is what it answers: where that is the result of a call, some turns go on behind it.
+        """
+        if not self.turn or self.turn not in prompt:
+            return ""
+        rest = prompt[prompt.rfind(self.turn) + len(self.turn) :]
+        goes_on = self.calls and self.calls.opening.strip() and self.calls.opening in rest
+        return rest.rpartition(last.strip())[2] if goes_on and last.strip() else rest
 
     def summary(self) -> dict[str, str]:
         """Return the style of calls and how one begins, the marks of a thought, and the ids."""

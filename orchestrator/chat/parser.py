@@ -49,12 +49,13 @@ class ChatParser:
         self._held: list[Event] | None = None  # in place of `_events` while nothing is certain
         self._space = ""  # is shown before more text only
         self._skips_space = False  # nothing but white space came since the last mark
-        self._line = ""  # of the content, the last one
+        self._line = ""  # how the last line of the content begins
+        self._tick_count = 0  # backticks in it
         self._is_fenced = self._has_shown = self._is_within = self._is_flowing = False
         self._compile()
         self._steps: Steps = self._messages() if form.headers else self._turn()
         self._go_on(self._reader.encoded(prompt))
-        self._space = ""
+        self._space, self._is_within = "", False
 
     def _compile(self) -> None:
         form, reader = self._form, self._reader
@@ -107,14 +108,18 @@ class ChatParser:
         self._skips_space = False
         if kind is Content:
             self._has_shown = self._is_within = True
-            *lines, self._line = (self._line + shown).split("\n")
-            self._is_fenced ^= sum(bool(_FENCE.match(line)) for line in lines) % 2 == 1
+            for i, part in enumerate(shown.split("\n")):
+                if i:  # a line has ended before it
+                    self._is_fenced ^= bool(_FENCE.match(self._line))
+                    self._line, self._tick_count = "", 0
+                self._line = (self._line + part)[:8]
+                self._tick_count += part.count("`")
         self._emit(kind(shown))
 
     def _is_quoted(self) -> bool:
         """Say whether the content is within a code fence, or a quotation in its line."""
         is_fenced = self._is_fenced ^ bool(_FENCE.match(self._line))
-        return is_fenced or ("\n" not in self._space and self._line.count("`") % 2 == 1)
+        return is_fenced or ("\n" not in self._space and self._tick_count % 2 == 1)
 
     def _pass_mark(self, found: Any) -> None:
         self._reader.at = found.end()

@@ -111,7 +111,7 @@ class ChatTemplate:
 
     @cached_property
     def form(self) -> ChatFormat:
-        """How the model writes a turn, as the template shows it; found out in some 0.2 s."""
+        """How the model writes a turn, as the template shows it."""
         return learn(self._try, self.source)
 
     @cached_property

@@ -101,3 +101,9 @@ def test_it_is_learned_which_ids_a_template_takes(name: str, ids: Ids) -> None:
 )
 def test_what_the_prompt_holds_of_the_turn_is_behind_its_last_mark(prompt: str, rest: str) -> None:
     assert template("Qwen3.5-4B").form.written(prompt) == rest
+    assert template("Qwen3.5-4B").form.written(prompt, "think") == rest
+
+
+def test_of_a_turn_that_goes_on_behind_a_result_what_is_before_that_does_not_count() -> None:
+    prompt = "<|turn>model\n<|tool_call>call:f{}<tool_call|><|tool_response>``` <tool_response|>"
+    assert template("google-gemma-4-31B-it").form.written(prompt, "```") == " <tool_response|>"

@@ -381,3 +381,84 @@ def test_the_id_that_a_model_writes_is_told() -> None:
 def test_every_style_of_call_is_among_these_templates() -> None:
     styles = {form(name).calls.style for name in CALLING}  # type: ignore[union-attr]
     assert styles == set(Style)
+
+
+# five turns
+
+
+ASKED = {"role": "user", "content": "Weather in Paris, then in Rome?"}
+WORDS = {
+    # by template: a thought and a call, a thought and an answer, as the model writes them
+    HARMONY: (
+        "<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant to=functions.get_weather"
+        '<|channel|>commentary json<|message|>{{"city": "{city}"}}',
+        "<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant<|channel|>final"
+        "<|message|>{text}",
+    ),
+    QWEN: (
+        "{thought}\n</think>\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\n{city}\n"
+        "</parameter>\n</function>\n</tool_call>",
+        "{thought}\n</think>\n\n{text}",
+    ),
+    GLM: (
+        "\n<think>{thought}</think>\n<tool_call>get_weather\n<arg_key>city</arg_key>\n"
+        "<arg_value>{city}</arg_value>\n</tool_call>",
+        "\n<think>{thought}</think>\n{text}",
+    ),
+    "Kimi-K2-Thinking": (
+        "<think>{thought}</think><|tool_calls_section_begin|><|tool_call_begin|>"
+        'functions.get_weather:{number}<|tool_call_argument_begin|>{{"city": "{city}"}}'
+        "<|tool_call_end|><|tool_calls_section_end|>",
+        "<think>{thought}</think>{text}",
+    ),
+    GEMMA: (
+        "<|channel>thought\n{thought}\n<channel|>"
+        '<|tool_call>call:get_weather{{city:<|"|>{city}<|"|>}}<tool_call|>',
+        "<|channel>thought\n{thought}\n<channel|>{text}",
+    ),
+    MISTRAL: (
+        '[THINK]{thought}[/THINK][TOOL_CALLS]get_weather[ARGS]{{"city": "{city}"}}',
+        "[THINK]{thought}[/THINK]{text}",
+    ),
+    LLAMA: ('{{"name": "get_weather", "parameters": {{"city": "{city}"}}}}', "{text}"),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_each_of_five_turns_goes_back_as_the_model_wrote_it(name: str) -> None:
+    one, (calling, answering) = template(name), WORDS[name]
+    tools = [
+        {"type": "function", "function": {"name": n, "description": "x", "parameters": s}}
+        for n, s in TOOLS.items()
+    ]
+    variables = {"enable_thinking": True, "reasoning_effort": "high"}
+    chat: list[dict[str, Any]] = [ASKED]
+    written: list[str] = []
+    asked = 0  # calls before the last question: templates leave out what was thought before it
+    for turn in range(5):
+        prompt = one.render(chat, tools=tools, strftime_now=str, chat_template_kwargs=variables)
+        assert all(text in prompt for text in written[asked:])
+        said = {"thought": f"Thought {turn}.", "text": f"Text {turn}.", "city": f"City {turn}"}
+        is_call = turn in (0, 1, 3)
+        text = (calling if is_call else answering).format(**said, number=len(written))
+        found = events(name, text, prompt=one.form.written(prompt, chat[-1]["content"]))
+        content, thoughts, calls = parse(found)
+        assert (thoughts.strip(), bool(calls)) == (
+            said["thought"] * ("{thought}" in calling),
+            is_call,
+        )
+        answer: dict[str, Any] = {"role": "assistant", "content": content}
+        answer |= {"reasoning_content": thoughts} if thoughts else {}
+        chat.append(answer)
+        if is_call:
+            ((begun, arguments),) = calls
+            assert json.loads(arguments) == {"city": said["city"]}
+            function = {"name": begun.name, "arguments": arguments}
+            id_ = begun.id or f"abcdefgh{turn}"
+            answer["tool_calls"] = [{"id": id_, "type": "function", "function": function}]
+            chat.append({"role": "tool", "tool_call_id": id_, "content": "sunny"})
+            written.append(text.strip())
+        else:
+            assert content.strip() == said["text"]
+            chat.append({"role": "user", "content": "And then?"})
+            asked = len(written)
