@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,8 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
+from canitoolcall.probe import BUILTIN_SCENARIOS, probe
 
-from tests.support.chat_formats import form, source
+from tests.support.chat_formats import form, source, template
 from tests.support.fake_orchestrator import FakeOrchestrator
 from tests.support.gateway import serving
 
@@ -419,3 +421,54 @@ async def test_properties_say_what_was_learned() -> None:
         "thoughts": "<think> </think>",
         "ids": "any",
     }
+
+
+def forced(name: str, thought: str, content: str, calls: list[tuple[str, Any]]) -> str:
+    """Return a turn as the template writes it, from the generation prompt on."""
+    one = template(name)
+    said: dict[str, Any] = {"role": "assistant", "content": content}
+    said |= {"reasoning_content": thought} if thought else {}
+    if calls:
+        said["tool_calls"] = [
+            {"id": f"abcdefgh{i}", "type": "function", "function": {"name": n, "arguments": a}}
+            for i, (n, a) in enumerate(calls)
+        ]
+    options: dict[str, Any] = {"strftime_now": str, "add_generation_prompt": False}
+    asked, whole = one.render(ASK, **options), one.render([*ASK, said], **options)
+    turn = whole[len(asked) :].removeprefix(one.form.turn)
+    return turn.rstrip().removesuffix("<EOS>").removesuffix(one.form.end)
+
+
+@pytest.mark.parametrize("name", [HERMES, GLM, MINISTRAL, KIMI])
+async def test_the_probe_of_canitoolcall_finds_nothing(name: str) -> None:
+    notes = {"title": "Grüße aus Zürich", "body": "Café ☕ in 東京 — naïve résumé 🚀"}
+    event = {
+        "title": "Design review",
+        "start": "2026-10-01T15:00:00Z",
+        "attendees": [{"name": "Ana", "email": "ana@example.com"}],
+        "location": {"city": "Berlin", "room": "4.12"},
+    }
+    weather = [("get_weather", {"city": "Paris"})]
+    turns: dict[str, tuple[str, str, list[tuple[str, Any]]]] = {
+        "single-call": ("", "", weather),
+        "parallel-calls": ("", "", [*weather, ("get_weather", {"city": "Tokyo"})]),
+        "no-call": ("", "42", []),
+        "nested-args": ("", "", [("create_event", event)]),
+        "unicode-args": ("", "", [("save_note", notes)]),
+        "empty-args": ("", "", [("get_server_time", {})]),
+        "forced-tool-choice": ("", "", weather),
+        "tool-result-followup": ("", "It is 18 degrees.", []),
+        "reasoning-then-call": ("9.9 is.", "", [("record_answer", {"answer": "9.9"})]),
+    }
+    fake = FakeOrchestrator(template=source(name))
+    fake.renders = True
+    for scenario in BUILTIN_SCENARIOS:
+        text = forced(name, *turns[scenario.id])
+        if scenario.id == "forced-tool-choice":
+            calls = form(name).calls
+            assert calls
+            text = text.partition(calls.opening)[2]
+        fake.texts += [text, text]
+    async with serving(fake) as url:
+        report = await asyncio.to_thread(probe, f"{url}/v1", "any", concurrency=1)
+    assert [f"{o.scenario} {o.detail}" for o in report.outcomes if o.status != "pass"] == []
