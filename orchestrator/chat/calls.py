@@ -250,7 +250,9 @@ class CallParser:
             yield from reader.blank()
             if (yield from reader.take(self._close[0])):
                 break
-            yield from reader.expect(self._parameter)
+            ahead = yield from (reader.expect if self._form.close else reader.take)(self._parameter)
+            if not ahead:  # nothing closes the call
+                break
             key: list[str] = []
             found = yield from reader.until(self._after_key, key.append)
             if found is None:

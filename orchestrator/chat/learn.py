@@ -95,19 +95,11 @@ def learn(render: Render, source: str) -> ChatFormat:
     first = MARK.search(end)
     end = first[0] if first else end.strip()
     if calls:
-        close = calls.end.removesuffix(shared)
-        ends = [m.start() for m in MARK.finditer(close) if m[0] in end + turn + user_end]
-        opening = _without_thought(calls.begin or calls.open, think, end_think)
-        opening = opening.removeprefix(content + end_content) if end_content else opening
-        opening = opening.removeprefix(content)
-        begin, opens = (opening, calls.open) if calls.begin else ("", opening)
-        close = (close[: ends[0]] if ends else close) if begin else ""
-        calls = replace(calls, begin=begin, open=opens, end=close)
-        if not re.search(r"[<>[]", calls.opening.rstrip("[ \n")) and HEADER not in content:
-            tag = re.search(r"<\|python_\w+\|>", source)  # Llama's, of which no probe knows
-            begin = tag[0] if tag else ""
-            closing = begin.replace("start", "end") if "start" in begin else ""
-            calls = replace(calls, begin=begin + calls.begin, end=calls.end + closing, bare=True)
+        before_calls = _without_thought(calls.begin or calls.open, think, end_think)
+        before_calls = before_calls.removeprefix(content + end_content).removeprefix(content)
+        calls = _alone(calls, before_calls, shared, end + turn + user_end)
+        if HEADER not in content:
+            calls = _bare(calls, source)
         if calls.open and turn.endswith(calls.open):
             turn = turn.removesuffix(calls.open)
             content = before.removeprefix(turn).strip()
@@ -125,8 +117,29 @@ def learn(render: Render, source: str) -> ChatFormat:
     )
 
 
+def _alone(calls: CallFormat, opening: str, turn_end: str, turn_marks: str) -> CallFormat:
+    """Return the format without what is of the turn: its `opening` is that of the calls alone."""
+    if not calls.begin:  # then what is behind the calls ends the turn
+        return replace(calls, open=opening, end="")
+    end = calls.end.removesuffix(turn_end)
+    others = [mark.start() for mark in MARK.finditer(end) if mark[0] in turn_marks]
+    return replace(calls, begin=opening, end=end[: others[0]] if others else end)
+
+
+def _bare(calls: CallFormat, source: str) -> CallFormat:
+    """Return the format as one that needs no mark, if it has none."""
+    if re.search(r"[<>[]", calls.opening.rstrip("[ \n")):
+        return calls
+    tag = re.search(r"<\|python_\w+\|>", source)  # Llama's, which no probe shows
+    begin = tag[0] if tag else ""
+    end = begin.replace("start", "end") if "start" in begin else ""
+    return replace(calls, begin=begin + calls.begin, end=calls.end + end, bare=True)
+
+
 @dataclass(frozen=True, slots=True)
 class _Prober:
+    """Renders probes, each after one message of the user."""
+
     render: Render
 
     def turn(self, *messages: dict[str, Any], **variables: object) -> str:
@@ -212,12 +225,10 @@ def _calls(probe: _Prober, turn: str, tail: str) -> tuple[CallFormat | None, str
         if form.style is Style.PARAMETERS and HEADER in one[:start]:
             turn, two = one[: one.rindex(HEADER, 0, start) + len(HEADER)], ""
         before, after = one[:start].removeprefix(turn), one[stop:]
-        other = read(two, NAMES[1], probe) if NAMES[1] in two else None
-        if other is None:
+        first, other = read(two, NAMES[0], probe), read(two, NAMES[1], probe)
+        if first is None or other is None:
             close = form.close + after.removesuffix(_shared_end(after, tail))
             return replace(form, open=before, close=close, several=False), after
-        first = read(two, NAMES[0], probe)
-        assert first is not None
         between = two[first[2] : other[1]]
         opening = _shared_end(one[:start], between).lstrip()
         close = _shared_start(after, between.removesuffix(opening)).rstrip()

@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from orchestrator.chat.events import parse
 from orchestrator.chat.format import CallFormat, ChatFormat, Ids, Parameter, Style
+from orchestrator.chat.parser import ChatParser
 from orchestrator.chat.template import ChatTemplate
 from tests.support.chat_formats import LLAMA_CPP, NAMES, source, template
 
@@ -107,3 +111,59 @@ def test_what_the_prompt_holds_of_the_turn_is_behind_its_last_mark(prompt: str, 
 def test_of_a_turn_that_goes_on_behind_a_result_what_is_before_that_does_not_count() -> None:
     prompt = "<|turn>model\n<|tool_call>call:f{}<tool_call|><|tool_response>``` <tool_response|>"
     assert template("google-gemma-4-31B-it").form.written(prompt, "```") == " <tool_response|>"
+
+
+INVENTED = """\
+{%- for message in messages %}<|{{ message.role }}|>
+{%- if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}
+{{- message.content }}{% set calls = message.tool_calls or [] %}
+{%- if calls %}{{ parts.begin }}{% for call in calls %}{% set f = call.function %}{{ parts.open }}
+{%- if parts.style == 'json' %}{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}
+{%- elif parts.style == 'named' %}{{ f.name }}{{ parts.after }}{{ f.arguments | tojson }}
+{%- else %}{{ f.name }}{{ parts.after }}{% for name, value in f.arguments.items() %}<arg={{ name }}>
+{{- value if value is string else value | tojson }}</arg>{% endfor %}{% endif %}{{ parts.close }}
+{{- parts.between if not loop.last }}{% endfor %}{{ parts.end }}{% endif %}<|end|>{% endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}{{ '' if tools }}"""
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(
+    style=st.sampled_from(["json", "named", "parameters"]),
+    around=st.sampled_from(
+        [
+            ("", ""),
+            ("<calls>", "</calls>"),
+            ("<|calls|>\n", "\n<|end_calls|>"),
+            ("[CALLS]", "[/CALLS]"),
+        ]
+    ),
+    each=st.sampled_from(
+        [
+            ("<call>", "</call>"),
+            ("<|call|>\n", "\n<|end_call|>"),
+            ("[CALL]", ""),
+            ("<tool><c>", "</c>"),
+        ]
+    ),
+    after=st.sampled_from([">", "[ARGS]", "<|args|>", "<sep>\n"]),
+    between=st.sampled_from(["", "\n", ", "]),
+)
+def test_what_is_learned_of_a_template_reads_what_it_writes(
+    style: str, around: tuple[str, str], each: tuple[str, str], after: str, between: str
+) -> None:
+    parts = {"style": style, "begin": around[0], "end": around[1], "open": each[0]}
+    parts |= {"close": each[1], "after": after, "between": between}
+    one = ChatTemplate(f"{{%- set parts = {parts!r} %}}{INVENTED}")
+    calls = [
+        {"id": "abcdefghi", "type": "function", "function": {"name": name, "arguments": given}}
+        for name, given in (("go", '{"where": "on", "far": 2}'), ("stay", '{"where": ""}'))
+    ]
+    said = {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": calls}
+    chat = [{"role": "user", "content": "Go."}, said]
+    text = one.form.written(one.render(chat, strftime_now=str, add_generation_prompt=False))
+    schema = {"properties": {"where": {"type": "string"}, "far": {"type": "integer"}}}
+    parser = ChatParser(one.form, {"go": schema, "stay": schema})
+    content, thoughts, found = parse([*parser.add(text.removesuffix("<|end|>")), *parser.finish()])
+    assert (content, thoughts) == ("", "Hm."), one.form
+    told = [(begun.name, json.loads(arguments)) for begun, arguments in found]
+    assert told == [("go", {"where": "on", "far": 2}), ("stay", {"where": ""})], one.form
