@@ -114,16 +114,16 @@ def require_calls(
     if calls is None or (form.headers and calls.style is not Style.NAMED):
         raise InvalidRequest("tool_choice", "it is not known how this model writes calls")
     opening, _, rest = ("" if calls.bare else calls.opening).partition(ID)
-    rules = {"number": "[0-9]{1,9}"}
+    rules = {"ordinal": "[0-9]{1,9}"}
     choices = []
     for i, tool in enumerate(tools):
         choice, needed = _call(calls, tool, f"a{i}")
         rules |= needed
         choices.append(choice)
     rules["call"] = " | ".join(choices)
-    root = f"number {_literal(rest)} call" if rest else "call"
+    root = f"ordinal {_literal(rest)} call" if rest else "call"
     if several and calls.several:
-        again = " number ".join(map(_literal, (calls.separator + calls.open).split(ID)))
+        again = " ordinal ".join(map(_literal, (calls.separator + calls.open).split(ID)))
         root += f" ( {again} call )*"
     root += f" {_literal(calls.end)}"
     if in_thought:
@@ -149,7 +149,7 @@ def _call(calls: CallFormat, tool: Tool, prefix: str) -> tuple[str, dict[str, st
         head = head if calls.name_key else f'{{"{tool.name}": '
         return f"{_literal(head)} {arguments} {_literal('}' + calls.close)}", rules
     after_name = re.sub(rf"({MARK.pattern}){ID}", "", calls.after_name)
-    head = " number ".join(map(_literal, f"{tool.name}{after_name}".split(ID)))
+    head = " ordinal ".join(map(_literal, f"{tool.name}{after_name}".split(ID)))
     return f"{head} {arguments} {_literal(calls.close)}", rules
 
 

@@ -268,3 +268,11 @@ def test_too_many_tools_are_refused() -> None:
 def test_the_other_tools_of_a_named_one_may_be_anything() -> None:
     (only,) = required_tools(GO, [tool("a b"), tool("go"), tool("x", {"not": {}}), None])
     assert (only.name, only.field) == ("go", "tools[1].function.parameters")
+
+
+def test_the_number_of_a_call_is_none_of_its_arguments() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
+    calls = forced({"go": schema}, "moonshotai-Kimi-K2")
+    end = "<|tool_call_end|><|tool_calls_section_end|>"
+    assert lets(calls, f'go:12<|tool_call_argument_begin|>{{"x": -1.5}}{end}')
+    assert not lets(calls, f'go:-1<|tool_call_argument_begin|>{{"x": 1}}{end}')
