@@ -13,6 +13,7 @@ from orchestrator.chat.events import Arguments, CallBegun, CallEnded, Event
 from orchestrator.chat.format import KEY, MARK, CallFormat, Style
 from orchestrator.chat.reader import NEVER, Malformed, Steps, TextReader, ignore
 from orchestrator.chat.values import (
+    MAX_DEPTH,
     NO_JSON,
     Schema,
     Show,
@@ -102,7 +103,7 @@ class CallParser:
                 before = reader.at
                 yield from reader.until(self._next, ignore)
                 noise = reader.text[before : reader.at].strip()
-            outcome = yield from self._call()
+            outcome = yield from self._call(reader.at if count else start)
             if outcome is None:
                 break
             if not outcome:
@@ -117,10 +118,13 @@ class CallParser:
         yield from reader.optional([*self._brackets[1], *self._end])
         return True
 
-    def _call(self) -> Steps:
-        """Read a call; return whether it is whole, or None where there is none to read."""
+    def _call(self, shown_from: int) -> Steps:
+        """Read a call; return whether it is whole, or None where there is none to read.
+
+        One that breaks off is shown from `shown_from` on.
+        """
         reader, start = self._reader, self._reader.at
-        self._has_begun = False
+        self._has_begun, self._values.depth = False, 0
         try:
             yield from reader.blank()
             yield from (reader.take if self._form.bare else reader.expect)(self._open)
@@ -129,7 +133,7 @@ class CallParser:
             if reader.is_cut_here and (self._has_begun or not self._form.bare):
                 return False
             if self._has_begun:
-                self.break_off(start)
+                self.break_off(shown_from)
                 return False
             reader.at = start
             return None
@@ -290,7 +294,7 @@ class CallParser:
             reader.at = found.end()
         reader.at = found.end() if found["done"] else reader.at
         if KEY in parameter.close:
-            parts = [json.dumps(self._elements("".join(parts)), ensure_ascii=False)]
+            parts = [json.dumps(self._elements("".join(parts), MAX_DEPTH), ensure_ascii=False)]
         self._argue('"' if is_text else as_json("".join(parts), types))
 
     def _argue_escaped(self, text: str) -> None:
@@ -306,8 +310,10 @@ class CallParser:
         reader.at = place
         return is_next or is_end
 
-    def _elements(self, text: str) -> Any:
+    def _elements(self, text: str, depth_left: int) -> Any:
         """Return what an argument says in which objects and lists are marked like arguments."""
+        if not depth_left:
+            raise Malformed
         parameter, found = self._form.parameter, []
         opens = regex.compile(rf"\s*{self._parameter.pattern}([\w.-]+){self._after_key.pattern}")
         while start := opens.match(text):
@@ -317,7 +323,7 @@ class CallParser:
             depth, at, stop = 1, start.end(), len(text)
             while depth and (mark := either.search(text, at)):
                 depth, at, stop = depth + (1 if mark["open"] else -1), mark.end(), mark.start()
-            found.append((start[1], self._elements(text[start.end() : stop])))
+            found.append((start[1], self._elements(text[start.end() : stop], depth_left - 1)))
             text = "" if depth else text[at:]
         if not found:
             value = read_json(text)

@@ -16,6 +16,9 @@ Schema = Mapping[str, Any]
 
 NO_JSON = object()
 
+MAX_DEPTH = 64
+"""Lists and objects in one another; as deep as a body of ours may be."""
+
 _OPEN, _OPEN_LIST, _CLOSE_LIST = (regex.compile(regex.escape(each)) for each in "{[]")
 _COMMA = regex.compile(",")
 _BARE_KEY = regex.compile(r"[^\"'{}\[\],:=]+")
@@ -46,6 +49,7 @@ class ValueReader:
         self._reader = reader
         self._quote = reader.loose(quote)
         self._is_loose = is_loose
+        self.depth = 0
 
     def object(self, show: Show) -> Steps:
         """Read an object."""
@@ -81,7 +85,14 @@ class ValueReader:
         return bool((yield from self._reader.take(bracket)))
 
     def value(self, show: Show) -> Steps:
-        """Read any value."""
+        """Read any value. Raises Malformed, also for one that is nested too deep."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Malformed
+        yield from self._value(show)
+        self.depth -= 1
+
+    def _value(self, show: Show) -> Steps:
         first = yield from self._reader.blank()
         if first == "{":
             yield from self.object(show)

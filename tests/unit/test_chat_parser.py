@@ -306,6 +306,19 @@ def test_a_broken_call_is_text_after_what_was_told_of_it() -> None:
     assert parse(found) == (text, "", [])
 
 
+@pytest.mark.parametrize("name", [HERMES, GEMMA, "MiniMax-M3"])
+def test_what_is_nested_too_deep_is_text(name: str) -> None:
+    deep = {
+        HERMES: '<tool_call>{"name": "rest", "arguments": {"a": ' + "[" * 5000,
+        GEMMA: "<|tool_call>call:rest{a:" + "{b:" * 5000,
+        "MiniMax-M3": ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="rest">'
+        + "]<]minimax[>[<a>" * 5000
+        + "]<]minimax[>[</a>" * 5000
+        + "]<]minimax[>[</invoke>",
+    }[name]
+    assert read(name, deep) == (deep, "", [])
+
+
 def test_a_mark_of_control_tokens_means_nothing_as_letters() -> None:
     controlled = replace(form(HARMONY), controls=tuple(form(HARMONY).marks))
     text = "It is written <|channel|>analysis<|message|>."
