@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gateway.calls import CallStream, Shown
 from gateway.gathering import Completion, Gathering
 from gateway.openai.requests import ChatBody, ParsedRequest, ResponseFormat, SchemaFormat
 from gateway.options import Body, GenerationFields, Int32, ListOf, refuse
+from gateway.turns import TurnStream
 from gateway.usage import acceptance_metrics, timings, usage
-from orchestrator.chat.tool_calls import ArgumentsPart, Mark, ToolCall, parse
+from orchestrator.chat.events import Arguments, CallBegun, Content, Event, Thought
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -55,9 +55,10 @@ class OutputFormat(Body):
 
 
 class OutputConfig(Body):
-    """How the text must be; `effort` is ignored."""
+    """How the text must be, and how much to think."""
 
     format: OutputFormat | None = None
+    effort: str | None = None
 
 
 class PromptBody(GenerationFields):
@@ -68,6 +69,7 @@ class PromptBody(GenerationFields):
     tools: ListOf[Tool] | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
+    thinking: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     container: Any = Field(None, description="Not supported: nothing is run here.")
     mcp_servers: ListOf[Any] | None = Field(None, description="Not supported: nothing is run here.")
@@ -85,6 +87,9 @@ def read_count(body: PromptBody) -> ChatBody:
     refuse(body, container=(), mcp_servers=([],))
     shared = {name: getattr(body, name) for name in GenerationFields.model_fields}
     choice = body.tool_choice or ToolChoice(type="auto")
+    variables = body.chat_template_kwargs
+    if body.thinking and body.thinking.get("type") == "disabled":
+        variables = {"enable_thinking": False, **(variables or {})}
     return ChatBody.model_construct(
         **shared,
         messages=list(_chat(body)),
@@ -92,7 +97,8 @@ def read_count(body: PromptBody) -> ChatBody:
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=not choice.disable_parallel_tool_use,
         response_format=_response_format(body.output_config),
-        chat_template_kwargs=body.chat_template_kwargs,
+        reasoning_effort=body.output_config.effort if body.output_config else None,
+        chat_template_kwargs=variables,
     )
 
 
@@ -151,10 +157,12 @@ def _turn(field: str, role: str, blocks: Sequence[dict[str, Any]]) -> Iterator[d
 
 
 def _call(field: str, block: dict[str, Any]) -> dict[str, Any]:
-    arguments = block.get("input", {})
-    if not isinstance(arguments, dict):
+    given = block.get("input", {})
+    if not isinstance(given, (dict, str)):
         raise InvalidRequest(f"{field}.input", "must be an object")
-    function = {"name": _string(field, block, "name"), "arguments": json.dumps(arguments)}
+    # Clients keep the text of a call that was cut off, as it is no JSON.
+    arguments = given if isinstance(given, str) else json.dumps(given)
+    function = {"name": _string(field, block, "name"), "arguments": arguments}
     return {"id": _string(field, block, "id"), "type": "function", "function": function}
 
 
@@ -210,23 +218,25 @@ def _response_format(config: OutputConfig | None) -> ResponseFormat | None:
 
 # --- answers ---
 
+_SIGNATURE = "outrider"
+"""Of thoughts: clients want one that is not empty, and nobody checks it."""
+
 
 def answer(message_id: str, parsed: ParsedRequest, gathering: Gathering) -> dict[str, Any]:
     """Return the message once everything is finished."""
     (completion,) = gathering.completions
-    text: str = completion.text
-    calls: list[ToolCall] = []
-    if parsed.call_format is not None:
-        opening = [Mark(parsed.call_opening)] if parsed.call_opening else []
-        text, calls = parse([*opening, *completion.pieces], parsed.call_format)
-    content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
-    for number, call in enumerate(calls):
-        block = _tool_use(message_id, number, call.name)
-        content.append(block | {"input": json.loads(call.arguments)})
+    turn = parsed.reading.turn(completion, 0, "toolu", _nonce(message_id))
+    content: list[dict[str, Any]] = []
+    if turn.thoughts:
+        content.append({"type": "thinking", "thinking": turn.thoughts, "signature": _SIGNATURE})
+    if turn.content:
+        content.append({"type": "text", "text": turn.content})
+    for call in turn.calls:
+        content.append(_tool_use(call.id, call.name) | {"input": json.loads(call.arguments)})
     return {
         **_message(message_id, gathering),
         "content": content,
-        **_end(completion, has_called=bool(calls)),
+        **_end(completion, has_called=bool(turn.calls)),
         "usage": _usage(gathering),
         **_reports(completion),
     }
@@ -238,10 +248,9 @@ class Events:
     def __init__(self, message_id: str, parsed: ParsedRequest) -> None:
         self._id = message_id
         self._gathering = parsed.gathering()
-        self._calls = CallStream.after(parsed.call_opening, parsed.call_format)
+        self._turn = TurnStream(parsed.reading, 0, "toolu", _nonce(message_id))
         self._open_kind: str | None = None  # of the last block, if it has not ended
         self._block_count = 0
-        self._call_count = 0
 
     def add(self, response: messages.GenerateResponse) -> Iterator[dict[str, Any]]:
         """Yield the events that a message of the orchestrator becomes."""
@@ -249,10 +258,10 @@ class Events:
         if addition is None:
             yield {"type": "message_start", "message": self._start()}
             return
-        for shown in self._calls.add(addition):
+        for shown in self._turn.add(addition):
             yield from self._show(shown)
         if response.WhichOneof("event") == "finished":
-            for shown in self._calls.finish():
+            for shown in self._turn.finish(self._gathering.completions[0]):
                 yield from self._show(shown)
             yield from self._finish()
 
@@ -260,16 +269,21 @@ class Events:
         nothing: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
         return {**_message(self._id, self._gathering), **nothing, "usage": _usage(self._gathering)}
 
-    def _show(self, shown: Shown) -> Iterator[dict[str, Any]]:
-        if isinstance(shown, str):
-            if self._open_kind != "text":
-                yield from self._begin_block({"type": "text", "text": ""})
-            yield self._delta({"type": "text_delta", "text": shown})
-        elif isinstance(shown, ArgumentsPart):
-            yield self._delta({"type": "input_json_delta", "partial_json": shown.text})
-        else:
-            block = _tool_use(self._id, self._call_count, shown.name)
-            self._call_count += 1
+    def _show(self, event: Event) -> Iterator[dict[str, Any]]:
+        match event:
+            case Content(text):
+                yield from self._begin_text({"type": "text", "text": ""})
+                yield self._delta({"type": "text_delta", "text": text})
+            case Thought(text):
+                yield from self._begin_text({"type": "thinking", "thinking": "", "signature": ""})
+                yield self._delta({"type": "thinking_delta", "thinking": text})
+            case CallBegun(name, id_):
+                yield from self._begin_block(_tool_use(id_, name))
+            case Arguments(text):
+                yield self._delta({"type": "input_json_delta", "partial_json": text})
+
+    def _begin_text(self, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if self._open_kind != block["type"]:
             yield from self._begin_block(block)
 
     def _begin_block(self, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -283,6 +297,8 @@ class Events:
         }
 
     def _end_block(self) -> Iterator[dict[str, Any]]:
+        if self._open_kind == "thinking":
+            yield self._delta({"type": "signature_delta", "signature": _SIGNATURE})
         if self._open_kind is not None:
             self._open_kind = None
             yield {"type": "content_block_stop", "index": self._block_count - 1}
@@ -295,7 +311,7 @@ class Events:
         (completion,) = self._gathering.completions
         yield {
             "type": "message_delta",
-            "delta": _end(completion, has_called=self._calls.has_called),
+            "delta": _end(completion, has_called=self._turn.has_called),
             "usage": _usage(self._gathering),
             **_reports(completion),
         }
@@ -306,9 +322,12 @@ def _message(message_id: str, gathering: Gathering) -> dict[str, Any]:
     return {"id": message_id, "type": "message", "role": "assistant", "model": gathering.model}
 
 
-def _tool_use(message_id: str, number: int, name: str) -> dict[str, Any]:
-    tool_id = f"toolu_{message_id.removeprefix('msg_')}_{number}"
-    return {"type": "tool_use", "id": tool_id, "name": name, "input": {}}
+def _nonce(message_id: str) -> str:
+    return message_id.removeprefix("msg_")
+
+
+def _tool_use(id_: str, name: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": id_, "name": name, "input": {}}
 
 
 def _end(completion: Completion, *, has_called: bool) -> dict[str, Any]:

@@ -111,12 +111,8 @@ class Gateway:
     async def chat(self, body: requests.ChatBody) -> Response:
         """Answer /v1/chat/completions."""
         parsed = await self._read_chat(body)
-        shape = answers.ChatShape(
-            parsed.requests[0].HasField("logprobs"),
-            secrets.token_hex(6),
-            parsed.call_format,
-            parsed.call_opening,
-        )
+        wants_logprobs = parsed.requests[0].HasField("logprobs")
+        shape = answers.ChatShape(wants_logprobs, secrets.token_hex(6), parsed.reading)
         return await self._openai(parsed, shape, "chatcmpl", _nothing)
 
     async def count_chat(self, body: requests.ChatBody) -> Response:
@@ -128,10 +124,12 @@ class Gateway:
         """Return what a chat asks for, rendered and tokenized."""
         chat = requests.read_template(body)
         rendered = await self._orchestrator.apply_template(chat)
-        call_format = self._orchestrator.call_format()
-        required = await asyncio.to_thread(requests.read_required_calls, body, call_format)
+        form = await asyncio.to_thread(self._orchestrator.chat_format)
+        reading = requests.read_reading(body, form, rendered.prompt)
+        required = await asyncio.to_thread(requests.read_required_calls, body, reading)
         prompt = await self._chat_ids(rendered.prompt + required.opening, rendered.model)
-        parsed = requests.read_chat(body, prompt, call_format, required)
+        reading = replace(reading, prompt=reading.prompt + required.opening)
+        parsed = requests.read_chat(body, prompt, reading, required.grammar)
         for each in parsed.requests:
             each.model.CopyFrom(rendered.model)
             each.conversation.chat.CopyFrom(chat)
@@ -140,23 +138,15 @@ class Gateway:
 
     async def respond(self, body: responses.ResponseBody) -> Response:
         """Answer /v1/responses."""
-        chat = responses.read_template(body)
-        rendered = await self._orchestrator.apply_template(chat)
-        prompt = await self._chat_ids(rendered.prompt, rendered.model)
-        request = responses.read_request(body, prompt)
-        request.model.CopyFrom(rendered.model)
-        request.conversation.chat.CopyFrom(chat)
-        head = responses.Head(
-            f"resp_{secrets.token_hex(12)}",
-            f"msg_{secrets.token_hex(12)}",
-            int(time.time()),
-        )
+        parsed = replace(await self._read_chat(responses.read_chat(body)), fields=body)
+        head = responses.Head(secrets.token_hex(12), int(time.time()))
+        events = responses.Events(head, body, parsed)
         if body.stream:
-            events = responses.Events(head, body)
-            return self._stream(self._typed_events(events, [request], body), OPENAI)
-        gathering = Gathering(1, 1)
-        await self._gather([request], body, gathering, _nothing)
-        return await written(responses.answer, head, body, gathering)
+            return self._stream(self._typed_events(events, parsed.requests, body), OPENAI)
+        async with aclosing(self._generate(parsed.requests, body)) as stream:
+            async for _, response in stream:
+                last = list(events.add(response))
+        return await written(lambda: last[-1]["response"])
 
     async def embed(self, body: requests.EmbeddingBody) -> Response:
         """Answer /v1/embeddings."""

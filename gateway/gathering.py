@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from orchestrator.chat.tool_calls import Mark, text_of
+from orchestrator.chat.events import Mark
 from outrider import wire
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -95,6 +95,11 @@ class Completion:
         shown = tuple(tokens)
         self.shown += shown
         return shown
+
+
+def text_of(pieces: Iterable[str | Mark]) -> str:
+    """Return the text without marks."""
+    return "".join(piece for piece in pieces if isinstance(piece, str))
 
 
 def committed_tokens(delta: messages.GenerationDelta) -> list[CommittedToken]:

@@ -523,6 +523,7 @@ def properties(
         "endpoint_metrics": True,
         "chat_template": template.source if template else model.chat_template,
         "chat_template_caps": _capabilities(template) if template else {},
+        "chat_format": template.form.summary() if template else {},
         "bos_token": template.bos_token if template else "",
         "eos_token": template.eos_token if template else "",
         "build_info": f"outrider-{version}",
@@ -533,7 +534,7 @@ def properties(
 def _capabilities(template: ChatTemplate) -> dict[str, bool]:
     return {
         "supports_string_content": True,
-        "supports_typed_content": False,  # parts become one text before the template sees them
+        "supports_typed_content": not template.takes_texts,  # else parts become one text before
         "supports_system_role": template.takes_system,
         "supports_tools": template.takes_tools,
         "supports_tool_calls": template.takes_calls,

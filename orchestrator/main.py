@@ -102,6 +102,7 @@ async def _follow_readiness(orchestrator: Orchestrator, server: Server) -> None:
     while True:
         orchestrator.readiness_changed.clear()
         await server.set_serving(orchestrator.ready)
+        await orchestrator.note_chat_format()
         await orchestrator.readiness_changed.wait()
 
 

@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
 import outrider
 from orchestrator.admission import job_share
+from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.template import ChatTemplate
-from orchestrator.chat.tool_calls import CallFormat, detect_format
 from orchestrator.completions import Completions, InFlight, Observer, Responses, Turn
 from orchestrator.config import OrchestratorConfig
 from orchestrator.core.policies import control
@@ -29,7 +30,7 @@ from orchestrator.reporting import duration, view
 from orchestrator.request import read_json, read_parts
 from orchestrator.resuming import NOTHING_REPORTED, Reported
 from orchestrator.targets import PooledTarget
-from outrider import wire
+from outrider import logs, wire
 from outrider.access import Access, current_caller
 from outrider.errors import Draining, InvalidRequest
 from outrider.grants import Right
@@ -74,6 +75,7 @@ class Orchestrator:
         self._earlier_tokens = 0  # generated with the pairs before this one
         self._template: ChatTemplate | None = None  # the one compiled last, for `_template_key`
         self._template_key = ("", "", "")  # its source, BOS and EOS
+        self._noted_template: ChatTemplate | None = None  # of which a log says what it shows
         self._jobs = Jobs(
             lambda request, turn, reported: self.generate(
                 request, counts_cached=not reported, turn=turn, reported=reported
@@ -294,10 +296,30 @@ class Orchestrator:
             self._template_key = (source, bos, eos)
         return self._template
 
-    def call_format(self) -> CallFormat | None:
-        """Return how the model writes calls, by the template in use; None if that is unknown."""
-        template = self.chat_template()
-        return detect_format(template.source) if template else None
+    async def note_chat_format(self) -> None:
+        """Log what the template in use shows of how its model writes, if that is not known yet."""
+        try:
+            template = await asyncio.to_thread(self.chat_template)
+        except InvalidRequest as error:
+            logs.warning("outrider.orchestrator", "chat template", detail=str(error))
+            return
+        if template is None or template is self._noted_template:
+            return
+        self._noted_template = template
+        form = await asyncio.to_thread(lambda: template.form)
+        logs.event("outrider.orchestrator", "chat template", **form.summary())
+        if template.takes_tools and form.calls is None:
+            detail = "it does not show how the model writes calls: tools are refused"
+            logs.warning("outrider.orchestrator", "chat template", detail=detail)
+
+    def chat_format(self) -> ChatFormat:
+        """Return how the model writes a turn, by the template in use; nothing of it without one."""
+        template, hosted = self.chat_template(), self.pool.target.hosted
+        if template is None or hosted is None:
+            return ChatFormat()
+        controls = hosted.vocabulary.control_ids
+        form = template.form
+        return replace(form, controls=tuple(mark for mark in form.marks if mark in controls))
 
     def chat_template(self) -> ChatTemplate | None:
         """Return the template in use; None before there was a target.

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gateway.calls import CallStream, Shown
 from gateway.gathering import Addition, CommittedToken, Completion, Gathering
 from gateway.openai.requests import ParsedRequest
+from gateway.turns import Reading, TurnStream
 from gateway.usage import acceptance_metrics, timings, usage
-from orchestrator.chat.tool_calls import ArgumentsPart, CallFormat, Mark, ToolCall, parse
+from orchestrator.chat.events import Arguments, CallBegun, Content, Event, Thought
 from outrider.v1 import orchestrator_service_pb2 as messages
 
 LEAST_LOGPROB = -9999.0
@@ -264,39 +264,33 @@ def echo_of(
 
 @dataclass(slots=True)
 class ChatShape:
-    """Choices of /v1/chat/completions. `id_suffix` makes the ids of calls unique.
-
-    `call_opening` is the part of a call that the prompt ends in.
-    """
+    """Choices of /v1/chat/completions. `nonce` makes the ids of calls unique."""
 
     wants_logprobs: bool
-    id_suffix: str
-    call_format: CallFormat | None = None
-    call_opening: str = ""
+    nonce: str
+    reading: Reading = field(default_factory=Reading)
     kind: str = "chat.completion"
     chunk_kind: str = "chat.completion.chunk"
-    _streams: dict[int, CallStream] = field(default_factory=dict)
+    _streams: dict[int, TurnStream] = field(default_factory=dict)
     _call_counts: dict[int, int] = field(default_factory=dict)
 
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
         """Return a whole choice."""
-        content: str | None = completion.text
-        calls: list[ToolCall] = []
-        if self.call_format is not None:
-            opening = [Mark(self.call_opening)] if self.call_opening else []
-            content, calls = parse([*opening, *completion.pieces], self.call_format)
-        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-        if calls:
-            message["content"] = content or None
+        turn = self.reading.turn(completion, index, "call", self.nonce)
+        message: dict[str, Any] = {"role": "assistant", "content": turn.content, "refusal": None}
+        if turn.thoughts:
+            message["reasoning_content"] = turn.thoughts
+        if turn.calls:
+            message["content"] = turn.content or None
             message["tool_calls"] = [
-                self._call(index, i, call.name, call.arguments) for i, call in enumerate(calls)
+                _call(call.id, call.name, call.arguments) for call in turn.calls
             ]
         reason = finish_reason(_finished(completion))
         return {
             "index": index,
             "message": message,
             "logprobs": self._logprobs(completion.shown),
-            "finish_reason": "tool_calls" if calls and reason == "stop" else reason,
+            "finish_reason": "tool_calls" if turn.calls and reason == "stop" else reason,
         }
 
     def silent(self, index: int) -> dict[str, Any]:
@@ -306,39 +300,44 @@ class ChatShape:
     def pieces(self, index: int, addition: Addition) -> Iterator[dict[str, Any]]:
         """Yield the role at first, then content and calls as they become certain."""
         if index not in self._streams:
-            self._streams[index] = CallStream.after(self.call_opening, self.call_format)
+            self._streams[index] = TurnStream(self.reading, index, "call", self.nonce)
             self._call_counts[index] = 0
             yield self._piece(index, {"role": "assistant", "content": ""})
-        shown = self._streams[index].add(addition)
-        yield from self._deltas(index, shown, addition.tokens)
+        events = self._streams[index].add(addition)
+        yield from self._deltas(index, events, addition.tokens)
 
     def last(self, index: int, completion: Completion) -> Iterator[dict[str, Any]]:
         """Yield what was not certain before, then the finish reason."""
         stream = self._streams[index]
-        yield from self._deltas(index, stream.finish(), ())
+        yield from self._deltas(index, stream.finish(completion), ())
         reason = finish_reason(_finished(completion))
         called = stream.has_called and reason == "stop"
         yield self._piece(index, {}, reason="tool_calls" if called else reason)
 
     def _deltas(
-        self, index: int, shown: Iterable[Shown], tokens: Sequence[CommittedToken]
+        self, index: int, events: Iterable[Event], tokens: Sequence[CommittedToken]
     ) -> Iterator[dict[str, Any]]:
-        deltas = [self._delta(index, each) for each in shown]
+        deltas = [delta for event in events if (delta := self._delta(index, event))]
         if tokens and self.wants_logprobs and not deltas:
             deltas.append({"content": ""})
         for delta in deltas:
             yield self._piece(index, delta, tokens)
             tokens = ()
 
-    def _delta(self, index: int, shown: Shown) -> dict[str, Any]:
-        if isinstance(shown, str):
-            return {"content": shown}
-        if isinstance(shown, ArgumentsPart):
-            number = self._call_counts[index] - 1
-            return {"tool_calls": [{"index": number, "function": {"arguments": shown.text}}]}
-        number = self._call_counts[index]
-        self._call_counts[index] += 1
-        return {"tool_calls": [{"index": number, **self._call(index, number, shown.name, "")}]}
+    def _delta(self, index: int, event: Event) -> dict[str, Any] | None:
+        match event:
+            case Content(text):
+                return {"content": text}
+            case Thought(text):
+                return {"reasoning_content": text}
+            case CallBegun(name, id_):
+                self._call_counts[index] += 1
+                call = {"index": self._call_counts[index] - 1, **_call(id_, name, "")}
+                return {"tool_calls": [call]}
+            case Arguments(text):
+                number = self._call_counts[index] - 1
+                return {"tool_calls": [{"index": number, "function": {"arguments": text}}]}
+        return None
 
     def _piece(
         self,
@@ -359,12 +358,9 @@ class ChatShape:
             return None
         return {"content": [_chat_logprob(token) for token in tokens], "refusal": None}
 
-    def _call(self, choice: int, number: int, name: str, arguments: str) -> dict[str, Any]:
-        return {
-            "id": f"call_{self.id_suffix}_{choice}_{number}",
-            "type": "function",
-            "function": {"name": name, "arguments": arguments},
-        }
+
+def _call(id_: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _chat_logprob(token: CommittedToken) -> dict[str, Any]:

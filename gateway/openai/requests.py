@@ -28,6 +28,8 @@ from gateway.options import (
 )
 from gateway.progress import StreamProgress
 from gateway.structured import GuidedFields, constrain, constrains
+from gateway.turns import Reading
+from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.required_calls import (
     FREE,
     RequiredCalls,
@@ -35,7 +37,6 @@ from orchestrator.chat.required_calls import (
     require_calls,
     required_tools,
 )
-from orchestrator.chat.tool_calls import CallFormat, mark_names
 from outrider.errors import InvalidRequest
 from outrider.v1 import orchestrator_service_pb2 as messages
 
@@ -99,6 +100,7 @@ class ChatBody(OpenAIFields):
     tools: ListOf[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | Literal["content"] | None = None
@@ -131,8 +133,7 @@ class ParsedRequest:
     streams: bool = False
     includes_usage: bool = False
     echoes: bool = False
-    call_format: CallFormat | None = None
-    call_opening: str = ""
+    reading: Reading = field(default_factory=Reading)
     progress: StreamProgress = field(default_factory=StreamProgress)
 
     def gathering(self) -> Gathering:
@@ -164,15 +165,12 @@ def read_completion(body: CompletionBody) -> ParsedRequest:
 
 
 def read_chat(
-    body: ChatBody,
-    prompt: Sequence[int],
-    call_format: CallFormat | None,
-    required: RequiredCalls = FREE,
+    body: ChatBody, prompt: Sequence[int], reading: Reading | None = None, grammar: str = ""
 ) -> ParsedRequest:
     """Return what /v1/chat/completions is asked for. Raises InvalidRequest.
 
-    `prompt` is the rendered chat with the opening of what is `required`;
-    `call_format` is how this model writes calls.
+    `prompt` is the rendered chat, `reading` says how the answer is read, and `grammar` is that of
+    calls that must come.
     """
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     request = _request(body, _UNTIL_THE_END if limit is None else limit)
@@ -181,10 +179,10 @@ def read_chat(
         ask_for_logprobs(request, top_count, after_sampling=bool(body.post_sampling_probs))
     elif body.top_logprobs:
         raise InvalidRequest("top_logprobs", "needs logprobs")
-    if call_format is not None and offered_tools(body):
-        request.control_token_names.extend(mark_names(call_format))
-    if required.grammar:
-        request.sampling.grammar = required.grammar
+    reading = reading or Reading()
+    request.control_token_names.extend(reading.form.controls)
+    if grammar:
+        request.sampling.grammar = grammar
     request.completion_count = check_choice_count(body.n, 1)
     return ParsedRequest(
         requests=[_with_prompt(request, list(prompt))],
@@ -192,10 +190,31 @@ def read_chat(
         choice_count=request.completion_count,
         streams=bool(body.stream),
         includes_usage=_includes_usage(body),
-        call_format=call_format if offered_tools(body) else None,
-        call_opening=required.opening,
+        reading=reading,
         progress=StreamProgress.of(body),
     )
+
+
+def read_reading(body: ChatBody, form: ChatFormat, prompt: str) -> Reading:
+    """Return how an answer after the rendered chat is read.
+
+    Raises InvalidRequest for tools where it is not known how this model calls them.
+    """
+    tools: dict[str, Any] = {}
+    if offered_tools(body):
+        if form.calls is None:
+            reason = "the chat template of this model does not show how it writes calls"
+            raise InvalidRequest("tools", reason)
+        functions = [each.get("function") or {} for each in body.tools or ()]
+        tools = {str(each.get("name")): each.get("parameters") or {} for each in functions}
+    single = body.parallel_tool_calls is False
+    last = body.messages[-1] if body.messages else {}
+    content = last.get("content")
+    if isinstance(content, list) and content and isinstance(content[-1], dict):
+        content = content[-1].get("text")
+    is_answered = isinstance(content, str) and last.get("role") != "assistant"
+    written = form.written(prompt, str(content) if is_answered else "")
+    return Reading(form, tools, written, single=single)
 
 
 def read_template(body: ChatBody) -> messages.ApplyTemplateRequest:
@@ -209,10 +228,12 @@ def read_template(body: ChatBody) -> messages.ApplyTemplateRequest:
         web_search_options=(),
     )
     _required_tools(body)
+    effort = {"reasoning_effort": body.reasoning_effort} if body.reasoning_effort else {}
+    variables = effort | (body.chat_template_kwargs or {})
     return messages.ApplyTemplateRequest(
         messages_json=json.dumps(body.messages),
         tools_json=json.dumps(body.tools) if offered_tools(body) else "",
-        variables_json=json.dumps(body.chat_template_kwargs) if body.chat_template_kwargs else "",
+        variables_json=json.dumps(variables) if variables else "",
         add_generation_prompt=_adds_generation_prompt(body),
     )
 
@@ -246,15 +267,15 @@ def _required_tools(body: ChatBody) -> list[Tool]:
     return tools
 
 
-def read_required_calls(body: ChatBody, call_format: CallFormat | None) -> RequiredCalls:
+def read_required_calls(body: ChatBody, reading: Reading) -> RequiredCalls:
     """Return what the model must call. Raises InvalidRequest. A large grammar takes its time."""
     tools = _required_tools(body)
     if not tools:
         return FREE
-    if call_format is None:
-        raise InvalidRequest("tool_choice", "it is not known how this model writes calls")
     several = body.tool_choice == "required" and bool(body.parallel_tool_calls)
-    return require_calls(tools, call_format, several=several)
+    form = reading.form
+    in_thought = bool(form.think) and reading.prompt.rstrip().endswith(form.think)
+    return require_calls(tools, form, several=several, in_thought=in_thought)
 
 
 def read_embedding(body: EmbeddingBody) -> list[Prompt]:

@@ -1,7 +1,7 @@
 """Writes down what a model must write when it has to call a tool. Pure.
 
-The mark that opens a call ends the prompt, and a grammar lets nothing but calls
-after it, as the model's template shows them.
+What opens a call ends the prompt, and a grammar lets nothing but calls after it, as the model's
+template shows them. Where the prompt has opened a thought, the model may end it first.
 """
 
 from __future__ import annotations
@@ -12,22 +12,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.chat.tool_calls import CallFormat, opening_of
+from orchestrator.chat.format import ID, KEY, MARK, TYPE, CallFormat, ChatFormat, Style
+from orchestrator.chat.values import types_of
 from outrider.errors import InvalidRequest
 from outrider.grammar.gbnf import read_grammar
+from outrider.grammar.json_texts import either, quoted
 from outrider.grammar.schema import rules_of_schema, written
 
 _NAME = re.compile(r"[\w.-]{1,128}")
 _NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
+_SAID = frozenset({"type", "title", "description", "default", "examples", "$schema"})
+_OBJECT_KEYWORDS = _SAID | {
+    "properties",
+    "required",
+    "additionalProperties",
+    "$defs",
+    "definitions",
+}
+_TEXT_KEYWORDS = _SAID | {"enum", "const", "format", "minLength", "maxLength"}
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool that may be called. `arguments` is a JSON schema, which came in `field`."""
+    """A tool that may be called. `schema` is that of its arguments, which came in `field`."""
 
     field: str
     name: str
-    arguments: str
+    schema: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +50,6 @@ class RequiredCalls:
 
 
 FREE = RequiredCalls()
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """GBNF around a tool's name and its arguments; without `more` there is one call."""
-
-    call: str
-    more: str = ""
-    first: str = ""
-    last: str = ""
-
-
-_FRAMES = {
-    CallFormat.HERMES: _Frame(
-        r'"\n{{\"name\": \"{name}\", \"arguments\": " {arguments} "}}\n</tool_call>"',
-        more=r'"\n<tool_call>"',
-    ),
-    CallFormat.MISTRAL: _Frame(
-        r'"{{\"name\": \"{name}\", \"arguments\": " {arguments} "}}"',
-        more='", "',
-        first='" "? "["',
-        last='"]"',
-    ),
-    CallFormat.MISTRAL_ARGS: _Frame(r'"{name}[ARGS]" {arguments}', more='"[TOOL_CALLS]"'),
-    CallFormat.FUNCTION: _Frame(r'"{name}>" {arguments} "</function>"', more='"<function="'),
-    CallFormat.LLAMA: _Frame(r'"{{\"name\": \"{name}\", \"parameters\": " {arguments} "}}"'),
-}
 
 
 def required_tools(tool_choice: object, tools: Sequence[object]) -> list[Tool]:
@@ -104,7 +88,7 @@ def _read_tool(field: str, function: dict[str, Any]) -> Tool:
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise InvalidRequest(f"{field}.name", "must be 1 to 128 letters, digits, _, . or -")
     field = f"{field}.parameters"
-    return Tool(field, name, json.dumps(_object_schema(field, function.get("parameters"))))
+    return Tool(field, name, _object_schema(field, function.get("parameters")))
 
 
 def _object_schema(field: str, schema: object) -> dict[str, Any]:
@@ -119,35 +103,128 @@ def _object_schema(field: str, schema: object) -> dict[str, Any]:
 
 
 def require_calls(
-    tools: Sequence[Tool], form: CallFormat, *, several: bool = False
+    tools: Sequence[Tool], form: ChatFormat, *, several: bool = False, in_thought: bool = False
 ) -> RequiredCalls:
     """Return how to make a model call one of some tools; `several`: once or more often.
 
-    Llama's models write one call at a time.
-
-    Raises InvalidRequest, with the field, for a schema that no grammar can keep.
+    `in_thought`: the prompt ends within a thought. Raises InvalidRequest, with the field, for a
+    schema that no grammar can keep, and where it is not known how this model writes calls.
     """
-    frame = _FRAMES[form]
-    more = f"( {frame.more} call )*" if several and frame.more else ""
-    rules = {"root": f"{frame.first} call {more} {frame.last}", "call": ""}
-    calls = []
+    calls = form.calls
+    if calls is None or (form.headers and calls.style is not Style.NAMED):
+        raise InvalidRequest("tool_choice", "it is not known how this model writes calls")
+    opening, _, rest = ("" if calls.bare else calls.opening).partition(ID)
+    rules = {"ordinal": "[0-9]{1,9}"}
+    choices = []
     for i, tool in enumerate(tools):
-        rules |= _argument_rules(tool, f"arguments{i}", f"a{i}s")
-        calls.append(frame.call.format(name=tool.name, arguments=f"arguments{i}"))
-    rules["call"] = " | ".join(calls)
-    grammar = written(rules)
+        choice, needed = _call(calls, tool, f"a{i}")
+        rules |= needed
+        choices.append(choice)
+    rules["call"] = " | ".join(choices)
+    root = f"ordinal {_literal(rest)} call" if rest else "call"
+    if several and calls.several:
+        again = " ordinal ".join(map(_literal, (calls.separator + calls.open).split(ID)))
+        root += f" ( {again} call )*"
+    root += f" {_literal(calls.end)}"
+    if in_thought:
+        rules["thought"] = _text_without(form.end_think)
+        root = rf"thought {_literal(form.end_think)} [ \n]{{0,2}} {_literal(opening)} {root}"
+        opening = ""
+    grammar = written({"root": root, **rules})
     try:
         read_grammar(grammar)
     except InvalidRequest as refusal:
         raise InvalidRequest("tools", f"their grammar is refused: {refusal}") from None
-    # Llama's templates show calls without the mark, after which there may also be a program.
-    opening = "" if form is CallFormat.LLAMA else opening_of(form)
     return RequiredCalls(opening, grammar)
 
 
-def _argument_rules(tool: Tool, name: str, prefix: str) -> dict[str, str]:
+def _call(calls: CallFormat, tool: Tool, prefix: str) -> tuple[str, dict[str, str]]:
+    """Return GBNF of a call from its name or object on, and the rules that it needs."""
+    if calls.style in (Style.PARAMETERS, Style.KEYED):
+        arguments, rules = _separate_arguments(calls, tool, prefix)
+    else:
+        arguments, rules = prefix, _rules(tool, tool.schema, prefix)
+    if calls.style is Style.JSON:
+        head = f'{{"{calls.name_key}": "{tool.name}", "{calls.arguments_key}": '
+        head = head if calls.name_key else f'{{"{tool.name}": '
+        return f"{_literal(head)} {arguments} {_literal('}' + calls.close)}", rules
+    after_name = re.sub(rf"({MARK.pattern}){ID}", "", calls.after_name)
+    head = " ordinal ".join(map(_literal, f"{tool.name}{after_name}".split(ID)))
+    return f"{head} {arguments} {_literal(calls.close)}", rules
+
+
+def _separate_arguments(calls: CallFormat, tool: Tool, prefix: str) -> tuple[str, dict[str, str]]:
+    """Return GBNF of arguments that stand one after the other, in the schema's order."""
+    _refuse_others(tool, tool.schema, _OBJECT_KEYWORDS)
+    parameter = calls.parameter
+    comma = _literal(parameter.close) if calls.style is Style.KEYED else r'"\n"?'
+    properties = list(tool.schema.get("properties", {}).items())
+    required = tool.schema.get("required", ())
+    # {prefix}0t2 is what may stand from the third argument on as the first, {prefix}1t2 as a later.
+    rules = {f"{prefix}{later}t{len(properties)}": '""' for later in (0, 1)}
+    for i, (key, schema) in enumerate(properties):
+        value, type_, needed = _value(calls, tool, schema, f"{prefix}p{i}")
+        rules |= needed
+        ahead = _literal(f"{parameter.open}{key}{parameter.after_key}".replace(TYPE, type_))
+        close = "" if calls.style is Style.KEYED else _literal(parameter.close.replace(KEY, key))
+        one = f"{ahead} {value} {close} {prefix}1t{i + 1}"
+        for later, before in ((0, ""), (1, f"{comma} ")):
+            skipped = "" if key in required else f" | {prefix}{later}t{i + 1}"
+            rules[f"{prefix}{later}t{i}"] = before + one + skipped
+    return f"{prefix}0t0", rules
+
+
+def _value(
+    calls: CallFormat, tool: Tool, schema: Any, name: str
+) -> tuple[str, str, dict[str, str]]:
+    """Return GBNF of an argument's value, what its type is called, and the rules it needs."""
+    string_type = calls.parameter.string_type
+    quote = calls.quote if MARK.match(calls.quote) else ""
+    types = types_of(schema, tool.schema)
+    if types != {"string"} or (calls.style is Style.KEYED and not quote):
+        shared: dict[str, Any] = {
+            key: tool.schema[key] for key in ("$defs", "definitions") if key in tool.schema
+        }
+        kind = "number" if types & {"integer", "number"} else next(iter(types), "object")
+        whole = {**schema, **shared} if isinstance(schema, dict) else schema
+        return name, "false" if string_type == "true" else kind, _rules(tool, whole, name)
+    _refuse_others(tool, schema, _TEXT_KEYWORDS)
+    given = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    mark = quote or calls.parameter.close.strip()
+    rules = {name: _text_without(mark)}
+    if given:
+        rules[name] = either(_literal(each) for each in given)
+    elif "format" in schema:
+        rules = _rules(tool, schema, name)
+        rules[name] = schema["format"]
+    elif "minLength" in schema or "maxLength" in schema:
+        low, high = schema.get("minLength", 0), schema.get("maxLength", "")
+        rules[name] = f"[^{_in_class(mark[0])}]{{{low},{high}}}"
+    return f"{_literal(quote)} {name} {_literal(quote)}", string_type, rules
+
+
+def _refuse_others(tool: Tool, schema: dict[str, Any], keywords: frozenset[str]) -> None:
+    for keyword in sorted(schema.keys() - keywords):
+        raise InvalidRequest(tool.field, f"`{keyword}` is not supported where calls are no JSON")
+
+
+def _rules(tool: Tool, schema: dict[str, Any], name: str) -> dict[str, str]:
     try:
-        return rules_of_schema(tool.arguments, name, prefix)
+        return rules_of_schema(json.dumps(schema), name, f"{name}s")
     except InvalidRequest as refusal:
         reason = str(refusal).removeprefix(f"{refusal.field}: ")
         raise InvalidRequest(tool.field, reason) from None
+
+
+def _text_without(mark: str) -> str:
+    """Return GBNF of any text in which nothing begins as a mark does."""
+    first, second = map(_in_class, mark[:2])
+    return f"( [^{first}] | {_literal(mark[0])} [^{second}{first}] )*"
+
+
+def _in_class(character: str) -> str:
+    return f"\\{character}" if character in "]^\\[-" else character
+
+
+def _literal(text: str) -> str:
+    return quoted(text).replace("\n", "\\n") if text else ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from jinja2 import TemplateSyntaxError, nodes, pass_context
@@ -35,7 +35,10 @@ STEP = 64
 
 _ITEM = 16  # what an element costs where each is looked at
 
-_NO_METHODS = frozenset({"format", "format_map"})  # a width may be in the text, uncounted
+_COPIED = 4  # characters that are copied as one; some templates append to all there is so far
+
+_NO_METHODS = frozenset({"format_map"})  # a width may be in the text, uncounted
+_LIST_METHODS = frozenset({"append", "pop"})  # Kimi's templates keep a queue
 _NO_FILTERS = frozenset({"format", "random"})
 
 
@@ -64,7 +67,7 @@ class Template:
         globals_ = environment.make_globals(None)
         try:
             template = environment.template_class.from_code(environment, self._code, globals_)
-            return template.render(variables)
+            return template.render({name: _given(each) for name, each in variables.items()})
         except InvalidRequest:
             raise
         except Exception as error:  # any error at all, says the documentation of the sandbox
@@ -74,6 +77,23 @@ class Template:
 def _one_line(error: object) -> str:
     lines = str(error).strip().splitlines()
     return lines[0][:200] if lines else type(error).__name__
+
+
+class _Given(list[Any]):
+    """A list that a template was given and does not change."""
+
+
+def _given(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _given(each) for name, each in value.items()}
+    return _Given(map(_given, value)) if isinstance(value, list) else value
+
+
+def _as_list(value: object) -> list[object]:
+    """Return what a filter such as `map` makes, which is no list yet."""
+    if not isinstance(value, Iterator):
+        raise TypeError(f"{type(value).__name__} is not JSON")
+    return list(value)
 
 
 def _raise_exception(message: object = "refused by the chat template") -> NoReturn:
@@ -170,13 +190,18 @@ class _Environment(ImmutableSandboxedEnvironment):
             if operator == "*" and isinstance(one, (str, list, tuple)) and isinstance(other, int):
                 self._spend(len(one) * other)
         made = super().call_binop(context, operator, left, right)
-        self._spend_made(made)
+        if isinstance(made, str):
+            self._spend(len(made) // _COPIED)
+        else:
+            self._spend_made(made)
         return made
 
     def wrap_str_format(self, value: Any) -> None:
         return None  # the method is then judged like any other, below
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if type(obj) is list and attr in _LIST_METHODS:
+            return True  # the template made it
         return attr not in _NO_METHODS and super().is_safe_attribute(obj, attr, value)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -185,6 +210,8 @@ class _Environment(ImmutableSandboxedEnvironment):
             return self._join(args[0], owner)
         if isinstance(owner, str) and function.__name__ == "replace":
             return self._replace(owner, *args)
+        if isinstance(owner, str) and function.__name__ == "format":
+            return self._format(owner, args)
         self._spend_widths(args, kwargs)
         made = super().call(context, function, *args, **kwargs)
         self._spend_made(made)
@@ -209,9 +236,17 @@ class _Environment(ImmutableSandboxedEnvironment):
         if attribute is not None:
             items = map(make_attrgetter(self, attribute), items)
         texts = list(items)
-        self._weigh(texts)
-        self._spend(len(texts) * len(separator))
+        copied = sum(len(text) for text in texts if isinstance(text, str))
+        self._spend(copied // _COPIED)
+        self._weigh([text for text in texts if not isinstance(text, str)])
+        self._spend(len(texts) * (_ITEM + len(separator)))
         return separator.join(map(str, texts))
+
+    def _format(self, text: str, args: Sequence[Any]) -> str:
+        parts = text.split("{}")
+        if any("{" in part or "}" in part for part in parts) or len(parts) != len(args) + 1:
+            raise InvalidRequest("chat_template", "fails: it formats with more than {}")
+        return self._join([each for pair in zip(parts, [*args, ""], strict=True) for each in pair])
 
     def _replace(self, text: object, old: object, new: object, count: int | None = None) -> str:
         self._weigh(text)
@@ -238,7 +273,11 @@ class _Environment(ImmutableSandboxedEnvironment):
         self._weigh(value)
         self._spend(indent if isinstance(indent, int) else 0)
         encoder = json.JSONEncoder(
-            ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+            default=_as_list,
         )
         pieces = []
         for piece in encoder.iterencode(value):

@@ -8,9 +8,16 @@ a system message come out, the name of a tool, the arguments of a call?
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
+from pydantic_core import from_json
+
+from orchestrator.chat.format import ChatFormat, Ids
+from orchestrator.chat.learn import learn
 from orchestrator.chat.sandbox import Template
 from outrider.errors import InvalidRequest
 
@@ -29,7 +36,12 @@ _EFFORT = ("reasoning_effort", "reasoning_strength")
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
 _FUNCTIONS = frozenset({"raise_exception", "strftime_now"})
 
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_END = "\ue00f"  # where a text ends that is continued
+
 _PROBE = "outrider_probe"
+_PROBED = {"role": "user", "content": _PROBE}
+_ANSWER = {"role": "assistant", "content": "x"}
 _SYSTEM = {"role": "system", "content": _PROBE}
 _USER = {"role": "user", "content": "x"}
 _THOUGHT = {"role": "assistant", "content": "x", "reasoning_content": _PROBE}
@@ -59,11 +71,12 @@ class ChatTemplate:
     """A model's template; `source` is jinja2, None or empty where the model has none.
 
     Without one CHATML stands in. `takes_tools`: tools may be given. `takes_system`: the template
-    knows a system message; otherwise a first one is put before the user's message. `takes_calls`,
-    `takes_parallel_calls`: it shows the calls of earlier messages, one of a message or all.
-    `takes_objects`: it wants their arguments as objects and not as JSON text. `keeps_thoughts`: it
-    can show the `reasoning_content` of earlier messages. `takes_effort`: `reasoning_effort` changes
-    the prompt.
+    knows a system message; otherwise a first one is put before the user's message.
+    `takes_late_system`: also after other messages. `takes_calls`, `takes_parallel_calls`: it shows
+    the calls of earlier messages, one of a message or all. `takes_objects`: it wants their
+    arguments as objects and not as JSON text. `takes_texts`: content may be text, else it is given
+    as parts. `keeps_thoughts`: it can show the `reasoning_content` of earlier messages.
+    `takes_effort`: `reasoning_effort` changes the prompt.
 
     Raises InvalidRequest for `chat_template` when it does not compile.
     """
@@ -73,7 +86,17 @@ class ChatTemplate:
         self._template = Template(self.source)
         self.bos_token, self.eos_token = bos_token, eos_token
         self._constants = {"bos_token": bos_token, "eos_token": eos_token, "documents": None}
+        self._in_form: Callable[[Sequence[Any]], list[Any]] = list
+        # As in transformers, None and not undefined says that there are no tools.
+        self._no_tools: list[object] | None = None
+        if not self._try([_USER]):
+            self._no_tools = []  # it goes through them without asking
+        takes_parts = self._shows_probe(_in_parts([_PROBED]))
+        self.takes_texts = self._shows_probe([_PROBED]) or not takes_parts
+        self._in_form = self._in_form if self.takes_texts else _in_parts
         self.takes_system = self._shows_probe([_SYSTEM, _USER])
+        late = self._try([_USER, _ANSWER, _SYSTEM, _USER], add_generation_prompt=False)
+        self.takes_late_system = late.count(_PROBE) == 1
         self.takes_tools = self._shows_probe([_USER], tools=[_TOOL])
         as_object, as_text = {_PROBE: "x"}, json.dumps({_PROBE: "x"})
         shows_object = self._shows_probe([_USER, _calls(_call("x", as_object))])
@@ -85,6 +108,21 @@ class ChatTemplate:
         self.takes_parallel_calls = self._shows_probe([_USER, _calls(other, named)])
         self.keeps_thoughts = self._shows_probe([_USER, _THOUGHT, _USER], **_KEEPING_THOUGHTS)
         self.takes_effort = self._differs_by_effort()
+
+    @cached_property
+    def form(self) -> ChatFormat:
+        """How the model writes a turn, as the template shows it."""
+        return learn(self._try, self.source)
+
+    @cached_property
+    def _divides_thoughts(self) -> bool:
+        """Whether thoughts and text may stand in one message before a call."""
+        both = {**_calls(_call("x", {"x": "x"})), "content": "x", self._thoughts_as: "x"}
+        return bool(self._try([_USER, both]))
+
+    @property
+    def _thoughts_as(self) -> str:
+        return self.form.thoughts_as or _THOUGHTS[0]
 
     def render(
         self,
@@ -99,8 +137,8 @@ class ChatTemplate:
 
         `messages`, `tools` and `chat_template_kwargs` (further variables of the
         template) are what came out of JSON. `strftime_now` formats the present time.
-        With `add_generation_prompt`, a last assistant message is what the model goes
-        on from, as in llama-server: its text follows the generation prompt.
+        With `add_generation_prompt`, a last assistant message is what the model goes on from: the
+        prompt ends after its text, or after its thought where it has no text.
 
         Raises InvalidRequest for what is wrong with an argument, and for `messages`
         or `chat_template` when the template refuses or fails.
@@ -115,18 +153,58 @@ class ChatTemplate:
         variables = _read_variables(chat_template_kwargs)
         variables["strftime_now"] = lambda form: str(strftime_now(form))  # hides what it is
         variables["add_generation_prompt"] = add_generation_prompt
-        prefill = _take_prefill(chat) if add_generation_prompt else ""
+        if not self.takes_late_system:
+            chat = _with_system_merged(chat)
         if not self.takes_system:
             chat = _without_system(chat)
-        prompt = self._run(chat, functions, variables) + prefill
+        if add_generation_prompt and chat[-1]["role"] == "assistant":
+            prompt = self._continued(chat, functions, variables)
+        else:
+            prompt = self._run(self._as_taken(chat), functions, variables)
         _check_encodable(prompt)
         return prompt
+
+    def _continued(
+        self, chat: list[dict[str, Any]], tools: Sequence[object], variables: dict[str, object]
+    ) -> str:
+        """Return the prompt up to the end of the last message, as the template writes its turn."""
+        *before, last = chat
+        if "tool_calls" in last:
+            raise InvalidRequest("messages", "end in tool calls, which cannot be continued")
+        if before and before[-1]["role"] == "assistant":
+            raise InvalidRequest("messages", "end in two assistant messages; one can be continued")
+        text: str = last["content"]
+        member = "thought" if last["thought"] and not text else "content"
+        ended = {**last, member: last[member] + _END}
+        closed = {**variables, "add_generation_prompt": False}
+        whole = self._try(self._as_taken([*before, ended]), tools, **closed)
+        if last[member].strip() and _END in whole:
+            return whole[: whole.rindex(_END)]
+        return self._run(self._as_taken(before), tools, variables) + text
+
+    def _as_taken(self, chat: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the messages with thoughts and content in the form that the template takes."""
+        taken = []
+        for message in chat:
+            rest = {name: each for name, each in message.items() if name != "thought"}
+            taken.append(self._with_thought(rest, message.get("thought", "")))
+        return taken
+
+    def _with_thought(self, message: dict[str, Any], thought: str) -> dict[str, Any]:
+        if not thought:
+            return message
+        member = self._thoughts_as
+        if member == "content":
+            thinking = {"type": "thinking", "thinking": thought}
+            return {**message, "content": [thinking, *_in_parts([message])[0]["content"]]}
+        if "tool_calls" in message and message["content"] and not self._divides_thoughts:
+            thought, message = f"{thought}\n{message['content']}", {**message, "content": ""}
+        return {**message, member: thought}
 
     def _run(
         self, messages: Sequence[object], tools: Sequence[object], variables: Mapping[str, object]
     ) -> str:
-        # As in transformers, None and not undefined says that there are no tools.
-        given = {"messages": messages, "tools": tools or None}
+        given = {"messages": self._in_form(messages), "tools": tools or self._no_tools}
         return self._template.render({**self._constants, **variables, **given})
 
     def _shows_probe(
@@ -157,9 +235,12 @@ class ChatTemplate:
             raise InvalidRequest(f"{field}.role", f"must be one of {', '.join(_ROLES)}")
         if message["role"] == "developer":  # a newer word for system, unknown to templates
             message["role"] = "system"
-        for name in ("name", "tool_call_id"):
+        for name in ("name", "tool_call_id", *_THOUGHTS):
             if not isinstance(message.get(name, ""), str):
                 raise InvalidRequest(f"{field}.{name}", "must be a string")
+        if "tool_call_id" in message:
+            message["tool_call_id"] = self._id(message["tool_call_id"])
+        message["thought"] = next(filter(None, [message.pop(n, "") for n in _THOUGHTS]), "")
         calls = _read_list(f"{field}.tool_calls", message.pop("tool_calls", None))
         if calls:
             message["tool_calls"] = [
@@ -181,13 +262,22 @@ class ChatTemplate:
         given = function.get("arguments", "")
         try:
             text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-            arguments = json.loads(text or "{}")
+            text = text or "{}"
+            # A call that the token limit cut comes back as far as it was written.
+            arguments = from_json(text, allow_partial="trailing-strings")
         except (ValueError, RecursionError):
             arguments = None
         if not isinstance(arguments, dict):
             raise InvalidRequest(f"{field}.function.arguments", "must be a JSON object")
-        form = arguments if self.takes_objects else text or "{}"
-        return {**call, "function": {**function, "arguments": form}}
+        form = arguments if self.takes_objects else text
+        id_ = {"id": self._id(call["id"])} if isinstance(call.get("id"), str) else {}
+        return {**call, **id_, "function": {**function, "arguments": form}}
+
+    def _id(self, given: str) -> str:
+        """Return a call's id as the template takes it: the same for the same."""
+        if self.form.ids is not Ids.NINE or re.fullmatch("[a-zA-Z0-9]{9}", given):
+            return given
+        return sha256(given.encode("utf-8", "replace")).hexdigest()[:9]
 
 
 def _call(name: str, arguments: object) -> dict[str, Any]:
@@ -198,6 +288,16 @@ def _call(name: str, arguments: object) -> dict[str, Any]:
 
 def _calls(*calls: object) -> dict[str, Any]:
     return {"role": "assistant", "content": "", "tool_calls": list(calls)}
+
+
+def _in_parts(messages: Sequence[Any]) -> list[Any]:
+    """Return the messages with every text as a part."""
+    return [
+        {**message, "content": [{"type": "text", "text": message["content"]}]}
+        if isinstance(message["content"], str)
+        else message
+        for message in messages
+    ]
 
 
 def _read_object(field: str, value: object) -> dict[str, Any]:
@@ -252,17 +352,27 @@ def _read_variables(value: object) -> dict[str, object]:
     return variables
 
 
-def _take_prefill(chat: list[dict[str, Any]]) -> str:
-    """Remove a last assistant message and return its text."""
-    if chat[-1]["role"] != "assistant":
-        return ""
-    last = chat.pop()
-    if "tool_calls" in last:
-        raise InvalidRequest("messages", "end in tool calls, which cannot be continued")
-    if chat and chat[-1]["role"] == "assistant":
-        raise InvalidRequest("messages", "end in two assistant messages; one can be continued")
-    text: str = last["content"]
-    return text
+def _with_system_merged(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with later system messages in the user's that are next to them."""
+    merged: list[dict[str, Any]] = []
+    held = ""
+    for i, message in enumerate(chat):
+        text = f"{held}\n\n{message['content']}" if held else message["content"]
+        follows = chat[i + 1]["role"] if i + 1 < len(chat) else ""
+        if message["role"] == "system" and merged:
+            last = merged[-1]
+            if follows in ("system", "user") and last["role"] != "system":
+                held = text
+            elif last["role"] in ("system", "user"):
+                merged[-1] = {**last, "content": f"{last['content']}\n\n{text}"}
+                held = ""
+            else:
+                merged.append({**message, "role": "user", "content": text})
+                held = ""
+        else:
+            merged.append({**message, "content": text})
+            held = ""
+    return merged
 
 
 def _without_system(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:

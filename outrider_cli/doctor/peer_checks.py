@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from orchestrator.chat.template import ChatTemplate
 from outrider.descriptions import rollback_kind
+from outrider.errors import InvalidRequest
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
 from outrider_cli.doctor.checks import (
@@ -71,6 +73,7 @@ def judge_peer(peer: ProbedPeer, own_version: str = "") -> list[Finding]:
     if peer.model is not None and peer.role == "target":
         between = f"this machine and the {place}"
         findings += _judge_link(peer.address, between, median_of(peer.round_trips), peer.model)
+        findings += [judge_chat_template(peer.model)] if peer.model.chat_template else []
     return findings + (_judge_orchestrator(peer.status) if peer.status else [])
 
 
@@ -101,6 +104,28 @@ def _describe(model: common.GetModelResponse) -> str:
     return f"{said}, memory {memory}" if memory else said
 
 
+def judge_chat_template(model: common.GetModelResponse) -> Finding:
+    """Return what the chat template of a model shows of how it writes."""
+    name = f"the chat template of {model.model_name}"
+    try:
+        template = ChatTemplate(model.chat_template)
+        shown = template.form.summary()
+    except InvalidRequest as error:
+        return Finding(
+            "chats", Level.NOTE, f"{name}: {error}", "--chat-template-file with a better one"
+        )
+    calls = (
+        f"calls in {shown['calls']} after {shown['call_opening']!r}"
+        if shown["calls"]
+        else "no calls"
+    )
+    message = f"{name}: {calls}, thoughts in {shown['thoughts']}, ids of calls: {shown['ids']}"
+    if template.takes_tools and not shown["calls"]:
+        remedy = "tools are refused; --chat-template-file with one that shows calls"
+        return Finding("chats", Level.NOTE, message, remedy)
+    return Finding("chats", Level.OK, message)
+
+
 def _judge_link(
     address: str, between: str, round_trip: float, target: common.GetModelResponse
 ) -> list[Finding]:
@@ -129,6 +154,8 @@ def _judge_orchestrator(status: messages.GetStatusResponse) -> list[Finding]:
         distance = f", round trip {show_time(trip)}" if trip else ""
         message = f"its {peer.role} at {peer.address}, {_describe(peer.model)}{distance}"
         findings.append(Finding("peers", Level.OK, message))
+        if peer.role == "target" and peer.model.chat_template:
+            findings.append(judge_chat_template(peer.model))
         if peer.role == "target":
             between = f"the orchestrator and its target at {peer.address}"
             findings += _judge_link(peer.address, between, trip, peer.model)

@@ -36,7 +36,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         assert Command(*ask, f"def {CANARY}():").finish().code == 0
         # Errors are where a text slips into a log.
         assert Command(*ask, f"{CANARY} " * 2000).finish().code == 1
-        assert Command(*ask, CANARY, "--stop", CANARY * 20).finish().code == 1
+        assert Command(*ask, CANARY, "--stop", CANARY * 250).finish().code == 1
     return {role: log(folder / role).read_text() for role in ("target", "draft", "orchestrator")}
 
 

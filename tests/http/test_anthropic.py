@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -27,12 +28,13 @@ TOOL: Any = {
 CALLING = (
     'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 )
+HERMES = (Path(__file__).parents[1] / "support/templates/qwen.jinja").read_text(encoding="utf-8")
 WISH: Any = {"model": "any", "max_tokens": 400, "messages": CHAT}
 
 
 @pytest_asyncio.fixture
 async def fake() -> FakeOrchestrator:
-    return FakeOrchestrator(template="{% if tools %}<tool_call>{% endif %}")
+    return FakeOrchestrator(template=HERMES)
 
 
 @pytest_asyncio.fixture

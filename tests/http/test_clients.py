@@ -32,7 +32,7 @@ TOOL: Any = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     },
 }
-HERMES = "{% if tools %}<tool_call>{% endif %}"
+HERMES = (Path(__file__).parents[1] / "support/templates/qwen.jinja").read_text(encoding="utf-8")
 CALLING = (
     'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 )
@@ -213,7 +213,7 @@ async def test_openai_forces_a_call(
     assert call.type == "function" and call.function.name == "weather"
     assert json.loads(call.function.arguments) == {"city": "Köln"}
     (request,) = fake.requests
-    assert list(request.prompt_tokens.token_ids)[-11:] == ids_of("<tool_call>")
+    assert list(request.prompt_tokens.token_ids)[-11:] == ids_of("<tool_call>\n")[-11:]
     assert r"\"weather\"" in request.sampling.grammar
     async with client.chat.completions.stream(**parsed) as stream:
         async for event in stream:
@@ -233,7 +233,7 @@ async def test_openai_is_told_of_a_forced_call_that_was_cut_off(
     )
     (choice,) = answer.choices
     assert (choice.finish_reason, choice.message.tool_calls) == ("length", None)
-    assert choice.message.content == '\n{"name": "w'
+    assert choice.message.content == "", "half a call is no text"
 
 
 async def test_openai_sees_a_call_that_is_cut_off_in_a_stream(
@@ -250,7 +250,7 @@ async def test_openai_sees_a_call_that_is_cut_off_in_a_stream(
         for call in choice.delta.tool_calls or []:
             arguments += (call.function and call.function.arguments) or ""
         reason = choice.finish_reason or reason
-    assert (content, reason) == ("Let me see.\n", "length")
+    assert (content, reason) == ("Let me see.", "length")
     assert '{"city": "Köln"}'.startswith(arguments) and arguments
 
 
@@ -263,13 +263,14 @@ async def test_openai_gets_one_call_unless_several_are_wanted(
         assert ("<tool_call>" in fake.requests[-1].sampling.grammar) is parallel
 
 
-async def test_marks_are_asked_for_where_tools_are_offered(
+async def test_control_tokens_that_mean_something_are_asked_for(
     client: openai.AsyncOpenAI, fake: FakeOrchestrator
 ):
+    fake.controls = ("<tool_call>", "</tool_call>")
     for parsed, names in (
         ({"tools": [TOOL]}, ["<tool_call>", "</tool_call>"]),
-        ({"tools": [TOOL], "tool_choice": "none"}, []),
-        ({}, []),
+        ({"tools": [TOOL], "tool_choice": "none"}, ["<tool_call>", "</tool_call>"]),
+        ({}, ["<tool_call>", "</tool_call>"]),
     ):
         request: Any = {"model": "any", "messages": CHAT, **parsed}
         await client.chat.completions.create(**request)
@@ -313,7 +314,7 @@ async def test_no_call_is_forced_where_it_is_not_known_how_they_are_written(
         await client.chat.completions.create(
             model="any", messages=CHAT, tools=[TOOL], tool_choice="required"
         )
-    assert refused.value.param == "tool_choice"
+    assert refused.value.param == "tools"
 
 
 async def test_openai_without_tools_is_told_the_text_as_it_is(

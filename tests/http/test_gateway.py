@@ -247,7 +247,7 @@ async def test_a_bug_tells_the_client_an_id_and_nothing_else(
         ("/v1/embeddings", {"input": "a", "dimensions": 8}, "dimensions"),
         ("/v1/embeddings", {"input": []}, "input"),
         ("/v1/responses", {"input": "a", "previous_response_id": "r"}, "previous_response_id"),
-        ("/v1/responses", {"input": [{"type": "function_call"}]}, "input"),
+        ("/v1/responses", {"input": [{"type": "function_call"}]}, "input[0].name"),
     ],
 )
 async def test_what_is_wrong_or_not_supported_is_refused_by_name(
@@ -514,6 +514,7 @@ async def test_properties_describe_the_template_in_use():
     assert (properties["bos_token"], properties["eos_token"]) == ("<s>", "</s>")
     assert properties["model_ftype"] == "F16"
     assert properties["chat_template"] == loop
+    assert properties["chat_format"]["calls"] == ""
     assert properties["chat_template_caps"] == {
         "supports_string_content": True,
         "supports_typed_content": False,

@@ -78,7 +78,7 @@ async def test_a_stream_of_completions_is_as_written_down(name: str):
 @pytest.mark.parametrize("name", CHATS)
 async def test_a_stream_of_a_chat_is_as_written_down(name: str):
     body = requests.ChatBody(messages=[{"role": "user", "content": "a"}], **CHATS[name])
-    parsed = requests.read_chat(body, [1, 100], None)
+    parsed = requests.read_chat(body, [1, 100])
     shape = answers.ChatShape(parsed.requests[0].HasField("logprobs"), "1")
     chunks = answers.Chunks(HEAD, shape, parsed)
     responses = await responses_to(parsed.requests[0])

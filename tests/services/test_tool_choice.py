@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from orchestrator.chat.tool_calls import CallFormat
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from tests.support.gateway import serving
@@ -54,15 +53,26 @@ TOOLS: Any = [
 ]
 NAMED: Any = {"type": "function", "function": {"name": "rest"}}
 CHAT_TEMPLATE = """\
-{%- for message in messages %}{{ message.content }} {% endfor %}
 {%- for tool in tools or [] %}{{ tool.function.name }} {% endfor %}
-{#- MARKS #}"""
-MARKS = {
-    CallFormat.HERMES: "<tool_call>",
-    CallFormat.MISTRAL: "[TOOL_CALLS]",
-    CallFormat.MISTRAL_ARGS: "[TOOL_CALLS] [ARGS]",
-    CallFormat.FUNCTION: "<function=",
-    CallFormat.LLAMA: "<|python_tag|>",
+{%- for message in messages %}{{ message.content }} {% set calls = message.tool_calls or [] %}
+{%- if calls %}%FIRST%{% for call in calls %}{% set f = call.function %}%CALL%
+{{- %NEXT% if not loop.last }}{% endfor %}%LAST%{% endif %}{% endfor %}"""
+JSON = '{"name": "{{ f.name }}", "KEY": {{ f.arguments | tojson }}}'
+FORMS = {
+    # what stands before the calls, one of them, between them, after them
+    "hermes": ("", "<tool_call>\n" + JSON.replace("KEY", "arguments") + "\n</tool_call>", "\n", ""),
+    "list": ("[TOOL_CALLS][", JSON.replace("KEY", "arguments"), ", ", "]"),
+    "named": ("", "[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}", "", ""),
+    "function": ("", "<function={{ f.name }}>{{ f.arguments | tojson }}</function>", "", ""),
+    "bare": ("", JSON.replace("KEY", "parameters"), "; ", ""),
+    "parameters": (
+        "",
+        "<tool_call>{{ f.name }}{% for name, value in f.arguments.items() %}<arg_key>{{ name }}"
+        "</arg_key><arg_value>{{ value if value is string else value | tojson }}</arg_value>"
+        "{% endfor %}</tool_call>",
+        "",
+        "",
+    ),
 }
 
 
@@ -100,9 +110,11 @@ Pair = tuple[ModelProcess, ModelProcess]
 
 
 @asynccontextmanager
-async def chatting(pair: Pair, form: CallFormat) -> AsyncIterator[openai.AsyncOpenAI]:
+async def chatting(pair: Pair, form: str) -> AsyncIterator[openai.AsyncOpenAI]:
     target, draft = pair
-    template = CHAT_TEMPLATE.replace("MARKS", MARKS[form])
+    first, call, between, last = FORMS[form]
+    template = CHAT_TEMPLATE.replace("%FIRST%", first).replace("%CALL%", call)
+    template = template.replace("%NEXT%", json.dumps(between)).replace("%LAST%", last)
     async with (
         running(
             OrchestratorProcess(target.address, draft.address, chat_template=template)
@@ -135,9 +147,9 @@ def check(name: str, arguments: Any) -> None:
     assert is_valid(arguments, SCHEMAS[name], SCHEMAS[name]), arguments
 
 
-@pytest.mark.parametrize("form", CallFormat)
+@pytest.mark.parametrize("form", FORMS)
 async def test_a_call_that_must_come_comes_and_a_draft_changes_nothing(
-    pair: Pair, form: CallFormat
+    pair: Pair, form: str
 ) -> None:
     async with chatting(pair, form) as client:
         for seed, choice in enumerate(("required", "required", NAMED)):
@@ -155,8 +167,8 @@ async def test_a_call_that_must_come_comes_and_a_draft_changes_nothing(
             assert seen[0] == seen[1]
 
 
-@pytest.mark.parametrize("form", CallFormat)
-async def test_a_call_that_must_come_is_streamed(pair: Pair, form: CallFormat) -> None:
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_call_that_must_come_is_streamed(pair: Pair, form: str) -> None:
     async with chatting(pair, form) as client:
         calls, reasons = [], []
         async for chunk in await ask(client, tool_choice="required", seed=5, stream=True):
@@ -171,7 +183,7 @@ async def test_a_call_that_must_come_is_streamed(pair: Pair, form: CallFormat) -
 
 async def test_several_calls_may_come_where_that_is_said(pair: Pair) -> None:
     counts = set()
-    async with chatting(pair, CallFormat.HERMES) as client:
+    async with chatting(pair, "hermes") as client:
         # The control token rather than its letters; the end of the text less often.
         biases = {str(CONTROL_ID): 50, str(EOS): -1}
         for seed in range(8):
@@ -214,31 +226,34 @@ async def test_control_tokens_are_reported_by_name_where_they_are_asked_for(pair
 WRITTEN = 'root ::= "Well. <tool_call>{\\"name\\": \\"rest\\", \\"arguments\\": {}}</tool_call>"'
 
 
-async def test_a_mark_that_is_a_control_token_opens_a_call(pair: Pair) -> None:
-    async with chatting(pair, CallFormat.HERMES) as client:
-        for bias in (50, -100):  # the control token, or its letters
-            wish = {"logit_bias": {str(CONTROL_ID): bias}, "extra_body": {"grammar": WRITTEN}}
-            answer = await ask(client, **wish)
-            (choice,) = answer.choices
-            assert choice.message.content == "Well. "
-            assert read_calls(choice.message.tool_calls) == [("rest", {})]
-            content, calls = "", []
-            async for chunk in await ask(client, **wish, stream=True):
-                content += chunk.choices[0].delta.content or ""
-                calls += chunk.choices[0].delta.tool_calls or []
-            assert (content, gathered(calls)) == ("Well. ", ("rest", {}))
+async def test_a_mark_that_is_a_control_token_opens_a_call_and_its_letters_none(
+    pair: Pair,
+) -> None:
+    async with chatting(pair, "hermes") as client:
+        wish = {"logit_bias": {str(CONTROL_ID): 50}, "extra_body": {"grammar": WRITTEN}}
+        answer = await ask(client, **wish)
+        (choice,) = answer.choices
+        assert choice.message.content == "Well. "
+        assert read_calls(choice.message.tool_calls) == [("rest", {})]
+        content, calls = "", []
+        async for chunk in await ask(client, **wish, stream=True):
+            content += chunk.choices[0].delta.content or ""
+            calls += chunk.choices[0].delta.tool_calls or []
+        assert (content, gathered(calls)) == ("Well. ", ("rest", {}))
+        wish["logit_bias"] = {str(CONTROL_ID): -100}
+        (choice,) = (await ask(client, **wish)).choices
+        assert choice.message.content.startswith("Well. <tool_call>{")
+        assert choice.message.tool_calls is None
 
 
-async def test_a_control_token_is_no_content_and_ends_no_text(pair: Pair) -> None:
+async def test_a_control_token_that_is_not_understood_is_text_and_ends_none(pair: Pair) -> None:
     grammar = {"grammar": 'root ::= "Up <tool_call> and </tool_call> on"'}
-    async with chatting(pair, CallFormat.HERMES) as client:
+    async with chatting(pair, "hermes") as client:
         wish = {"logit_bias": {str(CONTROL_ID): 50}, "extra_body": grammar}
         for stop in ([], ["<tool_call>"], ["tool_call> and"]):
             answer = await ask(client, **wish, stop=stop, logprobs=True)
             (choice,) = answer.choices
-            assert choice.message.content == "Up  and </tool_call> on"
+            assert choice.message.content == "Up <tool_call> and </tool_call> on"
             assert choice.message.tool_calls is None
-            told = b"".join(bytes(each.bytes) for each in choice.logprobs.content)
-            assert told.decode() == choice.message.content
         free = await client.chat.completions.create(model="any", messages=CHAT, **wish)
-        assert free.choices[0].message.content == "Up  and </tool_call> on"
+        assert free.choices[0].message.content == "Up <tool_call> and </tool_call> on"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
+from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.template import ChatTemplate
-from orchestrator.chat.tool_calls import CallFormat, detect_format
 from orchestrator.completions import InFlight, Observer
 from outrider.errors import InvalidRequest
 from outrider.v1 import common_pb2 as common
@@ -56,6 +58,8 @@ class FakeOrchestrator:
         self.text = text
         self.texts: list[str] = []
         self.template = template
+        self.renders = False  # with that template, in place of lines
+        self.controls: tuple[str, ...] = ()  # names in the text that are control tokens
         self.predicted = (0, 0)  # tokens of the request's prediction that stand, and that do not
         self.error: Exception | None = None
         self.error_after = 0
@@ -157,6 +161,7 @@ class FakeOrchestrator:
             some = ids[first : first + _DRAFT_LENGTH]
             rounds += 1
             delta = _delta(request, some, shown, first, rounds, len(prompt))
+            _mark(delta, self.controls, shown, first, first + len(some))
             if request.running_statistics:
                 _count(delta.statistics, first + len(some), len(prompt), rounds)
             yield messages.GenerateResponse(delta=delta)
@@ -188,6 +193,19 @@ class FakeOrchestrator:
     ) -> messages.ApplyTemplateResponse:
         """Render `role: content` lines."""
         self.templates.append(request)
+        if self.renders:
+            read = [
+                json.loads(text) if text else None
+                for text in (request.messages_json, request.tools_json, request.variables_json)
+            ]
+            prompt = self.chat_template().render(
+                read[0],
+                strftime_now=lambda form: "",
+                tools=read[1],
+                add_generation_prompt=request.add_generation_prompt,
+                chat_template_kwargs=read[2],
+            )
+            return messages.ApplyTemplateResponse(prompt=prompt)
         lines = []
         for message in json.loads(request.messages_json):
             if not isinstance(message.get("role"), str):
@@ -195,9 +213,9 @@ class FakeOrchestrator:
             lines.append(f"{message['role']}: {message.get('content')}\n")
         return messages.ApplyTemplateResponse(prompt="".join(lines))
 
-    def call_format(self) -> CallFormat | None:
-        """Return what the template says."""
-        return detect_format(self.template)
+    def chat_format(self) -> ChatFormat:
+        """Return what the template shows."""
+        return replace(self.chat_template().form, controls=self.controls)
 
     def chat_template(self) -> ChatTemplate:
         """Return the template."""
@@ -321,6 +339,27 @@ def _delta(
             draft_end=messages.DRAFT_END_LENGTH,
         ),
     )
+
+
+def _mark(
+    delta: messages.GenerationDelta, controls: tuple[str, ...], shown: bytes, first: int, end: int
+) -> None:
+    """Make control tokens of names, each where its last byte is."""
+    if not controls:
+        return
+    names = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
+    del delta.pieces[:]
+    at = 0
+    for found in [*re.finditer(names.encode(), shown), None]:
+        start, stop = found.span() if found else (len(shown), len(shown))
+        text = shown[max(at, first) : min(start, end)] if max(at, first) < min(start, end) else b""
+        if text:
+            delta.pieces.add(text=text.decode(errors="ignore"), origin=messages.TOKEN_ORIGIN_PLAIN)
+        if found and first < stop <= end:
+            delta.pieces.add(
+                text=found[0].decode(), origin=messages.TOKEN_ORIGIN_PLAIN, control=True
+            )
+        at = stop
 
 
 def _logprob(token_id: int, top_count: int) -> messages.TokenLogprob:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from orchestrator.chat.template import CHATML, ChatTemplate
 from outrider.errors import InvalidRequest
+from tests.support import chat_formats
 
 TEMPLATES = Path(__file__).parents[1] / "support" / "templates"
 
@@ -191,7 +193,7 @@ def test_a_template_that_adds_arguments_to_text_is_given_text() -> None:
     assert render("deepseek", [BYE, called({"city": "K\u00f6ln"}), CALLED[2]]) == prompt
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in TEMPLATES.iterdir()))
+@pytest.mark.parametrize("name", sorted(path.stem for path in TEMPLATES.glob("*.jinja")))
 @pytest.mark.parametrize("messages", [[USER], CHAT[1:], CALLED], ids=["one", "turns", "call"])
 def test_the_prompt_is_what_an_unbounded_sandbox_gives(name: str, messages: list[Any]) -> None:
     """The settings of transformers, and messages in the form that they reach the template."""
@@ -368,10 +370,9 @@ def test_arguments_are_an_object_where_they_do_not_show() -> None:
         ([{**ASSISTANT, "tool_calls": ["x"]}], "messages[0].tool_calls[0]"),
         ([{**ASSISTANT, "tool_calls": [{"type": "x"}]}], "messages[0].tool_calls[0].type"),
         ([{**ASSISTANT, "tool_calls": [{}]}], "messages[0].tool_calls[0].function"),
-        ([called("{")], "messages[0].tool_calls[0].function.arguments"),
         ([called("[]")], "messages[0].tool_calls[0].function.arguments"),
         ([called([])], "messages[0].tool_calls[0].function.arguments"),
-        ([called("[" * 100000)], "messages[0].tool_calls[0].function.arguments"),
+        ([called("x")], "messages[0].tool_calls[0].function.arguments"),
         ([{**USER, "content": "\ud800"}], "messages"),
     ],
 )
@@ -399,11 +400,107 @@ def test_a_system_message_goes_before_the_user_where_it_has_no_place() -> None:
     assert template("zephyr").takes_system
 
 
-def test_a_later_system_message_is_for_the_template_to_refuse() -> None:
-    assert refused(lambda: render("gemma", [USER, ASSISTANT, SYSTEM])) == (
-        "messages",
-        "messages: User and assistant must take turns",
+def test_a_later_system_message_joins_the_users_where_the_template_takes_none() -> None:
+    assert not template("gemma").takes_late_system
+    said = {"role": "system", "content": "Mind."}
+    for chat in ([USER, ASSISTANT, said, BYE], [USER, ASSISTANT, BYE, said]):
+        assert render("gemma", chat).count("Mind.") == 1
+    assert "user\nMind.\n\nBye<" in render("gemma", [USER, ASSISTANT, said, BYE])
+    assert "user\nBye\n\nMind.<" in render("gemma", [USER, ASSISTANT, BYE, said])
+    assert "user\nMind.<" in render("gemma", [USER, ASSISTANT, said])
+
+
+def test_system_messages_in_a_row_are_one_where_the_template_takes_one() -> None:
+    chat = ChatTemplate(
+        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+        "{{ raise_exception('first') }}{% endif %}{{ m.role }}: {{ m.content }};{% endfor %}"
     )
+    assert render(chat, [SYSTEM, {**SYSTEM, "content": "Mind."}, USER]).count("system") == 1
+
+
+def test_a_later_system_message_stays_where_the_template_takes_it() -> None:
+    assert template("zephyr").takes_late_system
+    shown = render("zephyr", [USER, ASSISTANT, {"role": "system", "content": "Mind."}, BYE])
+    assert "<|system|>\nMind.</s>\n<|user|>\nBye" in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ('{"city": "K', '{"city": "K"}'),
+        ('{"city": ', "{}"),
+        ("{", "{}"),
+        ('{"a": [1, ', '{"a": [1]}'),
+    ],
+)
+@pytest.mark.fault(
+    "text",
+    "a call that the token limit cut and the client sends back",
+    before="The chat was refused: the arguments are no JSON.",
+    now="The template gets them as far as they were written.",
+)
+def test_a_call_that_was_cut_comes_back(given: str, shown: str) -> None:
+    assert f'"arguments": {shown}}}' in render("qwen", [BYE, called(given), CALLED[2]])
+
+
+@pytest.mark.parametrize("member", ["reasoning_content", "reasoning", "thinking"])
+def test_thoughts_of_the_history_are_shown_whatever_they_are_called(member: str) -> None:
+    chat = [USER, {"role": "assistant", "content": "Yes?", member: "Hm."}]
+    for name, thought in (
+        ("Qwen3.5-4B", "<think>\nHm.\n</think>"),
+        ("mistralai-Ministral-3-14B-Reasoning-2512", "[THINK]Hm.[/THINK]"),
+    ):
+        one = chat_formats.template(name)
+        assert thought in render(one, chat, add_generation_prompt=False)
+
+
+def test_thoughts_and_text_before_a_call_are_one_thought_where_the_template_takes_one() -> None:
+    one = chat_formats.template("openai-gpt-oss-120b")
+    said = {**called('{"city": "Rome"}'), "content": "I look.", "reasoning_content": "Hm."}
+    shown = one.render([USER, said, CALLED[2]], strftime_now=str)
+    assert "analysis<|message|>Hm.\nI look.<|end|>" in shown
+
+
+def test_content_is_in_parts_where_the_template_takes_them_alone() -> None:
+    one = chat_formats.template("SmolVLM-Instruct")
+    assert not one.takes_texts
+    assert "User: Hi" in render(one, [{"role": "user", "content": "Hi"}])
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("Qwen3.5-4B", "<think>\n\n</think>\n\nIt is 4"),
+        ("openai-gpt-oss-120b", "<|start|>assistant<|channel|>final<|message|>It is 4"),
+        ("meetkai-functionary-medium-v3.2", ">>>all\nIt is 4"),
+        ("GLM-4.7-Flash", "<|assistant|></think>It is 4"),
+    ],
+)
+def test_a_text_is_continued_within_the_turn_that_the_template_writes(name: str, end: str) -> None:
+    chat = [USER, {"role": "assistant", "content": "It is 4"}]
+    assert chat_formats.template(name).render(chat, strftime_now=str).endswith(end)
+
+
+def test_a_thought_without_a_text_is_continued() -> None:
+    chat = [USER, {"role": "assistant", "content": "", "reasoning_content": "Hm, 2"}]
+    one = chat_formats.template("Qwen3.5-4B")
+    assert one.render(chat, strftime_now=str).endswith("<think>\nHm, 2")
+
+
+def test_ids_are_such_as_the_template_takes() -> None:
+    one = chat_formats.template("mistralai-Mistral-Nemo-Instruct-2407")
+    call = {**called('{"a": 1}')["tool_calls"][0], "id": "call_of-another-model"}
+    result = {"role": "tool", "content": "ok", "tool_call_id": call["id"]}
+    shown = one.render(
+        [USER, {"role": "assistant", "tool_calls": [call]}, result], strftime_now=str
+    )
+    ids = re.findall(r'id": "(\w+)"', shown)
+    assert len(ids) == 2 and len(set(ids)) == 1 and len(ids[0]) == 9
+
+
+def test_a_template_that_goes_through_its_tools_gets_a_list() -> None:
+    chat = ChatTemplate("{% for tool in tools %}{% endfor %}{{ messages[0].content }}")
+    assert render(chat, [USER]) == " Hi "
 
 
 def test_tools_are_refused_where_the_template_does_not_show_them() -> None:

@@ -37,6 +37,7 @@ from outrider_cli.doctor.checks import (
 )
 from outrider_cli.doctor.peer_checks import Failure, ProbedPeer, judge_peer
 from outrider_cli.doctor.report import all_well, finding_lines, judge_gain, verdict
+from tests.support import chat_formats
 
 OK, NOTE, PROBLEM = Level.OK, Level.NOTE, Level.PROBLEM
 DAY = 86400.0
@@ -663,3 +664,25 @@ def test_sizes_and_times_are_for_people():
         *("5 bytes", "1.5 KB", "22.4 MB", "4.0 GB"),
     ]
     assert [show_time(s) for s in (0.00012, 0.0666, 1.7)] == ["0.1 ms", "66.6 ms", "1.70 s"]
+
+
+# --- chat templates ---
+
+
+def chats(template: str) -> Finding:
+    model = common.GetModelResponse(model_name="m.gguf", chat_template=template)
+    found = judge_peer(ProbedPeer(role="target", address="a:1", round_trips=(0.001,), model=model))
+    return only([finding for finding in found if finding.check == "chats"])
+
+
+def test_it_is_said_how_a_model_writes_calls_and_thoughts() -> None:
+    found = chats(chat_formats.source("Qwen3.5-4B"))
+    assert (found.level, found.remedy) == (OK, "")
+    assert "calls in parameters after '<tool_call>\\n<function='" in found.message
+    assert "thoughts in <think> </think>" in found.message and "any" in found.message
+
+
+def test_a_template_that_takes_tools_and_shows_no_call_is_noted() -> None:
+    found = chats("{{ tools }}{{ messages[0].content }}")
+    assert found.level is NOTE and "tools are refused" in found.remedy
+    assert chats("{% nonsense %}").level is NOTE

@@ -86,7 +86,8 @@ PURE = (
     "gateway.json_text",
     "gateway.jsonrpc.protocol",
     "orchestrator.chat.sandbox",
-    "orchestrator.chat.tool_calls",
+    *(f"orchestrator.chat.{name}" for name in ("calls", "events", "format", "learn")),
+    *(f"orchestrator.chat.{name}" for name in ("parser", "reader", "values")),
     "outrider_cli.layouts",
     "outrider.engine.guesser",
     "outrider.engine.string_guesser",
@@ -111,7 +112,7 @@ PURE_OVER_PROTOBUF = (
     "outrider_cli.doctor.peer_checks",
 )
 HTTP_SHAPES = (
-    *(f"gateway.{name}" for name in ("anthropic", "calls", "errors", "gathering", "llama_server")),
+    *(f"gateway.{name}" for name in ("anthropic", "turns", "errors", "gathering", "llama_server")),
     *(f"gateway.{name}" for name in ("openai", "options", "progress", "structured", "usage")),
     "gateway.jsonrpc.shapes",
 )
@@ -142,6 +143,7 @@ HARMLESS = (  # what a pure module may take from outside: no clock, no I/O, no r
         "re",
     ),
     *("string", "struct", "tomllib", "types", "typing", "unicodedata", "jinja2", "numpy"),
+    *("ast", "html", "pydantic_core", "regex"),
     "outrider.PROTOCOL_VERSION",
 )
 SHAPES_MAY_TAKE = ("base64", "google.protobuf", "outrider.v1", "outrider.wire", "pydantic")

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.chat.events import parse
+from orchestrator.chat.format import Style
+from orchestrator.chat.parser import ChatParser
 from orchestrator.chat.required_calls import RequiredCalls, require_calls, required_tools
-from orchestrator.chat.tool_calls import CallFormat, Mark, ToolCall, mark_names, opening_of, parse
 from outrider.errors import InvalidRequest
 from outrider.grammar.gbnf import read_grammar
+from tests.support.chat_formats import NAMES, form
 from tests.support.grammars import compiled, follow, random_text
 from tests.support.schemas import USUAL, is_valid
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
 
-HERMES, LLAMA, FUNCTION = CallFormat.HERMES, CallFormat.LLAMA, CallFormat.FUNCTION
-MISTRAL, MISTRAL_ARGS = CallFormat.MISTRAL, CallFormat.MISTRAL_ARGS
+HERMES, LLAMA, HARMONY = (
+    "Qwen-Qwen3-0.6B",
+    "meta-llama-Llama-3.3-70B-Instruct",
+    "openai-gpt-oss-120b",
+)
+FORMS = [name for name in NAMES if form(name).calls and name != "muse-glimmer"]
+IN_JSON = [name for name in FORMS if form(name).calls.style in (Style.JSON, Style.NAMED)]  # type: ignore[union-attr]
 
 POINT: dict[str, Any] = {
     "$defs": {"side": {"type": "integer", "minimum": -9, "maximum": 9}},
@@ -39,20 +46,21 @@ SCHEMAS = {name: schema for name, schema in USUAL.items() if name != "codes"} | 
     "named.point": NAMED,
     "größe-2": {"type": ["object", "null"]},
 }
-CALLS = {
-    HERMES: '\n{"name": "go", "arguments": {}}\n</tool_call>',
-    MISTRAL: ' [{"name": "go", "arguments": {}}]',
-    MISTRAL_ARGS: "go[ARGS]{}",
-    FUNCTION: "go>{}</function>",
-    LLAMA: '{"name": "go", "parameters": {}}',
+PLAIN: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "level": {"enum": ["low", "high"]},
+        "day": {"type": "string", "format": "date"},
+        "code": {"type": "string", "minLength": 2, "maxLength": 3},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        "where": {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]},
+        "note": {"type": ["string", "null"]},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
 }
-TWICE = {
-    HERMES: CALLS[HERMES] + "\n<tool_call>" + CALLS[HERMES],
-    MISTRAL: CALLS[MISTRAL][:-1] + ", " + CALLS[MISTRAL][2:],
-    MISTRAL_ARGS: CALLS[MISTRAL_ARGS] + "[TOOL_CALLS]" + CALLS[MISTRAL_ARGS],
-    FUNCTION: CALLS[FUNCTION] + "<function=" + CALLS[FUNCTION],
-    LLAMA: CALLS[LLAMA] + "; " + CALLS[LLAMA],
-}
+"""What every format can write."""
 
 
 def tool(name: object, parameters: object = None) -> dict[str, Any]:
@@ -60,18 +68,23 @@ def tool(name: object, parameters: object = None) -> dict[str, Any]:
 
 
 def forced(
-    schemas: dict[str, Any], form: CallFormat, choice: object = "required", several: bool = False
+    schemas: dict[str, Any],
+    name: str,
+    choice: object = "required",
+    several: bool = False,
+    in_thought: bool = False,
 ) -> RequiredCalls:
-    tools = [tool(name, schema) for name, schema in schemas.items()]
-    return require_calls(required_tools(choice, tools), form, several=several)
+    tools = [tool(named, schema) for named, schema in schemas.items()]
+    wanted = required_tools(choice, tools)
+    return require_calls(wanted, form(name), several=several, in_thought=in_thought)
 
 
-def called(text: str, calls: RequiredCalls, form: CallFormat) -> list[ToolCall]:
+def called(text: str, calls: RequiredCalls, name: str, schemas: dict[str, Any]) -> list[Any]:
     """Return the calls of a text behind the opening, which must hold nothing besides."""
-    opening = [Mark(calls.opening)] if calls.opening else []
-    content, found = parse([*opening, text], form)
-    assert content == "", text
-    return found
+    parser = ChatParser(form(name), {n: s or {} for n, s in schemas.items()}, calls.opening)
+    content, _, found = parse([*parser.add(text), *parser.finish()])
+    assert content.strip() == "", text
+    return [(begun.name, json.loads(arguments)) for begun, arguments in found]
 
 
 def lets(calls: RequiredCalls, text: str) -> bool:
@@ -81,95 +94,130 @@ def lets(calls: RequiredCalls, text: str) -> bool:
 
 @SETTINGS
 @given(
-    st.sampled_from(CallFormat),
+    st.sampled_from(IN_JSON),
     st.lists(st.sampled_from(sorted(SCHEMAS)), min_size=1, max_size=4, unique=True),
     st.integers(0, 2**32),
 )
 def test_every_text_is_one_call_with_valid_arguments(
-    form: CallFormat, names: list[str], seed: int
+    name: str, names: list[str], seed: int
 ) -> None:
-    calls = forced({name: SCHEMAS[name] for name in names}, form)
+    schemas = {each: SCHEMAS[each] for each in names}
+    calls = forced(schemas, name)
     grammar = read_grammar(calls.grammar)
     for offset in range(4):
         text = random_text(grammar, random.Random(seed + offset))
-        (call,) = called(text, calls, form)
-        assert call.name in names
-        schema = SCHEMAS[call.name]
-        assert is_valid(json.loads(call.arguments), schema, schema), text
+        ((function, arguments),) = called(text, calls, name, schemas)
+        assert is_valid(arguments, SCHEMAS[function], SCHEMAS[function]), text
 
 
 @SETTINGS
-@given(st.sampled_from(CallFormat), st.integers(0, 2**32))
-def test_several_calls_are_one_or_more_where_the_form_has_a_way(
-    form: CallFormat, seed: int
+@given(st.sampled_from(FORMS), st.booleans(), st.booleans(), st.integers(0, 2**32))
+def test_calls_are_valid_in_every_format(
+    name: str, several: bool, in_thought: bool, seed: int
 ) -> None:
-    calls = forced({"point": POINT, "named.point": NAMED}, form, several=True)
+    schemas = {"plan": PLAIN, "rest": None}
+    in_thought = in_thought and not form(name).headers
+    calls = forced(schemas, name, several=several, in_thought=in_thought)
     text = random_text(read_grammar(calls.grammar), random.Random(seed))
-    found = called(text, calls, form)
-    assert found and (form is not LLAMA or len(found) == 1)
-    for call in found:
-        schema = SCHEMAS[call.name]
-        assert is_valid(json.loads(call.arguments), schema, schema), text
+    found = called(form(name).think * in_thought + text, calls, name, schemas)
+    assert found and (several or len(found) == 1)
+    for function, arguments in found:
+        assert function == "rest" or is_valid(arguments, PLAIN, PLAIN), text
 
 
-@SETTINGS
-@given(st.sampled_from(CallFormat), st.integers(0, 2**32))
-def test_marks_may_come_as_control_tokens_wherever_they_stand(form: CallFormat, seed: int) -> None:
-    choose = random.Random(seed)
-    calls = forced({"point": POINT, "named.point": NAMED}, form, several=True)
-    text = random_text(read_grammar(calls.grammar), choose)
-    parts = re.split(f"({'|'.join(map(re.escape, mark_names(form)))})", text)
-    pieces = [
-        Mark(part) if part in mark_names(form) and choose.random() < 0.5 else part for part in parts
-    ]
-    opening = [Mark(calls.opening)] if calls.opening else []
-    assert parse([*opening, *pieces], form) == ("", called(text, calls, form))
-
-
-@pytest.mark.parametrize("form", CallFormat)
-def test_a_call_is_written_as_the_template_shows_it(form: CallFormat) -> None:
-    calls = forced({"stay": POINT, "go": {"type": "object"}}, form)
-    assert calls.opening == ("" if form is LLAMA else opening_of(form))
-    assert lets(calls, CALLS[form])
-    assert called(CALLS[form], calls, form) == [ToolCall("go", "{}")]
-
-
-@pytest.mark.parametrize("form", CallFormat)
-def test_nothing_but_one_call_is_let(form: CallFormat) -> None:
-    calls = forced({"stay": POINT, "go": {"type": "object"}}, form)
-    one = CALLS[form]
-    for other in ("", "Sure.", one[:-1], f"{one}\n", f" {one}", one.replace("go", "gone")):
+@pytest.mark.parametrize("name", FORMS)
+def test_nothing_but_one_call_is_let(name: str) -> None:
+    schemas = {"stay": POINT, "go": {"type": "object"}}
+    if name not in IN_JSON:
+        schemas = {"stay": PLAIN, "go": {"type": "object"}}
+    calls = forced(schemas, name)
+    one = random_text(read_grammar(forced({"go": None}, name).grammar), random.Random(1))
+    for other in ("", "Sure.", one[:-1], f" {one}x", one.replace("go", "gone")):
         assert not lets(calls, other), other
     assert not lets(calls, one.replace("go", "stay"))
-    assert not lets(calls, TWICE[form])
+    assert not lets(calls, one + one)
 
 
-@pytest.mark.parametrize("form", CallFormat)
-def test_more_calls_are_let_where_they_are_wanted(form: CallFormat) -> None:
-    calls = forced({"go": {"type": "object"}}, form, several=True)
-    assert lets(calls, CALLS[form])
-    assert lets(calls, TWICE[form]) is (form is not LLAMA)
+@pytest.mark.parametrize(
+    ("name", "opening", "text"),
+    [
+        (HERMES, "<tool_call>\n", '{"name": "go", "arguments": {"x": 1}}\n</tool_call>'),
+        (LLAMA, "", '{"name": "go", "parameters": {"x": 1}}'),
+        (
+            "mistralai-Mistral-Nemo-Instruct-2407",
+            "[TOOL_CALLS][",
+            '{"name": "go", "arguments": {"x": 1}}]',
+        ),
+        ("mistralai-Ministral-3-14B-Reasoning-2512", "[TOOL_CALLS]", 'go[ARGS]{"x": 1}'),
+        (HARMONY, "to=functions.", 'go<|channel|>commentary json<|message|>{"x": 1}<|call|>'),
+        (
+            "deepseek-ai-DeepSeek-V3.1",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",  # noqa: RUF001
+            'go<｜tool▁sep｜>{"x": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',  # noqa: RUF001
+        ),
+        (
+            "Qwen3-Coder",
+            "<tool_call>\n<function=",
+            "go>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>",
+        ),
+        (
+            "GLM-4.6",
+            "<tool_call>",
+            "go\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+        ),
+        ("google-gemma-4-31B-it", "<|tool_call>call:", "go{x:1}<tool_call|>"),
+        ("LFM2-8B-A1B", "<|tool_call_start|>[", "go(x=1)]<|tool_call_end|>"),
+    ],
+)
+def test_a_call_is_let_as_the_model_writes_it(name: str, opening: str, text: str) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    calls = forced({"stay": None, "go": schema}, name)
+    assert calls.opening == opening
+    assert lets(calls, text)
+    assert called(text, calls, name, {"go": schema}) == [("go", {"x": 1})]
 
 
-@pytest.mark.parametrize("form", CallFormat)
-def test_a_named_tool_is_the_one(form: CallFormat) -> None:
+@pytest.mark.parametrize("name", FORMS)
+def test_a_named_tool_is_the_one(name: str) -> None:
     schemas: dict[str, Any] = {"stay": {"type": "object"}, "go": {"type": "object"}}
-    calls = forced(schemas, form, {"type": "function", "function": {"name": "go"}})
-    assert lets(calls, CALLS[form])
-    assert not lets(calls, CALLS[form].replace("go", "stay"))
+    calls = forced(schemas, name, {"type": "function", "function": {"name": "go"}})
+    text = random_text(read_grammar(calls.grammar), random.Random(2))
+    assert called(text, calls, name, schemas)[0][0] == "go"
+
+
+def test_a_thought_that_the_prompt_opened_may_end_first() -> None:
+    calls = forced({"go": None}, HERMES, in_thought=True)
+    call = '<tool_call>\n{"name": "go", "arguments": {}}\n</tool_call>'
+    assert calls.opening == "" and lets(calls, f"Hm, 1 < 2.\n</think>\n\n{call}")
+    assert not lets(calls, call)
+
+
+def test_a_schema_that_separate_arguments_cannot_keep_is_refused_with_its_tool() -> None:
+    for schema in (USUAL["shape"], {"properties": {"a": {"type": "string", "pattern": "a"}}}):
+        with pytest.raises(InvalidRequest, match="where calls are no JSON") as refused:
+            forced({"go": None, "stay": schema}, "Qwen3-Coder")
+        assert refused.value.field == "tools[1].function.parameters"
+
+
+def test_of_a_format_that_is_not_known_nothing_is_required() -> None:
+    for name in ("muse-glimmer", "SmolVLM-Instruct"):
+        with pytest.raises(InvalidRequest) as refused:
+            forced({"go": None}, name)
+        assert refused.value.field == "tool_choice"
 
 
 def test_a_tool_without_parameters_takes_none() -> None:
     calls = forced({"go": None}, LLAMA)
-    assert lets(calls, CALLS[LLAMA])
+    assert lets(calls, '{"name": "go", "parameters": {}}')
     assert not lets(calls, '{"name": "go", "parameters": {"a": 1}}')
 
 
 def test_definitions_of_two_schemas_are_kept_apart() -> None:
-    calls = forced({"point": POINT, "named.point": NAMED}, FUNCTION)
-    assert lets(calls, 'point>{"x": 5}</function>')
-    assert lets(calls, 'named.point>{"x": "}"}</function>')
-    assert not lets(calls, 'named.point>{"x": 5}</function>')
+    calls = forced({"point": POINT, "named.point": NAMED}, HARMONY)
+    middle = "<|channel|>commentary json<|message|>"
+    assert lets(calls, f'point{middle}{{"x": 5}}<|call|>')
+    assert lets(calls, f'named.point{middle}{{"x": "}}"}}<|call|>')
+    assert not lets(calls, f'named.point{middle}{{"x": 5}}<|call|>')
 
 
 @pytest.mark.parametrize("choice", [None, "auto", "none"])
@@ -220,3 +268,11 @@ def test_too_many_tools_are_refused() -> None:
 def test_the_other_tools_of_a_named_one_may_be_anything() -> None:
     (only,) = required_tools(GO, [tool("a b"), tool("go"), tool("x", {"not": {}}), None])
     assert (only.name, only.field) == ("go", "tools[1].function.parameters")
+
+
+def test_the_number_of_a_call_is_none_of_its_arguments() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
+    calls = forced({"go": schema}, "moonshotai-Kimi-K2")
+    end = "<|tool_call_end|><|tool_calls_section_end|>"
+    assert lets(calls, f'go:12<|tool_call_argument_begin|>{{"x": -1.5}}{end}')
+    assert not lets(calls, f'go:-1<|tool_call_argument_begin|>{{"x": 1}}{end}')

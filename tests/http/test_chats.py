@@ -1,0 +1,474 @@
+"""Thoughts, text and calls of models come over three APIs, whole and streamed, and go back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from canitoolcall.probe import BUILTIN_SCENARIOS, probe
+
+from tests.support.chat_formats import form, source, template
+from tests.support.fake_orchestrator import FakeOrchestrator
+from tests.support.gateway import serving
+
+QWEN, HERMES, HARMONY = "Qwen3.5-4B", "Qwen-Qwen3-0.6B", "openai-gpt-oss-120b"
+GLM, GEMMA, KIMI = "GLM-4.6", "google-gemma-4-31B-it", "moonshotai-Kimi-K2"
+MINISTRAL, LLAMA = "mistralai-Ministral-3-14B-Reasoning-2512", "meta-llama-Llama-3.3-70B-Instruct"
+NEMO, LFM = "mistralai-Mistral-Nemo-Instruct-2407", "LFM2-8B-A1B"
+
+ASK: list[dict[str, Any]] = [{"role": "user", "content": "Weather in Paris?"}]
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city"],
+}
+FUNCTION = {"name": "get_weather", "description": "Tells it.", "parameters": PARAMETERS}
+TOOLS: list[dict[str, Any]] = [{"type": "function", "function": FUNCTION}]
+PARIS = [("get_weather", {"city": "Paris", "days": 2})]
+ROUTES = ["chat", "messages", "responses"]
+
+T, J = "Look it up.", '{"city": "Paris", "days": 2}'
+XML = (
+    "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n"
+    "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>"
+)
+CALLING: dict[str, tuple[str, str, str]] = {
+    # by template: what the model writes, the thought and the text in it
+    QWEN: (f"{T}\n</think>\n\n{XML}", T, ""),
+    "Qwen3-Coder": (f"Sure.\n{XML}", "", "Sure."),
+    HERMES: (
+        f'<think>\n{T}\n</think>\n\nSure.\n<tool_call>\n{{"name": "get_weather", '
+        f'"arguments": {J}}}\n</tool_call>',
+        T,
+        "Sure.",
+    ),
+    GLM: (
+        f"\n<think>{T}</think>\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris"
+        "</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>",
+        T,
+        "",
+    ),
+    HARMONY: (
+        f"<|channel|>analysis<|message|>{T}<|end|><|start|>assistant<|channel|>commentary "
+        f"to=functions.get_weather <|constrain|>json<|message|>{J}<|call|>",
+        T,
+        "",
+    ),
+    GEMMA: ('<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:2}<tool_call|>', "", ""),
+    KIMI: (
+        "Sure.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+        f"<|tool_call_argument_begin|>{J}<|tool_call_end|><|tool_calls_section_end|>",
+        "",
+        "Sure.",
+    ),
+    MINISTRAL: (f"[THINK]{T}[/THINK]Sure.[TOOL_CALLS]get_weather[ARGS]{J}", T, "Sure."),
+    NEMO: (f'[TOOL_CALLS][{{"name": "get_weather", "arguments": {J}, "id": "a1b2c3d4e"}}]', "", ""),
+    LFM: ('<|tool_call_start|>[get_weather(city="Paris", days=2)]<|tool_call_end|>', "", ""),
+    LLAMA: (f'{{"name": "get_weather", "parameters": {J}}}', "", ""),
+}
+
+
+@dataclass
+class Reply:
+    """An answer of any route: what it says, and what a client keeps of it for the next request."""
+
+    status: int
+    text: str = ""
+    thoughts: str = ""
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    end: str | None = None
+    turn: list[dict[str, Any]] = field(default_factory=list)
+    error: str = ""
+
+    def take_call(self, id_: str, name: str, arguments: str) -> None:
+        self.ids.append(id_)
+        try:
+            self.calls.append((name, json.loads(arguments)))
+        except ValueError:
+            self.calls.append((name, arguments))
+
+
+def body_of(route: str, chat: list[dict[str, Any]], tools: Any, **more: Any) -> dict[str, Any]:
+    if route == "chat":
+        return {"messages": chat, **({"tools": tools} if tools else {}), **more}
+    functions = [tool["function"] for tool in tools or ()]
+    if route == "messages":
+        named = [{"name": f["name"], "input_schema": f["parameters"]} for f in functions]
+        return {"messages": chat, "max_tokens": more.pop("max_tokens", 900), "tools": named, **more}
+    flat = [{"type": "function", **function} for function in functions]
+    if "max_tokens" in more:
+        more["max_output_tokens"] = more.pop("max_tokens")
+    return {"input": chat, "tools": flat, **more}
+
+
+PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
+
+
+async def ask(
+    url: str,
+    route: str,
+    chat: list[dict[str, Any]],
+    *,
+    stream: bool,
+    tools: Any = None,
+    **more: Any,
+) -> Reply:
+    body = body_of(route, chat, tools, **more) | {"stream": stream}
+    async with httpx.AsyncClient(timeout=60) as client:
+        answer = await client.post(url + PATHS[route], json=body)
+    reply = Reply(answer.status_code)
+    if answer.status_code != 200:
+        reply.error = answer.text
+        return reply
+    if stream:
+        events = [json.loads(line[6:]) for line in answer.text.split("\n") if line[:7] == "data: {"]
+        whole = STREAMED[route](events)
+    else:
+        whole = answer.json()
+    READ[route](reply, whole)
+    return reply
+
+
+def read_chat(reply: Reply, answer: dict[str, Any]) -> None:
+    (choice,) = answer["choices"]
+    message = choice["message"]
+    reply.text, reply.end = message["content"] or "", choice["finish_reason"]
+    reply.thoughts = message.get("reasoning_content", "")
+    for call in message.get("tool_calls", []):
+        reply.take_call(call["id"], call["function"]["name"], call["function"]["arguments"])
+    reply.turn = [message]
+
+
+def read_messages(reply: Reply, answer: dict[str, Any]) -> None:
+    reply.end = {"tool_use": "tool_calls", "end_turn": "stop", "max_tokens": "length"}[
+        answer["stop_reason"]
+    ]
+    for block in answer["content"]:
+        reply.text += block.get("text", "")
+        reply.thoughts += block.get("thinking", "")
+        if block["type"] == "tool_use":
+            given = block["input"]
+            given = given if isinstance(given, str) else json.dumps(given)
+            reply.take_call(block["id"], block["name"], given)
+    reply.turn = [{"role": "assistant", "content": answer["content"]}]
+
+
+def read_responses(reply: Reply, answer: dict[str, Any]) -> None:
+    for item in answer["output"]:
+        texts = "".join(part["text"] for part in item.get("content", []))
+        reply.text += texts if item["type"] == "message" else ""
+        reply.thoughts += texts if item["type"] == "reasoning" else ""
+        if item["type"] == "function_call":
+            reply.take_call(item["call_id"], item["name"], item["arguments"])
+    is_whole = answer["status"] == "completed"
+    reply.end = ("tool_calls" if reply.calls else "stop") if is_whole else "length"
+    reply.turn = answer["output"]
+
+
+def chat_of(events: list[dict[str, Any]]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    calls: dict[int, dict[str, Any]] = {}
+    reason = None
+    for event in events:
+        for choice in event["choices"]:
+            delta = choice["delta"]
+            reason = choice["finish_reason"] or reason
+            for name in ("content", "reasoning_content"):
+                if delta.get(name):
+                    message[name] = message.get(name, "") + delta[name]
+            for part in delta.get("tool_calls", []):
+                empty = {"type": "function", "function": {"name": "", "arguments": ""}}
+                call = calls.setdefault(part["index"], empty)
+                call["id"] = part.get("id") or call["id"]
+                for name, text in part["function"].items():
+                    call["function"][name] += text
+    if calls:
+        message["tool_calls"] = list(calls.values())
+    return {"choices": [{"message": message, "finish_reason": reason}]}
+
+
+def message_of(events: list[dict[str, Any]]) -> dict[str, Any]:
+    blocks: list[dict[str, Any]] = []
+    reason = None
+    for event in events:
+        if event["type"] == "content_block_start":
+            blocks.append(dict(event["content_block"]))
+        elif event["type"] == "content_block_delta":
+            delta = dict(event["delta"])
+            kind = delta.pop("type")
+            ((name, text),) = delta.items()
+            assert kind == {"partial_json": "input_json"}.get(name, name) + "_delta"
+            name = "input" if name == "partial_json" else name
+            blocks[-1][name] = (blocks[-1][name] or "") + text
+        elif event["type"] == "message_delta":
+            reason = event["delta"]["stop_reason"]
+    for block in blocks:
+        if block["type"] == "tool_use":
+            with suppress(ValueError):  # it was cut
+                block["input"] = json.loads(block["input"] or "{}")
+    return {"content": blocks, "stop_reason": reason}
+
+
+def response_of(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the last event's response, which says what the others said."""
+    (last,) = [
+        e["response"] for e in events if e["type"] in ("response.completed", "response.incomplete")
+    ]
+    done = [e["item"] for e in events if e["type"] == "response.output_item.done"]
+    assert done == last["output"]
+    for kind, name in (("output_text", "text"), ("reasoning_text", "text")):
+        deltas = "".join(e["delta"] for e in events if e["type"] == f"response.{kind}.delta")
+        assert deltas == "".join(e[name] for e in events if e["type"] == f"response.{kind}.done")
+    numbers = [event["sequence_number"] for event in events]
+    assert numbers == list(range(len(events)))
+    whole: dict[str, Any] = last
+    return whole
+
+
+READ = {"chat": read_chat, "messages": read_messages, "responses": read_responses}
+STREAMED = {"chat": chat_of, "messages": message_of, "responses": response_of}
+
+
+def results_of(route: str, reply: Reply) -> list[dict[str, Any]]:
+    """Return what a client adds after an answer: the results of its calls, or a question."""
+    if not reply.calls:
+        return [{"role": "user", "content": "And then?"}]
+    if route == "chat":
+        return [{"role": "tool", "tool_call_id": i, "content": "sunny"} for i in reply.ids]
+    if route == "messages":
+        results = [{"type": "tool_result", "tool_use_id": i, "content": "sunny"} for i in reply.ids]
+        return [{"role": "user", "content": results}]
+    return [{"type": "function_call_output", "call_id": i, "output": "sunny"} for i in reply.ids]
+
+
+def speaking(name: str, text: str) -> FakeOrchestrator:
+    fake = FakeOrchestrator(text, template=source(name))
+    fake.renders = True
+    known = form(name).marks
+    fake.controls = tuple(mark for mark in known if mark.startswith(("<|", "[")) and mark in text)
+    return fake
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("name", CALLING)
+async def test_a_call_comes_and_goes_back(name: str, route: str, stream: bool) -> None:
+    text, thought, content = CALLING[name]
+    fake = speaking(name, text)
+    async with serving(fake) as url:
+        reply = await ask(url, route, ASK, stream=stream, tools=TOOLS)
+        assert (reply.status, reply.calls, reply.end) == (200, PARIS, "tool_calls"), reply.error
+        assert (reply.thoughts.strip(), reply.text.strip()) == (thought, content)
+        chat = [*ASK, *reply.turn, *results_of(route, reply)]
+        again = await ask(url, route, chat, stream=stream, tools=TOOLS)
+    assert again.status == 200, again.error
+    (said,) = [m for m in json.loads(fake.templates[-1].messages_json) if m["role"] == "assistant"]
+    assert said.get("reasoning_content", "").strip() == thought
+    assert [call["function"]["name"] for call in said["tool_calls"]] == ["get_weather"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("name", [QWEN, HARMONY, GEMMA, MINISTRAL])
+async def test_a_thought_comes_apart_and_goes_back(name: str, route: str, stream: bool) -> None:
+    text = {
+        QWEN: "A sum.\n</think>\n\nIt is 4.",
+        HARMONY: "<|channel|>analysis<|message|>A sum.<|end|><|start|>assistant<|channel|>final"
+        "<|message|>It is 4.",
+        GEMMA: "<|channel>thought\nA sum.\n<channel|>It is 4.",
+        MINISTRAL: "[THINK]A sum.[/THINK]It is 4.",
+    }[name]
+    fake = speaking(name, text)
+    async with serving(fake) as url:
+        reply = await ask(url, route, ASK, stream=stream)
+        found = (reply.text.strip(), reply.thoughts.strip(), reply.calls, reply.end)
+        assert found == ("It is 4.", "A sum.", [], "stop")
+        chat = [*ASK, *reply.turn, *results_of(route, reply)]
+        assert (await ask(url, route, chat, stream=stream)).status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_thought_that_the_limit_cut_is_a_thought(route: str, stream: bool) -> None:
+    async with serving(speaking(QWEN, "A sum.\n</think>\n\nIt is 4.")) as url:
+        reply = await ask(url, route, ASK, stream=stream, max_tokens=4)
+    assert (reply.text, reply.thoughts, reply.end) == ("", "A su", "length")
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_where_thinking_is_off_text_is_text(route: str) -> None:
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    async with serving(speaking(QWEN, "It is 4.")) as url:
+        reply = await ask(url, route, ASK, stream=False, **off)
+        assert (reply.text, reply.thoughts) == ("It is 4.", "")
+        if route == "messages":
+            disabled = {"thinking": {"type": "disabled"}}
+            reply = await ask(url, route, ASK, stream=False, **disabled)
+            assert (reply.text, reply.thoughts) == ("It is 4.", "")
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_call_that_the_limit_cut_goes_back(route: str) -> None:
+    fake = speaking(HERMES, CALLING[HERMES][0])
+    async with serving(fake) as url:
+        limit = CALLING[HERMES][0].index("Paris") + 2
+        reply = await ask(url, route, ASK, stream=True, tools=TOOLS, max_tokens=limit)
+        assert (reply.calls, reply.end) == ([("get_weather", '{"city": "Pa')], "length")
+        chat = [*ASK, *reply.turn, *results_of(route, reply)]
+        assert (await ask(url, route, chat, stream=False, tools=TOOLS)).status == 200
+    (said,) = [m for m in json.loads(fake.templates[-1].messages_json) if m["role"] == "assistant"]
+    assert said["tool_calls"][0]["function"]["arguments"] == '{"city": "Pa'
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_one_call_comes_where_only_one_is_wanted(route: str) -> None:
+    single: dict[str, Any] = {"parallel_tool_calls": False}
+    if route == "messages":
+        single = {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+    one = CALLING[HERMES][0].partition("Sure.")[2]
+    async with serving(speaking(HERMES, one + one)) as url:
+        both = await ask(url, route, ASK, stream=False, tools=TOOLS)
+        reply = await ask(url, route, ASK, stream=True, tools=TOOLS, **single)
+    assert (len(both.calls), len(set(both.ids)), reply.calls) == (2, 2, PARIS)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_tools_are_refused_where_no_call_can_be_learned(route: str) -> None:
+    fake = FakeOrchestrator(template="{{ tools }}{{ messages[0].content }}")
+    async with serving(fake) as url:
+        reply = await ask(url, route, ASK, stream=False, tools=TOOLS)
+    assert reply.status == 400 and "does not show how it writes calls" in reply.error
+    assert fake.requests == []
+
+
+async def test_ids_are_such_as_the_template_takes() -> None:
+    async with serving(speaking(NEMO, CALLING[NEMO][0])) as url:
+        for route in ROUTES:
+            reply = await ask(url, route, ASK, stream=True, tools=TOOLS)
+            assert all(len(id_) == 9 and id_.isalnum() for id_ in reply.ids)
+    async with serving(speaking(KIMI, CALLING[KIMI][0])) as url:
+        reply = await ask(url, "chat", ASK, stream=False, tools=TOOLS)
+    assert reply.ids == ["functions.get_weather:0"]
+
+
+async def test_the_effort_of_a_request_reaches_the_template() -> None:
+    fake = speaking(HARMONY, "<|channel|>final<|message|>Hi")
+    async with serving(fake) as url:
+        await ask(url, "chat", ASK, stream=False, reasoning_effort="high")
+        await ask(url, "responses", ASK, stream=False, reasoning={"effort": "high"})
+    for each in fake.templates:
+        assert json.loads(each.variables_json) == {"reasoning_effort": "high"}
+
+
+async def test_the_items_of_a_turn_of_responses_are_one_message() -> None:
+    items = [
+        {"type": "message", "role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+        {
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "Hm."}],
+            "content": None,
+        },
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "So."}],
+        },
+        {"type": "function_call", "call_id": "a", "name": "get_weather", "arguments": J},
+        {"type": "function_call", "call_id": "b", "name": "get_weather", "arguments": J},
+        {"type": "function_call_output", "call_id": "a", "output": "sunny"},
+        {
+            "type": "function_call_output",
+            "call_id": "b",
+            "output": [{"type": "input_text", "text": "x"}],
+        },
+        {"type": "reasoning", "summary": [], "encrypted_content": None},
+    ]
+    fake = FakeOrchestrator()
+    async with serving(fake) as url:
+        assert (await ask(url, "responses", items, stream=False)).status == 200
+    chat = json.loads(fake.templates[0].messages_json)
+    assert [message["role"] for message in chat] == [
+        "developer",
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+    ]
+    assert chat[2]["content"] == "So." and chat[2]["reasoning_content"] == "Hm."
+    assert [call["id"] for call in chat[2]["tool_calls"]] == ["a", "b"]
+
+
+async def test_completions_stay_raw_text() -> None:
+    text = CALLING[HERMES][0]
+    async with serving(speaking(HERMES, text)) as url, httpx.AsyncClient() as client:
+        answer = await client.post(f"{url}/completion", json={"prompt": "a", "n_predict": 900})
+    assert answer.json()["content"] == text
+
+
+async def test_properties_say_what_was_learned() -> None:
+    async with serving(speaking(QWEN, "")) as url, httpx.AsyncClient() as client:
+        properties = (await client.get(f"{url}/props")).json()
+    assert properties["chat_format"] == {
+        "calls": "parameters",
+        "call_opening": "<tool_call>\n<function=",
+        "thoughts": "<think> </think>",
+        "ids": "any",
+    }
+
+
+def forced(name: str, thought: str, content: str, calls: list[tuple[str, Any]]) -> str:
+    """Return a turn as the template writes it, from the generation prompt on."""
+    one = template(name)
+    said: dict[str, Any] = {"role": "assistant", "content": content}
+    said |= {"reasoning_content": thought} if thought else {}
+    if calls:
+        said["tool_calls"] = [
+            {"id": f"abcdefgh{i}", "type": "function", "function": {"name": n, "arguments": a}}
+            for i, (n, a) in enumerate(calls)
+        ]
+    options: dict[str, Any] = {"strftime_now": str, "add_generation_prompt": False}
+    asked, whole = one.render(ASK, **options), one.render([*ASK, said], **options)
+    turn = whole[len(asked) :].removeprefix(one.form.turn)
+    return turn.rstrip().removesuffix("<EOS>").removesuffix(one.form.end)
+
+
+@pytest.mark.parametrize("name", [HERMES, GLM, MINISTRAL, KIMI])
+async def test_the_probe_of_canitoolcall_finds_nothing(name: str) -> None:
+    notes = {"title": "Grüße aus Zürich", "body": "Café ☕ in 東京 — naïve résumé 🚀"}
+    event = {
+        "title": "Design review",
+        "start": "2026-10-01T15:00:00Z",
+        "attendees": [{"name": "Ana", "email": "ana@example.com"}],
+        "location": {"city": "Berlin", "room": "4.12"},
+    }
+    weather = [("get_weather", {"city": "Paris"})]
+    turns: dict[str, tuple[str, str, list[tuple[str, Any]]]] = {
+        "single-call": ("", "", weather),
+        "parallel-calls": ("", "", [*weather, ("get_weather", {"city": "Tokyo"})]),
+        "no-call": ("", "42", []),
+        "nested-args": ("", "", [("create_event", event)]),
+        "unicode-args": ("", "", [("save_note", notes)]),
+        "empty-args": ("", "", [("get_server_time", {})]),
+        "forced-tool-choice": ("", "", weather),
+        "tool-result-followup": ("", "It is 18 degrees.", []),
+        "reasoning-then-call": ("9.9 is.", "", [("record_answer", {"answer": "9.9"})]),
+    }
+    fake = FakeOrchestrator(template=source(name))
+    fake.renders = True
+    for scenario in BUILTIN_SCENARIOS:
+        text = forced(name, *turns[scenario.id])
+        if scenario.id == "forced-tool-choice":
+            calls = form(name).calls
+            assert calls
+            text = text.partition(calls.opening)[2]
+        fake.texts += [text, text]
+    async with serving(fake) as url:
+        report = await asyncio.to_thread(probe, f"{url}/v1", "any", concurrency=1)
+    assert [f"{o.scenario} {o.detail}" for o in report.outcomes if o.status != "pass"] == []
