@@ -33,6 +33,7 @@ _NAMES = {
     "http_allowed_hosts": "http-hosts",
     "http_allow_init": "allow-init",
     "http_body_bytes": "http-body-limit",
+    "http_idle_seconds": "http-keep-alive",
     "http_stall_seconds": "stall-timeout",
     "http_metrics_names": "metrics-names",
 }

@@ -26,7 +26,7 @@ from outrider_cli.verdict import estimate, sentence
 _NOTHING = "n/a"
 _LEAST_TOKENS = 16
 """Of a text that says whether drafts pay: with 6 tokens two pairs of models made .32 to 1.24 times
-what they made without drafts, the quicker of them less than half in two of five texts."""
+what they made without drafts, the quicker of them less than half in three of five texts."""
 
 
 @dataclass(frozen=True, slots=True)

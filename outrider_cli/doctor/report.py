@@ -12,8 +12,8 @@ GAIN = "drafts"
 """The check of what drafts are expected to gain."""
 
 _BUSY_SHARE = 0.2
-"""Of all cores' time, taken by others. At load averages of 5 to 7 on two cores forecasts of a pair
-said that drafts pay and that they do not."""
+"""Of all cores' time, taken by others. At load averages of 5 to 7 on two cores, forecasts of one
+pair said that drafts pay and that they do not."""
 
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 _INDENT = " " * 18
