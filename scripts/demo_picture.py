@@ -32,9 +32,7 @@ def main() -> None:
         pip = (sys.executable, "-m", "pip", "install", "--quiet", "--target", str(FOLDER))
         subprocess.run((*pip, ASCIINEMA), check=True)
     # Progress goes to standard error, and would be hundreds of frames.
-    command = (
-        f"{ROOT}/.venv/bin/python -P -m outrider_cli demo {' '.join(sys.argv[1:])} 2>/dev/null"
-    )
+    command = f"{sys.executable} -P -m outrider_cli demo 2>/dev/null"
     size = ("--cols", str(COLUMNS), "--rows", str(ROWS))
     subprocess.run(
         (sys.executable, "-m", "asciinema", "rec", "--overwrite", *size, "-c", command, str(CAST)),
@@ -43,6 +41,8 @@ def main() -> None:
     )
     head, *lines = CAST.read_text().splitlines()
     events = [(time, text) for time, _, text in map(json.loads, lines)]
+    if not any("2 machines" in text for _, text in events):
+        sys.exit(f"the demo did not come to its end: see {CAST}")
     short = FOLDER / "short.cast"
     short.write_text("\n".join([head, *map(json.dumps, frames(events))]) + "\n")
     drawn = FOLDER / "demo.svg"

@@ -42,6 +42,7 @@ _LEGEND = {
 }
 _FRAMES_PER_SECOND = 12
 _ROOM = 6  # lines of a terminal that are left to what stands around two long texts
+_ENOUGH = 3  # pairs of each request for a verdict without reserve
 _NEAR = 0.05  # between the probabilities of two tokens that are called a near-tie
 
 
@@ -198,10 +199,15 @@ def verdict_line(rows: Sequence[Row]) -> str:
     """Return in one sentence what drafts gain over all requests."""
     ratios = together(rows)
     if not ratios:
-        return "This machine is too slow to measure anything in so short a time: --seconds 300."
+        return (
+            "This machine is too slow or too busy to measure anything so soon: try --seconds 300."
+        )
     drafted = any(row.drafted_count for row in rows)
     low, high = (min(ratios), max(ratios)) if len(ratios) > 1 else (None, None)
-    return verdict.sentence(statistics.median(ratios), low, high, drafted)
+    said = verdict.sentence(statistics.median(ratios), low, high, drafted)
+    if len(ratios) >= _ENOUGH:
+        return said
+    return f"{said} Few runs on a slow or busy machine; --seconds 300 takes more."
 
 
 def near_tie(count: int, logarithms: Sequence[float]) -> str:

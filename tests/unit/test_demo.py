@@ -85,9 +85,9 @@ def test_a_run_that_was_cut_at_once_has_no_rate():
 
 
 def test_the_verdict_is_the_geometric_mean_over_the_requests_of_each_pair():
-    rows = [row((10, 10), (10, 10)), row((10, 40), (10, 90), suffix=1)]
-    assert together(rows) == pytest.approx([2.0, 3.0])
-    assert verdict_line(rows) == verdict.sentence(2.5, 2.0, 3.0)
+    rows = [row(*3 * ((10, 10),)), row((10, 40), (10, 90), (10, 160), suffix=1)]
+    assert together(rows) == pytest.approx([2.0, 3.0, 4.0])
+    assert verdict_line(rows) == verdict.sentence(3.0, 2.0, 4.0)
 
 
 def test_the_verdict_knows_whether_anything_was_drafted():
@@ -96,8 +96,9 @@ def test_the_verdict_knows_whether_anything_was_drafted():
     assert verdict_line([row(*rates, suffix=1)]) == verdict.sentence(1.0, 0.95, 1.05)
 
 
-def test_one_pair_has_no_interval():
-    assert verdict_line([row((10, 5), suffix=1)]) == verdict.sentence(0.5)
+def test_a_verdict_from_few_runs_has_a_reserve():
+    shown = verdict_line([row((10, 5), suffix=1)])
+    assert shown.startswith(verdict.sentence(0.5)) and "Few runs" in shown
 
 
 def test_texts_part_at_their_first_other_token():
