@@ -95,7 +95,7 @@ def test_every_text_is_one_call_with_valid_arguments(
         (call,) = called(text, calls, form)
         assert call.name in names
         schema = SCHEMAS[call.name]
-        assert is_valid(json.loads(call.arguments), schema, schema), text
+        assert is_valid(json.loads(call.arguments), schema), text
 
 
 @SETTINGS
@@ -109,7 +109,7 @@ def test_several_calls_are_one_or_more_where_the_form_has_a_way(
     assert found and (form is not LLAMA or len(found) == 1)
     for call in found:
         schema = SCHEMAS[call.name]
-        assert is_valid(json.loads(call.arguments), schema, schema), text
+        assert is_valid(json.loads(call.arguments), schema), text
 
 
 @SETTINGS
