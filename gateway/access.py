@@ -16,6 +16,8 @@ _SEEN_ELSEWHERE = frozenset({"/health", "/v1/health", "/livez", "/metrics", "/st
 _HANGING_UP = 499
 _MOST_METHOD = 16
 _ANTHROPIC = "/v1/messages"
+_WARNING = "Outrider-Warning"
+_MOST_WARNINGS = 8  # a head may have some kilobytes everywhere
 
 
 def note_route(path: str) -> None:
@@ -58,6 +60,7 @@ class _Answer:
 
     def __init__(self, send: Send, scope: RequestScope, span: Span) -> None:
         self._send = send
+        self._scope = scope
         names = [REQUEST_ID]
         if scope.route.startswith(_ANTHROPIC):
             names.append("request-id")  # where its clients look for it
@@ -70,10 +73,20 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message = {**message, "headers": [*message.get("headers", ()), *self._headers]}
+            headers = [*message.get("headers", ()), *self._headers, *_warnings(self._scope)]
+            message = {**message, "headers": headers}
         elif not message.get("more_body", False):
             self.is_whole = True
         await self._send(message)
+
+
+def _warnings(scope: RequestScope) -> list[tuple[bytes, bytes]]:
+    found = scope.passed_over
+    if not found:
+        return []
+    more = f"; and {len(found) - _MOST_WARNINGS} more" if len(found) > _MOST_WARNINGS else ""
+    said = f"the text may not keep {'; '.join(found[:_MOST_WARNINGS])}{more}"
+    return [(_WARNING.encode(), said.encode())]
 
 
 def _begin_span(method: str, mine: RequestScope) -> Span:

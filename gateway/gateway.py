@@ -32,6 +32,7 @@ from orchestrator.service import Orchestrator
 from outrider import request_scope
 from outrider.access import current_caller
 from outrider.errors import Draining, InvalidRequest, OutriderError
+from outrider.grammar.schema import passed_over
 from outrider.grants import Right
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -410,6 +411,8 @@ class Gateway:
         """Yield what a generation brings; a refusal names the field as the client did."""
         generated = self._orchestrator.generate(request, counts_cached=counts_cached)
         try:
+            if request.json_schema and (scope := request_scope.current()) is not None:
+                scope.passed_over = await asyncio.to_thread(passed_over, request.json_schema)
             async with aclosing(generated) as stream:
                 async for response in stream:
                     yield response

@@ -41,6 +41,7 @@ class RequestScope:
     route: str = ""  # what was called, without anything that a user wrote
     prompt_tokens: int = 0
     tokens: int = 0  # written so far, of all completions
+    passed_over: tuple[str, ...] = ()  # of what was asked for, in printable ASCII
 
     def carried(self) -> tuple[tuple[str, str], ...]:
         """Return the metadata of calls that are made for it."""

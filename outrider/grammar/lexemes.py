@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 from outrider.grammar.rules import CharSet, Element, Grammar
 
-_MAX_SIZE = 64  # characters and rules of one lexeme, each repetition written once
+# Characters and rules of one lexeme, each repetition written once. Free texts that are read by
+# character are too much for one mask of a large vocabulary; 2048 let rules be too deep.
+_MAX_SIZE = 512
 _MAX_ROUNDS = 8
 _MAX_WORK = 1_000_000  # about half a second
 

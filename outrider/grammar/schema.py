@@ -1,9 +1,9 @@
 """Turns a JSON schema into GBNF. Pure.
 
-Every text of the grammar is valid under the schema; not every valid text is in the grammar.
-Properties come in the schema's order, and no others unless `additionalProperties` is a schema;
-whitespace is at most a space, or a line break and 20 spaces. Keywords that would need more than a
-grammar are refused by name: a promise that nobody keeps is worse than none.
+Every text of the grammar is valid under the schema, but for what `passed_over` names; not every
+valid text is in the grammar. Properties come in the schema's order, and no others unless
+`additionalProperties` is a schema; whitespace is at most a space, or a line break and 20 spaces.
+Keywords that would need more than a grammar are refused by name.
 """
 
 from __future__ import annotations
@@ -12,25 +12,31 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from outrider.errors import InvalidRequest
+from outrider.grammar.formats import FORMATS
 from outrider.grammar.gbnf import MAX_BYTES, read_grammar
 from outrider.grammar.json_texts import (
     FIXED,
-    FORMATS,
     GREATEST,
+    MOST_DIGITS,
+    MOST_PLACES,
+    decimal,
     either,
-    integers,
     literal,
     numbers,
-    quoted,
 )
-from outrider.grammar.pattern import pattern
+from outrider.grammar.pattern import read_pattern
+from outrider.grammar.regular import ALL, Expression, Expressions, Kind, TooLarge, often
 from outrider.grammar.schema_reader import (
     ABOUT,
+    ANNOTATIONS,
     IGNORED,
+    MAX_COUNT,
     OF_NUMBERS,
     Schema,
     SchemaReader,
@@ -42,9 +48,11 @@ from outrider.grammar.schema_reader import (
 
 _MAX_DEPTH = 64
 _MAX_RULES = 1000
-_MAX_KEY = 200
+_MAX_LISTED = 200  # numbers or values of an item that are written one by one
+_MAX_CHAIN = 1000  # values of an item times how many are counted
+_FEWEST_DIGITS = 4  # of the multiples of a number, where nothing bounds them
+_MOST_REMAINDERS = 400  # times digits
 _WORDS = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|([a-z][a-z0-9-]*)')
-_PLAIN = re.compile(r'[^"\\\x7f\x00-\x1f\ud800-\udfff]*')
 _COMMA = '"," ws'
 
 
@@ -69,6 +77,19 @@ def rules_of_schema(schema: str, name: str = "root", prefix: str = "s") -> dict[
     so that the rules of several schemas go into one grammar. Raises InvalidRequest as
     `grammar_of_schema` does.
     """
+    return _convert(schema, name, prefix)[0]
+
+
+@lru_cache(maxsize=16)
+def passed_over(schema: str) -> tuple[str, ...]:
+    """Return what the grammar of a schema does not keep: keywords in ASCII, with their places.
+
+    Raises InvalidRequest as `grammar_of_schema` does.
+    """
+    return _convert(schema, "root", "s")[1]
+
+
+def _convert(schema: str, name: str, prefix: str) -> tuple[dict[str, str], tuple[str, ...]]:
     if len(schema) > MAX_BYTES:
         raise invalid(f"{len(schema)} characters, {MAX_BYTES} at most")
     try:
@@ -76,10 +97,13 @@ def rules_of_schema(schema: str, name: str = "root", prefix: str = "s") -> dict[
     except (ValueError, RecursionError) as error:
         raise invalid(f"is not JSON: {error}") from None
     _check_depth(whole)
+    converter = _Converter(whole, prefix)
     try:
-        return _Converter(whole, prefix).rules(name)
+        return converter.rules(name), tuple(converter.reader.passed_over)
     except RecursionError:
-        raise invalid("refers to itself without end") from None
+        raise invalid("refers to itself without end, or has a pattern that is too long") from None
+    except TooLarge:
+        raise invalid("what its texts must be is too much for a grammar") from None
 
 
 def written(rules: Mapping[str, str]) -> str:
@@ -91,9 +115,10 @@ class _Converter:
     """Gives every schema it meets a rule; schemas of the same content share one."""
 
     def __init__(self, document: Any, prefix: str) -> None:
+        self.reader = SchemaReader(document)
         self._document = document
         self._prefix = prefix
-        self._reader = SchemaReader(document)
+        self._made = Expressions()
         self._names: dict[str, str] = {}  # by the schema's JSON
         self._todo: deque[tuple[str, Any, str]] = deque()
         self._rules: dict[str, str] = {}
@@ -102,7 +127,7 @@ class _Converter:
         """Return the rules that the root needs, itself first."""
         self._rules[root] = self._rule(self._document, "")
         while self._todo:
-            name, schema, self._reader.path = self._todo.popleft()
+            name, schema, self.reader.path = self._todo.popleft()
             self._rules[name] = self._body(name, schema)
         needed: dict[str, str] = {}
         todo = [root]
@@ -120,192 +145,378 @@ class _Converter:
         content = json.dumps(schema)
         if content not in self._names:
             if len(self._names) == _MAX_RULES:
-                self._reader.refuse(f"more than {_MAX_RULES} different schemas in it")
+                self.reader.refuse(f"more than {_MAX_RULES} different schemas in it")
             if len(content) > MAX_BYTES:
-                self._reader.refuse("its parts grow without end")
+                self.reader.refuse("its parts grow without end")
             self._names[content] = f"{self._prefix}{len(self._names)}"
-            self._todo.append((self._names[content], schema, self._reader.path + step))
+            self._todo.append((self._names[content], schema, self.reader.path + step))
         return self._names[content]
 
     def _body(self, name: str, schema: Any) -> str:
         if schema is True:
             return "value"
-        schema = self._reader.checked(schema)
-        rest = {key: value for key, value in schema.items() if key not in IGNORED}
+        schema = self.reader.checked(schema)
+        for key in sorted(ANNOTATIONS & schema.keys()):
+            self.reader.pass_over(key)
+        ignored = IGNORED | ANNOTATIONS
+        rest = {key: value for key, value in schema.items() if key not in ignored}
         if "$ref" in rest or "allOf" in rest:
             if len(rest) == 1 and "$ref" in rest:
-                return self._rule(self._reader.target(rest["$ref"]), "")
-            return self._rule(self._reader.merged([rest]), "")
-        for key in ("anyOf", "oneOf"):
-            if key in rest:
-                return self._alternatives(key, rest.pop(key), rest)
+                return self._rule(self.reader.target(rest["$ref"]), "")
+            return self._rule(self.reader.merged([rest]), "")
+        if "anyOf" in rest:
+            return self._alternatives("anyOf", rest.pop("anyOf"), rest)
+        if "oneOf" in rest:
+            told = self.reader.discriminator(schema)
+            return self._alternatives("oneOf", rest.pop("oneOf"), rest, told)
         if "enum" in rest or "const" in rest:
             return self._values(rest)
-        return either(self._typed(name, kind, rest) for kind in self._reader.types(rest))
+        types = self.reader.types(rest)
+        if "format" in rest and "string" not in types:
+            self.reader.pass_over("format", rest["format"])
+        return either(self._typed(name, kind, rest) for kind in types)
 
     def _typed(self, name: str, kind: str, schema: Schema) -> str:
         if kind == "object":
             return self._object(name, schema)
         if kind == "array":
-            return self._array(schema)
+            return self._array(name, schema)
         if kind == "string":
-            return self._string(schema)
+            return self._string(name, schema)
         if kind in ("integer", "number"):
-            return self._numeric(kind, schema)
+            return self._numeric(name, kind, schema)
         return kind
 
+    def _write(self, part: Expression, name: str) -> str | None:
+        try:
+            return self._made.write(part, self._rules, f"{name}-t")
+        except TooLarge:
+            self.reader.refuse("what its texts must be is too much for a grammar")
+
+    # --- constants and alternatives ---
+
     def _values(self, schema: Schema) -> str:
-        values = self._reader.listed("enum", schema.get("enum", [schema.get("const")]))
-        if "const" in schema:
-            values = [value for value in values if text_of(value) == text_of(schema["const"])]
+        values = self.reader.constants(schema) or []
         if "type" in schema:
-            types = self._reader.types(schema)
+            types = self.reader.types(schema)
             values = [value for value in values if any(is_of(value, kind) for kind in types)]
-        for key in sorted(schema.keys() - {"enum", "const", "type"}):
-            self._reader.refuse(f"`{key}` is not supported beside `enum` or `const`")
+        about = schema.keys() - {"enum", "const", "type"}
+        for key in sorted(about - ABOUT["string"]):
+            self.reader.refuse(f"`{key}` is not supported beside `enum` or `const`")
+        if about:
+            text = self._text(schema)
+            values = [v for v in values if not isinstance(v, str) or self._made.lets(text, v)]
         if not values:
-            self._reader.refuse("no value is left of `enum` or `const`")
+            self.reader.refuse("no value is left of `enum` or `const`")
+        return self._either_of(values)
+
+    def _either_of(self, values: Sequence[Any]) -> str:
         try:
             return either(literal(value) for value in values)
         except ValueError as error:
-            self._reader.refuse(f"a value of `enum` or `const`: {error}")
+            self.reader.refuse(f"a value of `enum` or `const`: {error}")
 
-    def _alternatives(self, key: str, alternatives: Any, rest: Schema) -> str:
-        parts = [part for part in self._reader.listed(key, alternatives) if part is not False]
+    def _alternatives(self, key: str, alternatives: Any, rest: Schema, told: str = "") -> str:
+        """`told`: the property that tells one alternative from the others, and so is written."""
+        parts = [p for p in self.reader.listed(key, alternatives) if not self.reader.is_never(p)]
         if not parts:
-            self._reader.refuse(f"no alternative is left of `{key}`")
+            self.reader.refuse(f"no alternative is left of `{key}`")
+        if told:
+            rest = {**rest, "required": [*self.reader.required(rest), told]}
         if rest:
             parts = [{"allOf": [part, rest]} for part in parts]
         if key == "oneOf":
-            self._reader.check_apart(parts)
+            self.reader.check_apart(parts)
         return either(self._rule(part, f"/{key}/{i}") for i, part in enumerate(parts))
 
+    # --- objects ---
+
     def _object(self, name: str, schema: Schema) -> str:
-        properties, required = self._reader.properties(schema), self._reader.required(schema)
-        extra = self._reader.extra(schema)
-        members = {key: part for key, part in properties.items() if part is not False}
+        reader, made = self.reader, self._made
+        properties, required = reader.properties(schema), reader.required(schema)
+        extra = reader.extra(schema)
+        keys, allowed = self._property_names(schema)
+        patterns = [
+            (read_pattern(key, made), part)
+            for key, part in reader.properties(schema, "patternProperties").items()
+        ]
+
+        def part_of(key: str) -> Any:
+            parts = [properties[key]] if key in properties else []
+            parts += [part for each, part in patterns if made.lets(each, key)]
+            if any(map(reader.is_never, parts)) or not made.lets(keys, key):
+                return False
+            return {"allOf": parts} if len(parts) > 1 else parts[0] if parts else extra
+
+        members = {key: part_of(key) for key in [*properties, *sorted(required), *(allowed or [])]}
+        members = {key: part for key, part in members.items() if part is not False}
         for key in sorted(required - members.keys()):
-            if extra is False or key in properties:
-                self._reader.refuse(f"`required` names {shown(key)}, which is not allowed")
-            members[key] = extra
-        if extra is True and not properties and not members:
+            reader.refuse(f"`required` names {shown(key)}, which is not allowed")
+        low, high = reader.counts(schema, "minProperties", "maxProperties")
+        is_free = extra is True and not properties and not members and not patterns
+        if is_free and keys is made.anything and not low and high is None:
             return "object"
+        if is_free or not isinstance(extra, bool):
+            patterns.append((made.no(made.either(each for each, _ in patterns)), extra))
+        other = ""
+        if patterns and allowed is None:
+            taken = made.either(made.text(key) for key in {**members, **properties})
+            other = self._pairs(name, made.both([keys, made.no(taken)]), patterns)
         for i, (key, part) in enumerate(members.items()):
             value = self._rule(part, f"/properties/{key}")
             self._rules[f"{name}-{i}"] = f'{literal(key)} ":" ws {value}'
-        others = ""
-        if not isinstance(extra, bool):
-            self._exclude(f"{name}-k", [*properties, *members])
-            value = self._rule(extra, "/additionalProperties")
-            self._rules[f"{name}-x"] = f'"\\"" {name}-k "\\"" ":" ws {value}'
-            others = f"( {_COMMA} {name}-x )*"
-        return self._members(name, [key in required for key in members], others)
+        if other and low > len(required) + 1:
+            reader.pass_over("minProperties", low)  # one name may be written twice
+        body = self._chain(name, [key in required for key in members], other, low, high)
+        if body is None:
+            reader.refuse("`minProperties` or `maxProperties` is not to be reached")
+        return f'"{{" ws {body} "}}"'
 
-    def _members(self, name: str, required: list[bool], others: str) -> str:
-        """Return an object of the pairs `name-0`, `name-1` ..., in this order, then others."""
-        rest = others
-        firsts = [f"{name}-x {others}"] if others and not any(required) else []
+    def _property_names(self, schema: Schema) -> tuple[Expression, list[str] | None]:
+        """Return what names may be, and all of them where they are listed."""
+        made = self._made
+        names = schema.get("propertyNames", True)
+        if names is True:
+            return made.anything, None
+        if self.reader.is_never(names):
+            return made.never, None
+        names = self.reader.merged([names])
+        if "type" in names and "string" not in self.reader.types(names):
+            return made.never, None
+        for key in sorted(names.keys() - ABOUT["string"] - {"enum", "const", "type"}):
+            self.reader.refuse(f"`{key}` is not supported in `propertyNames`")
+        keys, listed = self._text(names), self.reader.constants(names)
+        if listed is None:
+            return keys, None
+        allowed = [key for key in listed if isinstance(key, str) and made.lets(keys, key)]
+        return made.either(map(made.text, allowed)), allowed
+
+    def _pairs(self, name: str, keys: Expression, kinds: Sequence[tuple[Expression, Any]]) -> str:
+        """Return GBNF for a pair of a name that is of one kind only, and a value of this kind."""
+        made, found = self._made, []
+        for i, (kind, part) in enumerate(kinds):
+            clash = made.either(other for j, (other, _) in enumerate(kinds) if j != i)
+            never = self.reader.is_never(part)
+            text = None if never else self._write(made.both([keys, kind, made.no(clash)]), name)
+            if text is not None:
+                value = self._rule(part, "/additionalProperties")
+                self._rules[f"{name}-x{i}"] = f'"\\"" {text} "\\"" ":" ws {value}'
+                found.append(f"{name}-x{i}")
+        return either(found) if found else ""
+
+    def _chain(
+        self, name: str, required: Sequence[bool], other: str, low: int, high: int | None
+    ) -> str | None:
+        """Return GBNF for `name-0`, `name-1` ..., in this order, then others, with blanks after.
+
+        There are `low` to `high` together. None where that is not possible.
+        """
+        if high is not None and high >= len(required) and not other:
+            high = None
+        most = max(1, low, high or 0)  # from which on it makes no difference how many there are
+        if most > 1 and most * len(required) > _MAX_CHAIN:
+            self.reader.refuse(f"{most} of {len(required)} are too many to count")
+        following: list[str | None] = []  # by how many there are already
+        for count in range(most + 1):
+            need, room = max(0, low - count), None if high is None else max(0, high - count)
+            body = None if need and not other else ""
+            if other and room != 0:
+                rest = None if room is None else room - 1
+                more = f"{other} ( {_COMMA} {other} ){often(max(0, need - 1), rest)}"
+                more = f"{_COMMA} {more}" if count else more
+                optional = f"( {more} )? ws" if count else f"( {more} ws )?"
+                body = f"{more} ws" if need else optional
+            elif body is not None:
+                body = "ws" if count else ""
+            following.append(body)
         for i in reversed(range(len(required))):
-            if not any(required[:i]):
-                firsts.append(f"{name}-{i} {rest}")
-            pair = f"{_COMMA} {name}-{i}"
-            self._rules[f"{name}-r{i}"] = f"{pair if required[i] else f'( {pair} )?'} {rest}"
-            rest = f"{name}-r{i}"
-        if not firsts:
-            return '"{" ws "}"'
-        first = either(reversed(firsts))
-        return f'"{{" ws {first} ws "}}"' if any(required) else f'"{{" ws ( {first} ws )? "}}"'
+            before: list[str | None] = []
+            for count in range(most + 1):
+                pair = f"{_COMMA} {name}-{i}" if count else f"{name}-{i}"
+                using = following[min(count + 1, most)] if high is None or count < high else None
+                leaving = None if required[i] else following[count]
+                if using is not None and using == leaving and count:
+                    body = f"( {pair} )? {using}"
+                else:
+                    ways = [f"{pair} {using}"] if using is not None else []
+                    ways += [leaving or '""'] if leaving is not None else []
+                    body = either(ways) if ways else None
+                if body is not None:
+                    self._rules[f"{name}-r{i}-{count}"] = body
+                before.append(None if body is None else f"{name}-r{i}-{count}")
+            following = before
+        return following[0]
 
-    def _exclude(self, name: str, keys: Iterable[str]) -> None:
-        """Make rules for the keys that are none of `keys`, without the quotes."""
-        keys = [key for key in keys if _PLAIN.fullmatch(key)]  # no others could be written
-        if any(len(key) > _MAX_KEY for key in keys):
-            self._reader.refuse(f"a property's name is longer than {_MAX_KEY} characters")
-        following: dict[str, set[str]] = {"": set()}
-        for key in keys:
-            for i, char in enumerate(key):
-                following.setdefault(key[:i], set()).add(char)
-            following.setdefault(key, set())
-        names = {start: f"{name}{i or ''}" for i, start in enumerate(following)}
-        for start, chars in following.items():
-            taken = "".join(f"\\U{ord(char):08X}" for char in sorted(chars))
-            parts = [f'[^"\\\\\\x7F\\x00-\\x1F{taken}] plain*']
-            parts += [f"{quoted(char)} {names[start + char]}" for char in sorted(chars)]
-            parts += [] if start in keys else ['""']
-            self._rules[names[start]] = " | ".join(parts)
+    # --- arrays ---
 
-    def _array(self, schema: Schema) -> str:
-        if schema.get("uniqueItems"):
-            self._reader.refuse("`uniqueItems` is not supported")
+    def _array(self, name: str, schema: Schema) -> str:
         prefix, items = schema.get("prefixItems", []), schema.get("items")
         if isinstance(items, list):
             prefix, items = items, schema.get("additionalItems")
-        first = [self._rule(part, "/items") for part in self._reader.listed("prefixItems", prefix)]
-        low, high = self._reader.counts(schema, "minItems", "maxItems")
+        first = [self._rule(part, "/items") for part in self.reader.listed("prefixItems", prefix)]
+        low, high = self.reader.counts(schema, "minItems", "maxItems")
+        if schema.get("uniqueItems") and (high is None or high > 1):
+            values = None if first else self._listed_items(items)
+            if values is not None and len(values) * max(1, low, high or 0) <= _MAX_CHAIN:
+                for i, value in enumerate(values):
+                    self._rules[f"{name}-{i}"] = self._either_of([value])
+                body = self._chain(name, [False] * len(values), "", low, high)
+                if body is None:
+                    self.reader.refuse("`minItems` is not to be reached: too few values")
+                return f'"[" ws {body} "]"'
+            self.reader.pass_over("uniqueItems")
         first = first[:high]
         low = max(low - len(first), 0)
         high = None if high is None else high - len(first)
         if items is None:
             items = low > 0 or not first
-        if items is False:
+        if self.reader.is_never(items):
             high = 0
         if high is not None and high < low:
-            self._reader.refuse(f"`minItems` is not to be reached: {low - high} more are needed")
+            self.reader.refuse(f"`minItems` is not to be reached: {low - high} more are needed")
         body = f" {_COMMA} ".join(first)
         if high != 0:
             item = self._rule(items, "/items")
             if first:
-                body += f" ( {_COMMA} {item} ){_times(low, high)}"
+                body += f" ( {_COMMA} {item} ){often(low, high)}"
             else:
-                more = _times(max(low - 1, 0), None if high is None else high - 1)
+                more = often(max(low - 1, 0), None if high is None else high - 1)
                 body = f"{item} ( {_COMMA} {item} ){more}"
         if not body:
             return '"[" ws "]"'
         return f'"[" ws {body} ws "]"' if low or first else f'"[" ws ( {body} ws )? "]"'
 
-    def _string(self, schema: Schema) -> str:
-        about = sorted(ABOUT["string"] & schema.keys())
-        if len(about) > 1 and about != ["maxLength", "minLength"]:
-            self._reader.refuse(f"`{about[0]}` is not supported together with `{about[1]}`")
-        if "pattern" in schema:
-            if not isinstance(schema["pattern"], str):
-                self._reader.refuse(f"`pattern` {shown(schema['pattern'])} is no text")
-            return pattern(schema["pattern"])
-        if "format" in schema:
-            if schema["format"] not in FORMATS:
-                self._reader.refuse(f"the format {shown(schema['format'])} is not supported")
-            return f'"\\"" {schema["format"]} "\\""'
-        low, high = self._reader.counts(schema, "minLength", "maxLength")
-        return f'"\\"" char{_times(low, high)} "\\""' if about else "string"
+    def _listed_items(self, items: Any) -> list[Any] | None:
+        """Return all values that an item may have; None where they are not listed."""
+        if not isinstance(items, dict):
+            return None
+        item = self.reader.merged([items])
+        values = [False, True] if item == {"type": "boolean"} else self.reader.constants(item)
+        if values is None or len(values) > _MAX_LISTED or item.keys() - {"enum", "const", "type"}:
+            return None
+        types = self.reader.types(item) if "type" in item else ["value"]
+        values = [value for value in values if any(is_of(value, kind) for kind in types)]
+        return [*{text_of(value): value for value in values}.values()]
 
-    def _numeric(self, kind: str, schema: Schema) -> str:
-        if schema.get("multipleOf", 1) != 1:
-            self._reader.refuse("`multipleOf` is not supported")
-        whole = kind == "integer" or "multipleOf" in schema
+    # --- strings and numbers ---
+
+    def _string(self, name: str, schema: Schema) -> str:
+        if not ABOUT["string"] & schema.keys():
+            return "string"
+        text = self._text(schema)
+        if text.kind is Kind.REPEATED and text.parts[0] is self._made.chars(ALL):
+            return f'"\\"" char{often(*text.parts[1:])} "\\""'
+        body = self._write(text, name)
+        if body is None:
+            self.reader.refuse("no text is left")
+        return f'"\\"" {body} "\\""'
+
+    def _text(self, schema: Schema) -> Expression:
+        """Return what the texts of strings may be.
+
+        A format is passed over where it is unknown, or beside keywords that no text of it has.
+        """
+        made = self._made
+        low, high = self.reader.lengths(schema)
+        most = math.inf if high is None or high > MAX_COUNT else high
+        form = schema.get("format")
+        known = FORMATS.get(form, []) if isinstance(form, str) else []
+        parts = []
+        for each in self.reader.patterns(schema):
+            try:
+                parts.append(read_pattern(each, made))
+            except InvalidRequest:
+                if not known:
+                    raise
+                self.reader.pass_over("pattern", each)
+        text = self._of_format(known, parts, low, most)
+        if text is None:
+            text = made.limited(made.both(parts), low, most)
+            alone = None
+            if known and not self._can_be_written(text) and not made.lets_nothing(text):
+                alone = self._of_format(known, [], low, most)
+            if alone is not None:
+                text = alone
+                self.reader.pass_over("pattern", schema["pattern"])
+            elif form is not None:
+                self.reader.pass_over("format", form)
+        if high is not None and text.longest > high:
+            self.reader.pass_over("maxLength", high)
+        return text
+
+    def _of_format(
+        self, known: Sequence[str], parts: Sequence[Expression], low: int, most: float
+    ) -> Expression | None:
+        """Return the texts of a format that all parts let, if a grammar can say that."""
+        made = self._made
+        for each in known:
+            text = read_pattern(each, made)
+            narrower = [p for p in parts if not made.lets_nothing(made.both([text, made.no(p)]))]
+            text = made.limited(made.both([text, *narrower]), low, most)
+            if self._can_be_written(text):
+                return text
+        return None
+
+    def _can_be_written(self, part: Expression) -> bool:
+        rules: dict[str, str] = {}
+        try:
+            body = self._made.write(part, rules, "")
+        except TooLarge:
+            return False
+        return body is not None and sum(map(len, rules.values())) <= MAX_BYTES // 2
+
+    def _numeric(self, name: str, kind: str, schema: Schema) -> str:
         if not OF_NUMBERS & schema.keys():
             return kind
-        bounds = {key: self._reader.number(schema, key) for key in OF_NUMBERS & schema.keys()}
-        lows = [(bounds[k], k != "minimum") for k in ("minimum", "exclusiveMinimum") if k in bounds]
-        highs = [
-            (bounds[k], k == "maximum") for k in ("maximum", "exclusiveMaximum") if k in bounds
-        ]
-        low, low_open = max(lows, default=(-GREATEST, False))
-        high, high_closed = min(highs, default=(GREATEST, True))
-        if whole:
-            first = math.floor(low) + 1 if low_open else math.ceil(low)
-            last = math.floor(high) if high_closed else math.ceil(high) - 1
+        low, low_open, high, high_open = self.reader.bounds(schema, GREATEST)
+        step = self.reader.step(schema)
+        if kind == "integer":
+            step = Fraction(step.numerator or 1)  # 1.5 divides no whole number that 3 does not
+        if step:
+            part = self._multiples(step, low, low_open, high, high_open)
         else:
-            first, last = int(low), int(high)
-            if first != low or last != high:
-                self._reader.refuse("a bound with a fraction is not supported for numbers")
-        first, last = max(first, -GREATEST), min(last, GREATEST)
-        if first > last or (first == last and not whole and (low_open or not high_closed)):
-            self._reader.refuse("no number is within the bounds, or in 64 bits")
-        return integers(first, last) if whole else numbers(first, last, low_open, not high_closed)
+            text = numbers(low, high, MOST_PLACES, low_open, high_open)
+            part = read_pattern(f"^{text}$", self._made) if text else self._made.never
+        body = self._write(part, name)
+        if body is None:
+            self.reader.refuse("no number is within the bounds, or in 64 bits")
+        return body
 
+    def _multiples(
+        self, step: Fraction, low: Fraction, low_open: bool, high: Fraction, high_open: bool
+    ) -> Expression:
+        """Return the multiples of a step within bounds; large ones may be left out."""
+        made = self._made
+        first, last = math.ceil(low / step), math.floor(high / step)
+        first += low_open and first * step == low
+        last -= high_open and last * step == high
+        places = next((n for n in range(MOST_PLACES + 1) if not step * 10**n % 1), None)
+        if places is None:
+            self.reader.refuse(f"`multipleOf` {decimal(step)} has too many places")
+        if last - first < _MAX_LISTED and first <= last:
+            return made.either(made.text(decimal(n * step)) for n in range(first, last + 1))
+        zeros = 0
+        while not step * 10**places % 10 ** (zeros + 1):
+            zeros += 1
+        step /= 10**zeros
+        part = int(step * 10**places)
+        remainders = part // math.gcd(part, 10**places)
+        digits = min(MOST_DIGITS - zeros, _MOST_REMAINDERS // remainders)
+        if digits < _FEWEST_DIGITS and remainders > 1:
+            self.reader.refuse(f"`multipleOf` {decimal(step)} is not supported with so wide bounds")
+        most = (10**digits - 1) // step
+        first, last = max(first, -most), min(last, most)
 
-def _times(low: int, high: int | None) -> str:
-    return f"{{{low},{'' if high is None else high}}}"
+        def between(one: int, other: int) -> Expression:
+            text = numbers(one * step, other * step, places)
+            found = read_pattern(f"^{text}$", made) if text else made.never
+            return found if part == 1 else made.both([found, made.multiple(part, places)])
+
+        if not zeros:
+            return between(first, last)
+        nothing = made.text("0") if first <= 0 <= last else made.never
+        others = made.either([between(max(1, first), last), between(first, min(-1, last))])
+        return made.either([nothing, made.sequence([others, made.text("0" * zeros)])])
 
 
 def _whole_if_equal(digits: str) -> int | float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
+from fractions import Fraction
 from typing import Any, NoReturn
 
 from outrider.errors import InvalidRequest
@@ -13,16 +14,20 @@ Schema = dict[str, Any]
 
 _MAX_PARTS = 100  # of one allOf
 _MAX_ALTERNATIVES = 32  # of one oneOf; each is compared with each
-_MAX_COUNT = 2000  # what a repetition in a grammar can count
+MAX_COUNT = 2000  # what a repetition in a grammar can count
 
 IGNORED = {  # says nothing about values, or only about what the grammar never writes
     *("$anchor", "$comment", "$defs", "$id", "$schema", "default", "definitions", "deprecated"),
     *("description", "discriminator", "example", "examples", "id", "nullable", "readOnly"),
     *("title", "unevaluatedItems", "unevaluatedProperties", "writeOnly"),
 }
+ANNOTATIONS = {"contentEncoding", "contentMediaType", "contentSchema"}  # of what a text says
 OF_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 ABOUT: dict[str, set[str]] = {  # keywords by the type that they are about
-    "object": {"properties", "required", "additionalProperties"},
+    "object": {
+        *("properties", "required", "additionalProperties", "patternProperties"),
+        *("propertyNames", "minProperties", "maxProperties"),
+    },
     "array": {"items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"},
     "string": {"minLength", "maxLength", "pattern", "format"},
     "number": OF_NUMBERS,
@@ -30,13 +35,14 @@ ABOUT: dict[str, set[str]] = {  # keywords by the type that they are about
     "boolean": set(),
     "null": set(),
 }
-_KNOWN = {"type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf", *IGNORED}.union(
-    *ABOUT.values()
+_KNOWN = {"type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf"}.union(
+    IGNORED, ANNOTATIONS, *ABOUT.values()
 )
 _CHOICES = {"anyOf", "oneOf"}
+_WRITES_MORE = {*_CHOICES, "patternProperties", "propertyNames"}  # than the named properties
 _ITEMS = {"items", "prefixItems", "additionalItems"}
-_GREATER = {"minimum", "exclusiveMinimum", "minLength", "minItems"}
-_LESSER = {"maximum", "exclusiveMaximum", "maxLength", "maxItems"}
+_GREATER = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
+_LESSER = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}
 
 
 def invalid(reason: str) -> InvalidRequest:
@@ -53,15 +59,24 @@ class SchemaReader:
     def __init__(self, document: Any) -> None:
         self._document = document
         self.path = "#"
+        self.passed_over: dict[str, None] = {}
+
+    def pass_over(self, key: str, value: Any = None) -> None:
+        """Note a keyword of the schema that is looked at: its texts may not keep it."""
+        said = f"`{key}`" if value is None else f"`{key}` {shown(value)}"
+        self.passed_over[f"{said} (at {_cut(json.dumps(self.path)[1:-1], 80)})"] = None
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise InvalidRequest for the schema that is looked at."""
-        path = json.dumps(self.path)[1:-1]
-        raise invalid(f"{reason} (at {path if len(path) <= 80 else path[:80] + '...'})")
+        raise invalid(f"{reason} (at {_cut(json.dumps(self.path)[1:-1], 80)})")
+
+    def is_never(self, schema: Any) -> bool:
+        """Return whether a schema allows nothing, in one of the usual spellings."""
+        return text_of(schema) in ("false", '{"not": {}}', '{"not": true}')
 
     def checked(self, schema: Any) -> Schema:
         """Return a schema whose keywords are all known."""
-        if schema is False:
+        if self.is_never(schema):
             self.refuse("`false` allows nothing")
         if not isinstance(schema, dict):
             self.refuse(f"{shown(schema)} is no schema")
@@ -76,11 +91,11 @@ class SchemaReader:
             self.refuse(f"`{key}` {shown(value)} is no list")
         return value
 
-    def properties(self, schema: Schema) -> dict[str, Any]:
-        """Return the schemas of the properties that are named."""
-        properties = schema.get("properties", {})
+    def properties(self, schema: Schema, key: str = "properties") -> dict[str, Any]:
+        """Return the schemas of the properties that are named, or match `patternProperties`."""
+        properties = schema.get(key, {})
         if not isinstance(properties, dict):
-            self.refuse(f"`properties` {shown(properties)} is no object")
+            self.refuse(f"`{key}` {shown(properties)} is no object")
         return properties
 
     def required(self, schema: Schema) -> set[str]:
@@ -93,6 +108,8 @@ class SchemaReader:
     def extra(self, schema: Schema) -> bool | Schema:
         """Return what other properties may be; False for none."""
         extra = schema.get("additionalProperties", True)
+        if self.is_never(extra):
+            return False
         return extra if isinstance(extra, bool) else self.checked(extra) or True
 
     def number(self, schema: Schema, key: str) -> int | float:
@@ -102,16 +119,63 @@ class SchemaReader:
             self.refuse(f"`{key}` {shown(value)} is no number")
         return value
 
+    def bounds(self, schema: Schema, most: int) -> tuple[Fraction, bool, Fraction, bool]:
+        """Return the least number and the greatest, each with whether itself is left out."""
+        found = {
+            key: Fraction(str(self.number(schema, key)))
+            for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+            if key in schema
+        }
+        lows = [(found[k], k != "minimum") for k in ("minimum", "exclusiveMinimum") if k in found]
+        highs = [(-found[k], k != "maximum") for k in ("maximum", "exclusiveMaximum") if k in found]
+        low, low_open = max([*lows, (Fraction(-most), False)])
+        high, high_open = max([*highs, (Fraction(-most), False)])
+        return low, low_open, -high, high_open
+
+    def step(self, schema: Schema) -> Fraction:
+        """Return what a number has to be a multiple of, 0 for any."""
+        if "multipleOf" not in schema:
+            return Fraction(0)
+        step = Fraction(str(self.number(schema, "multipleOf")))
+        if step <= 0:
+            self.refuse("`multipleOf` is not above 0")
+        return step
+
     def counts(self, schema: Schema, low_key: str, high_key: str) -> tuple[int, int | None]:
-        """Return how few and how many; None for any number."""
+        """Return how few and how many a grammar can count; None for any number."""
+        low, high = self.lengths(schema, low_key, high_key)
+        if high is not None and high > MAX_COUNT:
+            self.pass_over(high_key, high)
+            return low, None
+        return low, high
+
+    def lengths(
+        self, schema: Schema, low_key: str = "minLength", high_key: str = "maxLength"
+    ) -> tuple[int, int | None]:
+        """Return how few and how many there may be; None for any number."""
         for key in sorted({low_key, high_key} & schema.keys()):
             value = schema[key]
-            if type(value) is not int or not 0 <= value <= _MAX_COUNT:
-                self.refuse(f"`{key}` {shown(value)} is not supported, only 0 to {_MAX_COUNT}")
+            if type(value) is not int or value < 0 or (key == low_key and value > MAX_COUNT):
+                self.refuse(f"`{key}` {shown(value)} is not supported, only 0 to {MAX_COUNT}")
         low, high = schema.get(low_key, 0), schema.get(high_key)
         if high is not None and high < low:
             self.refuse(f"`{high_key}` is below `{low_key}`")
         return low, high
+
+    def patterns(self, schema: Schema) -> list[str]:
+        """Return all that texts have to match."""
+        found = schema.get("pattern", ())
+        found = found if isinstance(found, tuple) else (found,)  # from several parts of an `allOf`
+        for each in found:
+            if not isinstance(each, str):
+                self.refuse(f"`pattern` {shown(each)} is no text")
+        return [*found]
+
+    def discriminator(self, schema: Schema) -> str:
+        """Return the property that OpenAPI's keyword names; "" for none."""
+        told = schema.get("discriminator")
+        name = told.get("propertyName") if isinstance(told, dict) else told
+        return name if isinstance(name, str) else ""
 
     def types(self, schema: Schema) -> list[str]:
         """Return the types that are named, or the one that the keywords are about."""
@@ -130,9 +194,12 @@ class SchemaReader:
 
     def constants(self, schema: Schema) -> list[Any] | None:
         """Return the values that a schema lists, if it does."""
-        if "const" in schema:
-            return [schema["const"]]
-        return self.listed("enum", schema["enum"]) if "enum" in schema else None
+        values = self.listed("enum", schema["enum"]) if "enum" in schema else None
+        if "const" not in schema:
+            return values
+        only = schema["const"]
+        is_listed = values is None or text_of(only) in {text_of(value) for value in values}
+        return [only] if is_listed else []
 
     def target(self, reference: Any) -> Any:
         """Return what a reference within this schema means."""
@@ -164,12 +231,18 @@ class SchemaReader:
             if "$ref" in part:
                 todo.append(self.target(part.pop("$ref")))
             todo += self.listed("allOf", part.pop("allOf", []))
+            for key in sorted(ANNOTATIONS & part.keys()):
+                self.pass_over(key)
+                del part[key]
             for key, value in part.items():
                 merged[key] = self._both(key, merged[key], value) if key in merged else value
             seen.append(part)
         names = self.properties(merged).keys()
+        matching = merged.get("patternProperties")
         for part in seen:
-            if self.extra(part) is not True and not names <= self.properties(part).keys():
+            is_bound = self.extra(part) is not True
+            has_all = names <= self.properties(part).keys()
+            if is_bound and not (has_all and part.get("patternProperties") == matching):
                 self.refuse("`additionalProperties` is not supported in a part of `allOf`")
             if _ITEMS & part.keys() and any(part.get(k) != merged.get(k) for k in _ITEMS):
                 self.refuse("`items` is not supported in two parts of `allOf`")
@@ -179,8 +252,8 @@ class SchemaReader:
         """Return the value of a keyword that two parts have."""
         if text_of(old) == text_of(new):
             return old
-        if key == "properties":
-            one, other = self.properties({key: old}), self.properties({key: new})
+        if key in ("properties", "patternProperties"):
+            one, other = self.properties({key: old}, key), self.properties({key: new}, key)
             shared = {name: {"allOf": [one[name], other[name]]} for name in one if name in other}
             return one | other | shared
         if key == "required":
@@ -191,6 +264,10 @@ class SchemaReader:
         if key == "enum":
             texts = {text_of(value) for value in self.listed(key, new)}
             return [value for value in self.listed(key, old) if text_of(value) in texts]
+        if key == "propertyNames":
+            return {"allOf": [old, new]}
+        if key == "pattern":
+            return (*self.patterns({key: old}), *self.patterns({key: new}))
         if key in _GREATER:
             return max(self.number({key: old}, key), self.number({key: new}, key))
         if key in _LESSER:
@@ -215,7 +292,7 @@ class SchemaReader:
             return False
         mine, its = self.properties(one), self.properties(other)
         required = self.required(one)
-        writes_only = mine and isinstance(self.extra(one), bool) and not _CHOICES & one.keys()
+        writes_only = mine and isinstance(self.extra(one), bool) and not _WRITES_MORE & one.keys()
         if writes_only and self.required(other) - mine.keys() - required:
             return True
         shared = [key for key in sorted(required) if key in mine and key in its]
@@ -263,5 +340,8 @@ def text_of(value: Any) -> str:
 
 def shown(value: Any) -> str:
     """Return a short text of a value for an error."""
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
+    return _cut(json.dumps(value), 40)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[:length]}..."

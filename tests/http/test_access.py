@@ -94,3 +94,41 @@ async def test_errors_have_the_id_where_their_shape_has_a_place() -> None:
         chat = await client.post(f"{url}/v1/completions", json={}, headers=MINE)
         assert set(chat.json()["error"]) == {"message", "type", "param", "code"}
         assert chat.headers["x-request-id"] == "mine-7"
+
+
+SET: Any = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+SAYS = "the text may not keep `uniqueItems` (at #/properties/a)"
+FORM: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": SET}}
+CHAT: Any = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": ["a", "b"], "response_format": FORM}),
+        ("/v1/chat/completions", {**CHAT, "response_format": FORM}),
+        ("/v1/chat/completions", {**CHAT, "response_format": FORM, "stream": True}),
+        ("/v1/responses", {"input": "a", "text": {"format": {**FORM["json_schema"], **FORM}}}),
+        (
+            "/v1/messages",
+            {**CHAT, "output_config": {"format": {"type": "json_schema", "schema": SET}}},
+        ),
+        ("/completion", {"prompt": "a", "json_schema": SET, "stream": True}),
+        ("/v1/completions", {"prompt": "a", "structured_outputs": {"json": SET}}),
+    ],
+)
+async def test_what_a_schema_asks_for_and_no_grammar_keeps_is_named(path: str, body: Any) -> None:
+    async with serving() as url, httpx.AsyncClient() as client:
+        answer = await client.post(f"{url}{path}", json=body)
+        assert (answer.status_code, answer.headers["outrider-warning"]) == (200, SAYS)
+        kept = await client.post(f"{url}/completion", json={"prompt": "a", "json_schema": {}})
+        assert kept.status_code == 200 and "outrider-warning" not in kept.headers
+
+
+async def test_the_header_ends_after_some_keywords() -> None:
+    texts = [{"type": "string", "format": f"{i}\n" + "é" * 100} for i in range(40)]
+    schema = {"properties": {f"{i}" + "é\n" * 60: text for i, text in enumerate(texts)}}
+    async with serving() as url, httpx.AsyncClient() as client:
+        answer = await client.post(f"{url}/completion", json={"prompt": "a", "json_schema": schema})
+    said = answer.headers["outrider-warning"]
+    assert said.endswith("; and 32 more") and len(said) < 2000 and said.isprintable()

@@ -144,7 +144,7 @@ def gathered(deltas: Any) -> tuple[str, Any]:
 
 
 def check(name: str, arguments: Any) -> None:
-    assert is_valid(arguments, SCHEMAS[name], SCHEMAS[name]), arguments
+    assert is_valid(arguments, SCHEMAS[name]), arguments
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,13 +1,11 @@
-"""Schemas like those that users send, and a small validator that knows nothing of grammars."""
+"""Schemas like those that users send, and a validator that knows nothing of grammars."""
 
 from __future__ import annotations
 
-import datetime
 import json
-import re
-import uuid
-from collections.abc import Callable
 from typing import Any
+
+import jsonschema_rs
 
 TREE: dict[str, Any] = {
     "$defs": {
@@ -98,129 +96,9 @@ USUAL = {
     "anything": {"properties": {"x": True, "y": {}}, "required": ["x", "z"]},
 }
 
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "integer": lambda value: (
-        isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
-    ),
-    "boolean": lambda value: isinstance(value, bool),
-    "null": lambda value: value is None,
-}
-_FORMATS: dict[str, Callable[[str], object]] = {
-    "date": datetime.date.fromisoformat,
-    "time": datetime.time.fromisoformat,
-    "date-time": datetime.datetime.fromisoformat,
-    "uuid": uuid.UUID,
-}
 
-
-def is_valid(value: Any, schema: Any, document: Any) -> bool:
-    """Return whether a value is valid under a schema within a document."""
-    if isinstance(schema, bool):
-        return schema
-    return all(_keeps(value, key, schema, document) for key in schema)
-
-
-def _keeps(value: Any, key: str, schema: dict[str, Any], document: Any) -> bool:
-    wanted = schema[key]
-
-    def valid(part: Any, inner: Any) -> bool:
-        return is_valid(part, inner, document)
-
-    match key:
-        case "$ref":
-            target = document
-            for step in wanted.split("/")[1:]:
-                name = step.replace("~1", "/").replace("~0", "~")
-                target = target[int(name) if isinstance(target, list) else name]
-            return valid(value, target)
-        case "type":
-            types = wanted if isinstance(wanted, list) else [wanted]
-            return any(_TYPES[kind](value) for kind in types)
-        case "enum":
-            return any(_same(value, one) for one in wanted)
-        case "const":
-            return _same(value, wanted)
-        case "allOf":
-            return all(valid(value, part) for part in wanted)
-        case "anyOf":
-            return any(valid(value, part) for part in wanted)
-        case "oneOf":
-            return sum(valid(value, part) for part in wanted) == 1
-    if isinstance(value, dict):
-        return _keeps_object(value, key, schema, valid)
-    if isinstance(value, list):
-        return _keeps_array(value, key, schema, valid)
-    if isinstance(value, str):
-        return _keeps_string(value, key, wanted)
-    if _TYPES["number"](value):
-        match key:
-            case "minimum":
-                return bool(value >= wanted)
-            case "maximum":
-                return bool(value <= wanted)
-            case "exclusiveMinimum":
-                return bool(value > wanted)
-            case "exclusiveMaximum":
-                return bool(value < wanted)
-    return True
-
-
-def _keeps_object(
-    value: dict[str, Any], key: str, schema: dict[str, Any], valid: Callable[[Any, Any], bool]
-) -> bool:
-    wanted = schema[key]
-    match key:
-        case "properties":
-            return all(valid(value[name], wanted[name]) for name in wanted if name in value)
-        case "required":
-            return all(name in value for name in wanted)
-        case "additionalProperties":
-            others = value.keys() - schema.get("properties", {}).keys()
-            return all(valid(value[name], wanted) for name in others)
-    return True
-
-
-def _keeps_array(
-    value: list[Any], key: str, schema: dict[str, Any], valid: Callable[[Any, Any], bool]
-) -> bool:
-    wanted = schema[key]
-    match key:
-        case "prefixItems":
-            return all(valid(one, part) for one, part in zip(value, wanted, strict=False))
-        case "items" if isinstance(wanted, list):  # of an older draft
-            return all(valid(one, part) for one, part in zip(value, wanted, strict=False))
-        case "items":
-            return all(valid(one, wanted) for one in value[len(schema.get("prefixItems", [])) :])
-        case "additionalItems":
-            return all(valid(one, wanted) for one in value[len(schema["items"]) :])
-        case "minItems":
-            return len(value) >= wanted
-        case "maxItems":
-            return len(value) <= wanted
-    return True
-
-
-def _keeps_string(value: str, key: str, wanted: Any) -> bool:
-    match key:
-        case "minLength":
-            return len(value) >= wanted
-        case "maxLength":
-            return len(value) <= wanted
-        case "pattern":
-            return re.search(wanted, value) is not None
-        case "format":
-            try:
-                _FORMATS[wanted](value)
-            except ValueError:
-                return False
-    return True
-
-
-def _same(one: Any, other: Any) -> bool:
-    if _TYPES["number"](one) and _TYPES["number"](other):
-        return bool(one == other)
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+def is_valid(value: Any, schema: Any) -> bool:
+    """Return whether a value is valid, formats included. An `items` that is a list is 2019's."""
+    old = '"items": [' in json.dumps(schema)
+    kind = jsonschema_rs.Draft201909Validator if old else jsonschema_rs.Draft202012Validator
+    return bool(kind(schema, validate_formats=True).is_valid(value))

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from outrider.engine.grammar_matcher import GrammarMatcher
 from outrider.errors import InvalidRequest
+from outrider.grammar.formats import FORMATS
 from outrider.grammar.gbnf import read_grammar
-from outrider.grammar.schema import grammar_of_schema
+from outrider.grammar.schema import grammar_of_schema, passed_over
 from tests.support.grammars import compiled, follow, lets, random_text
 from tests.support.schemas import USUAL, is_valid
 
@@ -157,6 +158,104 @@ def refusal(schema: Any) -> str:
         ({"pattern": r"^\w\s\S\D\.[^\d]\x41\u00e9$"}, [r'"a\tbc.dAé"'], ['"a b1.dAé"']),
         ({"pattern": r"^(\S|[^\s])$"}, ['"a"', '"é"'], ['"\u3000"', '"\ufeff"', '" "']),
         ({"pattern": r'^"\\/$'}, [r'"\"\\/"'], ['""/"']),
+        ({"pattern": "(^|,)a(,|$)"}, ['"a"', '"a,b"', '"b,a"', '"b,a,"'], ['"ba"', '"ab"']),
+        ({"pattern": "^(?!a|.*b$)(?=.*c).{2}$"}, ['"cd"', '"dc"'], ['"ac"', '"cb"', '"dd"']),
+        ({"pattern": "^(?:(?=a)[a-c]|x)z$"}, ['"az"', '"xz"'], ['"bz"', '"yz"']),
+        ({"pattern": "(?<year>[0-9]{4})$"}, ['"in 1999"'], ['"1999."']),
+        (
+            {"pattern": "^[a-z]+(-[a-z]+)*$", "minLength": 3, "maxLength": 4},
+            ['"abc"', '"a-bc"'],
+            ['"ab"', '"a--b"', '"ab-cd"'],
+        ),
+        ({"pattern": "^[a-z]*$", "maxLength": 2000}, [f'"{"a" * 2000}"'], [f'"{"a" * 2001}"']),
+        ({"pattern": "^a?[bc]+$", "maxLength": 3}, ['"abc"', '"bbb"'], ['"abcb"', '"bbbb"', '"a"']),
+        ({"allOf": [{"pattern": "^a"}, {"pattern": "b$"}]}, ['"ab"', '"aab"'], ['"a"', '"b"']),
+        (
+            {"format": "uri", "minLength": 1, "maxLength": 2083},
+            ['"https://a.b/c?d=%20#e"'],
+            ['"a"'],
+        ),
+        (
+            {"format": "email", "maxLength": 20},
+            ['"ab@c.de"', '"a.b@cd-e.example.org"'],
+            ['"ab@c"', '"@c.de"', '"abcdefghijkl@mnop.example.org"'],
+        ),
+        (
+            {"format": "date-time", "pattern": "^2024.*Z$"},
+            ['"2024-01-31T23:59:59Z"'],
+            ['"2023-01-31T23:59:59Z"', '"2024-01-31T23:59:59+01:00"', '"2024"'],
+        ),
+        ({"enum": ["a", "bc", 1], "minLength": 2}, ['"bc"', "1"], ['"a"']),
+        ({"type": "number", "minimum": 0.5}, ["0.5", "0.51", "7", "12.25"], ["0.49", "0", "-1"]),
+        (
+            {"type": "number", "exclusiveMinimum": -0.75, "exclusiveMaximum": 2.25},
+            ["-0.7", "-0.74999", "0", "2.2", "2.2499"],
+            ["-0.75", "-0.8", "2.25", "2.3", "3", "-1"],
+        ),
+        (
+            {"type": "number", "multipleOf": 0.01, "minimum": 0.5, "maximum": 100},
+            ["0.5", "0.51", "7", "99.99", "100"],
+            ["0.49", "0.501", "100.01"],
+        ),
+        ({"type": "number", "multipleOf": 0.25}, ["0.25", "-1.5", "3", "0"], ["0.2", "0.125"]),
+        ({"type": "integer", "multipleOf": 7}, ["0", "7", "-700", "49"], ["8", "-1", "70.0"]),
+        ({"type": "integer", "multipleOf": 300, "minimum": 1}, ["300", "9000"], ["0", "200"]),
+        (
+            {"type": "integer", "multipleOf": 1024, "maximum": 4096, "minimum": 1},
+            ["4096"],
+            ["8192"],
+        ),
+        ({"type": "integer", "multipleOf": 1.5}, ["3", "-6"], ["1", "1.5"]),
+        (
+            {"items": {"enum": [1, 2, 3]}, "uniqueItems": True, "minItems": 1, "maxItems": 2},
+            ["[1]", "[1, 3]", "[2,3]"],
+            ["[]", "[1,1]", "[1,2,3]"],
+        ),
+        ({"items": {"not": {}}}, ["[]"], ["[1]"]),
+        (
+            {"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "null"}},
+            ["{}", '{"a": null}', '{"a": null, "b": null}'],
+            ['{"c": null}'],
+        ),
+        (
+            {
+                "properties": {"long": {}, "s": {"type": "null"}},
+                "propertyNames": {"maxLength": 2},
+                "additionalProperties": {"type": "null"},
+            },
+            ["{}", '{"s": null}', '{"ab": null}'],
+            ['{"long": 1}', '{"abc": null}'],
+        ),
+        (
+            {
+                "patternProperties": {"^a": {"type": "null"}, "z$": {"type": "boolean"}},
+                "properties": {"ab": {"enum": [None, 1]}},
+                "additionalProperties": {"type": "integer"},
+            },
+            ['{"ab": null}', '{"ax": null, "z": true, "b": 1}'],
+            ['{"ab": 1}', '{"ax": 1}', '{"z": 1}', '{"b": null}'],
+        ),
+        (
+            {"properties": {"a": {}, "b": {}}, "minProperties": 1, "maxProperties": 1},
+            ['{"a": 1}', '{"b": 1}'],
+            ["{}", '{"a": 1, "b": 1}'],
+        ),
+        (
+            {"additionalProperties": {"type": "null"}, "minProperties": 1, "maxProperties": 2},
+            ['{"a": null}', '{"a": null, "b": null}'],
+            ["{}", '{"a": null, "b": null, "c": null}'],
+        ),
+        (
+            {
+                "discriminator": {"propertyName": "k"},
+                "oneOf": [
+                    {"properties": {"k": {"const": "a"}, "x": {"type": "null"}}},
+                    {"properties": {"k": {"const": "b"}}},
+                ],
+            },
+            ['{"k": "a"}', '{"k": "b"}', '{"k": "a", "x": null}'],
+            ["{}", '{"x": null}'],
+        ),
         ({"x-internal": 1, "title": "t", "default": 1, "type": "null"}, ["null"], ["1"]),
     ],
 )
@@ -164,7 +263,7 @@ def test_a_schema_lets_what_is_valid(schema: Any, good: list[str], bad: list[str
     matcher = converted(schema)
     assert [text for text in good if not lets(matcher, text)] == []
     assert [text for text in bad if lets(matcher, text)] == []
-    assert all(is_valid(json.loads(text), schema, schema) for text in good)
+    assert all(is_valid(json.loads(text), schema) for text in good)
 
 
 @pytest.mark.parametrize("name", USUAL)
@@ -173,7 +272,7 @@ def test_texts_of_usual_schemas_are_valid(name: str) -> None:
     grammar = read_grammar(grammar_of_schema(json.dumps(schema)))
     for seed in range(100):
         text = random_text(grammar, random.Random(seed))
-        assert is_valid(json.loads(text), schema, schema), text
+        assert is_valid(json.loads(text), schema), text
 
 
 RANGES = [(0, 0), (-1, 1), (7, 123), (123, 987), (199, 200), (-345, -12), (-5, 1001), (-999, 1000)]
@@ -197,8 +296,8 @@ def test_the_numbers_of_a_range_are_let(low: int, high: int, keys: tuple[str, st
     quarters = [n / 4 for end in (low, 0, high) for n in range(4 * end - 9, 4 * end + 10)]
     for number in quarters:
         text = f"{number:g}" if number else "0"
-        assert lets(matcher, text) == is_valid(number, schema, schema), text
-        assert not lets(matcher, f"{text}.0") or is_valid(number, schema, schema)
+        assert lets(matcher, text) == is_valid(number, schema), text
+        assert not lets(matcher, f"{text}.0") or is_valid(number, schema)
 
 
 def test_any_object_is_an_object() -> None:
@@ -220,14 +319,62 @@ def test_a_model_cannot_go_on_with_spaces() -> None:
     assert not lets(matcher, "{\n" + " " * 21 + '"a": []}')
 
 
+# what is passed over
+
+
+@pytest.mark.parametrize(
+    ("schema", "said", "good"),
+    [
+        ({"format": "nobody's"}, ['`format` "nobody\'s" (at #)'], '"x"'),
+        ({"type": "integer", "format": "int32"}, ['`format` "int32" (at #)'], "1"),
+        ({"format": "time", "pattern": "^[0-9:]*$"}, ['`format` "time" (at #)'], '"12:30"'),
+        ({"format": "date", "maxLength": 5}, ['`format` "date" (at #)'], '"12345"'),
+        (
+            {"format": "email", "pattern": r"(?<!\.)@"},
+            [r'`pattern` "(?<!\\.)@" (at #)'],
+            '"a@b.cd"',
+        ),
+        ({"type": "string", "maxLength": 3000}, ["`maxLength` 3000 (at #)"], f'"{"a" * 3001}"'),
+        ({"type": "string", "contentEncoding": "base64"}, ["`contentEncoding` (at #)"], '"-"'),
+        ({"items": {}, "maxItems": 3000}, ["`maxItems` 3000 (at #)"], "[]"),
+        (
+            {"properties": {"a": {"items": {}, "uniqueItems": True}}},
+            ["`uniqueItems` (at #/properties/a)"],
+            '{"a": [1, 1]}',
+        ),
+        (
+            {"additionalProperties": {"type": "null"}, "minProperties": 2},
+            ["`minProperties` 2 (at #)"],
+            '{"a": null, "a": null}',
+        ),
+    ],
+)
+def test_what_no_grammar_keeps_is_named(schema: Any, said: list[str], good: str) -> None:
+    assert list(passed_over(json.dumps(schema))) == said
+    assert lets(converted(schema), good)
+
+
+def test_what_says_no_more_is_not_named() -> None:
+    schema = {
+        "properties": {
+            "url": {"type": "string", "format": "uri", "minLength": 1, "maxLength": 2083},
+            "day": {"type": "string", "format": "date", "pattern": "^[0-9-]+$"},
+            "map": {"propertyNames": {"type": "string"}, "additionalProperties": {}},
+            "set": {"items": {"type": "boolean"}, "uniqueItems": True},
+            "old": {"default": 1, "deprecated": True, "readOnly": True, "title": "t"},
+        }
+    }
+    assert passed_over(json.dumps(schema)) == ()
+
+
 # what is refused
 
 
 @pytest.mark.parametrize(
     "keyword",
     [
-        *("not", "if", "patternProperties", "propertyNames", "minProperties", "contains"),
-        *("dependentRequired", "contentEncoding", "$dynamicRef", "minlength", "divisibleBy"),
+        *("not", "if", "contains", "dependentRequired", "$dynamicRef"),
+        *("minlength", "divisibleBy"),
     ],
 )
 def test_keywords_that_are_not_supported_are_named(keyword: str) -> None:
@@ -252,42 +399,57 @@ def test_keywords_that_are_not_supported_are_named(keyword: str) -> None:
         ({"minLength": 1, "minItems": 1}, "`type` is missing"),
         ({"enum": []}, "no value is left"),
         ({"enum": 1}, "`enum` 1 is no list"),
-        ({"enum": ["a"], "minLength": 1}, "`minLength` is not supported beside `enum`"),
-        ({"type": "string", "format": "email"}, 'the format "email" is not supported'),
-        ({"pattern": "a", "maxLength": 3}, "`maxLength` is not supported together with `pattern`"),
-        ({"pattern": "(?=a)"}, "only (...) and (?:...)"),
+        ({"enum": ["a"], "minimum": 1}, "`minimum` is not supported beside `enum`"),
+        ({"enum": ["a"], "minLength": 2}, "no value is left"),
+        ({"pattern": "(?<=a)b"}, "(?=...) and (?!...) are supported"),
+        ({"pattern": "(?:(?=a).b)*"}, "an assertion is not supported in a repetition"),
+        ({"pattern": "^a$", "minLength": 2}, "no text is left"),
+        ({"pattern": "(a|b)*a(a|b){12}$", "maxLength": 900}, "too much for a grammar"),
         ({"pattern": "(a"}, "unbalanced"),
         ({"pattern": "a)"}, "unbalanced"),
         ({"pattern": r"(a)\1"}, r"\1 is not supported"),
         ({"pattern": r"\bword"}, r"\b is not supported"),
-        ({"pattern": "a^b"}, "'^' is not supported"),
+        ({"pattern": "a^b"}, "no text is left"),
+        ({"pattern": "a]"}, "']' is not supported"),
+        ({"pattern": "a{3,2}"}, "ends before it begins"),
         ({"pattern": "[z-a]"}, "no range"),
         ({"pattern": "(a?)*"}, "its grammar is refused"),
         ({"pattern": "a{9999}"}, "its grammar is refused"),
         ({"pattern": "(" * 40}, "parentheses"),
-        ({"pattern": "a" * 1001}, "longer than 1000"),
+        ({"pattern": "a" * 2001}, "longer than 2000"),
         ({"pattern": 1}, "is no text"),
-        ({"type": "array", "uniqueItems": True}, "`uniqueItems`"),
+        ({"items": {"enum": [1, 1, 2]}, "uniqueItems": True, "minItems": 3}, "too few values"),
         ({"type": "array", "minItems": 3, "maxItems": 2}, "`maxItems` is below `minItems`"),
         ({"type": "array", "prefixItems": [{}], "items": False, "minItems": 2}, "`minItems`"),
-        ({"type": "string", "maxLength": 2001}, "`maxLength` 2001 is not supported"),
+        ({"type": "string", "minLength": 2001}, "`minLength` 2001 is not supported"),
         ({"type": "string", "minLength": -1}, "`minLength` -1"),
         ({"type": "string", "minLength": True}, "`minLength` true"),
-        ({"type": "integer", "multipleOf": 5}, "`multipleOf`"),
+        ({"type": "integer", "multipleOf": 1009}, "`multipleOf` 1009 is not supported"),
+        ({"type": "number", "multipleOf": 1e-17}, "has too many places"),
+        ({"type": "number", "multipleOf": 0}, "`multipleOf` is not above 0"),
+        ({"type": "number", "multipleOf": 0.5, "minimum": 0.1, "maximum": 0.4}, "no number"),
         ({"type": "integer", "minimum": "5"}, '`minimum` "5" is no number'),
         ({"type": "integer", "minimum": 5, "exclusiveMinimum": True}, "`exclusiveMinimum` true"),
         ({"type": "integer", "minimum": 5, "maximum": 4}, "no number is within the bounds"),
         ({"type": "integer", "minimum": 10**18}, "no number is within the bounds"),
         ({"type": "number", "exclusiveMinimum": 1, "maximum": 1}, "no number is within"),
-        ({"type": "number", "minimum": 0.5}, "a bound with a fraction"),
+        ({"type": "number", "minimum": 0.75, "exclusiveMaximum": 0.75}, "no number is within"),
         ({"type": "object", "required": ["a"], "additionalProperties": False}, '"a", which is not'),
         ({"properties": {"a": False}, "required": ["a"]}, '"a", which is not'),
         ({"properties": [1]}, "`properties` [1] is no object"),
         ({"required": [1]}, "no list of names"),
         (
             {"properties": {"k" * 999: True}, "additionalProperties": {"type": "null"}},
-            "longer than",
+            "too much for a grammar",
         ),
+        ({"properties": {"a": {}}, "minProperties": 2}, "`minProperties` or `maxProperties`"),
+        ({"required": ["a", "b"], "maxProperties": 1}, "`minProperties` or `maxProperties`"),
+        ({"required": ["a"], "propertyNames": {"minLength": 2}}, '"a", which is not'),
+        (
+            {"properties": {f"k{i}": {} for i in range(50)}, "maxProperties": 45},
+            "45 of 50 are too many to count",
+        ),
+        ({"propertyNames": {"anyOf": [{}]}}, "`anyOf` is not supported in `propertyNames`"),
         ({"$ref": "http://example.com/x.json"}, "only #/..."),
         ({"$ref": "other.json#/a"}, "only #/..."),
         ({"$ref": "#/$defs/a"}, "leads nowhere"),
@@ -297,7 +459,8 @@ def test_keywords_that_are_not_supported_are_named(keyword: str) -> None:
         ({"allOf": [{"$ref": "#"}]}, "one that refers to itself"),
         ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "has no end"),
         ({"allOf": [{"type": "string"}, {"type": "null"}]}, "no type is left"),
-        ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "`pattern` is not supported twice"),
+        ({"allOf": [{"pattern": "^a$"}, {"pattern": "^b$"}]}, "no text is left"),
+        ({"allOf": [{"format": "date"}, {"format": "time"}]}, "`format` is not supported twice"),
         (
             {
                 "allOf": [
@@ -354,6 +517,30 @@ def test_schemas_that_grow_while_they_are_merged_are_refused_soon() -> None:
     assert time.process_time() - start < 5
 
 
+@pytest.mark.parametrize(
+    ("pattern", "keywords"),
+    [
+        ("(?:(?=a)x|y|z)" * 100, {}),
+        ("(?:(?:p(?=q)|r)s|t)" * 80, {}),
+        ("(a|bb)" * 150, {"minLength": 200}),
+        ("(a|b)*a(a|b){12}$", {"minLength": 900}),
+        ("a?" * 900, {"minLength": 3}),
+        (".{0,1900}" * 200, {"maxLength": 1999}),
+        ("(?=.*a)" * 250, {"maxLength": 300}),
+        ("(?:x{0,99}){0,99}" * 90, {"minLength": 99, "maxLength": 1999}),
+    ],
+)
+def test_patterns_are_read_or_refused_soon(pattern: str, keywords: dict[str, Any]) -> None:
+    fields = [{"pattern": f"{pattern}{i}", **keywords} for i in range(20)]
+    document = json.dumps({"properties": {str(i): field for i, field in enumerate(fields)}})
+    start = time.process_time()
+    try:
+        grammar_of_schema(document)
+    except InvalidRequest as error:
+        assert len(str(error)) < 300
+    assert time.process_time() - start < 5
+
+
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["a", "string", "#", "^a$"]),
     lambda inner: st.lists(inner, max_size=3),
@@ -369,18 +556,36 @@ def keywords(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     families: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "object": {
             "properties": st.dictionaries(names, inner, max_size=3),
-            "required": st.lists(names, max_size=2),
+            "required": st.lists(names, max_size=2, unique=True),
             "additionalProperties": st.booleans() | inner,
+            "patternProperties": st.dictionaries(st.sampled_from(["^a", "b$"]), inner, max_size=2),
+            "propertyNames": st.sampled_from([{"maxLength": 1}, {"enum": ["a", "c"]}, {}]),
+            "maxProperties": st.integers(0, 2),
+            "minProperties": st.integers(0, 2),
         },
         "array": {
             "items": inner,
             "prefixItems": parts,
             "minItems": st.integers(0, 3),
             "maxItems": st.integers(1, 4),
+            "uniqueItems": st.booleans(),
         },
-        "string": {"minLength": st.integers(0, 2), "maxLength": st.integers(1, 4)},
-        "integer": {"minimum": bound, "exclusiveMaximum": bound | st.sampled_from([0.5, 1e3])},
-        "number": {"exclusiveMinimum": bound, "maximum": st.integers(0, 2000)},
+        "string": {
+            "minLength": st.integers(0, 2),
+            "maxLength": st.integers(1, 40),
+            "pattern": st.sampled_from(["^a|b$", "[^b]+c?", r"^\d{1,2}$", '^"', "^(?!a).*[b-d]"]),
+            "format": st.sampled_from([*sorted(FORMATS), "nobody's"]),
+        },
+        "integer": {
+            "minimum": bound,
+            "exclusiveMaximum": bound | st.sampled_from([0.5, 1e3]),
+            "multipleOf": st.sampled_from([1, 2, 3, 40, 1.5]),
+        },
+        "number": {
+            "exclusiveMinimum": bound | st.floats(-3, 3).map(lambda x: round(x, 3)),
+            "maximum": st.integers(0, 2000) | st.floats(-3, 3).map(lambda x: round(x, 3)),
+            "multipleOf": st.sampled_from([0.01, 0.5, 2]),
+        },
     }
     typed = [
         st.fixed_dictionaries({"type": st.just(kind)}, optional=family)
@@ -394,10 +599,6 @@ def keywords(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.fixed_dictionaries({"enum": st.lists(JUNK, max_size=3)}),
         st.fixed_dictionaries({"const": JUNK}),
         st.fixed_dictionaries({"$ref": st.sampled_from(["#", "#/$defs/a", "#/$defs/b"])}),
-        st.fixed_dictionaries(
-            {"pattern": st.sampled_from(["^a|b$", "[^b]+c?", r"^\d{1,2}$", '^"'])}
-        ),
-        st.fixed_dictionaries({"format": st.sampled_from(["date", "time", "date-time", "uuid"])}),
     ]
     return st.one_of(*typed, *others)
 
@@ -414,9 +615,11 @@ def test_every_text_of_every_schema_is_valid(root: Any, a: Any, b: Any, seed: in
     except InvalidRequest as error:
         assert "\n" not in str(error)
         return
+    if passed_over(json.dumps(document)):
+        return
     for offset in range(3):
         text = random_text(grammar, random.Random(seed + offset), length=60)
-        assert is_valid(json.loads(text), document, document), text
+        assert is_valid(json.loads(text), document), text
 
 
 @SETTINGS

@@ -36,6 +36,8 @@ PURE = (
     "outrider.grammar.lexemes",
     "outrider.grammar.lark",
     "outrider.grammar.json_texts",
+    "outrider.grammar.regular",
+    "outrider.grammar.formats",
     "outrider.grammar.pattern",
     "outrider.grammar.schema_reader",
     "outrider.grammar.schema",

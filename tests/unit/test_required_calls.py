@@ -107,7 +107,7 @@ def test_every_text_is_one_call_with_valid_arguments(
     for offset in range(4):
         text = random_text(grammar, random.Random(seed + offset))
         ((function, arguments),) = called(text, calls, name, schemas)
-        assert is_valid(arguments, SCHEMAS[function], SCHEMAS[function]), text
+        assert is_valid(arguments, SCHEMAS[function]), text
 
 
 @SETTINGS
@@ -122,7 +122,7 @@ def test_calls_are_valid_in_every_format(
     found = called(form(name).think * in_thought + text, calls, name, schemas)
     assert found and (several or len(found) == 1)
     for function, arguments in found:
-        assert function == "rest" or is_valid(arguments, PLAIN, PLAIN), text
+        assert function == "rest" or is_valid(arguments, PLAIN), text
 
 
 @pytest.mark.parametrize("name", FORMS)
