@@ -4,7 +4,7 @@ from __future__ import annotations
 
 UNSURE = 0.05
 """A ratio this near to 1 and without an interval is called no difference: runs of one text on a
-quiet machine differed by .02 as a rule, a 1.1B target on two cores, and once in ten by .08 to .3."""
+quiet machine differed by .02 as a rule (1.1B, two cores), and once in ten by .08 to .3."""
 
 
 def sentence(

@@ -98,7 +98,7 @@ def test_a_piped_prompt_is_continued_and_the_output_is_plain_text(orchestrator: 
     told = command.finish(b"import os\n")
     assert told.code == 0 and told.err == ""
     assert told.out.startswith("import os")
-    assert "\nfinished     token limit\n" in told.out
+    assert "\nverdict   The text is too short to tell.\n" in told.out
     assert "\x1b" not in told.out
 
 

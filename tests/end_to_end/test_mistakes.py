@@ -340,7 +340,7 @@ def test_a_draft_killed_midway_is_no_mistake(world: World):
     command.wait_for_text()
     command.services()["draft"].kill()
     told = command.finish()
-    assert told.code == 0 and "\ngenerated    300 tokens in " in told.out
+    assert told.code == 0 and "\ngenerated 300 tokens in " in told.out
     assert told.err == "note: the draft ended early; the rest was generated without it\n"
 
 

@@ -38,7 +38,7 @@ def test_a_terminal_that_wants_none_gets_no_escape_codes(
 ):
     shown = on_a_terminal(*asked, **dict([variable]))
     assert b"\x1b" not in shown
-    assert shown.startswith(PROMPT.encode()) and b"\r\nfinished     token limit\r\n" in shown
+    assert shown.startswith(PROMPT.encode()) and b"\r\nverdict   " in shown
 
 
 def test_a_pipe_gets_no_escape_codes(asked: tuple[str, ...]):
