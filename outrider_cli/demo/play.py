@@ -39,7 +39,7 @@ _RUNS = 5  # pairs of each request at most; their range has the true median in 1
 _WARM_UP_TOKENS = 24
 _LONGEST_PART = 0.4  # of a request's time, for its first run; what is longer is cut
 _POLL_SECONDS = 0.05
-_LEAST_SECONDS = 1.0  # for a request, however late it is
+_LEAST_SECONDS = 5.0  # for a request, however long the models took to load
 _STOP_SECONDS = 3.0  # kept for stopping the services
 _GREEDY = SamplingParameters(temperature=0.0)
 

@@ -86,14 +86,12 @@ class Show:
         self._console.print()
         self._console.print(Text(verdict_line(rows), "bold"))
         command = _own_command()
-        next_steps = Table.grid(padding=(0, 2))
         for what, words in (
-            ("your model", "chat --model MODEL.gguf"),
-            ("page, API", "up --model MODEL.gguf --http 127.0.0.1:8080"),
+            ("your model", "chat -m MODEL.gguf"),
+            ("page, API", "up -m MODEL.gguf --port 8080"),
             ("2 machines", "draft --model SMALL.gguf --join HOST:50060  # README.md"),
         ):
-            next_steps.add_row(what, f"{command} {words}")
-        self._console.print(next_steps)
+            self._console.print(Text(f"{what:<12}{command} {words}"), soft_wrap=True)
 
 
 class Scene:
