@@ -191,7 +191,7 @@ def facts_of(shown: str) -> None:
     assert [line.split("  ")[0] for line in end[1:4]] == ["code", "repeats", "repeats, 20 ms"]
     assert all(line.count(" tok/s") == 2 for line in end[1:4])
     assert any(line.startswith(("Drafts ", "This target ")) for line in end[4:])
-    assert any("outrider chat --model MODEL.gguf" in line for line in end)
+    assert any("outrider chat -m MODEL.gguf" in line for line in end)
 
 
 def test_a_pipe_gets_plain_lines_of_80_columns():
