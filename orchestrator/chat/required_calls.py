@@ -15,6 +15,7 @@ from typing import Any
 from orchestrator.chat.format import ID, KEY, MARK, TYPE, CallFormat, ChatFormat, Style
 from orchestrator.chat.values import types_of
 from outrider.errors import InvalidRequest
+from outrider.grammar.formats import FORMATS
 from outrider.grammar.gbnf import read_grammar
 from outrider.grammar.json_texts import either, quoted
 from outrider.grammar.schema import rules_of_schema, written
@@ -29,6 +30,7 @@ _OBJECT_KEYWORDS = _SAID | {
     "$defs",
     "definitions",
 }
+_QUOTE = r'"\""'
 _TEXT_KEYWORDS = _SAID | {"enum", "const", "format", "minLength", "maxLength"}
 
 
@@ -194,9 +196,11 @@ def _value(
     rules = {name: _text_without(mark)}
     if given:
         rules[name] = either(_literal(each) for each in given)
-    elif "format" in schema:
+    elif schema.get("format") in FORMATS:
+        # Their texts hold nothing that JSON escapes: without its quotes they are the same.
         rules = _rules(tool, schema, name)
-        rules[name] = schema["format"]
+        in_json = rules[rules[name]]
+        rules[name] = in_json.removeprefix(_QUOTE + " ").removesuffix(" " + _QUOTE)
     elif "minLength" in schema or "maxLength" in schema:
         low, high = schema.get("minLength", 0), schema.get("maxLength", "")
         rules[name] = f"[^{_in_class(mark[0])}]{{{low},{high}}}"

@@ -474,6 +474,8 @@ class Completion:
 
     def check_token_texts(self) -> None:
         """Check of a whole text that it is made of the texts of its tokens."""
+        if not self.token_texts:
+            return  # an older orchestrator sends none; test_http.py holds ours to them
         assert len(self.token_texts) == len(self.token_ids)
         joined = b"".join(self.token_texts).decode("utf-8", "replace")
         assert self.finished is not None
