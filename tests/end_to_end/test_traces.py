@@ -25,7 +25,7 @@ def test_three_processes_write_one_trace_that_explains_the_time() -> None:
         words = ("--listen", "127.0.0.1:0", *FAST, f"--traces={collector.endpoint}")
         up = Command("up", *words, env={"OTEL_BSP_SCHEDULE_DELAY": "100"})
         try:
-            address = up.wait_for_line("orchestrator  ").split()[1]
+            address = up.wait_for_line("orchestrator ").split()[1]
             shares: list[float] = []
 
             def is_explained() -> bool:
