@@ -27,7 +27,7 @@ class Arm:
 
     program: str  # OUTRIDER or LLAMA_SERVER
     draft_tokens: int | None  # of a draft at most; 0: no drafts; None: as many as it decides
-    flash_attention: str  # as llama-server was told: auto, on or off; of Outrider "default"
+    flash_attention: str  # llama-server's option: auto, on or off; of Outrider "default"
     tokens_per_second: list[float]  # all users, after the first token
     first_token_seconds: list[float]  # the median of the users
     drafted: int  # tokens

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 MOST_LISTS = 100_000
-"""Lists and objects of a text; 200 kB of an agent's calls have 5,000."""
+"""Lists and objects of a text; 200 kB of an agent's calls or tools have 4,400."""
 
 
 class TooManyValues(ValueError):

@@ -69,7 +69,6 @@ def delta_of(
     event: Commit, plan: Plan, text: TextAssembler[messages.TokenOrigin]
 ) -> messages.GenerationDelta:
     """Return what a commit adds; tokens after a stop sequence are not part of it."""
-    texts = plan.token_texts
     delta = messages.GenerationDelta()
     for member, token_ids in _runs(event, plan, text.may_stop):
         if text.stopped_by:
@@ -77,10 +76,11 @@ def delta_of(
         origin = wire.ORIGINS.write(member)
         delta.token_ids.extend(token_ids)
         delta.origins.extend([origin] * len(token_ids))
-        delta.token_texts.extend([_text_of(each, plan) for each in token_ids])
-        delta.pieces.extend(pieces_of(_shown(token_ids, plan, text, origin)))
+        texts = [_text_of(each, plan) for each in token_ids]
+        delta.token_texts.extend(texts)
+        delta.pieces.extend(pieces_of(_shown(token_ids[0], texts, plan, text, origin)))
     for logprob in event.logprobs[: len(delta.token_ids)]:
-        delta.logprobs.append(logprob_of(logprob, texts))
+        delta.logprobs.append(logprob_of(logprob, plan.token_texts))
     return delta
 
 
@@ -107,15 +107,16 @@ def _runs(event: Commit, plan: Plan, may_stop: bool) -> Iterator[tuple[Origin, l
 
 
 def _shown(
-    token_ids: Sequence[int],
+    first_id: int,
+    texts: Sequence[bytes],
     plan: Plan,
     text: TextAssembler[messages.TokenOrigin],
     origin: messages.TokenOrigin,
 ) -> list[Piece[messages.TokenOrigin]]:
-    """Return what can be shown of a run of tokens."""
-    if token_ids[0] in plan.control_names and token_ids[0] not in plan.end_token_ids:
-        return text.add_control(plan.control_names[token_ids[0]], origin)
-    return text.add(b"".join([_text_of(each, plan) for each in token_ids]), origin)
+    """Return what can be shown of a run of tokens, of which a control token is the only one."""
+    if first_id in plan.control_names and first_id not in plan.end_token_ids:
+        return text.add_control(plan.control_names[first_id], origin)
+    return text.add(b"".join(texts), origin)
 
 
 def _text_of(token_id: int, plan: Plan) -> bytes:

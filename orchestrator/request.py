@@ -28,7 +28,8 @@ MAX_STOP_IDS = 64
 MAX_STOPS = 256
 """Stop sequences of a request: looking for so many takes .3 ms a token."""
 MAX_STOP_CHARACTERS = 4096
-"""Of one stop sequence: a text that ends in so much of it is compared in some 10 ms."""
+"""Of one stop sequence. A text that follows one so far and then parts takes .5 ms, and 110 ms where
+it follows 256 of them: no other token is read meanwhile."""
 
 _CANDIDATES = 8
 """Candidates of a position in a detailed report."""

@@ -1,10 +1,10 @@
-"""Says in one sentence whether drafts pay, for whoever runs them."""
+"""Says in one sentence whether drafts pay, for the one who runs them."""
 
 from __future__ import annotations
 
 UNSURE = 0.05
-"""A ratio this near to 1 and without an interval is called no difference: runs of one text on a
-quiet machine differed by .02 as a rule (1.1B, two cores), and once in ten by .08 to .3."""
+"""A ratio this near to 1 and without an interval is called no difference: plain runs of one
+text of a 1.1B on two cores made 61 to 62.6 tokens/s, but for two of 57.7 and 44.2."""
 
 
 def sentence(

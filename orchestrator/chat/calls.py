@@ -31,9 +31,9 @@ _SELF_CLOSING = regex.compile(r'"?\s*/>')
 
 
 class CallParser:
-    """Reads calls of the `tools`, and tells of them; with `single`, of the first one alone.
+    """Reads calls of the `tools`, and reports them; with `single`, the first one alone.
 
-    `show` gets the text of a call that was told of and turned out to be none.
+    `show` gets the text of a call that was reported and turned out to be none.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class CallParser:
         reader: TextReader,
         form: CallFormat,
         tools: Mapping[str, Schema],
-        tell: Callable[[Event], None],
+        report: Callable[[Event], None],
         show: Show,
         *,
         single: bool,
     ) -> None:
         self._reader, self._form, self._tools = reader, form, tools
-        self._tell_all, self._show, self._single = tell, show, single
+        self._report_all, self._show, self._single = report, show, single
         quote = form.quote if MARK.match(form.quote) else ""
         self._values = ValueReader(reader, quote, is_loose=form.style is Style.KEYED)
         reads = {
@@ -88,7 +88,7 @@ class CallParser:
         self._tool: Schema = {}
         self._has_begun = False
         self.count = 0
-        """The calls that were told of."""
+        """The calls that were reported."""
 
     def calls(self) -> Steps:
         """Read calls, whole or broken; return whether there were any, else nothing is read."""
@@ -137,7 +137,7 @@ class CallParser:
                 return False
             reader.at = start
             return None
-        self._tell(CallEnded())
+        self._report(CallEnded())
         return True
 
     def call_of(self, name: str, start: int) -> Steps:
@@ -146,7 +146,7 @@ class CallParser:
             if self._form.style is Style.NAMED:
                 self._begin_call(name)
                 yield from self._values.object(self._argue)
-                self._tell(CallEnded())
+                self._report(CallEnded())
             else:
                 yield from self.calls()
         except Malformed:
@@ -155,7 +155,7 @@ class CallParser:
 
     def break_off(self, start: int) -> None:
         """Tell that the call is none, and show its text."""
-        self._tell(CallEnded(is_sound=False))
+        self._report(CallEnded(is_sound=False))
         self.count -= 1
         self._show(self._reader.text[start : self._reader.at])
 
@@ -165,14 +165,14 @@ class CallParser:
         self._has_begun = True
         self.count += 1
         self._tool = self._tools[name]
-        self._tell(CallBegun(name, id_))
+        self._report(CallBegun(name, id_))
 
-    def _tell(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         if not (self._single and self.count > 1):
-            self._tell_all(event)
+            self._report_all(event)
 
     def _argue(self, text: str) -> None:
-        self._tell(Arguments(self._reader.decoded(text)))
+        self._report(Arguments(self._reader.decoded(text)))
 
     # --- the styles ---
 

@@ -1,4 +1,4 @@
-"""What is told of a text that a model writes in a chat. Pure."""
+"""What a parser reports of a text that a model writes in a chat. Pure."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 
 ID = "\ue000"
-"""Stands for a call's id in a text of a format; whatever is between marks is an id there."""
+"""Stands for a call's id in a text of a format; what is between marks is an id there."""
 
 TYPE = "\ue001"
 """Stands for the name of a value's type."""
@@ -108,7 +108,7 @@ class ChatFormat:
     def written(self, prompt: str, last: str = "") -> str:
         """Return what a prompt holds of the turn that the model is to write.
 
-        `last` is what it answers: where that is the result of a call, some turns go on behind it.
+        `last` is what it answers: where that is the result of a call, some turns continue after it.
         """
         if not self.turn or self.turn not in prompt:
             return ""

@@ -60,7 +60,7 @@ _PYTHON = CallFormat(
 _UNSHOWN = {
     "<|tool_list_start|>": _PYTHON,  # LFM2: calls are left to the model
     "List of tools: [": _PYTHON,  # LFM2.5, the same
-    "<|tool_call|> followed by a JSON list": CallFormat(  # Granite 3.3 is told in words
+    "<|tool_call|> followed by a JSON list": CallFormat(  # Granite 3.3 is instructed in words
         Style.JSON,
         begin="<|tool_call|>[",
         separator=", ",
@@ -73,7 +73,7 @@ _UNSHOWN = {
 
 
 def learn(render: Render, source: str) -> ChatFormat:
-    """Return how the model of a template writes; `calls` is None where that cannot be told."""
+    """Return how the model of a template writes; `calls` is None where no probe shows them."""
     probe = _Prober(render)
     before, _, after = probe.turn({"content": CONTENT}).partition(CONTENT)
     prompts = [probe.turn(add_generation_prompt=True, **thinking) for thinking in _THINKING]
@@ -119,7 +119,7 @@ def learn(render: Render, source: str) -> ChatFormat:
 
 def _alone(calls: CallFormat, opening: str, turn_end: str, turn_marks: str) -> CallFormat:
     """Return the format without what is of the turn: its `opening` is that of the calls alone."""
-    if not calls.begin:  # then what is behind the calls ends the turn
+    if not calls.begin:  # then what follows the calls ends the turn
         return replace(calls, open=opening, end="")
     end = calls.end.removesuffix(turn_end)
     others = [mark.start() for mark in MARK.finditer(end) if mark[0] in turn_marks]
@@ -304,7 +304,7 @@ def _tagged_call(text: str, name: str, probe: _Prober) -> _Found:
 
 
 def _keyed_call(text: str, name: str, probe: _Prober) -> _Found:
-    """Find f(key="value"), or f{key:"value"} with whatever stands around texts."""
+    """Find f(key="value"), or f{key:"value"} with what stands around texts."""
     start = text.find(name)
     found = re.compile(
         rf"{name}([({{]){KEYS[0]}(\W)(.*?){TEXT}\3(\W*){KEYS[1]}\2\3{TEXT}\3([)}}])"
@@ -333,8 +333,8 @@ def _typed(of_text: str, of_number: str) -> tuple[str, str]:
         return of_text, ""
     ahead = re.sub(r"\w+$", "", of_text[: _shared_count(of_text, of_number)])
     end = len(of_text) - _shared_count(of_text[::-1], of_number[::-1])
-    behind = re.sub(r"^\w+", "", of_text[end:])
-    return ahead + TYPE + behind, of_text[len(ahead) : len(of_text) - len(behind)]
+    after = re.sub(r"^\w+", "", of_text[end:])
+    return ahead + TYPE + after, of_text[len(ahead) : len(of_text) - len(after)]
 
 
 def _shared_count(*texts: str) -> int:

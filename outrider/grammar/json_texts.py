@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 MOST_DIGITS = 18  # what every reader takes for a whole number, in 64 bits
-MOST_PLACES = 15  # behind the point; a reader's doubles have no more
+MOST_PLACES = 15  # after the point; a reader's doubles have no more
 GREATEST = 10**MOST_DIGITS - 1
 
 FIXED = {
@@ -64,7 +64,7 @@ def numbers(
 ) -> str | None:
     """Return a regular expression for the numbers of a range, None where there are none.
 
-    Ends that are open are left out; up to `places` digits stand behind the point.
+    Ends that are open are left out; up to `places` digits stand after the point.
     """
     parts: list[str] = []
     if low < 0:
@@ -103,7 +103,7 @@ def _decimals(
 
 
 def _split(scaled: int, places: int) -> tuple[int, str]:
-    """Return the whole part, and the digits behind the point without zeros at the end."""
+    """Return the whole part, and the digits after the point without zeros at the end."""
     whole, digits = divmod(scaled, 10**places)
     return whole, f"{digits:0{places}d}".rstrip("0") if digits else ""
 
@@ -116,7 +116,7 @@ def _with_fraction(whole: int, digits: str | None) -> Iterator[str]:
 def _between(
     low: str, high: str | None, low_open: bool, high_open: bool, places: int, may_end: bool = False
 ) -> str | None:
-    """Return an expression for the digits behind a point, from `low` to `high`, None for no bound.
+    """Return an expression for the digits after a point, from `low` to `high`, None for no bound.
 
     Neither ends with 0. `may_end`: no digit need follow. None where there are none.
     """

@@ -167,8 +167,8 @@ class _Converter:
         if "anyOf" in rest:
             return self._alternatives("anyOf", rest.pop("anyOf"), rest)
         if "oneOf" in rest:
-            told = self.reader.discriminator(schema)
-            return self._alternatives("oneOf", rest.pop("oneOf"), rest, told)
+            name = self.reader.discriminator(schema)
+            return self._alternatives("oneOf", rest.pop("oneOf"), rest, name)
         if "enum" in rest or "const" in rest:
             return self._values(rest)
         types = self.reader.types(rest)
@@ -216,13 +216,13 @@ class _Converter:
         except ValueError as error:
             self.reader.refuse(f"a value of `enum` or `const`: {error}")
 
-    def _alternatives(self, key: str, alternatives: Any, rest: Schema, told: str = "") -> str:
-        """`told`: the property that tells one alternative from the others, and so is written."""
+    def _alternatives(self, key: str, alternatives: Any, rest: Schema, name: str = "") -> str:
+        """`name`: the property by which the alternatives differ, and so is required."""
         parts = [p for p in self.reader.listed(key, alternatives) if not self.reader.is_never(p)]
         if not parts:
             self.reader.refuse(f"no alternative is left of `{key}`")
-        if told:
-            rest = {**rest, "required": [*self.reader.required(rest), told]}
+        if name:
+            rest = {**rest, "required": [*self.reader.required(rest), name]}
         if rest:
             parts = [{"allOf": [part, rest]} for part in parts]
         if key == "oneOf":

@@ -173,8 +173,8 @@ class SchemaReader:
 
     def discriminator(self, schema: Schema) -> str:
         """Return the property that OpenAPI's keyword names; "" for none."""
-        told = schema.get("discriminator")
-        name = told.get("propertyName") if isinstance(told, dict) else told
+        given = schema.get("discriminator")
+        name = given.get("propertyName") if isinstance(given, dict) else given
         return name if isinstance(name, str) else ""
 
     def types(self, schema: Schema) -> list[str]:

@@ -119,14 +119,14 @@ async def test_an_older_client_or_a_client_of_an_older_orchestrator(protocol: st
         await orchestrator.until_ready()
         stub: Any = OrchestratorServiceStub(channel)
         asked = request(token_limit=32)
-        completion = Completion()
+        completion = Completion(is_of_older=True)
         async for response in stub.Generate(asked, timeout=PATIENCE):
             completion.add(response)
         assert completion.token_ids == written_alone(target(), asked)
         submission = messages.SubmitGenerationRequest(request=asked)
         job_id = (await stub.SubmitGeneration(submission, timeout=PATIENCE)).job_id
         polled = partial(_poll, stub, job_id)
-        found = Completion()
+        found = Completion(is_of_older=True)
         cursor, finished = 0, False
         while not finished:
             page = await polled(cursor)
