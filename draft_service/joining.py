@@ -121,7 +121,7 @@ def _explain(error: grpc.aio.AioRpcError, refusal: OutriderError | None, address
         return f"what answers at {address} accepts no drafts (--accept-drafts) {other}"
     if refusal is None and error.code() in _LASTING:
         return f"the orchestrator at {address} refuses this draft: {error.details()}"
-    if why := why_unreachable(error):
+    if why := why_unreachable(error, address):
         return f"no orchestrator answers at {address}: {why}"
     return str(refusal or describe(error))
 

@@ -211,6 +211,7 @@ class OutriderClient:
             return CallFailed(info.reason, status, error.details() or "", dict(info.metadata))
         message = _NO_ANSWER.get(error.code(), f"{status}: {error.details() or 'no details'}")
         message = message.format(address=self.address)
-        if error.code() is grpc.StatusCode.UNAVAILABLE and (why := why_unreachable(error)):
-            message += f": {why}"
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            why = why_unreachable(error, self.address)
+            message += f": {why}" if why else ""
         return CallFailed(status, status, message, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from dataclasses import dataclass
 
 import grpc
@@ -226,10 +227,41 @@ _UNREACHABLE = (
 )
 
 
-def why_unreachable(error: grpc.aio.AioRpcError) -> str:
-    """Return why nobody was reached, as far as gRPC says it; empty where it does not."""
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+"""Variables that gRPC takes a proxy from, the first that is set."""
+
+_SPARED = ("no_grpc_proxy", "no_proxy")
+"""Variables with what it asks no proxy for, the first that is set."""
+
+
+def why_unreachable(error: grpc.aio.AioRpcError, address: str) -> str:
+    """Return why nobody was reached, as far as gRPC says it; empty where it does not.
+
+    A proxy that the environment puts before the address is named.
+    """
     details = error.details() or ""
-    return next((meaning for words, meaning in _UNREACHABLE if words in details), "")
+    why = next((meaning for words, meaning in _UNREACHABLE if words in details), "")
+    proxy = _proxy_before(read_address("address", address))
+    if not proxy:
+        return why
+    why = why or ("the proxy refuses" if "HTTP proxy returned" in details else "")
+    return f"{why}, by way of the proxy in {proxy}".removeprefix(", ")
+
+
+def _proxy_before(to: Address) -> str:
+    """Return the variable whose proxy gRPC asks for this address; empty where it asks none."""
+    name = next((name for name in _PROXIES if os.environ.get(name)), "")
+    spared = next((os.environ[name] for name in _SPARED if os.environ.get(name)), "")
+    direct = any(_is_spared(to.host, entry.strip()) for entry in spared.split(","))
+    return "" if to.loopback or direct else name
+
+
+def _is_spared(host: str, entry: str) -> bool:
+    """Whether an entry of no_proxy, a name's end or a block of addresses, covers a host."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")) in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return bool(entry) and host.endswith(entry)
 
 
 def speaks_http_1(error: grpc.aio.AioRpcError) -> bool:

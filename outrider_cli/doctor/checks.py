@@ -388,11 +388,16 @@ def judge_rollback(kind: str, snapshots: int, checkpoint_ms: float) -> Finding:
 
 
 def judge_threads(
-    wanted: Sequence[tuple[str, int]], affinity: int, available: int, physical: int = 0
+    wanted: Sequence[tuple[str, int]],
+    affinity: int,
+    available: int,
+    physical: int = 0,
+    on_gpu: Sequence[str] = (),
 ) -> list[Finding]:
     """Return whether the roles' threads fit on the cores that this process may use.
 
     0 threads are as many as are available; `physical` cores have them, 0 where that is not known.
+    Roles that compute `on_gpu` take no core from others.
     """
     limit = f"{_plural(affinity, 'core')} in the affinity mask"
     if available < affinity:
@@ -410,9 +415,12 @@ def judge_threads(
             message = f"{role}: {count or available} threads on {_plural(physical, 'core')}"
             message += " with two hardware threads each, which seldom help"
             findings.append(Finding("threads", Level.NOTE, message, f"try {flag} {physical}"))
-    total = sum(count or available for _, count in wanted)
-    words = ", ".join(f"{role} {count or available}" for role, count in wanted)
-    if total > available and len(wanted) > 1:
+    words = ", ".join(
+        f"{role} {count or available}{' beside the GPU' * (role in on_gpu)}"
+        for role, count in wanted
+    )
+    computing = [count or available for role, count in wanted if role not in on_gpu]
+    if sum(computing) > available and len(computing) > 1:
         words += f", who take turns on {_plural(available, 'core')}"
     if not findings:
         words = f"{words}; " if words else ""

@@ -430,8 +430,10 @@ def _sharing(hosted: Sequence[Hosted], tried: Probed) -> list[Finding]:
     affinity = len(os.sched_getaffinity(0))
     system_info = tried.trial.system_info if tried.trial else ""
     uses_openmp = not system_info or "OPENMP = 1" in system_info
+    offloads = tried.trial is not None and tried.trial.offloads
+    on_gpu = [one.role for one in hosted if offloads and one.options.n_gpu_layers != 0]
     return [
-        *judge_threads(wanted, affinity, available_threads(), physical_cores()),
+        *judge_threads(wanted, affinity, available_threads(), physical_cores(), on_gpu),
         *judge_openmp(os.environ, len(hosted), uses_openmp),
     ]
 

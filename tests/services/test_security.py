@@ -670,3 +670,34 @@ async def test_loopback_goes_through_no_proxy(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, "localhost")
     async with three_services(toy, toy) as trio:
         assert (await generate(trio.orchestrator, request(token_limit=4))).token_ids
+
+
+@pytest.mark.fault(
+    "others",
+    "a proxy in the environment that does not lead to a service elsewhere",
+    before="the service was said to refuse the connection",
+    now="the variable that names the proxy is told",
+)
+@pytest.mark.parametrize("name", ["grpc_proxy", "https_proxy", "http_proxy"])
+async def test_a_proxy_that_leads_nowhere_is_named(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for other in ("grpc_proxy", "https_proxy", "http_proxy", "no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, f"http://user:secret@127.0.0.1:{free_port()}")
+    assert await unreached("192.0.2.1:50060") == (
+        "no orchestrator answers at 192.0.2.1:50060: the connection is refused, "
+        f"by way of the proxy in {name}"
+    )
+    for spared in ("192.0.2.0/24", "other, 192.0.2.1"):
+        monkeypatch.setenv("no_proxy", spared)
+        assert "proxy" not in await unreached("192.0.2.1:50060", seconds=0.2)
+
+
+async def unreached(address: str, seconds: float = 10.0) -> str:
+    """Return why a client does not reach an orchestrator."""
+    async with OutriderClient(address) as client:
+        with pytest.raises(CallFailed) as failure:
+            async for _ in client.generate("a", timeout_seconds=seconds):
+                pass
+    return str(failure.value)

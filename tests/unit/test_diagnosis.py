@@ -362,6 +362,8 @@ def test_threads_that_do_not_fit_at_once_take_turns():
     assert "target 4, draft 4, who take turns on 4 cores" in only(judge_threads(both, 4, 4)).message
     few = [("target", 3), ("draft", 1)]
     assert "turns" not in only(judge_threads(few, 4, 4)).message
+    apart = only(judge_threads(both, 4, 4, on_gpu=["target"])).message
+    assert apart.startswith("target 4 beside the GPU, draft 4; 4 cores")
 
 
 def test_too_many_threads_are_told_with_the_numbers_and_the_flag():
