@@ -85,7 +85,7 @@ def _warnings(scope: RequestScope) -> list[tuple[bytes, bytes]]:
     if not found:
         return []
     more = f"; and {len(found) - _MOST_WARNINGS} more" if len(found) > _MOST_WARNINGS else ""
-    said = f"the text may not keep {'; '.join(found[:_MOST_WARNINGS])}{more}"
+    said = f"passed over: {'; '.join(found[:_MOST_WARNINGS])}{more}"
     return [(_WARNING.encode(), said.encode())]
 
 

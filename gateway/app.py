@@ -31,7 +31,7 @@ from gateway.middleware import (
     InternalErrors,
     KnownHost,
 )
-from gateway.openai import answers, requests, responses
+from gateway.openai import answers, requests, response_input
 from gateway.repeats import Repeats
 from gateway.rights import Rights
 from gateway.streams import ClientGone, until_gone
@@ -164,7 +164,7 @@ def _add_openai(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/responses", tags=["OpenAI"], responses=_ERRORS)
     @app.post("/responses", include_in_schema=False)
-    async def respond(body: responses.ResponseBody, request: Request) -> Response:
+    async def respond(body: response_input.ResponseBody, request: Request) -> Response:
         """Answer in text, without a memory of former answers."""
         return await _unless_gone(request, gateway.respond(body))
 

@@ -22,7 +22,7 @@ from gateway.bodies import written
 from gateway.config import HttpConfig
 from gateway.gathering import Gathering
 from gateway.metrics import Metrics
-from gateway.openai import answers, requests, responses
+from gateway.openai import answers, requests, response_input, responses
 from gateway.options import GenerationFields, Prompt, name_in, name_of_input, prompt_parts
 from gateway.progress import StreamProgress
 from gateway.streams import DONE, EventStream, event, numbered
@@ -137,11 +137,14 @@ class Gateway:
             each.conversation.continuation = required.opening
         return parsed
 
-    async def respond(self, body: responses.ResponseBody) -> Response:
+    async def respond(self, body: response_input.ResponseBody) -> Response:
         """Answer /v1/responses."""
-        parsed = replace(await self._read_chat(responses.read_chat(body)), fields=body)
+        offered = response_input.read_tools(body.tools or [])
+        chat = response_input.read_chat(body, offered)
+        parsed = replace(await self._read_chat(chat), fields=body)
+        _pass_over(offered.left_out)
         head = responses.Head(secrets.token_hex(12), int(time.time()))
-        events = responses.Events(head, body, parsed)
+        events = responses.Events(head, body, offered, parsed)
         if body.stream:
             return self._stream(self._typed_events(events, parsed.requests, body), OPENAI)
         async with aclosing(self._generate(parsed.requests, body)) as stream:
@@ -411,8 +414,8 @@ class Gateway:
         """Yield what a generation brings; a refusal names the field as the client did."""
         generated = self._orchestrator.generate(request, counts_cached=counts_cached)
         try:
-            if request.json_schema and (scope := request_scope.current()) is not None:
-                scope.passed_over = await asyncio.to_thread(passed_over, request.json_schema)
+            if request.json_schema:
+                _pass_over(await asyncio.to_thread(passed_over, request.json_schema))
             async with aclosing(generated) as stream:
                 async for response in stream:
                     yield response
@@ -448,6 +451,12 @@ class Gateway:
 
 async def _nothing(number: int, prompt: messages.GenerationStarted) -> None:
     """Prepare nothing for the answer to a prompt."""
+
+
+def _pass_over(what: Sequence[str]) -> None:
+    """Have the answer say what of the request is not kept."""
+    if (scope := request_scope.current()) is not None:
+        scope.passed_over = tuple(dict.fromkeys((*scope.passed_over, *what)))
 
 
 def _prompt_token_count(parsed: requests.ParsedRequest) -> int:

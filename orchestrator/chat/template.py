@@ -72,11 +72,12 @@ class ChatTemplate:
 
     Without one CHATML stands in. `takes_tools`: tools may be given. `takes_system`: the template
     knows a system message; otherwise a first one is put before the user's message.
-    `takes_late_system`: also after other messages. `takes_calls`, `takes_parallel_calls`: it shows
-    the calls of earlier messages, one of a message or all. `takes_objects`: it wants their
-    arguments as objects and not as JSON text. `takes_texts`: content may be text, else it is given
-    as parts. `keeps_thoughts`: it can show the `reasoning_content` of earlier messages.
-    `takes_effort`: `reasoning_effort` changes the prompt.
+    `takes_late_system`: also after other messages. `takes_users_in_a_row`: roles need not
+    alternate, else messages of the user that follow each other are joined. `takes_calls`,
+    `takes_parallel_calls`: it shows the calls of earlier messages, one of a message or all.
+    `takes_objects`: it wants their arguments as objects and not as JSON text. `takes_texts`:
+    content may be text, else it is given as parts. `keeps_thoughts`: it can show the
+    `reasoning_content` of earlier messages. `takes_effort`: `reasoning_effort` changes the prompt.
 
     Raises InvalidRequest for `chat_template` when it does not compile.
     """
@@ -97,6 +98,8 @@ class ChatTemplate:
         self.takes_system = self._shows_probe([_SYSTEM, _USER])
         late = self._try([_USER, _ANSWER, _SYSTEM, _USER], add_generation_prompt=False)
         self.takes_late_system = late.count(_PROBE) == 1
+        in_a_row = self._try([_PROBED, _PROBED], add_generation_prompt=False)
+        self.takes_users_in_a_row = in_a_row.count(_PROBE) == 2
         self.takes_tools = self._shows_probe([_USER], tools=[_TOOL])
         as_object, as_text = {_PROBE: "x"}, json.dumps({_PROBE: "x"})
         shows_object = self._shows_probe([_USER, _calls(_call("x", as_object))])
@@ -157,6 +160,8 @@ class ChatTemplate:
             chat = _with_system_merged(chat)
         if not self.takes_system:
             chat = _without_system(chat)
+        if not self.takes_users_in_a_row:
+            chat = _with_users_joined(chat)
         if add_generation_prompt and chat[-1]["role"] == "assistant":
             prompt = self._continued(chat, functions, variables)
         else:
@@ -383,6 +388,16 @@ def _without_system(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if not rest or rest[0]["role"] != "user":
         return [{**system, "role": "user"}, *rest]
     return [{**rest[0], "content": f"{system['content']}\n{rest[0]['content']}"}, *rest[1:]]
+
+
+def _with_users_joined(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    joined: list[dict[str, Any]] = []
+    for message in chat:
+        text = message["content"]
+        if joined and joined[-1]["role"] == message["role"] == "user":
+            text = f"{joined.pop()['content']}\n\n{text}"
+        joined.append({**message, "content": text})
+    return joined
 
 
 def _check_encodable(prompt: str) -> None:

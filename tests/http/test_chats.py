@@ -405,6 +405,148 @@ async def test_the_items_of_a_turn_of_responses_are_one_message() -> None:
     assert [call["id"] for call in chat[2]["tool_calls"]] == ["a", "b"]
 
 
+# --- Codex: the members of its requests (0.159), with texts of ours ---
+
+
+def said_by(role: str, text: str) -> dict[str, Any]:
+    content = [{"type": "input_text", "text": text}]
+    return {"type": "message", "id": f"msg_{role}", "role": role, "content": content}
+
+
+PATCH = "*** Begin Patch\n*** Add File: a\n+b\n*** End Patch\n"
+CODEX_TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "strict": False, **FUNCTION},
+    {
+        "type": "custom",
+        "name": "apply_patch",
+        "description": "Edits files.",
+        "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "*** Begin Patch"'},
+    },
+    {
+        "type": "namespace",
+        "name": "mcp__docs",
+        "description": "Documents.",
+        "tools": [{"type": "function", "strict": False, **FUNCTION, "name": "look_up"}],
+    },
+    {"type": "web_search", "external_web_access": False},
+]
+CODEX: dict[str, Any] = {
+    "model": "any",
+    "input": [
+        said_by("developer", "Mind the sandbox."),
+        said_by("user", "The folder is /work."),
+        said_by("user", "Write the file a."),
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": [{"type": "summary_text", "text": "A file."}],
+            "content": None,
+            "encrypted_content": "AAAA",
+        },
+        {
+            "type": "function_call",
+            "id": "fc_1",
+            "name": "look_up",
+            "namespace": "mcp__docs",
+            "arguments": "{}",
+            "call_id": "call_1",
+        },
+        {"type": "function_call_output", "id": "fco_1", "call_id": "call_1", "output": "none"},
+        {
+            "type": "custom_tool_call",
+            "id": "ctc_1",
+            "status": "completed",
+            "call_id": "call_2",
+            "name": "apply_patch",
+            "input": PATCH,
+        },
+        {
+            "type": "custom_tool_call_output",
+            "id": "ctco_1",
+            "call_id": "call_2",
+            "output": [{"type": "input_text", "text": "Done."}],
+        },
+    ],
+    "tools": CODEX_TOOLS,
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "reasoning": {"effort": "medium", "summary": "auto"},
+    "store": False,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "0",
+    "client_metadata": {"session_id": "0"},
+}
+WRITES = {
+    "Qwen3-Coder": "<tool_call>\n<function={name}>\n<parameter={key}>\n{text}\n</parameter>\n"
+    "</function>\n</tool_call>",
+    MINISTRAL: "[TOOL_CALLS]{name}[ARGS]{json}",
+}
+OURS = ("name", "namespace", "input", "arguments", "type")
+
+
+@pytest.mark.fault(
+    "text",
+    "Codex, whose requests hold tools that are no functions",
+    before="`/v1/responses` refused all of them, and two messages of the user with many templates.",
+    now="A tool that takes a text, and one in a namespace, is called; a hosted one is left out.",
+)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", WRITES)
+@pytest.mark.parametrize(
+    ("name", "key", "text", "item"),
+    [
+        ("apply_patch", "input", PATCH, {"type": "custom_tool_call", "input": PATCH}),
+        (
+            "mcp__docs__look_up",
+            "city",
+            "Paris",
+            {
+                "type": "function_call",
+                "name": "look_up",
+                "namespace": "mcp__docs",
+                "arguments": json.dumps({"city": "Paris"}),
+            },
+        ),
+    ],
+)
+async def test_codex_is_served(
+    model: str, stream: bool, name: str, key: str, text: str, item: dict[str, Any]
+) -> None:
+    written = WRITES[model].format(name=name, key=key, text=text, json=json.dumps({key: text}))
+    fake = speaking(model, written)
+    async with serving(fake) as url, httpx.AsyncClient() as client:
+        answer = await client.post(f"{url}/v1/responses", json=CODEX | {"stream": stream})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["outrider-warning"] == (
+        "passed over: tools[3], web_search: it runs at OpenAI"
+    )
+    if stream:
+        lines = [line[6:] for line in answer.text.split("\n") if line[:7] == "data: {"]
+        whole = response_of([json.loads(line) for line in lines])
+    else:
+        whole = answer.json()
+    assert whole["tools"] == CODEX_TOOLS
+    (found,) = whole["output"]
+    assert {each: found[each] for each in OURS if each in found} == {"name": name} | item
+    chat = json.loads(fake.templates[0].messages_json)
+    names = [call["function"]["name"] for each in chat for call in each.get("tool_calls", ())]
+    assert names == ["mcp__docs__look_up", "apply_patch"]
+    offered = [tool["function"]["name"] for tool in json.loads(fake.templates[0].tools_json)]
+    assert offered == ["get_weather", "apply_patch", "mcp__docs__look_up"]
+
+
+async def test_a_tool_of_no_known_type_is_refused_by_name() -> None:
+    tools: list[Any] = [
+        {"type": "function", **FUNCTION},
+        {"type": "namespace", "name": "x", "tools": [{"type": "local_shell"}, 7]},
+    ]
+    async with serving() as url, httpx.AsyncClient() as client:
+        for i, place in enumerate(("tools[1].tools[0].type", "tools[1].tools[0]")):
+            tools[1]["tools"] = tools[1]["tools"][i:]
+            answer = await client.post(f"{url}/v1/responses", json={"input": "a", "tools": tools})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, place)
+
+
 async def test_completions_stay_raw_text() -> None:
     text = CALLING[HERMES][0]
     async with serving(speaking(HERMES, text)) as url, httpx.AsyncClient() as client:

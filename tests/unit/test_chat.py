@@ -410,6 +410,15 @@ def test_a_later_system_message_joins_the_users_where_the_template_takes_none() 
     assert "user\nMind.<" in render("gemma", [USER, ASSISTANT, said])
 
 
+def test_users_messages_in_a_row_are_one_where_roles_must_alternate() -> None:
+    assert not template("gemma").takes_users_in_a_row
+    first = {"role": "user", "content": "Hi"}
+    assert "user\nHi\n\nBye<" in render("gemma", [first, BYE])
+    assert "user\nBe brief.\nHi\n\nHi\n\nBye<" in render("gemma", [SYSTEM, first, first, BYE])
+    assert template("zephyr").takes_users_in_a_row
+    assert "<|user|>\nHi</s>\n<|user|>\nBye" in render("zephyr", [first, BYE])
+
+
 def test_system_messages_in_a_row_are_one_where_the_template_takes_one() -> None:
     chat = ChatTemplate(
         "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
