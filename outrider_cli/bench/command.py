@@ -385,12 +385,15 @@ def _read_pairs(
     if given and (model or draft_model):
         raise typer.BadParameter("--pair excludes --model and --draft-model")
     if not given:
-        yield choose_target(model), choose_draft(model, draft_model)
+        own = choose_draft(model, draft_model)
+        if own is None:
+            raise typer.BadParameter("--model needs --draft-model: pairs are measured")
+        yield choose_target(model), own
     for text in given or ():
         target, colon, draft = text.partition(":")
         if not colon or not draft:
             raise typer.BadParameter(f"--pair takes TARGET.gguf:DRAFT.gguf, not {text}")
-        yield choose_target(Path(target)), choose_draft(Path(target), Path(draft))
+        yield choose_target(Path(target)), choose_target(Path(draft))
 
 
 def _hosted(

@@ -101,8 +101,6 @@ class Backend:
         self._address = await self._services.start()
         status = await self._services.watch(wait_for_pair(await self._connect(), progress))
         progress.clear()
-        if plan.is_its_own_draft:
-            note("no --draft-model: the target drafts for itself, as a demonstration")
         return status
 
     async def _meet_remotely(self, progress: Progress, speculates: bool) -> Status:

@@ -133,8 +133,6 @@ async def _use(
     async with OutriderClient(await services.start()) as client:
         status = await services.watch(wait_for_pair(client, progress))
         progress.clear()
-        if plan.is_its_own_draft:
-            note("no --draft-model: the target drafts for itself, as a demonstration")
         await services.watch_without_draft(_carry_out(client, order, status, progress))
 
 

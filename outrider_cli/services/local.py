@@ -41,13 +41,6 @@ class LocalPlan:
     """What runs a role, where that is not `COMMAND`."""
 
     @property
-    def is_its_own_draft(self) -> bool:
-        """Whether one model plays both parts, as a demonstration."""
-        both = (self.target, self.draft)
-        hosted = [one.model for one in both if isinstance(one, Hosted)]
-        return len(hosted) == 2 and hosted[0] == hosted[1]
-
-    @property
     def shared_words(self) -> Sequence[str]:
         """Of the orchestrator's options, those that target and draft are started with, too."""
         return [word for word in self.orchestrator if word.startswith("--traces=")]
@@ -56,7 +49,7 @@ class LocalPlan:
     def own_draft_words(self) -> Sequence[str]:
         """The option that lets the target draft, too: where both are here, with the same model."""
         draft = self.draft
-        if not (self.own_draft and isinstance(draft, Hosted)) or self.is_its_own_draft:
+        if not (self.own_draft and isinstance(draft, Hosted)):
             return ()
         words = [f"--draft{word[1:]}" for word in arguments(draft.options)]
         words += [word for word in self.orchestrator if word == "--same-vocabulary"]

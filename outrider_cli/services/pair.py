@@ -35,17 +35,7 @@ TargetModel = Annotated[
         "--model",
         "-m",
         metavar="GGUF",
-        help="The target. Without --draft-model it drafts for itself.",
-        show_default="the bundled pair",
-    ),
-]
-LoneTargetModel = Annotated[
-    Path | None,
-    typer.Option(
-        "--model",
-        "-m",
-        metavar="GGUF",
-        help="The target. Without --draft-model it is alone until drafts dial in.",
+        help="The target. Without --draft-model, drafts come from what texts repeat.",
         show_default="the bundled pair",
     ),
 ]
@@ -57,10 +47,10 @@ def choose_target(model: Path | None) -> Path:
     return _check_file("model", model or BUNDLED_TARGET)
 
 
-def choose_draft(model: Path | None, draft_model: Path | None) -> Path:
-    """Return the draft's file: a target of the user's own is its own draft."""
+def choose_draft(model: Path | None, draft_model: Path | None) -> Path | None:
+    """Return the draft's file; None where a target of the user's own has none."""
     if draft_model is None and model is not None:
-        return _check_file("model", model)
+        return None
     return _check_file("draft-model", draft_model or BUNDLED_DRAFT)
 
 

@@ -35,7 +35,7 @@ from outrider_cli.services.commands import (
 from outrider_cli.services.pair import (
     BESIDE_THE_TARGET,
     DraftModel,
-    LoneTargetModel,
+    TargetModel,
     choose_draft,
     choose_target,
     host_draft,
@@ -60,7 +60,7 @@ FarDraft = Annotated[
 
 @spread
 def up(
-    model: LoneTargetModel = None,
+    model: TargetModel = None,
     draft_model: DraftModel = None,
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Use the target alone.")] = False,
     own_draft: Annotated[
@@ -95,8 +95,7 @@ def up(
     from outrider_cli.services.local import Hosted, LocalPlan
 
     _check_exclusive(bool(target and model), (draft, draft_model, no_draft))
-    alone = no_draft or draft or (model and not draft_model)
-    own = None if alone else choose_draft(model, draft_model)
+    own = None if no_draft or draft else choose_draft(model, draft_model)
     # What is wrong is refused before anything is started.
     drafting.known()
     http.config(server)
