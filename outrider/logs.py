@@ -48,7 +48,7 @@ def _whose() -> dict[str, str]:
 _SHOWN = {
     "starting": ("outrider", "file", "threads"),
     "serving": ("model", "context", "sessions", "upstream"),
-    "measured": ("numerics", "layout"),
+    "measured": ("numerics",),
     "generated": ("tokens", "drafted", "accepted", "generation_ms"),
     "request": ("route", "status", "tokens", "seconds"),
 }
