@@ -280,7 +280,6 @@ class Round:
     gather_ms: int = 0  # for which the target may gather what it writes by itself
     own_draft_count: int = 0  # tokens that the target's own draft drafts for a decode at most
     own_stop_below: int = 0  # its draft ends with a token less sure than this
-    plain_count: int = 0  # decodes without its own draft before the others
     parents: Sequence[int] = ()  # of the draft tokens, where they are a tree
 
     @property

@@ -69,14 +69,14 @@ def read_round(message: target.VerifyRound, size: int) -> Round:
     return Round(number, prefix, ids, form, message.sent_ahead, survivals, *settings)
 
 
-def _read_own_draft(message: target.VerifyRound, form: Form) -> tuple[int, int, int]:
-    """Return how many tokens the own draft drafts, the least confidence, and plain decodes."""
+def _read_own_draft(message: target.VerifyRound, form: Form) -> tuple[int, int]:
+    """Return how many tokens the own draft drafts, and the least confidence."""
     count, stop_below = message.own_draft_token_count, message.own_draft_stop_below
     if not 0 <= count <= MAX_DRAFT or (count and form is not Form.SAMPLED):
         raise InvalidRequest("own_draft_token_count", f"[0, {MAX_DRAFT}], with SAMPLED only")
     if not 0 <= stop_below <= 255:
         raise InvalidRequest("own_draft_stop_below", "must be in [0, 255]")
-    return count, stop_below, at_least("plain_decode_count", message.plain_decode_count, 0)
+    return count, stop_below
 
 
 def write_round(round_: Round) -> target.VerifyRequest:
@@ -95,7 +95,6 @@ def write_round(round_: Round) -> target.VerifyRequest:
             gather_milliseconds=round_.gather_ms,
             own_draft_token_count=round_.own_draft_count,
             own_draft_stop_below=round_.own_stop_below,
-            plain_decode_count=round_.plain_count,
             draft_parents=write_parents(round_.parents),
         )
     )

@@ -134,7 +134,7 @@ class Asking:
     def _local_line(self, length: int) -> LocalLine | None:
         """Return the best line of sources without a model, where one may be used now."""
         is_chosen = self._is_rejection and self._block[0] == length
-        if not self._counts.rounds or is_chosen or self._control.looks_at_plain:
+        if not self._counts.rounds or is_chosen:
             return None  # under `rejection` nobody may choose with the draft's block in sight
         room = self._plan.target_context - length
         return self._local.best(self._committed, min(MAX_DRAFT, self._remaining - 1, room))
@@ -237,8 +237,7 @@ class Asking:
         if self._plan.rollback_calls or self.only_reads:
             return 0
         is_late = self._draft.state is DraftState.LATE
-        is_next = wanted or self._control.looks_at_plain
-        if is_next and not is_late and self._control.waits_for_drafts:
+        if wanted and not is_late and self._control.waits_for_drafts:
             return 0
         room = self._plan.target_context + 1 - len(self._committed)
         return max(0, min(self._control.estimates.credit, self._remaining, room))

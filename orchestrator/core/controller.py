@@ -162,7 +162,7 @@ class Control(ABC):
             estimates.sharing.restart(1.0)  # who was there before may be gone
         else:
             self._recent.note(outcome.committed, self._seconds_of(outcome), outcome.decodes)
-            spent, ratio = outcome.spent, None
+            spent = outcome.spent
             if spent.decode > 0.0:
                 restoring = estimates.rejection.restore_seconds if again.count else 0.0
                 if outcome.sent is None:
@@ -179,10 +179,7 @@ class Control(ABC):
                 price = estimates.rejection.of_all(estimates.sharing_of(spent, rows))
                 spent = again.beside_decode(price, spent, outcome.drafted)
                 if not again.is_apart:
-                    ratio = self._decode_costs.note_decode(estimates, rows, spent, outcome)
-            one = estimates.costs.seconds(1, ((estimates.costs.padded(1), outcome.length),))
-            drafted = outcome.drafted > 0
-            estimates.plain_looks.note(outcome.length, drafted, ratio, one, outcome.decodes)
+                    self._decode_costs.note_decode(estimates, rows, spent, outcome)
         again.note(estimates.rejection, outcome)
         self._decode_costs.note_over(rows, outcome)
         self.last_time = outcome.now
@@ -275,11 +272,6 @@ class Control(ABC):
     def waits_for_drafts(self) -> bool:
         """Whether a target waits for the draft that is wanted, instead of writing by itself."""
         return True
-
-    @property
-    def looks_at_plain(self) -> bool:
-        """Whether the next round has no draft only so that its cost is seen."""
-        return False
 
     @property
     def may_be_cut(self) -> bool:

@@ -44,15 +44,12 @@ class DecodeCosts:
 
     def note_decode(
         self, estimates: PairEstimates, rows: int, spent: ServiceTime, outcome: Outcome
-    ) -> float | None:
-        """Learn what a decode costs, and what it costs more beside a busy draft.
-
-        Returns how many times what was expected it took; None where that cannot be said.
-        """
+    ) -> None:
+        """Learn what a decode costs, and what it costs more beside a busy draft."""
         seconds = spent.decode
         attended = estimates.note_sharing(spent, rows, outcome.length)
         if attended is None:
-            return None
+            return
         rows = spent.rows or rows
         # One on other cores takes nothing from the target.
         shares = outcome.draft_busy and estimates.same_host
@@ -60,10 +57,8 @@ class DecodeCosts:
         expected = estimates.costs.seconds(rows, attended)
         is_first = rows == outcome.decodes == 1 and not self._was_plain
         if is_first and 0.0 < seconds - expected < _GRAPH_SECONDS:
-            return None
+            return
         if overlap < 0.1 * seconds:
             estimates.costs.note(rows, seconds, attended, outcome.decodes)
-            return seconds / expected if expected > 0.0 else None
-        if overlap > 0.5 * seconds:
+        elif overlap > 0.5 * seconds:
             estimates.slowdown.note(max(0.5, 1.0 + (seconds - expected) / overlap))
-        return None

@@ -14,7 +14,6 @@ from itertools import pairwise
 
 from orchestrator.core.forecast import frame_size
 from orchestrator.core.gains import Gain
-from orchestrator.core.plain_looks import PlainLooks
 from orchestrator.core.short_matches import ShortMatches
 from outrider.costs import KERNEL_ROWS, NO_REJECTION_COST, Attended, CostTable, RejectionCost
 from outrider.messages import Rule
@@ -419,8 +418,6 @@ class PairEstimates:
     """Of the draft's own tokens, by rule."""
     of_sources: dict[tuple[Rule, str], Acceptance] = field(default_factory=dict)
     """By rule and source, of what drafts without this draft: shared by all drafts of a target."""
-    plain_looks: PlainLooks = field(default_factory=PlainLooks)
-    """When to see again what a plain token costs."""
     generation_count: int = 1
     """Generations that are being written."""
     unprobed_rounds: int = 0

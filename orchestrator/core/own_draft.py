@@ -24,13 +24,11 @@ class OwnDraftOrder:
 
     count: int = 0  # tokens for a decode at most; 0: it is not asked
     stop_below: int = 0  # a token less sure than this is the last one
-    plain_count: int = 0  # decodes without it before the others
     is_probe: bool = False  # only to see how good it is
 
     def is_news(self, known: OwnDraftOrder) -> bool:
         """Return whether a target that was sent `known` should be sent this."""
-        looks = self.plain_count > known.plain_count
-        return looks or (self.count, self.stop_below) != (known.count, known.stop_below)
+        return (self.count, self.stop_below) != (known.count, known.stop_below)
 
 
 NO_OWN_DRAFT = OwnDraftOrder()
@@ -115,19 +113,17 @@ class OwnDraft:
         plain_seconds: float,
         length: int,
         likely: int,
-        looks: bool,
         sessions: float,
     ) -> OwnDraftOrder:
         """Return what it is to do after a text of `length` tokens, of which `likely` follow.
 
-        `looks` says that a plain token's cost is to be seen again. So many `sessions` share a
-        decode.
+        So many `sessions` share a decode.
         """
         estimates = self._estimates
         times = _READING_PAYS if known.own_length else _PROBE_PAYS
         if known.own_length:
             saved = likely * (plain_seconds - 1.0 / known.rate)
-            order = OwnDraftOrder(known.own_length, known.stop_below, int(looks))
+            order = OwnDraftOrder(known.own_length, known.stop_below)
         elif estimates.unused_rounds >= estimates.probe_after:
             saved = likely * _PROBE_GAIN * plain_seconds
             most = _PROBE_TIME * plain_seconds / estimates.token_time.value

@@ -271,9 +271,8 @@ class Measured(OwnDrafting):
         if self._own is None:
             return NO_OWN_DRAFT
         length = self._text_length
-        looks = self.estimates.plain_looks.is_due(length)
         likely, sessions = self._likely_tokens, self.estimates.sessions_together
-        return self._own.order(self.forecast, self.plain_seconds, length, likely, looks, sessions)
+        return self._own.order(self.forecast, self.plain_seconds, length, likely, sessions)
 
     @property
     def expected_rate(self) -> float:
@@ -392,17 +391,11 @@ class Measured(OwnDrafting):
         return runner_ups.better(best, self, conditions)
 
     @property
-    def looks_at_plain(self) -> bool:
-        return self.forecast.length > 0 and self.estimates.plain_looks.is_due(self._text_length)
-
-    @property
     def leaves_draft_alone(self) -> bool:
         # On the target's own cores, reading the text takes time from the target.
         return self.estimates.takes_turns and not self._is_wanted
 
     def draft_count(self, cap: int) -> int:
-        if self.looks_at_plain:
-            return 0
         count = min(self.forecast.length, int(self._granted)) if self._is_wanted else 0
         if count == 0 and self._is_time_to_probe:
             count = min(self.speculation.n_max, self._PROBE_LENGTH)
@@ -413,7 +406,7 @@ class Measured(OwnDrafting):
     ) -> Choice:
         if self.rule is Rule.REJECTION:
             return self._wait_for_all(len(confidences), cap, now, expected)
-        if self.looks_at_plain or self.forecast.own_length:
+        if self.forecast.own_length:
             return Choice(0)  # the target is worth its rate by itself
         most = max(0, min(self.speculation.n_max, cap))
         have = min(len(confidences), most)

@@ -63,15 +63,12 @@ class RoundInFlight:
     def own_order(self) -> OwnDraftOrder:
         """What it lets the target's own draft do."""
         asked = self.round
-        return OwnDraftOrder(asked.own_draft_count, asked.own_stop_below, asked.plain_count)
+        return OwnDraftOrder(asked.own_draft_count, asked.own_stop_below)
 
     def let_draft(self, order: OwnDraftOrder) -> None:
         """Let the target's own draft do this."""
         self.round = replace(
-            self.round,
-            own_draft_count=order.count,
-            own_stop_below=order.stop_below,
-            plain_count=order.plain_count,
+            self.round, own_draft_count=order.count, own_stop_below=order.stop_below
         )
 
     def walked(self, answer: Answer, committed: Sequence[int]) -> Answer:

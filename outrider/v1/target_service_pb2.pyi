@@ -124,7 +124,7 @@ class VerifyRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[_common_pb2.OpenSession, _Mapping]] = ..., round: _Optional[_Union[VerifyRound, _Mapping]] = ...) -> None: ...
 
 class VerifyRound(_message.Message):
-    __slots__ = ("round", "prefix", "draft_token_ids", "row_form", "draft_survivals", "sent_ahead", "mirostat_mu", "continue_token_count", "decode_draft_limit", "gather_milliseconds", "own_draft_token_count", "own_draft_stop_below", "plain_decode_count", "draft_parents")
+    __slots__ = ("round", "prefix", "draft_token_ids", "row_form", "draft_survivals", "sent_ahead", "mirostat_mu", "continue_token_count", "decode_draft_limit", "gather_milliseconds", "own_draft_token_count", "own_draft_stop_below", "draft_parents")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -137,7 +137,6 @@ class VerifyRound(_message.Message):
     GATHER_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
     OWN_DRAFT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     OWN_DRAFT_STOP_BELOW_FIELD_NUMBER: _ClassVar[int]
-    PLAIN_DECODE_COUNT_FIELD_NUMBER: _ClassVar[int]
     DRAFT_PARENTS_FIELD_NUMBER: _ClassVar[int]
     round: int
     prefix: _common_pb2.TokenSpan
@@ -151,9 +150,8 @@ class VerifyRound(_message.Message):
     gather_milliseconds: int
     own_draft_token_count: int
     own_draft_stop_below: int
-    plain_decode_count: int
     draft_parents: bytes
-    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., draft_survivals: _Optional[bytes] = ..., sent_ahead: bool = ..., mirostat_mu: _Optional[float] = ..., continue_token_count: _Optional[int] = ..., decode_draft_limit: _Optional[int] = ..., gather_milliseconds: _Optional[int] = ..., own_draft_token_count: _Optional[int] = ..., own_draft_stop_below: _Optional[int] = ..., plain_decode_count: _Optional[int] = ..., draft_parents: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., prefix: _Optional[_Union[_common_pb2.TokenSpan, _Mapping]] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., row_form: _Optional[_Union[_common_pb2.RowForm, str]] = ..., draft_survivals: _Optional[bytes] = ..., sent_ahead: bool = ..., mirostat_mu: _Optional[float] = ..., continue_token_count: _Optional[int] = ..., decode_draft_limit: _Optional[int] = ..., gather_milliseconds: _Optional[int] = ..., own_draft_token_count: _Optional[int] = ..., own_draft_stop_below: _Optional[int] = ..., draft_parents: _Optional[bytes] = ...) -> None: ...
 
 class OwnDraftTokens(_message.Message):
     __slots__ = ("token_ids", "confidences", "service_time")

@@ -138,24 +138,6 @@ async def test_it_drafts_after_a_rejection_where_the_text_is_partly_decoded_agai
     assert decodes > 20 and len(drafts) >= decodes - 4
 
 
-async def test_plain_decodes_come_before_the_drafted_ones():
-    async with (
-        running(ModelProcess(TARGET, target, own_draft=good)) as service,
-        VerifyStream(service) as stream,
-    ):
-        await stream.send_round(1, 0, TEXT, continue_token_count=30)
-        await written(stream, len(TEXT) + 30)
-        text = expected(30)
-        asked = {"own_draft_token_count": 2, "continue_token_count": 9, "plain_decode_count": 3}
-        await stream.send_round(2, len(text) - 1, text[-1:], **asked)
-        counts: list[int] = []
-        while len(counts) < 5:
-            answer = await stream.receive()
-            own = answer.own_drafts or [None] * len(answer.rows.token_ids)
-            counts += [len(each.token_ids) if each else 0 for each in own]
-        assert counts[:3] == [0, 0, 0] and counts[3:5] == [2, 2]
-
-
 async def test_a_target_without_a_draft_of_its_own_is_asked_in_vain():
     async with running(ModelProcess(TARGET, target)) as service, VerifyStream(service) as stream:
         await stream.send_round(1, 0, TEXT, continue_token_count=8, own_draft_token_count=3)

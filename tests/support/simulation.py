@@ -400,7 +400,6 @@ class _Target(_Peer):
         self._round: Round | None = None  # the newest that was begun
         self._text: list[int] = []  # after the newest answer
         self._used = 0  # tokens of the round's draft that the text has
-        self._plain = 0  # decodes left of the round before its own draft drafts
         own = world.models
         self._own = Language(world.seed, own.own_acceptance, own.spread)
         self._going_back = GoingBack(own.rejection, own.costs)
@@ -452,7 +451,7 @@ class _Target(_Peer):
         common = min(len(prefix), len(written))
         if round_.is_ahead and prefix[:common] != written[:common]:
             return False  # superseded: the answer before it contradicts it
-        self._round, self._used, self._plain = round_, 0, round_.plain_count
+        self._round, self._used = round_, 0
         continued = before is not None and before.continue_count > 0
         if continued and len(self.held) >= len(written) - 1 and written[: len(prefix)] == prefix:
             self._use(written[len(prefix) :])
@@ -530,11 +529,10 @@ class _Target(_Peer):
     def _draft_own(self, round_: Round) -> OwnTokens:
         """Return what the target's own draft drafts; nothing while the text is read."""
         is_held = len(self.held) >= len(self._text) - 1
-        self._plain -= 1
         left = len(self.world.prompt) + self.world.tokens - len(self._text) - 1
         is_silent = len(self._text) >= self.world.faults.own_silence
         count = 0 if is_silent else min(round_.own_draft_count, left)
-        if not self.world.models.own_token or not is_held or self._plain >= 0 or count <= 0:
+        if not self.world.models.own_token or not is_held or count <= 0:
             return NO_OWN_TOKENS
         text, confidences = list(self._text), bytearray()
         for _ in range(count):

@@ -436,22 +436,6 @@ def test_the_text_is_gathered_while_a_draft_is_only_tried() -> None:
     assert asked.gather_ms == 100
 
 
-@pytest.mark.parametrize("is_due", [False, True])
-def test_a_look_at_a_plain_token_is_one_round_and_no_more(is_due: bool) -> None:
-    known = estimates()
-    known.latency = Mean(0.001)  # so near that the target waits for it
-    begun = generation(known=known)
-    begun.draft_opened(1000)
-    [first] = rounds(begun)
-    for _ in range(256 if is_due else 1):
-        known.plain_looks.note(5, drafted=True, ratio=1.0, seconds=1.0)
-    for position, ids in ((4, [5]), (5, [6, 7, 8])):
-        begun.draft_frame(Frame(4, position, ids, bytes([250] * len(ids))), 0.09, 0.01)
-    wrote(begun, first, 4, 5)
-    asked = [(list(each.draft), each.continue_count) for each in rounds(begun, now=0.1)]
-    assert asked == ([([], 0)] if is_due else []), "else more of the draft is waited for"
-
-
 @pytest.mark.parametrize(
     ("token_seconds", "round_trip", "tokens"),
     [

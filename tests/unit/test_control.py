@@ -14,7 +14,6 @@ from orchestrator.core.estimates import (
     Mean,
     OwnDraftEstimates,
     PairEstimates,
-    PlainLooks,
     ServiceTime,
     plain_share,
 )
@@ -855,80 +854,6 @@ def test_a_high_estimate_of_which_nothing_is_seen_falls_back_to_the_first_one() 
     low = mean.value
     mean.fade()
     assert mean.value == low < 0.02
-
-
-# plain rounds to see what they cost
-
-
-@pytest.mark.parametrize(("length", "first"), [(4, 6), (300, 6), (1023, 6), (1024, 0)])
-def test_plain_rounds_are_due_after_many_drafted_ones(length: int, first: int) -> None:
-    looks = PlainLooks()
-    for after in (first, 256, 256):
-        for _ in range(after):
-            assert not looks.is_due(length)
-            looks.note(length, drafted=True, ratio=1.0, seconds=1.0)
-        assert looks.is_due(length)
-        looks.note(length, drafted=False, ratio=1.0, seconds=1.0)
-    assert not looks.is_due(length)
-
-
-def test_plain_rounds_continue_until_one_takes_what_was_expected() -> None:
-    looks, length = PlainLooks(), 5000
-    for _ in range(3):
-        looks.note(length, drafted=False, ratio=2.0, seconds=1.0)
-        assert looks.is_due(length)
-    looks.note(length, drafted=False, ratio=1.0, seconds=1.0)
-    assert not looks.is_due(length)
-    # One that shows by chance that the estimate is wrong is followed by more.
-    looks.note(length, drafted=True, ratio=1.0, seconds=1.0)
-    looks.note(length, drafted=False, ratio=2.0, seconds=1.0)
-    assert looks.is_due(length)
-
-
-@pytest.mark.parametrize("ratio", [2.0, None])
-def test_plain_rounds_that_never_agree_end_nevertheless(ratio: float | None) -> None:
-    looks, length = PlainLooks(), 5000
-    count = 0
-    while looks.is_due(length):
-        looks.note(length, drafted=False, ratio=ratio, seconds=1.0)
-        count += 1
-    assert count == 8
-
-
-def test_plain_rounds_that_differ_among_themselves_say_nothing() -> None:
-    looks, length = PlainLooks(), 5000
-    for ratio in (0.6, 1.7, 0.7):
-        assert looks.is_due(length)
-        looks.note(length, drafted=False, ratio=ratio, seconds=1.0)
-    assert not looks.is_due(length)
-
-
-def test_after_texts_of_another_magnitude_a_plain_token_is_looked_at_again() -> None:
-    looks = PlainLooks()
-    looks.note(20_000, drafted=False, ratio=1.0, seconds=1.0)
-    assert not looks.is_due(20_000) and not looks.is_due(30_000)
-    assert looks.is_due(5000) and looks.is_due(40_000)
-
-
-def test_a_plain_token_is_looked_at_again_when_drafted_rounds_moved_its_estimate() -> None:
-    looks, length = PlainLooks(), 5000
-    looks.note(length, drafted=False, ratio=1.0, seconds=0.1)
-    looks.note(length, drafted=True, ratio=1.0, seconds=0.11)
-    assert not looks.is_due(length)
-    looks.note(length, drafted=True, ratio=1.0, seconds=0.13)
-    assert looks.is_due(length)
-    looks.note(length, drafted=False, ratio=1.0, seconds=0.13)
-    assert not looks.is_due(length)
-
-
-def test_a_round_is_plain_where_its_cost_is_to_be_seen() -> None:
-    drafting = made()
-    assert drafting.draft_count(16) > 0
-    drafting.note_length(5000)
-    assert drafting.draft_count(16) == 0
-    seconds = drafting.decode_seconds(1)
-    drafting.note_round(outcome(length=5000, spent=ServiceTime(seconds)))
-    assert drafting.draft_count(16) > 0
 
 
 def test_a_draft_that_is_not_there_is_not_counted_on() -> None:

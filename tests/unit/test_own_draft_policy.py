@@ -280,7 +280,7 @@ def test_a_long_text_is_read_for_a_probe_once_that_is_little_of_the_time_since_t
 
     def probes(length: int, rounds: int) -> bool:
         known.unused_rounds = rounds
-        return draft.order(useless, 0.0165, length, 400, False, 1.0).is_probe
+        return draft.order(useless, 0.0165, length, 400, 1.0).is_probe
 
     assert probes(60, 16), "a short one is read beside a decode"
     assert not probes(1400, 1400)  # .35 s of the 23 s
@@ -295,7 +295,7 @@ def test_a_text_is_read_for_a_probe_once_that_is_little_even_if_all_do_the_same(
 
     def probes(rounds: int, sessions: float) -> bool:
         known.unused_rounds = rounds
-        return OwnDraft(known).order(useless, 0.054, 256, 400, False, sessions).is_probe
+        return OwnDraft(known).order(useless, 0.054, 256, 400, sessions).is_probe
 
     assert probes(60, 1.0)  # 43 ms of 3.2 s
     assert not probes(60, 8.0) and not probes(400, 8.0)
@@ -310,7 +310,7 @@ def test_a_probe_waits_until_its_messages_are_little_of_the_time_since_the_last(
         useless = Forecast(Mode.PLAIN, 1.0 / plain_seconds, 0, 0, 0.0)
         for count in range(1, 2000):
             known.unused_rounds = count
-            if draft.order(useless, plain_seconds, 20, 400, False, 1.0).is_probe:
+            if draft.order(useless, plain_seconds, 20, 400, 1.0).is_probe:
                 return count
         return 2000
 
@@ -334,7 +334,7 @@ def test_a_long_text_is_read_where_three_times_the_time_for_it_is_expected_to_be
 
     def drafts(length: int, likely: int) -> bool:
         known = OwnDraftEstimates.of_load(0.0016, 0.00015)
-        order = OwnDraft(known).order(useful, 0.0165, length, likely, False, 1.0)
+        order = OwnDraft(known).order(useful, 0.0165, length, likely, 1.0)
         return order.count > 0
 
     assert drafts(60, 64) and drafts(1400, 300), "4 ms a token against .35 s"
@@ -362,7 +362,7 @@ def test_reading_that_was_timed_in_a_busy_moment_is_tried_again_and_found_to_tak
     known = OwnDraftEstimates.of_load(0.0016, 0.0006)  # in truth .15 ms
 
     def drafts() -> bool:
-        return OwnDraft(known).order(useful, 0.0165, 300, 128, False, 1.0).count > 0
+        return OwnDraft(known).order(useful, 0.0165, 300, 128, 1.0).count > 0
 
     texts = 0
     while not drafts():
@@ -387,7 +387,7 @@ def test_a_machine_that_was_slow_for_an_hour_does_not_shut_out_long_texts_for_go
     assert known.reading_seconds(3000) == pytest.approx(9.0)
 
     def drafts() -> bool:
-        return OwnDraft(known).order(useful, 0.0165, 3000, 600, False, 1.0).count > 0
+        return OwnDraft(known).order(useful, 0.0165, 3000, 600, 1.0).count > 0
 
     tokens = 0
     while not drafts() and tokens < 10**6:

@@ -157,9 +157,10 @@ def test_a_plain_cost_that_was_measured_too_high_is_corrected(
         .seconds
         for seed in range(4)
     ]
-    assert first > 0.85
-    assert statistics.median(others) > 0.97
-    assert estimates.costs.seconds(1) == pytest.approx(0.030, rel=0.15)
+    # Nothing is plain only to see what that costs: a first text pays for the error.
+    assert first > 0.7
+    assert statistics.median(others) > 0.85
+    assert estimates.costs.seconds(1) == pytest.approx(0.030, rel=0.05)
 
 
 @pytest.mark.parametrize("draft_token", [0.003, DRAFT_TOKEN, 0.008])

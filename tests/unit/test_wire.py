@@ -214,7 +214,6 @@ def test_a_round_that_lets_the_target_continue_comes_in_as_it_went_out(
         gather_ms=gather,
         own_draft_count=limit,
         own_stop_below=gather % 256,
-        plain_count=count,
     )
     assert wire_rounds.read_round(sent(wire_rounds.write_round(round_)).round, SIZE) == round_
 
@@ -261,7 +260,6 @@ def test_what_a_target_drafted_itself_comes_in_as_it_went_out(
         ("own_draft_token_count", 65),
         ("own_draft_token_count", -1),
         ("own_draft_stop_below", 256),
-        ("plain_decode_count", -1),
     ],
 )
 def test_what_asks_too_much_of_a_targets_own_draft_is_refused(field: str, value: int) -> None:
