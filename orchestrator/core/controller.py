@@ -17,7 +17,7 @@ from functools import cache
 from orchestrator.core.decode_costs import DecodeCosts, is_time_to_measure, knows_slowdown
 from orchestrator.core.estimates import MOST_CREDIT, Acceptance, PairEstimates
 from orchestrator.core.expected_frames import ExpectedFrames
-from orchestrator.core.forecast import Age, Conditions, Forecast, Mode, expected_tokens, forecasts
+from orchestrator.core.forecast import Conditions, Forecast, Mode, expected_tokens, forecasts
 from orchestrator.core.line_worth import HOPELESS, best_part, is_better_stopped
 from orchestrator.core.outcomes import Choice, Outcome, RecentRate, View
 from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraftOrder
@@ -28,6 +28,9 @@ from outrider.speculation import Policy, Speculation
 _LOOKAHEAD = 48
 _WORTHWHILE = 1.05  # times the target's own rate: forecasts are not much better than that
 _WORTHWHILE_TOGETHER = 1.3  # where generations take turns: not all share every decode after all
+_FORECAST_ROUNDS, _FORECAST_SECONDS = 8, 0.2
+"""Rounds and seconds that a forecast stands, whichever are over first: making one takes .15 ms on a
+Zen 5, and eight rounds of many rows that were in vain are a second of a slow target."""
 _OTHER_LOAD = 1.25  # times as many sessions in a decode as forecast: it is made anew
 _AHEAD = (Mode.WAITING, Mode.NO_WAIT)
 
@@ -54,7 +57,7 @@ class Control(ABC):
         self._remaining = 0
         # Rounds so far; how many when the forecast was made, and for how many sessions together.
         self._rounds = self._forecast_round = 0
-        self._forecast_sessions, self._age = 1.0, Age()
+        self._forecast_sessions, self._forecast_time = 1.0, 0.0
         self._text_length = 0  # of the text, in tokens
         self._round_times: list[float] = []  # by draft tokens, as of the forecast of that round
         self._seconds_round = -1
@@ -343,12 +346,13 @@ class Control(ABC):
         """The mode that is best by what is known, and what it yields."""
         sessions = self.estimates.sessions_together
         is_other_load = not 1 / _OTHER_LOAD < sessions / self._forecast_sessions < _OTHER_LOAD
-        is_old = self._age.is_past(self._rounds, self.last_time, self._conditions)
+        passed = (self.last_time or 0.0) - self._forecast_time
+        rounds = 1 if passed >= _FORECAST_SECONDS else _FORECAST_ROUNDS
+        is_old = self._rounds >= self._forecast_round + rounds
         if self._forecast is None or is_old or is_other_load:
             self._forecast_round, self._forecast_sessions = self._rounds, sessions
-            conditions = self._conditions()
-            self._age.note(self._rounds, self.last_time, conditions)
-            self._forecast = self._best_mode(conditions)
+            self._forecast_time = self.last_time or 0.0
+            self._forecast = self._best_mode(self._conditions())
         return self._forecast
 
     def checked_seconds(self, row_count: int, acceptance: Acceptance | None = None) -> float:

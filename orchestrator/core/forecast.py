@@ -23,12 +23,6 @@ _AHEAD_TOKENS, _AHEAD_SECONDS = 4, 0.005  # of a frame of a draft that runs ahea
 _JUST_IN_TIME = 0.1
 """Of a decode: what is due less than that before its end may miss it."""
 _FEW = 0.01  # of the tokens: not worth a split
-_ROUNDS, _SECONDS, _MOVED = 8, 0.05, 0.03
-"""Rounds after which a forecast may be made anew, if so many seconds passed since it was made or
-one of its conditions is another by such a share: it takes as long as a token of a fast target."""
-_LONG = 0.2
-"""Seconds after which it is made anew in any case: rounds of many rows that were in vain take as
-long as many of few."""
 
 
 class Mode(Enum):
@@ -101,44 +95,6 @@ class Forecast:
     own_length: int = 0  # of the drafts of the target's own draft; then nothing is ordered
     lines: int = 1  # that the draft writes at once
     foreseen: float = 0.0  # share of the misses after which one of them is there
-
-
-class Age:
-    """How old a forecast is, and whether it is made anew."""
-
-    def __init__(self) -> None:
-        self._round = 0  # when it was made, or last looked at
-        self._time: float | None = None
-        self._numbers: Sequence[float] = ()  # that it rested on
-
-    def note(self, round_: int, now: float | None, conditions: Conditions) -> None:
-        """A forecast is made; None is before the first rows."""
-        self._round, self._time, self._numbers = round_, now, _numbers(conditions)
-
-    def is_past(self, round_: int, now: float | None, conditions: Callable[[], Conditions]) -> bool:
-        """Return whether the forecast is too old."""
-        passed = math.inf if now is None or self._time is None else now - self._time
-        rounds = 1 if _LONG <= passed < math.inf else _ROUNDS
-        if round_ < self._round + rounds:
-            return False
-        self._round = round_
-        if passed >= _SECONDS:
-            return True
-        decode, numbers = self._numbers[0], zip(_numbers(conditions()), self._numbers, strict=True)
-        # A time that is little beside a decode may be another by much.
-        return any(abs(new - old) > _MOVED * max(old, decode) for new, old in numbers)
-
-
-def _numbers(conditions: Conditions) -> Sequence[float]:
-    return (
-        conditions.decode_seconds(1),
-        conditions.acceptance,
-        conditions.overhead,
-        conditions.latency,
-        conditions.token_time,
-        conditions.slowdown,
-        conditions.gap or 0.0,
-    )
 
 
 def expected_tokens(acceptance: float, drafted: int) -> float:

@@ -11,16 +11,14 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.core.forecast import (
-    Age,
     Conditions,
-    Forecast,
     Mode,
     expected_tokens,
     forecasts,
     plain,
     serial,
 )
-from orchestrator.core.policies import Measured, control
+from orchestrator.core.policies import control
 from outrider.costs import CostTable
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
@@ -206,33 +204,3 @@ def simulated_rate(models: Models, speculation: Speculation, tokens: int = 400) 
         for seed in range(6)
     ]
     return tokens / statistics.median(seconds[1:])
-
-
-def test_a_forecast_is_made_anew_once_time_has_passed_or_its_conditions_moved() -> None:
-    age, now, known = Age(), 1.0, conditions()
-    age.note(10, now, known)
-    assert not age.is_past(17, now + 0.1, lambda: known), "few rounds"
-    assert not age.is_past(10, now + 1.0, lambda: known), "no round since"
-    assert age.is_past(11, now + 0.3, lambda: known), "a long one"
-    age.note(10, now, known)
-    assert age.is_past(18, now + 0.05, lambda: known)
-    age.note(18, now, known)
-    assert not age.is_past(26, now + 0.01, lambda: conditions(acceptance=0.79))
-    assert age.is_past(34, now + 0.02, lambda: conditions(acceptance=0.77))
-    assert not age.is_past(35, now + 0.02, lambda: conditions(acceptance=0.5)), "just looked at"
-
-
-def test_a_fast_target_does_not_spend_its_tokens_on_forecasts() -> None:
-    made = []
-
-    class Watched(Measured):
-        def _best_mode(self, conditions: Conditions) -> Forecast:
-            made.append(conditions)
-            return super()._best_mode(conditions)
-
-    models = Models(costs=CostTable([(1, 0.0015), (64, 0.003)]), draft_token=0.001, acceptance=0.0)
-    world = Simulation(models, Speculation(), tokens=400, seed=1, has_draft=False)
-    control = world.generation.plan.control
-    control.__class__ = Watched
-    world.run()
-    assert len(made) < 25  # one in 50 ms, not one in 12
