@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 
-from orchestrator.core.decode_costs import DecodeCosts, is_time_to_measure, knows_slowdown
+from orchestrator.core.decode_costs import DecodeCosts
 from orchestrator.core.estimates import MOST_CREDIT, Acceptance, PairEstimates
 from orchestrator.core.expected_frames import ExpectedFrames
 from orchestrator.core.forecast import Conditions, Forecast, Mode, expected_tokens, forecasts
@@ -334,12 +334,7 @@ class Control(ABC):
             return False
         if self.speculation.run_ahead is not None:
             return self.speculation.run_ahead
-        return self.forecast.mode in _AHEAD or self._measures_slowdown
-
-    @property
-    def _measures_slowdown(self) -> bool:
-        """Whether this is a round to see what a busy draft does to the target beside it."""
-        return is_time_to_measure(self.estimates, self._rounds)
+        return self.forecast.mode in _AHEAD
 
     @property
     def forecast(self) -> Forecast:
@@ -381,9 +376,7 @@ class Control(ABC):
     def _best_mode(self, conditions: Conditions) -> Forecast:
         estimates = self.estimates
         run_ahead = self.speculation.run_ahead
-        unmeasured = estimates.same_host and not knows_slowdown(estimates)
-        in_vain = estimates.takes_turns or unmeasured
-        if self.rule is Rule.REJECTION or (run_ahead is None and in_vain):
+        if self.rule is Rule.REJECTION or (run_ahead is None and estimates.takes_turns):
             run_ahead = False
         speculation = self.speculation
         most = speculation.n_max if speculation.drafts and self._has_draft else 0

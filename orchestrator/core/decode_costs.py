@@ -5,21 +5,7 @@ from __future__ import annotations
 from orchestrator.core.estimates import PairEstimates, ServiceTime
 from orchestrator.core.outcomes import Outcome
 
-_SAMPLES = 4  # rounds beside a busy draft, before it is known what that does to the target
-_ROUNDS, _FIRST_ROUNDS = 512, 8  # between two looks at it: once it is known, and before
 _GRAPH_SECONDS = 0.003  # more for a plain decode after another kind: its graph is built anew
-
-
-def knows_slowdown(estimates: PairEstimates) -> bool:
-    """Return whether it is known what a busy draft does to the target beside it."""
-    return estimates.slowdown.count >= _SAMPLES
-
-
-def is_time_to_measure(estimates: PairEstimates, rounds: int) -> bool:
-    """Return whether the draft is to be busy in this round, only to see what that does."""
-    every = _ROUNDS if knows_slowdown(estimates) else _FIRST_ROUNDS
-    shares = estimates.same_host and not estimates.takes_turns
-    return shares and rounds % every == every // 2
 
 
 class DecodeCosts:
