@@ -14,7 +14,6 @@ from itertools import pairwise
 
 from orchestrator.core.forecast import frame_size
 from orchestrator.core.gains import Gain
-from orchestrator.core.short_matches import ShortMatches
 from outrider.costs import KERNEL_ROWS, NO_REJECTION_COST, Attended, CostTable, RejectionCost
 from outrider.messages import Rule
 
@@ -121,7 +120,6 @@ class Acceptance:
     _CERTAIN = 30.0  # tokens: as many as count at all, about
     _TRUSTED = 12.0  # tokens: what a source says of itself counts for so many of each confidence
     _UNKNOWN_SOURCE = (0.8, 2.0)  # accepted of tried
-    _SHORT = 224  # confidences below that are of matches of at most seven tokens
 
     def __init__(self, before: Acceptance | None = None, weight: float = 12.0) -> None:
         """Start as `before` ended, as if that had been at most `weight` tokens."""
@@ -131,11 +129,8 @@ class Acceptance:
         self._all_accepted, self._all_tried = _UNKNOWN_ACCEPTANCE
         self._lasting_accepted = self._lasting_tried = 0.0
         self._memory = self._MEMORY
-        self._short: ShortMatches | None = None
         if before is not None:
             self._memory = before._memory
-            if before._short is not None:
-                self._short = before._short.for_next_text()
             share = min(1.0, weight / before._all_tried)
             self._accepted = [share * count for count in before._accepted]
             self._tried = [share * count for count in before._tried]
@@ -159,8 +154,6 @@ class Acceptance:
         new._tried = [cls._TRUSTED] * len(chances)
         new._accepted = [cls._TRUSTED * chance for chance in chances]
         new._all_accepted, new._all_tried = cls._UNKNOWN_SOURCE
-        if goes_by_matches:
-            new._short = ShortMatches(chances[: new._bin(cls._SHORT)])
         return new
 
     @property
@@ -187,8 +180,6 @@ class Acceptance:
             bin_ = self._bin(confidence)
             self._accepted[bin_] = self._memory * self._accepted[bin_] + stood
             self._tried[bin_] = self._memory * self._tried[bin_] + 1.0
-            if self._short is not None and bin_ < len(self._short):
-                self._short.note(bin_, i < accepted)
             self._seen = [self._LONG_MEMORY * count for count in self._seen]
             self._seen[bin_] += 1.0
             self._all_accepted = self._memory * self._all_accepted + stood
@@ -206,8 +197,6 @@ class Acceptance:
     def chance(self, confidence: int) -> float:
         """Return the chance of a token of this confidence, drawn towards the mean."""
         bin_ = self._bin(confidence)
-        if self._short is not None and bin_ < len(self._short):
-            return self._short.chance(bin_)
         return (self._accepted[bin_] + self._SHRINKAGE * self.mean) / (
             self._tried[bin_] + self._SHRINKAGE
         )

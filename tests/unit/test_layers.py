@@ -48,7 +48,6 @@ PURE = (
     "outrider.grammar.states",
     "outrider.drafters.source",
     "outrider.drafters.suffix",
-    "orchestrator.core.short_matches",
     "outrider.drafters.copying",
     "outrider.drafters.prediction",
     "outrider.drafters.forced",
