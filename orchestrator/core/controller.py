@@ -18,7 +18,7 @@ from orchestrator.core.decode_costs import DecodeCosts
 from orchestrator.core.estimates import MOST_CREDIT, Acceptance, PairEstimates
 from orchestrator.core.expected_frames import ExpectedFrames
 from orchestrator.core.forecast import Conditions, Forecast, Mode, expected_tokens, forecasts
-from orchestrator.core.line_worth import HOPELESS, best_part, is_better_stopped
+from orchestrator.core.line_worth import HOPELESS, best_of_line, is_better_stopped
 from orchestrator.core.outcomes import Choice, Outcome, RecentRate, View
 from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraftOrder
 from orchestrator.core.rejections import TakenBack
@@ -404,8 +404,8 @@ class Control(ABC):
         estimates = self.estimates
         return min(3, int(2.0 * estimates.overhead.value / self.decode_seconds(count + 1)))
 
-    def best_part(self, chances: Sequence[float]) -> tuple[int, float]:
-        """Return how many tokens of a line at hand are best verified at once, and their worth.
+    def best_of_line(self, chances: Sequence[float]) -> tuple[int, float]:
+        """Return how many tokens of a line at hand are best verified next, and their worth.
 
         `chances` are those of its tokens, each if those before it stand. The worth is what the
         round adds, less what is made anyway in the time, as in `choose`; the number is for the
@@ -416,7 +416,7 @@ class Control(ABC):
         if self.forecast.mode is Mode.PLAIN:
             usual *= _WORTHWHILE  # as for any draft: what sources say of themselves is not exact
         likely = chances[: speculation.local_n_max]
-        return best_part(likely, speculation.n_min, rate, usual, self._round_seconds)
+        return best_of_line(likely, speculation.n_min, rate, usual, self._round_seconds)
 
     def _round_seconds(self, drafted: int) -> float:
         """Return the time of a round with so many draft tokens, as of the newest forecast."""

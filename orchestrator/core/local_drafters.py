@@ -7,7 +7,7 @@ not. So each is known without being tried. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from orchestrator.core.controller import Control
 from orchestrator.core.counts import SourceCounts
@@ -52,23 +52,6 @@ class _Drafter:
 
     def chances(self, proposal: Proposal) -> list[float]:
         return [self.acceptance.chance(each) for each in proposal.confidences]
-
-
-@dataclass(slots=True)
-class _Candidate:
-    """A line as it is put together."""
-
-    token_ids: list[int] = field(default_factory=list)
-    chances: list[float] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
-
-    def add(self, drafter: _Drafter, proposal: Proposal) -> _Candidate:
-        count = len(proposal.token_ids)
-        return _Candidate(
-            [*self.token_ids, *proposal.token_ids],
-            [*self.chances, *drafter.chances(proposal)],
-            [*self.sources, *[drafter.name] * count],
-        )
 
 
 class LocalDrafters:
@@ -127,8 +110,7 @@ class LocalDrafters:
     def best(self, committed: Sequence[int], cap: int) -> LocalLine | None:
         """Return the line of at most `cap` tokens that is worth most; None where there is none.
 
-        One source's, or that with another one's after its end. Asked again of the same text it
-        is the same.
+        Asked again of the same text it is the same.
         """
         while self.reads(committed) and len(committed) - self._read_count <= MAX_DRAFT:
             pass
@@ -145,7 +127,7 @@ class LocalDrafters:
     def _best(self, length: int, cap: int) -> LocalLine | None:
         proposals = [(each, self._propose(each, cap)) for each in self._drafters]
         lines = [
-            self._weighed(_Candidate().add(drafter, proposal))
+            self._weighed(drafter, proposal)
             for drafter, proposal in proposals
             if proposal.token_ids
         ]
@@ -153,32 +135,19 @@ class LocalDrafters:
         best = max(lines, key=_worth, default=None)
         if any(line.chances[0] >= _HOPEFUL for line in lines):
             self._hope_until = length + _SOON
-        if best is None or best.count < len(best.chances):
-            return best  # more of it would not even pay where it is there
-        longer = [self._extended(best, each, cap) for each in self._drafters]
-        return max((best, *filter(None, longer)), key=_worth)
+        return best
 
-    def _propose(self, drafter: _Drafter, cap: int, after: Sequence[int] = ()) -> Proposal:
+    def _propose(self, drafter: _Drafter, cap: int) -> Proposal:
         begin = self._clock()
-        proposal = drafter.scored.propose(cap, after) if cap > 0 else NOTHING
+        proposal = drafter.scored.propose(cap) if cap > 0 else NOTHING
         drafter.counts.seconds += self._clock() - begin
         return proposal
 
-    def _extended(self, line: LocalLine, drafter: _Drafter, cap: int) -> LocalLine | None:
-        """Return a line that another source continues where it ends."""
-        known = line.line
-        if drafter.name == known.sources[-1]:
-            return None
-        proposal = self._propose(drafter, cap - len(known.token_ids), known.token_ids)
-        if not proposal.token_ids:
-            return None
-        begun = _Candidate([*known.token_ids], [*line.chances], [*known.sources])
-        return self._weighed(begun.add(drafter, proposal))
-
-    def _weighed(self, found: _Candidate) -> LocalLine:
-        count, worth = self._control.best_part(found.chances)
-        line = Line(found.token_ids, sources=found.sources)
-        return LocalLine(line, found.chances, max(1, count), worth)
+    def _weighed(self, drafter: _Drafter, proposal: Proposal) -> LocalLine:
+        chances, ids = drafter.chances(proposal), proposal.token_ids
+        count, worth = self._control.best_of_line(chances)
+        line = Line(list(ids), sources=[drafter.name] * len(ids))
+        return LocalLine(line, chances, max(1, count), worth)
 
 
 def _worth(line: LocalLine) -> float:

@@ -43,4 +43,4 @@ def every_line_pays(monkeypatch: pytest.MonkeyPatch) -> None:
         count = min(len(chances), control.speculation.local_n_max)
         return count, float(count)
 
-    monkeypatch.setattr(Control, "best_part", all_of_it)
+    monkeypatch.setattr(Control, "best_of_line", all_of_it)
