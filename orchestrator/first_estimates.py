@@ -8,7 +8,6 @@ from orchestrator.core.estimates import (
     Mean,
     OwnDraftEstimates,
     PairEstimates,
-    RunnerUpEstimates,
     credit_for,
 )
 from outrider.costs import CostTable, Point, RejectionCost
@@ -102,7 +101,6 @@ def with_draft(of_target: PairEstimates, target: Described, draft: Described) ->
         return estimates
     estimates.latency = Mean(draft.round_trip)
     if costs_of(draft.model):
-        estimates.runner_ups = _runner_ups(draft.model)
         take_draft_costs(estimates, draft.model)
     if target.model is not None:
         estimates.same_host = shares_cores(target.model, draft.model)
@@ -120,14 +118,14 @@ def take_draft_costs(estimates: PairEstimates, model: common.GetModelResponse) -
         estimates.token_time = Mean(costs[0].seconds)
     if not estimates.read_time.count:
         estimates.read_time = Mean(costs[-1].seconds / costs[-1].rows)
-    estimates.runner_ups.step_ratios = _runner_ups(model).step_ratios
+    estimates.line_ratios = _line_ratios(model)
 
 
-def _runner_ups(model: common.GetModelResponse) -> RunnerUpEstimates:
-    """Return what is known of a draft's runner-up lines: how many, and what rows beside cost."""
+def _line_ratios(model: common.GetModelResponse) -> list[float]:
+    """Return a token's time while a draft writes 1, 2, ... lines, over one alone."""
     lines, costs = max(1, min(MAX_LINES, model.parallel_line_count)), CostTable(costs_of(model))
     alone = costs.seconds(1)
-    return RunnerUpEstimates([max(1.0, costs.seconds(n + 1) / alone) for n in range(lines)])
+    return [max(1.0, costs.seconds(n + 1) / alone) for n in range(lines)]
 
 
 def shares_cores(target: common.GetModelResponse, draft: common.GetModelResponse) -> bool:

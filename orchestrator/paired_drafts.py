@@ -269,6 +269,6 @@ def _beside_equal_weights(new: PairEstimates, known: PairEstimates) -> PairEstim
         loaded_token_time=known.loaded_token_time,
         is_roughly_loaded=known.is_roughly_loaded,
         read_time=known.read_time,
-        runner_ups=known.runner_ups,
+        line_ratios=known.line_ratios,
         acceptance=known.acceptance,
     )

@@ -69,7 +69,7 @@ class Speculation:
     p_min: float = 0.0  # drafting stops at a token less probable than this to the draft
     run_ahead: bool | None = None  # draft while the target verifies; None is as it pays
     policy: Policy = Policy.MEASURED
-    n_parallel: int | None = None  # lines that a draft writes at once; None is as it pays
+    n_parallel: int | None = None  # lines that a draft which runs ahead writes at once; None: one
     p_split: float = 0.02  # the chance of a second choice from which it gets a line of its own
     verification: Verification = Verification.BLOCK  # matters under the rejection rule alone
     drafters: frozenset[str] | None = None  # None: all, or the model where the policy pins lengths

@@ -44,7 +44,8 @@ class DraftingOptions:
     n_parallel: Annotated[
         int | None,
         typer.Option(
-            help="Let the draft write so many lines at once, 1 to 8.", show_default="as it pays"
+            help="Let a draft that runs ahead write so many lines at once, 1 to 8.",
+            show_default="1",
         ),
     ] = None
     p_split: Annotated[

@@ -17,7 +17,7 @@ from functools import cache
 from orchestrator.core.decode_costs import DecodeCosts
 from orchestrator.core.estimates import MOST_CREDIT, Acceptance, PairEstimates
 from orchestrator.core.expected_frames import ExpectedFrames
-from orchestrator.core.forecast import Conditions, Forecast, Mode, expected_tokens, forecasts
+from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts
 from orchestrator.core.line_worth import HOPELESS, best_of_line, is_better_stopped
 from orchestrator.core.outcomes import Choice, Outcome, RecentRate, View
 from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraftOrder
@@ -138,15 +138,6 @@ class Control(ABC):
     def line_lost(self, length: int) -> None:
         """The line disagrees with the text at position `length`; a later order starts it over."""
         self._frames.line_lost(self.estimates, length)
-
-    def note_miss(self, left: int, line_count: int) -> None:
-        """The line was wrong, of so many; `left` tokens of a runner-up line follow the text.
-
-        They count as the share that they are expected to add of what a whole draft adds.
-        """
-        mean, usual = min(0.99, self.acceptance.mean), max(1, self.forecast.hit_length)
-        gains = [expected_tokens(mean, count) - 1.0 for count in (left, usual)]
-        self.estimates.runner_ups.note_miss(min(1.0, gains[0] / gains[1]), line_count)
 
     def note_unread(self, count: int, remaining: int) -> None:
         """The draft was not sent the last `count` tokens of the text; so many may still follow."""
@@ -384,15 +375,15 @@ class Control(ABC):
         if estimates.gain.is_resting:
             return alone
         best = max(others, key=lambda each: each.rate, default=alone)
-        if run_ahead is not False and self.rule is not Rule.REJECTION:
-            best = self._with_runner_ups(best, conditions)
         takes_part = estimates.takes_turns and estimates.generation_count > 1
         worthwhile = _WORTHWHILE_TOGETHER if takes_part else _WORTHWHILE
         return best if best.rate > worthwhile * alone.rate else alone
 
-    def _with_runner_ups(self, best: Forecast, _: Conditions) -> Forecast:
-        """Return the best mode, with runner-up lines where they pay."""
-        return best
+    @property
+    def line_count(self) -> int:
+        """Lines that the draft may write at once: more than one only where that was asked for."""
+        asked = self.speculation.n_parallel or 1
+        return min(asked, len(self.estimates.line_ratios)) if self.runs_ahead() else 1
 
     def rounds_ahead(self, count: int) -> int:
         """Return how many rounds of `count` tokens may be at the target beside the oldest.

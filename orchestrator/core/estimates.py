@@ -228,45 +228,6 @@ class Acceptance:
         return sum(confidence >= edge for edge in self._EDGES)
 
 
-class RunnerUpEstimates:
-    """What is known of a draft's runner-up lines."""
-
-    _HOPED = 0.6  # of the misses; two runner-ups of a race were right in three of four
-    _FADING = 0.002
-    _SHARES = (0.0, 0.55, 0.75, 0.85, 0.9, 0.94, 0.97, 1.0)
-    """What 1, 2, ... lines foresee of what eight do (virtual clock, test_runner_up_gain.py)."""
-
-    def __init__(self, step_ratios: Sequence[float] = (1.0,)) -> None:
-        self.step_ratios = step_ratios
-        """A token's time while the draft writes 1, 2, ... lines, its own included, over one
-        alone. As many as it can write at once."""
-        self.foreseen = Mean(self._HOPED, 0.02)  # share of the misses that eight lines bring one of
-        self.corrected = Mean(self._HOPED, 0.02)  # and of those that they bring any of one
-
-    @property
-    def line_limit(self) -> int:
-        """Return the lines that the draft can write at once."""
-        return len(self.step_ratios)
-
-    def share(self, line_count: int) -> float:
-        """Return the share of what eight lines foresee that so many do."""
-        return self._SHARES[min(line_count, len(self._SHARES)) - 1]
-
-    def note_miss(self, there: float, line_count: int) -> None:
-        """A line was wrong, of so many; such a share of what is usually verified was there."""
-        share = self.share(max(2, line_count))
-        for mean, value in ((self.foreseen, there), (self.corrected, float(there > 0.0))):
-            if not mean.count:
-                mean.note(mean.value)  # the hope counts as one miss
-            mean.note(min(1.0, value / share))
-
-    def note_rounds(self, count: int) -> None:
-        """Rounds were verified without runner-up lines: what spoke against them is forgotten."""
-        for mean in (self.foreseen, self.corrected):
-            forgotten = 1.0 - (1.0 - self._FADING) ** count
-            mean.value += max(0.0, self._HOPED - mean.value) * forgotten
-
-
 @dataclass(slots=True)
 class OwnDraftEstimates:
     """What is known of the draft in a target's own process."""
@@ -399,8 +360,8 @@ class PairEstimates:
     """And for one token of a text that it reads."""
     slowdown: Mean = field(default_factory=lambda: Mean(1.0))
     """A decode of the target while the draft is busy, over one while it is not."""
-    runner_ups: RunnerUpEstimates = field(default_factory=RunnerUpEstimates)
-    """What is known of the draft's runner-up lines."""
+    line_ratios: Sequence[float] = (1.0,)
+    """A token's time while the draft writes 1, 2, ... lines, over one alone; as many as it can."""
     gain: Gain = field(default_factory=Gain)
     """Of what was drafted by this draft, in truth."""
     acceptance: dict[Rule, Acceptance] = field(default_factory=dict)
@@ -436,7 +397,7 @@ class PairEstimates:
             is_roughly_loaded=False,
             read_time=new.read_time,
             slowdown=new.slowdown,
-            runner_ups=new.runner_ups,
+            line_ratios=new.line_ratios,
             gain=new.gain,
             acceptance={},
             unprobed_rounds=0,

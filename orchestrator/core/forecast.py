@@ -47,8 +47,6 @@ class Conditions:
     slowdown: float = 1.0  # of a decode while the draft is busy
     first_frame: int = 1  # tokens that a draft which runs ahead sends at once
     gap: float | None = None  # the overhead where a target continues by itself; None: it cannot
-    foreseen: float = 0.0  # share of the misses after which a runner-up line is there at once
-    corrected: float = 0.0  # share of those whose correction such a line has, however short it is
     confidences: Sequence[tuple[int, float, float]] = ()
     """(confidence, share, chance): how many tokens are at least so sure but less than the next
     entry, and how often those are accepted. Rising, and () where that is not known."""
@@ -58,19 +56,9 @@ class Conditions:
         """The conditions for a target that waits for nobody."""
         return self if self.gap is None else replace(self, overhead=self.gap)
 
-    @property
-    def frame(self) -> int:
-        """Tokens that come at once, after the first.
-
-        With runner-up lines that is left out: less is lost by it than is gained by verifying what
-        is sure, which is not known here.
-        """
-        return 1 if self.foreseen else self.first_frame
-
     def hit(self, drafted: int) -> float:
         """Return the chance that a line is there after a round of so many draft tokens."""
-        all_stand = self.acceptance ** (drafted + 1)
-        return all_stand + (1.0 - all_stand) * self.foreseen
+        return self.acceptance ** (drafted + 1)
 
     def decode(self, drafted: int) -> float:
         """Return the time of a round of so many draft tokens, the draft being idle."""
@@ -93,8 +81,6 @@ class Forecast:
     stop_below: int = 0  # a new draft ends with the first token less sure than this
     mean_length: float = 0.0  # of a new draft, with that
     own_length: int = 0  # of the drafts of the target's own draft; then nothing is ordered
-    lines: int = 1  # that the draft writes at once
-    foreseen: float = 0.0  # share of the misses after which one of them is there
 
 
 def expected_tokens(acceptance: float, drafted: int) -> float:
@@ -196,7 +182,7 @@ def _longest(
 
 def waiting(conditions: Conditions, n_max: int) -> Forecast:
     """Return the best of running ahead and waiting for k tokens after a miss."""
-    a, frame = conditions.acceptance, conditions.frame
+    a, frame = conditions.acceptance, conditions.first_frame
 
     def miss(rate: float, worth: float) -> Miss:
         def wait(k: int) -> float:
@@ -227,8 +213,7 @@ def no_wait(conditions: Conditions, n_max: int) -> Forecast:
     first = conditions.latency + conditions.first_frame * conditions.token_time
     steps = max(1, math.ceil(first / step))
     missed = max(0.0, 1.0 - (steps - first / step) / _JUST_IN_TIME)  # the chance of one more
-    # Each token decoded meanwhile is the line's own, or that of a runner-up line.
-    stands = conditions.acceptance + (1.0 - conditions.acceptance) * conditions.corrected
+    stands = conditions.acceptance  # each token decoded meanwhile has to be the line's own
     chance = stands**steps * (1.0 - missed + missed * stands)
     mean, usual = steps + missed, round(steps + missed)
 
@@ -272,12 +257,11 @@ def _catching_up(
 ) -> tuple[float, float, float]:
     """Return the expected tokens and time of verifies that have less of a line than they want.
 
-    The draft sends its tokens in frames. A miss that a runner-up line foresees leaves some of that
-    line, and it catches up at once. Also returns the chance of a hit after all of them.
+    The draft sends its tokens in frames. Also returns the chance of a hit after all of them.
     """
     passed, used, chance = after.time, after.used, after.chance
     tokens = time = 0.0
-    for _ in range(1 if conditions.foreseen else _CATCHING_UP):
+    for _ in range(_CATCHING_UP):
         ready = _sent(conditions, passed) - used
         if ready >= hit_length:
             break
@@ -292,7 +276,7 @@ def _catching_up(
 
 def _sent(conditions: Conditions, passed: float) -> int:
     """Return how much of a line has come after so many seconds since it was ordered."""
-    frame = conditions.frame
+    frame = conditions.first_frame
     time = frame * conditions.token_time
     if time <= 0.0:
         return _ALL

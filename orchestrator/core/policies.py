@@ -8,7 +8,6 @@ from copy import copy
 from dataclasses import replace
 from functools import cache, partial
 
-from orchestrator.core import runner_ups
 from orchestrator.core.controller import Control
 from orchestrator.core.estimates import FIRST_PROBE, OWN, Acceptance, PairEstimates
 from orchestrator.core.forecast import Conditions, Forecast, Mode, expected_tokens, plain
@@ -196,9 +195,6 @@ class Measured(OwnDrafting):
     def note_round(self, outcome: Outcome) -> None:
         self._note_gain(outcome)
         super().note_round(outcome)
-        # By the forecast that the round went by: asking for it here would renew it too early.
-        if self._forecast is None or self._forecast.lines == 1:
-            self.estimates.runner_ups.note_rounds(outcome.decodes)
         self._unknown_rounds += outcome.decodes
         self.estimates.unprobed_rounds = self._unknown_rounds
         if outcome.drafted < outcome.offered:
@@ -384,11 +380,8 @@ class Measured(OwnDrafting):
     @property
     def waits_for_drafts(self) -> bool:
         # With runner-up lines the target waits to hear with which of them it continues.
-        waits = self.forecast.mode is not Mode.NO_WAIT or self.forecast.lines > 1
+        waits = self.forecast.mode is not Mode.NO_WAIT or self.line_count > 1
         return waits and not self.probing
-
-    def _with_runner_ups(self, best: Forecast, conditions: Conditions) -> Forecast:
-        return runner_ups.better(best, self, conditions)
 
     @property
     def leaves_draft_alone(self) -> bool:
@@ -450,7 +443,6 @@ class Measured(OwnDrafting):
             `hit` is its chance. It is worth what `left` tokens of the line are worth to the next
             round, unless more are expected.
             """
-            hit += (1.0 - hit) * forecast.foreseen
             worth = forecast.hit_worth if continues else 0.0
             if not expected:
                 worth = min(worth, expected_tokens(mean, max(0, left)) - 1.0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.core import runner_ups
 from orchestrator.core.counts import Counts
 from orchestrator.core.draft_line import Compared, ForkedLine, Line
 from orchestrator.core.draft_progress import DraftProgress, DraftState
@@ -49,7 +48,7 @@ class RemoteDraft:
             is_first = frame.base > line.base
             compared = line.add(frame, committed)
             if frame.runner_ups:  # their rows took some of the time
-                ratios = self._control.estimates.runner_ups.step_ratios
+                ratios = self._control.estimates.line_ratios
                 seconds /= ratios[min(self._line_count, len(ratios)) - 1]
             if not draft.is_new:
                 count = len(frame.token_ids) if compared.is_news else 0
@@ -83,9 +82,7 @@ class RemoteDraft:
 
         The draft has to hear of it, whether or not more of that line is wanted.
         """
-        left = len(compared.left) if compared.foreseen else 0
-        self._counts.note_miss(left > 0)
-        self._control.note_miss(left, self._line_count)
+        self._counts.note_miss(compared.foreseen and len(compared.left) > 0)
         if compared.foreseen:
             self.progress.needs_order = True
             self._note_decided(compared.after, True)
@@ -155,7 +152,7 @@ class RemoteDraft:
         if not draft.needs_order and not self._is_news(length, wanted, until):
             return None
         continues = draft.state is DraftState.DRAFTING and bool(self._usable(length))
-        lines = runner_ups.line_count(control) if ahead and not self._is_rejection else 1
+        lines = control.line_count if ahead and not self._is_rejection else 1
         self._line_count = lines
         span = draft.extend(committed, until, lines)
         frame_tokens = 0 if ahead else wanted

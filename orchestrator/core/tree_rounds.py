@@ -1,4 +1,4 @@
-"""Rounds whose draft branches, where rows are as good as free. Pure."""
+"""Rounds whose draft branches, where several lines were asked for. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def branch(
     a text that moves.
     """
     round_, leaves = asked.round, control.estimates.tree_leaves
-    if leaves < 2 or round_.continue_count or round_.form is not Form.SAMPLED:
+    if (control.speculation.n_parallel or 1) < 2 or leaves < 2:
+        return
+    if round_.continue_count or round_.form is not Form.SAMPLED:
         return
     if not round_.draft or not control.may_be_cut or control.rounds_ahead(len(round_.draft)):
         return

@@ -27,7 +27,6 @@ NOISE = "tests/unit/test_noise.py"
 CONTROL = "tests/unit/test_control.py"
 RECEIVED = "tests/unit/test_received_line.py"
 CACHE = "tests/unit/test_cache.py"
-RUNNER_UP_GAIN = "tests/unit/test_runner_up_gain.py"
 RUNNER_UPS = "tests/unit/test_runner_up_lines.py"
 OWN_ENGINE = "tests/engine/test_own_draft.py"
 OWN_POLICY = "tests/unit/test_own_draft_policy.py"
@@ -672,13 +671,6 @@ MISTAKES = (
     ),
     # --- runner-up lines ---
     Mistake(
-        "a line that the text has overtaken is lost though runner-up lines are written",
-        "orchestrator/core/forecast.py",
-        "(1.0 - conditions.acceptance) * conditions.corrected",
-        "0.0",
-        (f"{RUNNER_UP_GAIN}::test_the_forecast_of_runner_up_lines_is_within_a_tenth",),
-    ),
-    Mistake(
         "a late piece of a line that was contradicted is taken for a new line",
         "orchestrator/core/draft_line.py",
         "if frame.line in self._gone or len(self._parts)",
@@ -714,27 +706,11 @@ MISTAKES = (
         ("tests/services/test_runner_up_lines.py",),
     ),
     Mistake(
-        "what verifying is worth does not know that a miss may be foreseen",
-        "orchestrator/core/policies.py",
-        "            hit += (1.0 - hit) * forecast.foreseen\n",
-        "",
-        (
-            "tests/unit/test_runner_up_gain.py::test_a_line_at_hand_is_verified_though_a_plain_round_would_surely_keep_it",
-        ),
-    ),
-    Mistake(
         "a runner-up is as likely however unlikely the tokens before it are",
         "draft_service/runner_ups.py",
         "return math.prod(chances[self._length - self.base :])",
         "return chances[-1] if chances else 1.0",
         ("tests/unit/test_draft_runner_ups.py::test_a_runner_up_behind_an_unlikely_token_waits",),
-    ),
-    Mistake(
-        "runner-up lines of a draft that is near have to promise no more than others",
-        "orchestrator/core/runner_ups.py",
-        "least = _WORTHWHILE_NEAR if is_near else _WORTHWHILE",
-        "least = _WORTHWHILE",
-        (f"{RUNNER_UP_GAIN}::test_runner_up_lines_of_a_draft_that_is_near_have_to_promise_more",),
     ),
     # --- prompts that come together ---
     Mistake(
@@ -779,13 +755,6 @@ MISTAKES = (
         "orchestrator/core/line_worth.py",
         "            survival *= mean**unread\n",
         "            pass\n",
-        ("tests/unit/test_line_worth.py",),
-    ),
-    Mistake(
-        "a line is verified as if nothing of it were left for the next round",
-        "orchestrator/core/line_worth.py",
-        "        begin = end + 1\n",
-        "        begin = last\n",
         ("tests/unit/test_line_worth.py",),
     ),
     Mistake(

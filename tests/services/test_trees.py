@@ -67,6 +67,7 @@ def asked(temperature: float, seed: int) -> Any:
         seed=seed,
         drafters=["model", "suffix", "prediction"],
         policy=messages.DRAFT_POLICY_MEASURED,
+        n_parallel=8,
     )
     made.prediction.tokens.token_ids.extend(version())
     return made

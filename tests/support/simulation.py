@@ -19,7 +19,6 @@ from orchestrator.core.estimates import (
     Mean,
     OwnDraftEstimates,
     PairEstimates,
-    RunnerUpEstimates,
     ServiceTime,
 )
 from orchestrator.core.generation import Generation
@@ -322,9 +321,7 @@ def known_estimates(models: Models) -> PairEstimates:
     reported = models.draft_reported * models.draft_token
     estimates.token_time, estimates.loaded_token_time = Mean(reported), reported
     estimates.continues, estimates.tree_leaves = models.continues, models.tree_leaves
-    estimates.runner_ups = RunnerUpEstimates(
-        [1.0 + models.line_cost * count for count in range(models.lines)]
-    )
+    estimates.line_ratios = [1.0 + models.line_cost * count for count in range(models.lines)]
     estimates.rejection = models.rejection
     estimates.takes_turns, estimates.read_time = models.takes_turns, Mean(models.read_time)
     if models.own_token:

@@ -18,7 +18,7 @@ from orchestrator.core.tree_rounds import branch
 from outrider.costs import CostTable
 from outrider.drafters.source import Proposal, Source
 from outrider.messages import Answer, DraftEnd, Form, Round, Rows, Rule, Span
-from outrider.speculation import DEFAULT, MODEL, Policy, Speculation
+from outrider.speculation import MODEL, Policy, Speculation
 from outrider.trees import ROOT, Tree
 from tests.support.simulation import Models, Result, Script, Simulation, alone
 from tests.unit.test_continuing import generation, rounds, wrote
@@ -28,6 +28,8 @@ FREE = CostTable([(1, 0.0300), (64, 0.0300)])
 GPU = CostTable([(1, 0.0300), (64, 0.0552)])
 CPU = CostTable([(1, 0.022), (2, 0.034), (4, 0.056), (8, 0.080), (16, 0.130), (64, 0.450)])
 
+
+LINES = Speculation(n_parallel=8)
 
 TEXT = (3, 4)
 """That a round's tree follows."""
@@ -182,7 +184,7 @@ def branched(
     chances: Sequence[float],
     leaves: int = 8,
     forks: Sequence[ForkedLine] = (),
-    speculation: Speculation = DEFAULT,
+    speculation: Speculation = LINES,
     **changes: object,
 ) -> RoundInFlight:
     """Return a round with the first line, once others were there to branch to."""
@@ -241,7 +243,7 @@ def test_a_round_does_not_branch_where_it_may_not(changes: dict[str, object]) ->
 
 
 def test_a_tree_is_no_longer_than_a_draft_may_be() -> None:
-    three = Speculation(n_max=3)
+    three = Speculation(n_max=3, n_parallel=8)
     assert len(branched(FREE, LINES, [0.6, 0.5, 0.5]).round.tree) == 7
     assert len(branched(FREE, LINES, [0.6, 0.5, 0.5], speculation=three).round.tree) == 3
 
@@ -318,7 +320,7 @@ def written(costs: CostTable, leaves: int, policy: Policy = Policy.MEASURED) -> 
     )
     simulation = Simulation(
         models,
-        Speculation(policy=policy),
+        Speculation(policy=policy, n_parallel=8),
         tokens=len(text),
         seed=1,
         language=Script([3, 4], text, 1),
