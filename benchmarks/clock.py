@@ -47,14 +47,14 @@ _AT_LENGTH = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Models under a load. `believed` are the costs that a policy starts from, the true ones else.
+    """Models under a load. `assumed` are the costs that a policy starts from; None: the true ones.
 
     Each of `users` writes a text at once after a prompt of `prompt_tokens`.
     """
 
     name: str
     models: Models
-    believed: CostTable | None = None
+    assumed: CostTable | None = None
     prompt_tokens: int = 4
     users: int = 1
     has_draft: bool = True
@@ -82,8 +82,8 @@ class Cell:
         """Return what a policy knows before the first text."""
         known = known_estimates(self.models)
         known.generation_count = self.users
-        if self.believed is not None:
-            known.costs = CostTable(self.believed.points)
+        if self.assumed is not None:
+            known.costs = CostTable(self.assumed.points)
         return known
 
 
@@ -154,7 +154,7 @@ def adverse() -> Iterator[Cell]:
         }
         for words, points in wrong.items():
             cell = f"{words}, {name}, {a}"
-            yield Cell(name=cell, models=models, believed=CostTable(points))
+            yield Cell(name=cell, models=models, assumed=CostTable(points))
     for name, a, length in product(("flat", "steep"), (0.3, 0.6), (2000, 16000)):
         costs = _AT_LENGTH[name]
         models = Models(
@@ -164,7 +164,7 @@ def adverse() -> Iterator[Cell]:
         cell = f"{name}, {a}, after {length}"
         yield Cell(name=cell, models=models, prompt_tokens=length)
         cell = f"{cell}, slope unknown"
-        yield Cell(name=cell, models=models, prompt_tokens=length, believed=unknown)
+        yield Cell(name=cell, models=models, prompt_tokens=length, assumed=unknown)
 
 
 def own() -> Iterator[Cell]:

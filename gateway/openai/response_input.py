@@ -78,12 +78,12 @@ class ResponseBody(GenerationFields):
     prompt: Any = Field(None, description="Not supported: stored prompts are OpenAI's.")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OfferedTools:
     """The tools of a request, as functions.
 
-    `texts` are the names of those that take a text, `namespaces` the namespace and the name behind
-    the name of each function in one; `left_out` says which are not offered.
+    `texts` are the names of those that take a text; `namespaces` has, by a function's name, its
+    namespace and its name there; `left_out` says which tools are not offered.
     """
 
     functions: list[dict[str, Any]] = field(default_factory=list)

@@ -29,7 +29,8 @@ GPU = CostTable([(1, 0.0300), (64, 0.0552)])
 CPU = CostTable([(1, 0.022), (2, 0.034), (4, 0.056), (8, 0.080), (16, 0.130), (64, 0.450)])
 
 
-LINES = Speculation(n_parallel=8)
+ASKED_FOR = Speculation(n_parallel=8)
+"""Without it no round branches."""
 
 TEXT = (3, 4)
 """That a round's tree follows."""
@@ -184,7 +185,7 @@ def branched(
     chances: Sequence[float],
     leaves: int = 8,
     forks: Sequence[ForkedLine] = (),
-    speculation: Speculation = LINES,
+    speculation: Speculation = ASKED_FOR,
     **changes: object,
 ) -> RoundInFlight:
     """Return a round with the first line, once others were there to branch to."""
@@ -236,6 +237,8 @@ def test_where_each_row_costs_as_much_a_round_stays_a_chain() -> None:
         {"continue_count": 8},
         {"form": Form.DISTRIBUTIONS},
         {"draft": (), "survivals": b""},
+        {"speculation": Speculation()},
+        {"speculation": Speculation(n_parallel=1)},
     ],
 )
 def test_a_round_does_not_branch_where_it_may_not(changes: dict[str, object]) -> None:
