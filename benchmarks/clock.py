@@ -19,11 +19,11 @@ from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, mean
 
-from orchestrator.core.estimates import PairEstimates
+from orchestrator.core.target_costs import Pair
 from outrider.costs import CostTable, Point
 from outrider.speculation import Speculation
 from tests.support.shared_engine import SharedEngine
-from tests.support.simulation import Models, Simulation, known_estimates, run_together
+from tests.support.simulation import Models, Simulation, known_pair, run_together
 
 _ALONE = Speculation(enabled=False, n_max=0)
 
@@ -59,7 +59,7 @@ class Cell:
     users: int = 1
     has_draft: bool = True
 
-    def seconds(self, speculation: Speculation, known: PairEstimates, seed: int, n: int) -> float:
+    def seconds(self, speculation: Speculation, known: Pair, seed: int, n: int) -> float:
         """Return the seconds of a token of all users together, each of whom writes `n`."""
         engine = SharedEngine(self.models.costs)
         texts = [
@@ -68,7 +68,7 @@ class Cell:
                 speculation,
                 tokens=n,
                 seed=1000 * seed + user,
-                estimates=known,
+                pair=known,
                 prompt_tokens=self.prompt_tokens,
                 engine=engine,
                 has_draft=self.has_draft,
@@ -78,12 +78,12 @@ class Cell:
         rate = sum(n / result.seconds for result in run_together(engine, texts))
         return 1.0 / rate
 
-    def known(self) -> PairEstimates:
+    def known(self) -> Pair:
         """Return what a policy knows before the first text."""
-        known = known_estimates(self.models)
-        known.generation_count = self.users
+        known = known_pair(self.models)
+        known.costs.generation_count = self.users
         if self.assumed is not None:
-            known.costs = CostTable(self.assumed.points)
+            known.costs.table = CostTable(self.assumed.points)
         return known
 
 

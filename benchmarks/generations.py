@@ -7,7 +7,7 @@ import time
 
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
-from orchestrator.core.policies import control
+from orchestrator.core.speculate import control
 from orchestrator.driver import Driver
 from orchestrator.pool import Pool
 from outrider.messages import Form, Rule, SessionParameters

@@ -104,9 +104,7 @@ class DraftSide:
         if lease is None:
             return False
         draft, control = lease.peer, self._generation.plan.control
-        estimates = lease.estimates_beside(target)
-        if estimates is not control.estimates:
-            control.note_draft(estimates)
+        control.note_pair(lease.pair_beside(target))
         self._is_put_off = not control.needs_stream
         if self._is_put_off:
             return True

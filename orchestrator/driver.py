@@ -9,9 +9,9 @@ from functools import partial
 
 from orchestrator.attempts import Attempts
 from orchestrator.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound, Wake
-from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.generation import Generation
 from orchestrator.core.silence import LOOK_SECONDS, Fate
+from orchestrator.core.target_costs import Pair
 from orchestrator.core.target_faults import MOST_FAILURES, MOST_FAULTS, TargetFaults
 from orchestrator.draft_side import RETRY_SECONDS, DraftSide
 from orchestrator.event_queue import EventQueue
@@ -159,33 +159,32 @@ class Driver:
             self._attempts.begin(opening, stay.target.peer.open(opening))
         if not self._is_at_first:  # nobody reports what it takes to read the text again
             self._events.after(stay.read_seconds, stay.forget_unread)
-        generation.target_opened(self._estimates_at(stay.target).continues)
+        generation.target_opened(stay.target.costs.continues)
         return True
 
     def _learn_at(self, target: PooledTarget) -> None:
         """Go by what is known of this target from now on, if it is another one."""
         control = self._generation.plan.control
-        if self._pool.is_single or control.estimates.costs is target.alone.costs:
-            return
-        control.note_draft(self._estimates_at(target))
+        if control.costs is not target.costs:
+            control.note_pair(self._pair_at(target))
 
     def _current_target(self) -> PooledTarget:
         """Return where the text is written, or before that what stands for all targets."""
         return self._stay.target if self._stay is not None else self._pool.standing
 
-    def _estimates_at(self, target: PooledTarget) -> PairEstimates:
+    def _pair_at(self, target: PooledTarget) -> Pair:
         """Return what is known of a target and the draft in use, or the one that would be."""
         lease = self._draft.lease
-        return lease.estimates_beside(target) if lease else self._pool.estimates_at(target)
+        return lease.pair_beside(target) if lease else self._pool.pair_at(target)
 
     def _lose_target(self, link: Link, lost: StreamLost) -> None:
         """Continue at another target, or at the same one unless it would refuse again."""
         if link is not self._link or self._stay is None:
             return
-        target, estimates = self._stay.target, self._generation.plan.control.estimates
+        target = self._stay.target
         has_another = self._pool.has_another(self._opening.model, [target])
-        if lost.refuses_trees and estimates.tree_leaves:
-            estimates.tree_leaves = self._pool.estimates_at(target).tree_leaves = 0
+        if lost.refuses_trees and target.costs.tree_leaves:
+            target.costs.tree_leaves = 0
         elif lost.refusal is None and (lost.final or lost.failed):
             what, most = ("refused", MOST_FAULTS) if lost.final else ("failed", MOST_FAILURES)
             self._distrust_target(f"the target {what} the session: {lost}", most)

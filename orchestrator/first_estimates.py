@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from orchestrator.core.estimates import (
-    Mean,
-    OwnDraftEstimates,
-    PairEstimates,
-    credit_for,
-)
+from orchestrator.core.rates import OWN_GAP, DraftRates, Mean
+from orchestrator.core.target_costs import Pair, TargetCosts, credit_for
 from outrider.costs import CostTable, Point, RejectionCost
 from outrider.messages import MAX_LINES
 from outrider.trees import MAX_LEAVES
@@ -62,29 +58,32 @@ def measured_of(model: common.GetModelResponse) -> bytes:
     return measured.SerializeToString(deterministic=True)
 
 
-def of_target(target: Described, generation_count: int) -> PairEstimates:
+def costs_of_target(target: Described, generation_count: int) -> TargetCosts:
     """Return what is known before the first round: what the target measured at load."""
-    estimates = PairEstimates(generation_count=generation_count)
+    costs = TargetCosts(generation_count=generation_count)
     if target.model is not None:
-        take_target_costs(estimates, target.model)
-        estimates.overhead = Mean(target.round_trip)
-        estimates.continues = target.model.continues
+        take_measured_costs(costs, target.model)
+        costs.overhead = Mean(target.round_trip)
+        costs.continues = target.model.continues
         if target.model.HasField("own_draft"):
             own = target.model.own_draft
-            seconds = own.token_milliseconds / 1e3, own.read_milliseconds / 1e3
-            estimates.own_draft = OwnDraftEstimates.of_load(*seconds)
-        estimates.credit = credit_for(estimates.decode_seconds(1), target.round_trip)
-    return estimates
+            costs.own = DraftRates(
+                token_time=Mean(own.token_milliseconds / 1e3),
+                read_time=Mean(own.read_milliseconds / 1e3),
+                latency=Mean(OWN_GAP),
+            )
+        costs.credit = credit_for(costs.decode_seconds(1), target.round_trip)
+    return costs
 
 
-def take_target_costs(estimates: PairEstimates, model: common.GetModelResponse) -> None:
+def take_measured_costs(costs: TargetCosts, model: common.GetModelResponse) -> None:
     """Go by what a target measured, in place of what it said before; all else stays learned."""
-    if costs := costs_of(model):
-        estimates.costs.replace(costs, model.rough_decode_costs)
+    if points := costs_of(model):
+        costs.table = CostTable(points, model.rough_decode_costs)
         alone = model.plain_costs.alone_milliseconds / 1e3
-        estimates.alone_share = alone / estimates.costs.seconds(1)
-    estimates.rejection = _rejection_cost(model)
-    estimates.tree_leaves = min(MAX_LEAVES, model.tree_leaf_limit)
+        costs.alone_share = alone / costs.table.seconds(1)
+    costs.rejection = _rejection_cost(model)
+    costs.tree_leaves = min(MAX_LEAVES, model.tree_leaf_limit)
 
 
 def _rejection_cost(model: common.GetModelResponse) -> RejectionCost:
@@ -94,31 +93,37 @@ def _rejection_cost(model: common.GetModelResponse) -> RejectionCost:
     return RejectionCost(*seconds, model.snapshot_token_count)
 
 
-def with_draft(of_target: PairEstimates, target: Described, draft: Described) -> PairEstimates:
-    """Return what is known of a draft before its first round, beside what is of the target."""
-    estimates = of_target.beside_another_draft()
-    if draft.model is None:
-        return estimates
-    estimates.latency = Mean(draft.round_trip)
-    if costs_of(draft.model):
-        take_draft_costs(estimates, draft.model)
-    if target.model is not None:
-        estimates.same_host = shares_cores(target.model, draft.model)
-        estimates.takes_turns = _take_turns(target.model, draft.model)
-    return estimates
+def rates_of_draft(draft: Described) -> DraftRates:
+    """Return what is known of a draft before its first round: what it measured at load."""
+    rates = DraftRates()
+    if draft.model is not None:
+        rates.latency = Mean(draft.round_trip)
+        take_measured_rates(rates, draft.model)
+    return rates
 
 
-def take_draft_costs(estimates: PairEstimates, model: common.GetModelResponse) -> None:
+def take_measured_rates(rates: DraftRates, model: common.GetModelResponse) -> None:
     """Go by what a draft measured, but for what was seen of it since."""
-    if not (costs := costs_of(model)):
+    if not (points := costs_of(model)):
         return
-    estimates.loaded_token_time = costs[0].seconds
-    estimates.is_roughly_loaded = model.rough_decode_costs
-    if not estimates.token_time.count:
-        estimates.token_time = Mean(costs[0].seconds)
-    if not estimates.read_time.count:
-        estimates.read_time = Mean(costs[-1].seconds / costs[-1].rows)
-    estimates.line_ratios = _line_ratios(model)
+    rates.loaded_token_time = points[0].seconds
+    if not rates.token_time.count:
+        rates.token_time = Mean(points[0].seconds)
+    if not rates.read_time.count:
+        rates.read_time = Mean(points[-1].seconds / points[-1].rows)
+    rates.line_ratios = _line_ratios(model)
+
+
+def pair_of(
+    costs: TargetCosts,
+    rates: DraftRates,
+    target: common.GetModelResponse | None,
+    draft: common.GetModelResponse | None,
+) -> Pair:
+    """Return a target and a draft beside it, and whether they share their cores."""
+    if target is None or draft is None:
+        return Pair(costs, rates)
+    return Pair(costs, rates, shares_cores(target, draft), _take_turns(target, draft))
 
 
 def _line_ratios(model: common.GetModelResponse) -> list[float]:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestrator.core.conduct import doubled
-from orchestrator.core.estimates import Acceptance, PairEstimates
 from orchestrator.core.leasing import Offer
 from orchestrator.core.prefixes import BLOCK, HeldTexts
-from orchestrator.first_estimates import measured_of, process_of, take_draft_costs, with_draft
+from orchestrator.core.rates import Acceptance, DraftRates
+from orchestrator.core.target_costs import Pair
+from orchestrator.first_estimates import (
+    measured_of,
+    pair_of,
+    process_of,
+    rates_of_draft,
+    take_measured_rates,
+)
 from orchestrator.lessons import Lesson
 from orchestrator.peers import Hosted
 from orchestrator.streams import SessionStream
@@ -80,10 +87,10 @@ class DraftPeer(Protocol):
 class Learned:
     """What was learned of a draft beside one target."""
 
-    estimates: PairEstimates = field(default_factory=PairEstimates)
-    """Of these two models; started again when either is another."""
+    rates: DraftRates = field(default_factory=DraftRates)
+    """Started again when either model is another; shared beside targets of equal weights."""
     models: tuple[bytes, bytes] = (b"", b"")
-    """Whose estimates these are: target and draft, by process; empty before it is known."""
+    """Whose rates these are: target and draft, by process; empty before it is known."""
     measured: bytes = b""  # what the draft had measured of itself
 
 
@@ -124,15 +131,17 @@ class PairedDraft:
         self._on_mismatch = on_mismatch  # called when the target became one that it does not fit
 
     @property
-    def estimates(self) -> PairEstimates:
+    def rates(self) -> DraftRates:
         """What is known of it beside the first target."""
         learned = next(iter(self.record.beside.values()), None)
-        return learned.estimates if learned is not None else PairEstimates()
+        return learned.rates if learned is not None else DraftRates()
 
-    def estimates_beside(self, target: PooledTarget) -> PairEstimates:
+    def pair_beside(self, target: PooledTarget) -> Pair:
         """Return what is known of it and this target."""
         learned = self.record.beside.get(target.address)
-        return learned.estimates if learned is not None else target.alone
+        if learned is None:
+            return Pair(target.costs)
+        return pair_of(target.costs, learned.rates, target.peer.model, self.peer.model)
 
     @property
     def has_model(self) -> bool:
@@ -191,18 +200,16 @@ class PairedDraft:
         its = self.peer.model
         process = process_of(its) if its is not None else b""
         models = (process_of(target.peer.model) if target.peer.model is not None else b"", process)
-        if models != known.models or known.estimates.costs is not target.alone.costs:
+        if models != known.models:
             if process != known.models[1]:
                 self.held.clear()
-            known.estimates = with_draft(target.alone, target.peer, self.peer)
+            known.rates = rates_of_draft(self.peer)
             for other in alike:
                 if other is not known and process and other.models[1] == process:
-                    known.estimates = _beside_equal_weights(known.estimates, other.estimates)
+                    known.rates = other.rates
                     break
-        else:
-            known.estimates.take_measured(target.alone)
-            if its is not None and measured_of(its) != known.measured:
-                take_draft_costs(known.estimates, its)
+        elif its is not None and measured_of(its) != known.measured:
+            take_measured_rates(known.rates, its)
         known.models = models
         known.measured = measured_of(its) if its is not None else b""
 
@@ -234,16 +241,16 @@ class PairedDraft:
 
     def offer(self, rule: Rule, target: PooledTarget, text: Sequence[bytes] = ()) -> Offer:
         """Return what is known of it; `text` is what it would have to read, by digests."""
-        estimates, model = self.estimates_beside(target), self.peer.model
+        rates, model = self.pair_beside(target).rates, self.peer.model
         unread = BLOCK * len(text) - self.held.count(text)
         return Offer(
-            token_seconds=estimates.token_time.value,
-            latency_seconds=estimates.latency.value,
-            acceptance=estimates.acceptance.get(rule, Acceptance()).mean,
+            token_seconds=rates.token_time.value,
+            latency_seconds=rates.latency.value,
+            acceptance=rates.acceptance.get(rule, Acceptance()).mean,
             session_count=model.session_count if model is not None else 1,
             generation_count=self.generation_count,
             passed_over=self.passed_over,
-            unread_seconds=unread * estimates.read_time.value,
+            unread_seconds=unread * rates.read_time.value,
         )
 
     def note_leased(self, text: tuple[bytes, ...]) -> None:
@@ -255,20 +262,3 @@ class PairedDraft:
     def give_back(self) -> None:
         """End a lease."""
         self.generation_count -= 1
-
-
-def _beside_equal_weights(new: PairEstimates, known: PairEstimates) -> PairEstimates:
-    """Return what is known of a draft beside another target of the same weights.
-
-    How often it is right is the same there, and its own times are: both learn of them together.
-    """
-    return replace(
-        new,
-        latency=known.latency,
-        token_time=known.token_time,
-        loaded_token_time=known.loaded_token_time,
-        is_roughly_loaded=known.is_roughly_loaded,
-        read_time=known.read_time,
-        line_ratios=known.line_ratios,
-        acceptance=known.acceptance,
-    )

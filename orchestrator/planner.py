@@ -12,10 +12,10 @@ from functools import partial
 
 from orchestrator.config import OrchestratorConfig
 from orchestrator.core.actions import TokenLogprob
-from orchestrator.core.controller import Control
+from orchestrator.core.control import Control
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import MakeSources, Plan
-from orchestrator.core.policies import CLASSIC_RATIO, control
+from orchestrator.core.speculate import CLASSIC_RATIO, control
 from orchestrator.lookup_caches import SharedTexts
 from orchestrator.peers import Hosted
 from orchestrator.pool import Pool
@@ -176,7 +176,7 @@ class Planner:
     ) -> Control:
         samples = form is Form.SAMPLED and not rollback_calls
         patience = self._config.draft_seconds
-        return control(speculation, rule, self._pool.estimates, patience, samples)
+        return control(speculation, rule, self._pool.pair, patience, samples)
 
     async def score(self, plan: Plan, deadline: float) -> list[TokenLogprob]:
         """Return the log probabilities of the prompt's tokens; the first one has none."""

@@ -11,11 +11,11 @@ from typing import Any, Protocol, TypeVar
 
 from orchestrator.calls import Calls, Reader
 from orchestrator.core.conduct import not_left_alone
-from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.leasing import choose
 from orchestrator.core.prefixes import digests_of
 from orchestrator.core.routing import choose_target, weights_served
 from orchestrator.core.silence import LEAST_SECONDS
+from orchestrator.core.target_costs import Pair
 from orchestrator.paired_drafts import DraftPeer, PairedDraft
 from orchestrator.peers import Hosted, Peer
 from orchestrator.targets import PooledTarget
@@ -500,11 +500,11 @@ class Pool:
         return [d for d in self.drafts if d.may_draft(rule)] if self.ready else []
 
     @property
-    def estimates(self) -> PairEstimates:
+    def pair(self) -> Pair:
         """What is known of the standing target and of the draft that would be leased now."""
-        return self.estimates_at(self.standing)
+        return self.pair_at(self.standing)
 
-    def estimates_at(self, target: PooledTarget) -> PairEstimates:
+    def pair_at(self, target: PooledTarget) -> Pair:
         """Return what is known of a target and of the draft that would be leased now.
 
         That is the first configured one while none can be; without one, it is the target's alone.
@@ -512,8 +512,8 @@ class Pool:
         usable = _rather(self._usable(Rule.MATCH))
         if usable:
             best = choose([draft.offer(Rule.MATCH, target) for draft in usable])
-            return usable[best].estimates_beside(target)
-        return self.configured[0].estimates_beside(target) if self.configured else target.alone
+            return usable[best].pair_beside(target)
+        return self.configured[0].pair_beside(target) if self.configured else Pair(target.costs)
 
     def count_generations(self, count: int) -> None:
         """Take note of how many generations are being written."""
@@ -522,12 +522,11 @@ class Pool:
             self._share_out()
 
     def _share_out(self) -> None:
-        """Let each target's estimates know of how many share its decodes."""
+        """Let each target's costs know of how many share its decodes."""
         count = self._writing_count
         for target in self.targets:
             there = count if self.is_single else min(count, target.generation_count)
-            for each in (target.alone, *(d.estimates_beside(target) for d in self.drafts)):
-                each.generation_count = max(1, there)
+            target.costs.generation_count = max(1, there)
 
     def obstacle(self) -> str:
         """Return why drafts are not used, in one line; empty when they are."""

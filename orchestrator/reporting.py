@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
 from orchestrator.core.actions import Commit, Report, TokenLogprob
-from orchestrator.core.controller import Control
+from orchestrator.core.control import Control
 from orchestrator.core.counts import Counts, SourceCounts
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
@@ -290,7 +290,6 @@ def view(its_control: Control) -> messages.ControllerView:
         draft_token_duration=duration(view.draft_token_seconds),
         draft_latency_duration=duration(view.latency_seconds),
         round_overhead_duration=duration(view.overhead_seconds),
-        slowdown=view.slowdown,
         run_ahead=view.run_ahead,
         takes_turns=view.takes_turns,
         decode_costs=[

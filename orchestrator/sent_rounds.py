@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.estimates import ServiceTime
+from orchestrator.core.outcomes import ServiceTime
 from orchestrator.timings import EngineSeconds, Timings
 from outrider import wire_rounds
 from outrider.errors import InvalidRequest

@@ -16,7 +16,7 @@ from orchestrator.chat.format import ChatFormat
 from orchestrator.chat.template import ChatTemplate
 from orchestrator.completions import Completions, InFlight, Observer, Responses, Turn
 from orchestrator.config import OrchestratorConfig
-from orchestrator.core.policies import control
+from orchestrator.core.speculate import control
 from orchestrator.job_store import JobStore
 from orchestrator.jobs import Jobs, unknown_job
 from orchestrator.joined_drafts import DraftRegistry
@@ -361,7 +361,7 @@ class Orchestrator:
         """Return the state of the peers."""
         obstacle = self.pool.obstacle()
         newcomer = control(
-            self.config.speculation, Rule.MATCH, self.pool.estimates, self.config.draft_seconds
+            self.config.speculation, Rule.MATCH, self.pool.pair, self.config.draft_seconds
         )
         return messages.GetStatusResponse(
             service_version=outrider.__version__,
@@ -441,7 +441,7 @@ class Orchestrator:
         if draft.translation is not None:
             status.translation.CopyFrom(draft.translation)
         status.generation_count = draft.generation_count
-        status.tokens_per_second = 1.0 / draft.estimates.token_time.value
+        status.tokens_per_second = 1.0 / draft.rates.token_time.value
         return status
 
     async def model(self, meant: common.ModelReference | None = None) -> Hosted:

@@ -6,16 +6,17 @@ import time
 from collections.abc import Sequence
 
 from orchestrator.core.conduct import Conduct
-from orchestrator.core.estimates import Mean, PairEstimates
 from orchestrator.core.prefixes import HeldTexts
+from orchestrator.core.rates import Mean
 from orchestrator.core.routing import TargetOffer
 from orchestrator.core.silence import BATCH_TOKENS, Expected
+from orchestrator.core.target_costs import TargetCosts
 from orchestrator.first_estimates import (
     costs_of,
+    costs_of_target,
     measured_of,
-    of_target,
     process_of,
-    take_target_costs,
+    take_measured_costs,
 )
 from orchestrator.peers import Peer
 from outrider import logs, wire
@@ -36,8 +37,8 @@ class PooledTarget:
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        self.alone = PairEstimates()
-        """Of the target, with any draft."""
+        self.costs = TargetCosts()
+        """What is learned of it, with any draft."""
         self.generation_count = 0  # that lease it now
         self.unread_count = 0  # tokens of their prompts that it has still to read
         self.passed_over = 0  # leases of others since its own last one
@@ -48,7 +49,7 @@ class PooledTarget:
         self.held = HeldTexts()
         """What it probably holds; kept where there are several targets."""
         self.conduct = Conduct()
-        self._loaded = self.alone.costs  # of decodes as it measured them, and nothing learned since
+        self._loaded = self.costs.table  # of decodes as it measured them, and nothing learned since
         self._read_time = Mean(_READ_SECONDS)  # seconds of each token that it reads
         self._busy_until = 0.0  # of the monotonic clock: until then it said that it has no room
         self._model = self._measured = b""  # whose estimates these are, and what it had measured
@@ -91,7 +92,7 @@ class PooledTarget:
     @property
     def token_seconds(self) -> float:
         """The time of a token, as many texts as now and one more written at once."""
-        costs = self.alone.costs
+        costs = self.costs.table
         # An engine that pads does so with the rows of each text.
         return costs.seconds((self.generation_count + 1) * costs.padded(1))
 
@@ -102,14 +103,14 @@ class PooledTarget:
             return
         process, measured = process_of(model), measured_of(model)
         if process != self._model:
-            self.alone = of_target(self.peer, self.alone.generation_count)
+            self.costs = costs_of_target(self.peer, self.costs.generation_count)
             for each in siblings:
                 if each.identity == self.identity:  # what drafts without a model is of the text
-                    self.alone.of_sources = each.alone.of_sources
+                    self.costs.sources = each.costs.sources
                     break
             self.held.clear()
         elif measured != self._measured:
-            take_target_costs(self.alone, model)
+            take_measured_costs(self.costs, model)
         if (process, measured) != (self._model, self._measured) and (costs := costs_of(model)):
             self._loaded = CostTable(costs, model.rough_decode_costs)
             self._read_time = Mean(costs[-1].seconds / costs[-1].rows)

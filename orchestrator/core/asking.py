@@ -21,8 +21,7 @@ from orchestrator.core.draft_end import draft_end
 from orchestrator.core.draft_line import Line
 from orchestrator.core.draft_progress import DraftState
 from orchestrator.core.local_drafters import LocalDrafters, LocalLine
-from orchestrator.core.outcomes import Choice
-from orchestrator.core.own_draft import NO_OWN_DRAFT, OwnDraftOrder
+from orchestrator.core.outcomes import NO_OWN_DRAFT, Choice, OwnDraftOrder
 from orchestrator.core.plan import Plan
 from orchestrator.core.remote_draft import RemoteDraft
 from orchestrator.core.target_progress import RoundInFlight, TargetProgress
@@ -112,7 +111,7 @@ class Asking:
             # The first round is the prompt's: both models read it at once.
             expected = self._draft.state is DraftState.DRAFTING
             known = self._line_from(length, self._draft.line.confidences)[:cap]
-            choice = self._control.choose(known, cap, now, length, expected)
+            choice = self._control.choose(known, cap, now, expected)
             if better := self._better(local, choice):
                 self._ask_locally(length, better)
                 return
@@ -182,7 +181,7 @@ class Asking:
             self._order_draft(wanted, self._control.lookahead() if wanted else 0, now)
         self._remote.give_up_waiting(now)
         confidences = self._line_from(length, self._draft.line.confidences)[:cap]
-        choice = self._control.choose(confidences, cap, now, length, False)
+        choice = self._control.choose(confidences, cap, now, False)
         limit = choice.count
         line = self._draft.line.line_after(length).first(cap if limit else 0)
         if better := self._better(local, choice):
@@ -214,7 +213,7 @@ class Asking:
                 asked.round,
                 continue_count=credit,
                 decode_limit=limit if asked.round.draft else 0,
-                gather_ms=self._control.estimates.gather_ms if gathers else 0,
+                gather_ms=self._control.costs.gather_ms if gathers else 0,
             )
             asked.let_draft(own)
 
@@ -240,7 +239,7 @@ class Asking:
         if wanted and not is_late and self._control.waits_for_drafts:
             return 0
         room = self._plan.target_context + 1 - len(self._committed)
-        return max(0, min(self._control.estimates.credit, self._remaining, room))
+        return max(0, min(self._control.costs.credit, self._remaining, room))
 
     def _wanted(self, length: int, cap: int) -> int:
         """Return how many tokens to draft anew; a block's length is chosen once, before it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from orchestrator.core import acceptance
-from orchestrator.core.estimates import UNREPORTED, ServiceTime
+from orchestrator.core.outcomes import UNREPORTED, ServiceTime
 from orchestrator.core.target_progress import RoundInFlight
 from outrider.errors import InvalidRequest
 from outrider.messages import NO_OWN_TOKENS, Answer, OwnTokens, Rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.core.controller import Control
+from orchestrator.core.control import Control
 from orchestrator.core.draft_progress import DraftProgress, DraftState
 from outrider.messages import MAX_DRAFT, DraftEnd
 

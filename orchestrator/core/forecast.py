@@ -180,6 +180,16 @@ def _longest(
     return best
 
 
+def own(conditions: Conditions, n_max: int) -> Forecast:
+    """Return the best that a target does which drafts by itself.
+
+    That is drafting and verifying in turn, without a way between the two. `length` is of a draft
+    that is ordered, so it is 0, and `own_length` what the target drafts.
+    """
+    best = serial(conditions, n_max)
+    return replace(best, mode=Mode.OWN, length=0, hit_length=0, own_length=best.length)
+
+
 def waiting(conditions: Conditions, n_max: int) -> Forecast:
     """Return the best of running ahead and waiting for k tokens after a miss."""
     a, frame = conditions.acceptance, conditions.first_frame

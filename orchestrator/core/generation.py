@@ -22,8 +22,8 @@ from orchestrator.core.asking import Asking
 from orchestrator.core.counts import Counts, SourceCounts
 from orchestrator.core.decodes import Decode, decodes_of, news_of
 from orchestrator.core.draft_progress import DraftState
-from orchestrator.core.estimates import UNREPORTED, ServiceTime, plain_share
 from orchestrator.core.local_drafters import LocalDrafters
+from orchestrator.core.outcomes import UNREPORTED, ServiceTime
 from orchestrator.core.plan import Plan
 from orchestrator.core.remote_draft import RemoteDraft
 from orchestrator.core.target_progress import RoundInFlight, TargetProgress
@@ -96,7 +96,7 @@ class Generation:
 
     def plain_share(self, row_count: int) -> float:
         """Return what one row costs to decode as a share of what `row_count` rows cost."""
-        return plain_share(self._control.estimates.costs, row_count, len(self.committed))
+        return self._control.costs.plain_share(row_count, len(self.committed))
 
     # --- what happened at the draft ---
 
@@ -225,7 +225,8 @@ class Generation:
             self._actions.append(Commit(self.committed[begin:], origins, logprobs=logprobs))
         if self.finished is not None:
             return
-        self._control.note_credit(self._target.note_length(asked, len(self.committed)))
+        if self._target.note_length(asked, len(self.committed)):
+            self._control.costs.note_credit_used_up()
         if last_origin is Origin.CORRECTED and self.plan.rollback_calls:
             self._actions.append(RollBack(self._target.held, self.round, self.order))
             self._draft.roll_back(self._target.held)

@@ -6,61 +6,34 @@ Worth is in tokens: what a round is expected to add, less what is made in its ti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 HOPELESS = 0.02
 """The chance below which no more of a line is looked at."""
-
-
-def survivals_of(known: Sequence[float], mean: float, count: int, unread: int) -> Iterator[float]:
-    """Yield the chance that the first token is right, the first two are, and so on up to `count`.
-
-    Beyond those with a `known` chance each has the `mean`, and so have `unread` ones before them,
-    which are about to come and which the text has overtaken.
-    """
-    survival = 1.0
-    for k in range(count):
-        if k == len(known):
-            survival *= mean**unread
-        survival *= known[k] if k < len(known) else mean
-        yield survival
-
-
-def best_count(values: Sequence[float], n_min: int) -> int:
-    """Return the number of tokens that is worth most; fewer than `n_min` are none.
-
-    `values` are what 0, 1, 2 .. tokens are worth.
-    """
-    best = 0
-    for count in range(max(1, n_min), len(values)):
-        if values[count] > values[best]:
-            best = count
-    return best
 
 
 def best_of_line(
     chances: Sequence[float],
     n_min: int,
     rate: float,
-    usual: float,
     round_seconds: Callable[[int], float],
 ) -> tuple[int, float]:
     """Return how many tokens of a line are best verified next, and the worth of that round.
 
-    `chances` are those of its tokens, each if those before it stand. The number is for the `rate`
-    that is made now, in tokens per second, the worth by the `usual` one; a round with k tokens
-    takes `round_seconds(k)`. Where no number may be, that is 0 and its worth minus infinity.
+    `chances` are those of its tokens, each if those before it stand. `rate` is what is made
+    anyway, in tokens per second; a round with k tokens takes `round_seconds(k)`. Where no number
+    may be, that is 0 and its worth minus infinity.
     """
     tokens, survival = 1.0, 1.0  # expected of the round; of all before the next token to stand
-    best, most, worth = 0, -math.inf, -math.inf
+    best, worth = 0, -math.inf
     for k, chance in enumerate(chances, 1):
         survival *= chance
         if survival < HOPELESS:
             break
         tokens += survival
-        seconds = round_seconds(k)
-        if k >= n_min and tokens - rate * seconds > most:
-            best, most, worth = k, tokens - rate * seconds, tokens - usual * seconds
+        value = tokens - rate * round_seconds(k)
+        if k >= n_min and value > worth:
+            best, worth = k, value
     return best, worth
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.controller import Control
+from orchestrator.core.control import Control
 from orchestrator.core.counts import SourceCounts
 from orchestrator.core.draft_line import Line
-from orchestrator.core.estimates import Acceptance
+from orchestrator.core.rates import Acceptance
 from outrider.drafters.source import NOTHING, Proposal, Scored, Source
 from outrider.messages import MAX_DRAFT
 

@@ -5,7 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.estimates import ServiceTime
+
+@dataclass(frozen=True, slots=True)
+class ServiceTime:
+    """What the target says of a round: seconds, and rows of its decodes, others' included."""
+
+    decode: float
+    queue: float = 0.0  # waited for other sessions' decodes
+    rows: int = 0
+    attended: int = 0  # tokens that these rows attended to, summed over the rows
+    draft: float = 0.0  # of the target's own draft
+    sample: float = 0.0  # of its own work between decodes
+    sessions: int = 0  # that generate in its decodes, ours included
+
+    def shared(self, decode_count: int) -> ServiceTime:
+        """Return what one of so many decodes took."""
+        if decode_count == 1:
+            return self
+        return ServiceTime(
+            decode=self.decode / decode_count,
+            queue=self.queue / decode_count,
+            rows=self.rows // decode_count,
+            attended=self.attended // decode_count,
+            draft=self.draft / decode_count,
+            sample=self.sample / decode_count,
+            sessions=self.sessions // decode_count,
+        )
+
+
+UNREPORTED = ServiceTime(0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +48,22 @@ class Choice:
     worth: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class OwnDraftOrder:
+    """What rounds say of the target's own draft."""
+
+    count: int = 0  # tokens for a decode at most; 0: it is not asked
+    stop_below: int = 0  # a token less sure than this is the last one
+    is_probe: bool = False  # only to see how good it is
+
+    def is_news(self, known: OwnDraftOrder) -> bool:
+        """Return whether a target that was sent `known` should be sent this."""
+        return (self.count, self.stop_below) != (known.count, known.stop_below)
+
+
+NO_OWN_DRAFT = OwnDraftOrder()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """One verified round, for the controller to learn from."""
@@ -28,8 +72,7 @@ class Outcome:
     length: int  # of the text before it, in tokens
     sent: float | None  # to a target that waited for it; None where it continued by itself
     confidences: Sequence[int]  # of the draft
-    offered: int  # draft tokens that were sent
-    drafted: int  # and of them, those that were verified
+    drafted: int  # tokens that were verified
     accepted: int
     committed: int
     decodes: int = 1  # that it is of: more where none of them has a draft, and each adds one token
@@ -46,36 +89,14 @@ class Outcome:
 class View:
     """What the controller thinks, for the statistics."""
 
-    rate: float  # rho, tokens per second
+    rate: float  # tokens per second that are made now, at least what the target alone makes
     plain_rate: float  # expected of rounds without a draft
     alone_rate: float  # of the target without padding and messages; 0 where it is not known
     acceptance: float
     draft_token_seconds: float
     latency_seconds: float
     overhead_seconds: float
-    slowdown: float
     run_ahead: bool
     takes_turns: bool
     costs: Sequence[tuple[int, float]]  # (rows, seconds)
     forecast_rate: float = 0.0  # expected of what pays most; 0 where the policy is another
-
-
-class RecentRate:
-    """Tokens per second of the newest rounds of a generation; older ones fade."""
-
-    _KEPT = 0.95  # of what earlier rounds made and took, with each round
-
-    def __init__(self) -> None:
-        self._tokens = self._seconds = 0.0
-
-    def note(self, tokens: int, seconds: float, rounds: int) -> None:
-        """Take in some rounds that took equally long and committed equally many tokens."""
-        kept = self._KEPT**rounds
-        share = (1.0 - kept) / (1.0 - self._KEPT) / rounds
-        self._tokens = kept * self._tokens + share * tokens
-        self._seconds = kept * self._seconds + share * seconds
-
-    @property
-    def value(self) -> float:
-        """The rate; 0 before anything is known."""
-        return self._tokens / self._seconds if self._seconds > 0.0 else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core.controller import Control
+from orchestrator.core.control import Control
 from orchestrator.core.silence import LEAST_SECONDS
 from orchestrator.core.text import ends_inside_character
 from outrider.drafters.source import Source

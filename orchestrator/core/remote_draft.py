@@ -48,14 +48,13 @@ class RemoteDraft:
             is_first = frame.base > line.base
             compared = line.add(frame, committed)
             if frame.runner_ups:  # their rows took some of the time
-                ratios = self._control.estimates.line_ratios
+                ratios = self._control.rates.line_ratios
                 seconds /= ratios[min(self._line_count, len(ratios)) - 1]
-            if not draft.is_new:
-                count = len(frame.token_ids) if compared.is_news else 0
-                self._control.note_frame(now, frame.base, count, seconds, is_first, queue)
-            elif frame.token_ids:
-                count = len(frame.token_ids)
-                self._control.note_new_stream(now, frame.base, count, seconds, queue)
+            count = len(frame.token_ids) if compared.is_news or draft.is_new else 0
+            if count:
+                self._control.note_frame(
+                    now, frame.base, count, seconds, is_first, queue, draft.is_new
+                )
             draft.is_new = draft.is_new and not frame.token_ids
             self._note_line(compared)
         draft.note_completed(frame.completed)

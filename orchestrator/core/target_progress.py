@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from orchestrator.core.draft_line import Line
-from orchestrator.core.own_draft import OwnDraftOrder
+from orchestrator.core.outcomes import OwnDraftOrder
 from outrider.distribution import Distribution
 from outrider.messages import Answer, Candidates, DraftEnd, Round, Rows, Span
 from outrider.speculation import MODEL

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.core.branching import Grown, Guess, as_bytes, best_count, grow
-from orchestrator.core.controller import Control
+from orchestrator.core.control import Control
 from orchestrator.core.draft_line import ForkedLine, Line
 from orchestrator.core.local_drafters import LocalDrafters
 from orchestrator.core.remote_draft import RemoteDraft
@@ -27,7 +27,7 @@ def branch(
     where the target waits for the next round: while it writes by itself, lines are compared with
     a text that moves.
     """
-    round_, leaves = asked.round, control.estimates.tree_leaves
+    round_, leaves = asked.round, control.costs.tree_leaves
     if (control.speculation.n_parallel or 1) < 2 or leaves < 2:
         return
     if round_.continue_count or round_.form is not Form.SAMPLED:
@@ -74,17 +74,13 @@ def _best(
     control: Control, guesses: Sequence[Guess], chain_count: int, leaf_limit: int
 ) -> Grown | None:
     """Return the tree that is best verified; None where the chain of so many tokens is as good."""
-    estimates, rate = control.estimates, max(control.forecast.rate, control.rate)
-
-    def seconds(drafted: int) -> float:
-        return control.decode_seconds(drafted + 1) + estimates.overhead.value
-
+    rate, seconds = control.rate, control.round_seconds
     grown = grow(guesses, control.speculation.local_n_max, leaf_limit)
     count, worth = best_count(grown.survivals, seconds, rate)
     chain = grow(guesses[:1], chain_count).survivals
     least = 1.0 + sum(chain) - rate * seconds(chain_count) + _CLEARLY_MORE
     tree = grown.tree.first(count)
-    if tree.is_chain or worth < least or not estimates.costs.is_known(count + 1):
+    if tree.is_chain or worth < least or not control.costs.table.is_known(count + 1):
         return None
     return Grown(tree, grown.survivals[:count], grown.origins[:count])
 

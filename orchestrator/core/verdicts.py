@@ -87,7 +87,6 @@ def outcome(
         is_local=bool(asked.sources),
         is_own=decode.is_own,
         asks_own=asked.round.own_draft_count > 0,
-        offered=asked.offered if waited and not decode.is_own else len(draft),
         drafted=len(draft),
         accepted=verdict.accepted_count,
         committed=committed,

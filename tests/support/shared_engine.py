@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from orchestrator.core.estimates import ServiceTime
+from orchestrator.core.outcomes import ServiceTime
 from outrider.costs import CostTable
 from outrider.engine.batching import Awaited, wait_until
 
@@ -25,6 +25,8 @@ class Decode:
     ready_time: float
     take_turn: Callable[[float], float]  # returns how long to wait before so many seconds
     done: Callable[[ServiceTime], None]
+    drafted: int = 0  # tokens of the target's own draft among the rows
+    draft_token: float = 0.0  # seconds of each of them, were it drafted alone
 
 
 class SharedEngine:
@@ -87,20 +89,36 @@ class SharedEngine:
         attended = [(count, each.length) for count, each in zip(rows, together, strict=True)]
         seconds = self._costs.seconds(sum(rows), attended)
         seconds *= max(each.slowdown for each in together)
-        wait = max(each.take_turn(seconds) for each in together)
+        drafting = self._drafting(together)
+        wait = max(each.take_turn(drafting + seconds) for each in together)
         for each in together:
             spent = ServiceTime(
                 seconds,
                 self.now + wait - each.ready_time,
                 int(sum(rows)),
                 int(sum(count * length for count, length in attended)),
+                draft=drafting if each.drafted else 0.0,
+                sessions=len(together),
             )
-            self.after(wait + seconds, partial(self._answer, each, spent))
-        self.after(wait + seconds, partial(self._note_done, seconds))
+            self.after(wait + drafting + seconds, partial(self._answer, each, spent))
+        self.after(wait + drafting + seconds, partial(self._note_done, drafting + seconds))
+
+    def _drafting(self, together: Sequence[Decode]) -> float:
+        """Return the time of the own drafts of a decode, which all in it wait for.
+
+        The n-th tokens of all drafts share one decode of the draft, whose rows cost in proportion
+        what they cost the target.
+        """
+        seconds, alone = 0.0, self._costs.seconds(self._costs.padded(1))
+        for place in range(max((each.drafted for each in together), default=0)):
+            drafts = [each for each in together if each.drafted > place]
+            ratio = self._costs.seconds(len(drafts) * self._costs.padded(1)) / alone
+            seconds += ratio * max(each.draft_token for each in drafts)
+        return seconds
 
     def _answer(self, decode: Decode, spent: ServiceTime) -> None:
         turnaround = self._turnarounds.get(decode.session, _FIRST_TURNAROUND)
-        answer_time = self.now - self._decoding - spent.decode
+        answer_time = self.now - self._decoding - spent.decode - spent.draft
         sequence = self._sequences[decode.session]
         self._awaited[decode.session] = Awaited(answer_time, turnaround, decode.rows, sequence)
         decode.done(spent)

@@ -15,15 +15,12 @@ from dataclasses import dataclass, field, replace
 from draft_service.runner_ups import Branch, RunnerUps
 from orchestrator.core.actions import Commit, End, SendOrder, SendRound, Wake
 from orchestrator.core.counts import Counts
-from orchestrator.core.estimates import (
-    Mean,
-    OwnDraftEstimates,
-    PairEstimates,
-    ServiceTime,
-)
 from orchestrator.core.generation import Generation
+from orchestrator.core.outcomes import ServiceTime
 from orchestrator.core.plan import Plan
-from orchestrator.core.policies import control
+from orchestrator.core.rates import OWN_GAP, DraftRates, Mean
+from orchestrator.core.speculate import control
+from orchestrator.core.target_costs import Pair, TargetCosts
 from outrider.costs import NO_REJECTION_COST, CostTable, RejectionCost
 from outrider.drafters.source import Source
 from outrider.errors import PositionPastCache
@@ -190,7 +187,7 @@ class Simulation:
         *,
         tokens: int,
         seed: int,
-        estimates: PairEstimates | None = None,
+        pair: Pair | None = None,
         faults: Faults | None = None,
         patience: float = 1.0,
         prompt_tokens: int = PROMPT_TOKENS,
@@ -210,9 +207,7 @@ class Simulation:
         self.draft_busy = self.target_busy = False
         self._turn_ends = 0.0
         self.ended = False
-        its_control = control(
-            speculation, Rule.MATCH, estimates or known_estimates(models), patience
-        )
+        its_control = control(speculation, Rule.MATCH, pair or known_pair(models), patience)
         self.prompt = self.language.prompt or prompt(prompt_tokens)
         self.tokens = tokens
         plan = _plan(its_control, self.prompt, tokens)
@@ -313,20 +308,30 @@ def run_together(engine: SharedEngine, simulations: Sequence[Simulation]) -> lis
     return [each.result for each in simulations]
 
 
-def known_estimates(models: Models) -> PairEstimates:
+def known_pair(models: Models) -> Pair:
     """Return what an orchestrator knows of these models before the first round."""
-    estimates = PairEstimates(costs=CostTable(models.costs.points), same_host=models.same_host)
-    estimates.overhead = Mean(models.overhead + models.target_round_trip)
-    estimates.latency = Mean(models.draft_round_trip)
     reported = models.draft_reported * models.draft_token
-    estimates.token_time, estimates.loaded_token_time = Mean(reported), reported
-    estimates.continues, estimates.tree_leaves = models.continues, models.tree_leaves
-    estimates.line_ratios = [1.0 + models.line_cost * count for count in range(models.lines)]
-    estimates.rejection = models.rejection
-    estimates.takes_turns, estimates.read_time = models.takes_turns, Mean(models.read_time)
+    costs = TargetCosts(
+        table=CostTable(models.costs.points),
+        rejection=models.rejection,
+        continues=models.continues,
+        tree_leaves=models.tree_leaves,
+        overhead=Mean(models.overhead + models.target_round_trip),
+    )
     if models.own_token:
-        estimates.own_draft = OwnDraftEstimates.of_load(models.own_token, models.read_time)
-    return estimates
+        costs.own = DraftRates(
+            token_time=Mean(models.own_token),
+            read_time=Mean(models.read_time),
+            latency=Mean(OWN_GAP),
+        )
+    rates = DraftRates(
+        token_time=Mean(reported),
+        loaded_token_time=reported,
+        read_time=Mean(models.read_time),
+        latency=Mean(models.draft_round_trip),
+        line_ratios=[1.0 + models.line_cost * count for count in range(models.lines)],
+    )
+    return Pair(costs, rates, models.same_host, models.takes_turns)
 
 
 def _plan(its_control: object, prompt: Sequence[int], tokens: int) -> Plan:
@@ -485,7 +490,6 @@ class _Target(_Peer):
         ids = [world.language.next([*prefix, *path]) for path in paths]
         drafted, owns = (0, [own]) if own.token_ids else (len(draft), [])
         answer = Answer(round_.number, len(prefix), drafted, Rows(sampled=ids), owns)
-        drafting = world.models.own_token * len(own.token_ids)
         again, within, before = self._going_back.prepare(prefix, len(draft))
         self._going_back.state = text
         world.target_busy = True
@@ -504,7 +508,6 @@ class _Target(_Peer):
                 self.held, self._used = self._text[:-1], len(draft)
             elif not own.token_ids:
                 self._use(added)
-            spent = replace(spent, draft=drafting)
             self.reply(
                 world.models.target_round_trip / 2 + world.models.overhead,
                 lambda: world.generation.target_wrote(
@@ -516,10 +519,13 @@ class _Target(_Peer):
         def decode() -> None:
             slowdown = world.models.slowdown if world.draft_busy else 1.0
             rows, length, begin = again + len(draft) + 1, len(prefix) - 1 - again, world.now
-            world.engine.decode(Decode(world, rows, length, slowdown, begin, world.take_turn, done))
+            count, token = len(own.token_ids), world.models.own_token
+            world.engine.decode(
+                Decode(world, rows, length, slowdown, begin, world.take_turn, done, count, token)
+            )
 
-        if drafting or within or before:
-            world.engine.after(drafting + within + before, decode)
+        if within or before:
+            world.engine.after(within + before, decode)
         else:
             decode()
 

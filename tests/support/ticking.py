@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.core.actions import Action, Wake
-from orchestrator.core.estimates import UNREPORTED, ServiceTime
 from orchestrator.core.generation import Generation
+from orchestrator.core.outcomes import UNREPORTED, ServiceTime
 from orchestrator.core.plan import Plan
 from outrider.messages import Frame, Rows
 

@@ -1,0 +1,532 @@
+"""What every policy knows of one generation, and how it learns. Pure.
+
+All that goes in is measured; times are seconds of one clock, the caller's. What is learned of a
+target and of a draft is theirs (`TargetCosts`, `DraftRates`): all generations go by it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cache, partial
+
+from orchestrator.core.expected_frames import ExpectedFrames
+from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts
+from orchestrator.core.forecast import own as own_forecast
+from orchestrator.core.line_worth import HOPELESS, best_of_line, is_better_stopped
+from orchestrator.core.outcomes import NO_OWN_DRAFT, Choice, Outcome, OwnDraftOrder, View
+from orchestrator.core.own_draft import OwnDraft
+from orchestrator.core.rates import Acceptance
+from orchestrator.core.target_costs import Pair, TakenBack
+from outrider.messages import Rule
+from outrider.speculation import Policy, Speculation
+
+_LOOKAHEAD = 48
+"""Tokens that a draft may be ahead of the next round, at most."""
+_FORECAST_ROUNDS, _FORECAST_SECONDS = 8, 0.2
+"""Rounds and seconds that a forecast stands, whichever are over first: making one takes .15 ms on a
+Zen 5, and eight rounds of many rows that were in vain are a second of a slow target."""
+_OTHER_LOAD = 1.25
+"""Times as many sessions in a decode as forecast, from which on the forecast is made anew."""
+CLEARLY = 1.05
+"""Times the target's own rate, from which on a draft is used: forecasts are right to some percent
+on the virtual clock, and what gains nothing costs others' rows and the draft's machine."""
+
+USUAL_TOKENS = 256
+"""Tokens that a text is expected to get, at least, of which nothing else is known."""
+
+_OWN = "own"
+"""The target's own draft, where acceptance is kept by source; people know it as the model."""
+
+
+class Control(ABC):
+    """Decides for one generation. All that it knows was reported to it."""
+
+    def __init__(
+        self,
+        speculation: Speculation,
+        rule: Rule,
+        pair: Pair,
+        patience: float,
+        samples: bool = True,
+    ) -> None:
+        """`patience` seconds without a sign of the draft are too many.
+
+        `samples` says that rows are sampled ids and no `Rollback` is called for: only then the
+        target knows by itself what is accepted, and may draft by itself.
+        """
+        self.speculation = speculation
+        self.rule = rule
+        self._samples = samples
+        self._longest_patience = patience
+        self._has_draft = False  # there is a stream to one
+        self.last_time: float | None = None  # when the newest rows came
+        # The target has been without a round since; None while one is in flight.
+        self._idle_since: float | None = None
+        self._frames = ExpectedFrames()
+        self._taken_back = TakenBack()
+        self._unread = 0  # tokens of the text that the draft has not read yet
+        self._remaining = 0  # that may still follow; 0 before that is known
+        self._written = self._rounds = 0
+        self._text_length = 0  # in tokens, prompt included
+        self._forecast: Forecast | None = None  # made again every few rounds
+        self._forecast_round, self._forecast_time, self._forecast_sessions = 0, 0.0, 1.0
+        self._round_times: list[float] = []  # by draft tokens, as of the newest forecast
+        self.pair, self.costs, self.rates = pair, pair.costs, pair.rates
+        self._begin_at_target()
+        self._begin_with_draft()
+
+    # --- what happened ---
+
+    def note_pair(self, pair: Pair) -> None:
+        """Another target writes, or another draft drafts from now on."""
+        before, self.pair, self.costs, self.rates = self.pair, pair, pair.costs, pair.rates
+        self._forecast = None
+        if pair.costs is not before.costs:
+            self._begin_at_target()
+        if pair.rates is not before.rates:
+            self._begin_with_draft()
+
+    def _begin_at_target(self) -> None:
+        """Begin with what all generations know of the target's own draft."""
+        known = self.costs.sources.setdefault((self.rule, _OWN), Acceptance())
+        self._own_acceptance, self._all_own_acceptance = Acceptance(known), known
+        own = self.costs.own if self._may_have_own else None
+        self._own = OwnDraft(own) if own is not None else None
+
+    def _begin_with_draft(self) -> None:
+        """Begin with what all generations know of the draft."""
+        known = self.rates.acceptance.setdefault(self.rule, Acceptance())
+        self.acceptance, self._all_acceptance = Acceptance(known), known
+
+    def note_length(self, length: int) -> None:
+        """The text has so many tokens now."""
+        self._text_length = length
+
+    def note_presence(self, is_there: bool) -> None:
+        """A stream to a draft is open, or is gone."""
+        self._has_draft = is_there
+        self._forecast = None
+
+    def note_order(self, now: float, length: int, frame_tokens: int, reading: int = 0) -> None:
+        """An order went out that may start the line over at the committed length `length`.
+
+        The draft first reads `reading` tokens of the text. Its answer comes in frames of
+        `frame_tokens`; 0 is as the draft runs ahead.
+        """
+        if frame_tokens and self.stop_below:
+            frame_tokens = min(frame_tokens, round(self.forecast.mean_length))
+        size = frame_tokens or self.rates.frame_tokens
+        self._frames.note_order(self.rates, now, length, size, reading)
+
+    def note_frame(
+        self,
+        now: float,
+        base: int,
+        count: int,
+        seconds: float,
+        is_first: bool,
+        queue: float = 0.0,
+        is_new: bool = False,
+    ) -> None:
+        """A frame of the line that started over at `base` came, after the draft's own `seconds`.
+
+        `is_first` says that it is the first one of its base; before it the draft waited for
+        `queue` seconds. `is_new`: of its stream, so that the draft may have read a prompt before.
+        """
+        # While the target has its turn nothing is lost by waiting.
+        waited = queue if self.pair.takes_turns else 0.0
+        if is_new:
+            self._frames.note_better(self.rates, now, base, count, seconds, waited)
+        elif count:
+            self._frames.note_frame(self.rates, now, base, count, seconds, waited, is_first)
+
+    def line_agrees(self, end: int) -> None:
+        """The line agrees with the text and reaches to `end`; it answers the orders up to there."""
+        self._frames.line_agrees(end)
+
+    def line_lost(self, length: int) -> None:
+        """The line disagrees with the text at position `length`; a later order starts it over."""
+        self._frames.line_lost(self.rates, length)
+
+    def note_unread(self, count: int, remaining: int) -> None:
+        """The draft was not sent the last `count` tokens of the text; so many may still follow."""
+        self._unread, self._remaining = count, remaining
+
+    def note_sent(self) -> None:
+        """A round went to the target."""
+        self._idle_since = None
+
+    def note_round(self, outcome: Outcome) -> None:
+        """Learn from a verified round, or from several without a draft."""
+        if not outcome.is_prompt:
+            pair = self.pair
+            slows = outcome.draft_busy and pair.same_host and not pair.takes_turns
+            rows = self._rows_of(outcome)
+            self.costs.note_round(outcome, rows, self._taken_back, slows, pair.takes_turns)
+        self._taken_back.note(self.costs.rejection, outcome)
+        self.last_time = outcome.now
+        self.note_length(outcome.length + outcome.committed)
+        self._written += outcome.committed
+        self._rounds += outcome.decodes
+        if self.rule is Rule.REJECTION and not outcome.is_local:
+            self._note_decided(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
+        self._note_own(outcome)
+
+    def _note_own(self, outcome: Outcome) -> None:
+        own = self._own
+        if own is None:
+            return
+        sessions, seconds = self.costs.sessions_together, outcome.spent.draft
+        if not outcome.is_own:
+            own.note_unused(outcome.decodes / sessions)  # each of them notes these decodes
+            is_in_vain = outcome.asks_own and not (outcome.drafted or outcome.is_prompt)
+            decodes, length = outcome.decodes, outcome.length
+            if is_in_vain and own.note_nothing(length, decodes, seconds * decodes):
+                self._forecast = None  # without it
+            return
+        if own.is_silent:
+            self._forecast = None  # with it again
+        drafted, ratio = outcome.drafted, self.costs.draft_ratio()
+        own.note_drafted(seconds, drafted, self._own_pays, outcome.length, ratio)
+        for acceptance in (self._own_acceptance, self._all_own_acceptance):
+            acceptance.note(outcome.confidences[: outcome.accepted + 1], outcome.accepted)
+
+    def _rows_of(self, outcome: Outcome) -> int:
+        """Return the rows of a round that was not noted yet, in each of its decodes."""
+        return outcome.drafted + 1 + outcome.beside + self._taken_back.count
+
+    def _seconds_of(self, outcome: Outcome) -> float:
+        """Return the time since the rows before those of a round that was not noted yet."""
+        since = self.last_time if self.last_time is not None else outcome.sent or outcome.now
+        return max(0.0, outcome.now - since)
+
+    def note_line(self, confidences: Sequence[int], agrees: bool) -> None:
+        """Learn from draft tokens that the text has caught up with, verified or not.
+
+        All of them agree with it, but for the last one unless `agrees`. Where
+        acceptance is equality, that is what the acceptance rule says of them.
+        """
+        self._note_decided(confidences, len(confidences) - (not agrees))
+
+    def _note_decided(self, confidences: Sequence[int], accepted: int) -> None:
+        for acceptance in (self.acceptance, self._all_acceptance):
+            acceptance.note(confidences, accepted)
+
+    # --- what is known ---
+
+    def acceptance_of(self, source: str) -> tuple[Acceptance, Acceptance]:
+        """Return how good a source without a model is, for this session to go on with, and overall.
+
+        That belongs to the target: it does not change with the draft.
+        """
+        unknown = Acceptance.trusting(goes_by_matches=source in ("suffix", "ngram", "past"))
+        over_all = self.costs.sources.setdefault((self.rule, source), unknown)
+        return Acceptance(over_all), over_all
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether the target can write by itself: where the rule needs no more than its samples."""
+        return self.costs.continues and self.rule is not Rule.REJECTION
+
+    @property
+    def _may_have_own(self) -> bool:
+        """Whether this generation may use a draft in the target's own process."""
+        asked = self.speculation
+        pins = asked.n_min > 0 or asked.run_ahead is not None
+        return self.may_continue and self._samples and asked.drafts and not pins
+
+    @property
+    def _leaves_to_own(self) -> bool:
+        """Whether another draft is not even tried beside the target's own.
+
+        There may be none; and on the same cores it would do the same work with messages in between.
+        """
+        is_useless = self.pair.takes_turns or not self._has_draft
+        return self._own is not None and not self._own.is_silent and is_useless
+
+    @property
+    def needs_stream(self) -> bool:
+        """Whether a draft that there is may be asked for anything, so that a stream is opened.
+
+        On the same cores the target's own does the work as long as it drafts at all.
+        """
+        return self._own is None or self._own.is_silent or not self.pair.takes_turns
+
+    @property
+    def plain_seconds(self) -> float:
+        """The time of a token without a draft."""
+        beside = self.costs.gap if self.may_continue else self.costs.overhead
+        return self.decode_seconds(1) + beside.value
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second that are expected now, at least what the target alone would make."""
+        return max(1.0 / self.plain_seconds, self.forecast.rate)
+
+    def decode_seconds(self, row_count: int) -> float:
+        """Return the expected time of a decode with so many rows after the text."""
+        return self.costs.decode_seconds(row_count, self._text_length)
+
+    def round_seconds(self, drafted: int) -> float:
+        """Return the time of a round with so many draft tokens, as of the newest forecast."""
+        known, mean = self._round_times, min(0.99, self.acceptance.mean)
+        while len(known) <= drafted:
+            decode = self.costs.checked_seconds(len(known) + 1, self._text_length, mean)
+            known.append(decode + self.costs.overhead.value)
+        return known[drafted]
+
+    @property
+    def forecast(self) -> Forecast:
+        """The way to speculate that is best by what is known, and what it yields."""
+        sessions = self.costs.sessions_together
+        is_other_load = not 1 / _OTHER_LOAD < sessions / self._forecast_sessions < _OTHER_LOAD
+        passed = (self.last_time or 0.0) - self._forecast_time
+        rounds = 1 if passed >= _FORECAST_SECONDS else _FORECAST_ROUNDS
+        is_old = self._rounds >= self._forecast_round + rounds
+        if self._forecast is None or is_old or is_other_load:
+            self._forecast_round, self._forecast_sessions = self._rounds, sessions
+            self._forecast_time, self._round_times = self.last_time or 0.0, []
+            self._forecast = self._best()
+        return self._forecast
+
+    def _best(self) -> Forecast:
+        """Return what pays most of all that may be used now, or the target alone."""
+        asked, own, run_ahead = self.speculation, self._own, self.speculation.run_ahead
+        if self.rule is Rule.REJECTION or (run_ahead is None and self.pair.takes_turns):
+            run_ahead = False
+        may_draft = asked.drafts and self._has_draft and not self._leaves_to_own
+        n_max = asked.n_max if may_draft and not self.rates.gain.is_resting else 0
+        alone, *others = forecasts(self._conditions(), n_max, run_ahead)
+        may_use_own = asked.policy is Policy.MEASURED and own is not None and not own.is_silent
+        if may_use_own and own is not None and not own.rates.gain.is_resting:
+            others.append(own_forecast(self._own_conditions(own), asked.n_max))
+        best = max(others, key=lambda each: each.rate, default=alone)
+        return best if best.rate > CLEARLY * alone.rate and self._pays(best, alone) else alone
+
+    def _pays(self, best: Forecast, alone: Forecast) -> bool:
+        """Whether drafts save at least what the target loses while the draft reads the text."""
+        reading = 0.0
+        if best.own_length and self._own is not None:
+            reading = self._own.reading_seconds(self._text_length)
+        elif self.pair.takes_turns:
+            reading = self._unread * self.rates.read_time.value
+        # As many tokens again as were written are likely, or a usual text.
+        likely = max(USUAL_TOKENS, self._written)
+        likely = min(likely, self._remaining or likely)
+        return reading <= likely * (1.0 / alone.rate - 1.0 / best.rate)
+
+    def _conditions(self) -> Conditions:
+        """Return what a forecast for the draft on the stream rests on."""
+        costs, rates, mean = self.costs, self.rates, min(0.99, self.acceptance.mean)
+        seconds = partial(costs.checked_seconds, length=self._text_length, acceptance=mean)
+        return Conditions(
+            acceptance=mean,
+            decode_seconds=cache(seconds),
+            overhead=costs.overhead.value + costs.queue.value,
+            latency=rates.latency.value,
+            token_time=rates.token_time.value,
+            first_frame=rates.frame_tokens,
+            confidences=self.acceptance.confidences if self._may_stop else (),
+            gap=costs.gap.value if self.may_continue else None,
+        )
+
+    def _own_conditions(self, own: OwnDraft) -> Conditions:
+        """Return the same for the target's own draft."""
+        costs, mean = self.costs, min(0.99, self._own_acceptance.mean)
+        seconds = partial(costs.checked_seconds, length=self._text_length, acceptance=mean)
+        return Conditions(
+            acceptance=mean,
+            decode_seconds=cache(seconds),
+            overhead=costs.gap.value + own.rates.latency.value,
+            latency=0.0,
+            token_time=costs.draft_ratio() * own.rates.token_time.value,
+            confidences=self._own_acceptance.confidences if self._may_stop else (),
+        )
+
+    def view(self) -> View:
+        """Return what the controller thinks."""
+        costs, alone = self.costs, self.costs.alone_seconds(self._text_length)
+        return View(
+            rate=self.rate,
+            plain_rate=1.0 / self.plain_seconds,
+            alone_rate=1.0 / alone if alone else 0.0,
+            acceptance=self.acceptance.mean,
+            draft_token_seconds=self.rates.token_time.value,
+            latency_seconds=self.rates.latency.value,
+            overhead_seconds=costs.overhead.value,
+            run_ahead=self.runs_ahead(),
+            takes_turns=self.pair.takes_turns,
+            costs=[
+                (each.rows, each.seconds + each.slope * self._text_length)
+                for each in costs.table.points
+            ],
+        )
+
+    # --- what is decided ---
+
+    @abstractmethod
+    def draft_count(self, cap: int) -> int:
+        """Return how many tokens to draft anew for the next round, at most `cap`."""
+
+    @abstractmethod
+    def choose(self, confidences: Sequence[int], cap: int, now: float, expected: bool) -> Choice:
+        """Return what to verify now that the target is free.
+
+        `confidences` are those of the usable tokens, at most `cap` may be
+        verified, and `expected` says whether more are on their way.
+        """
+
+    @property
+    def own_draft(self) -> OwnDraftOrder:
+        """What the target's own draft is to do, where it has one."""
+        return NO_OWN_DRAFT
+
+    @property
+    def _own_pays(self) -> bool:
+        """Whether the target's own draft is used for more than to see how good it is."""
+        return True
+
+    @property
+    def waits_for_drafts(self) -> bool:
+        """Whether a target waits for the draft that is wanted, instead of writing by itself."""
+        return True
+
+    @property
+    def leaves_draft_alone(self) -> bool:
+        """Whether a draft of which nothing is wanted is not even sent the text."""
+        return False
+
+    @property
+    def probing(self) -> bool:
+        """Whether an order only asks how good the draft is now; one will do."""
+        return False
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether a busy target may verify fewer tokens than it is sent; not a pinned length."""
+        return self.speculation.policy is Policy.MEASURED
+
+    @property
+    def _may_stop(self) -> bool:
+        """Whether drafts may end where they are not sure enough for more to pay."""
+        return self.speculation.policy is Policy.MEASURED and self.rule is not Rule.REJECTION
+
+    @property
+    def stop_below(self) -> int:
+        """The confidence of a draft token below which to draft no further; 0 for any."""
+        return 0 if self.runs_ahead() or not self._may_stop else self.forecast.stop_below
+
+    @property
+    def may_doubt(self) -> bool:
+        """Whether the draft may stop at a token that it is not sure of."""
+        return self.speculation.p_min > 0.0 or self.speculation.policy is Policy.CLASSIC
+
+    def runs_ahead(self) -> bool:
+        """Return whether the draft continues while the target verifies."""
+        if self.rule is Rule.REJECTION:
+            return False
+        if self.speculation.run_ahead is not None:
+            return self.speculation.run_ahead
+        return self.forecast.mode in (Mode.WAITING, Mode.NO_WAIT)
+
+    def lookahead(self) -> int:
+        """Return how far to draft beyond the next round.
+
+        That is what may be committed before the next order arrives, unless it
+        is unlikely to survive for so long.
+        """
+        if self.probing:
+            # A probe must reach beyond what is decoded until it comes.
+            return self._overtaken()
+        if not self.runs_ahead():
+            return 0
+        count = self.forecast.hit_length or 1
+        ahead_time = self.rates.latency.value + self.decode_seconds(count + 1)
+        wanted = count + 1 + math.ceil(ahead_time / max(self.rates.token_time.value, 1e-4))
+        mean = min(0.98, max(0.02, self.acceptance.mean))
+        return max(2, min(_LOOKAHEAD, wanted, math.ceil(math.log(HOPELESS) / math.log(mean))))
+
+    def _overtaken(self) -> int:
+        """Return the tokens decoded plainly until a draft comes."""
+        return math.ceil(self.rates.latency.value / self.plain_seconds)
+
+    @property
+    def line_count(self) -> int:
+        """Lines that the draft may write at once: more than one only where that was asked for."""
+        asked = self.speculation.n_parallel or 1
+        return min(asked, len(self.rates.line_ratios)) if self.runs_ahead() else 1
+
+    def rounds_ahead(self, count: int) -> int:
+        """Return how many rounds of `count` tokens may be at the target beside the oldest.
+
+        They pay when a round spends longer on the way than in the decode.
+        """
+        if not self.runs_ahead():
+            return 0
+        return min(3, int(2.0 * self.costs.overhead.value / self.decode_seconds(count + 1)))
+
+    def best_of_line(self, chances: Sequence[float]) -> tuple[int, float]:
+        """Return how many tokens of a line at hand are best verified next, and their worth.
+
+        `chances` are those of its tokens, each if those before it stand. The worth is what the
+        round adds, less what is made anyway in the time, as in `choose`.
+        """
+        best, usual = self.forecast, self.forecast.rate
+        if best.mode is Mode.PLAIN:
+            usual *= CLEARLY  # as for any draft: what sources say of themselves is not exact
+        likely = chances[: self.speculation.local_n_max]
+        return best_of_line(likely, self.speculation.n_min, usual, self.round_seconds)
+
+    def waits_for_lines(self, chances: Sequence[float]) -> bool:
+        """Return whether a target that has verified a line is better stopped for the next."""
+        plain = self.decode_seconds(1)
+        if self.forecast.own_length:  # it writes with drafts of its own
+            plain = min(plain, 1.0 / self.forecast.rate)
+        decode = self.decode_seconds(len(chances) + 1)
+        gap, beside = self.costs.gap.value, self.costs.overhead.value
+        return is_better_stopped(chances, decode, plain, gap, beside)
+
+    # --- waiting ---
+
+    def _wait_for_all(self, have: int, wanted: int, now: float, expected: bool) -> Choice:
+        """Return the choice to verify all that is wanted, if it comes before it is late."""
+        if have < wanted and expected and not self.is_late(now):
+            return Choice(have, self._wait(now), math.inf)
+        count = min(have, wanted)
+        plain = 1.0 - self.forecast.rate * self.plain_seconds
+        return Choice(count, worth=math.inf if count else plain)
+
+    def _wait(self, now: float) -> float:
+        """Let the target wait for the draft from now on; return until when."""
+        if self._idle_since is None:
+            self._idle_since = now
+        return self._waited_since + self._patience()
+
+    def is_late(self, now: float) -> bool:
+        """Return whether the draft should have sent something long ago."""
+        return now >= self._waited_since + self._patience()
+
+    @property
+    def _waited_since(self) -> float:
+        """When the next frame was due; while the target has no round, not before it had none."""
+        due, idle = self._frames.due, self._idle_since
+        return due if idle is None else max(due, idle)
+
+    def _patience(self) -> float:
+        return self._longest_patience
+
+    def probes(self, late_rounds: int) -> bool:
+        """Return whether to order again from a draft that did not answer in time.
+
+        Its answer may have been lost, and an order costs a message, not time.
+        """
+        return late_rounds >= 16
+
+    def pause(self) -> int:
+        """Return the rounds to go plainly after a late draft, even if it comes back.
+
+        Under the rejection rule no token may decide by its value whether it is seen.
+        """
+        return 4 if self.rule is Rule.REJECTION else 0

@@ -1,0 +1,255 @@
+"""What is learned of a draft: its times, how often it is right, what it gains. Pure.
+
+Everything that was learned can be unlearned, since newer values outweigh older ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from orchestrator.core.forecast import frame_size
+from outrider.messages import Rule
+
+FIRST_PROBE = 16
+"""Decodes without a draft before it is first tried again: a third of a second at 50 tokens/s."""
+
+_UNKNOWN = (4.0, 5.0)
+"""Accepted of tried: high, so that a new draft is used at once, and of so many that the first good
+rounds are not taken for a draft that is always right."""
+_UNKNOWN_SOURCE = (0.8, 2.0)
+"""The same of a source without a model."""
+OWN_GAP = 0.0004
+"""Seconds of a target's work between two decodes more where its own draft drafts, before that is
+known: what it adds is often sent at once, and the event loop then takes the interpreter."""
+
+
+class Mean:
+    """A mean of the latest values, weighted exponentially; `prior` until there is one."""
+
+    _MOST = 10.0  # values that a new one is weighed against
+    _FADING = 0.005  # towards the prior, with each round in which nothing was seen
+
+    def __init__(self, prior: float) -> None:
+        self.value = self.prior = prior
+        self.count = 0  # of the values so far
+        self._known = 0.0  # how many it is weighed against now, itself included
+
+    def note(self, value: float, most_rise: float = math.inf) -> None:
+        """Take in a value, at most `most_rise` above this one; the first ones count in full."""
+        value = min(value, self.value + most_rise)
+        self.count += 1
+        self._known = min(self._MOST, self._known + 1.0)
+        self.value += (value - self.value) / self._known
+
+    def fade(self) -> None:
+        """Fall back towards the prior, since nothing was seen; the next values count for more.
+
+        So a high value does not keep away for good what would show that it is lower now.
+        """
+        self._known *= 1.0 - self._FADING
+        self.value -= max(0.0, self.value - self.prior) * self._FADING
+
+
+class Acceptance:
+    """How often draft tokens are accepted, overall and by how sure the draft was.
+
+    Only tokens that were decided count: the accepted ones and the first
+    rejected one of a round (a censored geometric sample). Older rounds fade.
+    """
+
+    _EDGES = (8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 244, 253)
+    """Confidences in 1/255 at which another bin begins."""
+    _MEMORY = 0.97
+    """Of the counts that is kept with each token: the mean is of the last 33, about."""
+    _LONG_MEMORY = 0.99
+    """The same of how many tokens there are by confidence; and of all counts of a source without a
+    model, which drafts more than 33 at once: a long copied stretch would promise no end at all."""
+    _SHRINKAGE = 4.0
+    """Tokens that the mean counts for in each bin."""
+    _CERTAIN = 30.0
+    """Tokens from which on the mean is believed as it is."""
+    _TRUSTED = 12.0
+    """Tokens that what a source says of itself counts for in each bin."""
+
+    def __init__(self, before: Acceptance | None = None, weight: float = 12.0) -> None:
+        """Start as `before` ended, as if that had been at most `weight` tokens."""
+        bins = len(self._EDGES) + 1
+        self._accepted, self._tried = [0.0] * bins, [0.0] * bins
+        self._seen = [0.0] * bins
+        self._all_accepted, self._all_tried = _UNKNOWN
+        self._memory = self._MEMORY
+        if before is not None:
+            self._memory = before._memory
+            share = min(1.0, weight / before._all_tried)
+            self._accepted = [share * count for count in before._accepted]
+            self._tried = [share * count for count in before._tried]
+            self._seen = [share * count for count in before._seen]
+            self._all_accepted = share * before._all_accepted
+            self._all_tried = share * before._all_tried
+
+    @classmethod
+    def trusting(cls, goes_by_matches: bool) -> Acceptance:
+        """Return what is known of a source of which only its own confidences speak.
+
+        One that goes by matches and says c is right with c squared, about: in texts and code .15
+        to .27 of the tokens after a match of one (.5) stand, .35 to .55 of two (.67), .72 to .80
+        of six to nine.
+        """
+        new = cls()
+        new._memory = cls._LONG_MEMORY
+        edges = (0, *cls._EDGES, 256)
+        power = 2.0 if goes_by_matches else 1.0
+        chances = [((low + high) / 512) ** power for low, high in pairwise(edges)]
+        new._tried = [cls._TRUSTED] * len(chances)
+        new._accepted = [cls._TRUSTED * chance for chance in chances]
+        new._all_accepted, new._all_tried = _UNKNOWN_SOURCE
+        return new
+
+    @property
+    def mean(self) -> float:
+        """The chance of a token of which nothing is known, and some more while few were decided.
+
+        Where a draft may just pay it costs next to nothing to find out (optimism in the face of
+        uncertainty).
+        """
+        mean = (self._all_accepted + 0.1) / (self._all_tried + 0.2)
+        doubt = max(0.0, self._all_tried**-0.5 - self._CERTAIN**-0.5)
+        error = 0.5 * (mean * (1.0 - mean)) ** 0.5 * doubt
+        return mean if self.is_untried else min(0.99, mean + error)
+
+    @property
+    def is_untried(self) -> bool:
+        """Whether nothing was ever decided of a draft, neither here nor before."""
+        return self._all_tried <= _UNKNOWN[1] and not any(self._tried)
+
+    def note(self, confidences: Sequence[int], accepted: int) -> None:
+        """Take in decided tokens by their confidences, of which the first `accepted` stood."""
+        for i, confidence in enumerate(confidences):
+            stood = float(i < accepted)
+            bin_ = self._bin(confidence)
+            self._accepted[bin_] = self._memory * self._accepted[bin_] + stood
+            self._tried[bin_] = self._memory * self._tried[bin_] + 1.0
+            self._seen = [self._LONG_MEMORY * count for count in self._seen]
+            self._seen[bin_] += 1.0
+            self._all_accepted = self._memory * self._all_accepted + stood
+            self._all_tried = self._memory * self._all_tried + 1.0
+
+    def chance(self, confidence: int) -> float:
+        """Return the chance of a token of this confidence, drawn towards the mean."""
+        bin_ = self._bin(confidence)
+        return (self._accepted[bin_] + self._SHRINKAGE * self.mean) / (
+            self._tried[bin_] + self._SHRINKAGE
+        )
+
+    @property
+    def confidences(self) -> list[tuple[int, float, float]]:
+        """What is known by confidence: (least confidence, share of the tokens, chance)."""
+        whole = sum(self._seen)
+        return [
+            (edge, seen / whole, self.chance(edge))
+            for edge, seen in zip((0, *self._EDGES), self._seen, strict=True)
+            if whole > 0.0
+        ]
+
+    def survival(self, confidences: Sequence[int], count: int) -> list[float]:
+        """Return for each of `count` tokens the chance that it and all before it stand.
+
+        Those beyond the known confidences are not drafted yet.
+        """
+        chances = [self.chance(confidence) for confidence in confidences[:count]]
+        chances += [self.mean] * (count - len(chances))
+        survival, product = [], 1.0
+        for chance in chances:
+            product *= chance
+            survival.append(product)
+        return survival
+
+    def _bin(self, confidence: int) -> int:
+        return sum(confidence >= edge for edge in self._EDGES)
+
+
+class Gain:
+    """What drafting gained in truth, over all generations; a draft that lost too much rests.
+
+    A forecast rests on what a draft says of itself and on a model of how rounds follow each other.
+    A draft that is dishonest, or behaves in a way that the model does not have, could so make
+    every text slower for good. Here only two things count: the tokens that came, and when.
+    """
+
+    _MOST_LOST = 12.0
+    """Tokens that the target alone would have written meanwhile, after which the draft rests."""
+    _FIRST_REST, _REST_STEP, _LAST_REST = 64, 4, 1024
+    """Decodes of the first rest, times as many of the next one, and at most."""
+    _MOST_OF_A_ROUND = 4.0
+    """Times a plain token's seconds that a round counts for each of its tokens, at most: one that
+    took longer says more of the machine than of the draft."""
+
+    def __init__(self) -> None:
+        # Plain tokens that were lost by drafting, less those gained since: never below 0.
+        self._lost = 0.0
+        self._gained = 0.0  # the same the other way round
+        self._rest = 0.0  # decodes until it may be used again
+        self._next_rest = self._FIRST_REST
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it lost so much that it is not used now."""
+        return self._rest > 0.0
+
+    def note_rounds(self, committed: int, seconds: float, plain_seconds: float) -> None:
+        """Rounds of a generation that uses it committed so many tokens in so many seconds.
+
+        `plain_seconds` is of a token without it. What is lost is a sum that starts over at nothing
+        with every gain (Page's CUSUM), so that a good draft's bad luck does not add up.
+        """
+        if self.is_resting or not committed:
+            return
+        lost = min(seconds / plain_seconds, self._MOST_OF_A_ROUND * committed) - committed
+        self._lost = max(0.0, self._lost + lost)
+        self._gained = max(0.0, self._gained - lost)
+        if self._gained >= self._MOST_LOST:
+            self._next_rest = self._FIRST_REST
+        if self._lost >= self._MOST_LOST:
+            self._lost = self._gained = 0.0
+            self._rest = self._next_rest
+            self._next_rest = min(self._LAST_REST, self._REST_STEP * self._next_rest)
+
+    def note_unused(self, decodes: float) -> None:
+        """A generation made so many decodes without it."""
+        self._rest = max(0.0, self._rest - decodes)
+
+
+@dataclass(slots=True)
+class DraftRates:
+    """What is known of one draft beside targets of one model; outlives the generations.
+
+    A draft in the target's own process has the same fields; it has no way to the target, so
+    `latency` is what the target does between two decodes more than without it.
+    """
+
+    token_time: Mean = field(default_factory=lambda: Mean(0.005))
+    """Seconds of a drafted token, of one session alone."""
+    read_time: Mean = field(default_factory=lambda: Mean(0.0))
+    """Seconds of each token of a text that it reads."""
+    latency: Mean = field(default_factory=lambda: Mean(0.002))
+    """Seconds from an order to its first frame that the draft's own time does not explain."""
+    loaded_token_time: float = 0.0
+    """`token_time` as measured at load; 0 if that was not reported."""
+    line_ratios: Sequence[float] = (1.0,)
+    """A token's time while the draft writes 1, 2, ... lines, over one alone; as many as it can."""
+    acceptance: dict[Rule, Acceptance] = field(default_factory=dict)
+    """Of its tokens, by rule."""
+    gain: Gain = field(default_factory=Gain)
+    """Of what was drafted by it, in truth."""
+    unused: float = 0.0
+    """Decodes since it was last seen to draft."""
+    probe_after: int = FIRST_PROBE
+    """After so many of them it is tried again."""
+
+    @property
+    def frame_tokens(self) -> int:
+        """Tokens of a frame, where it runs ahead."""
+        return frame_size(self.token_time.value)

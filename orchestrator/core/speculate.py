@@ -1,0 +1,230 @@
+"""The policies: draft lengths that are given, follow a rule of thumb, or are measured. Pure.
+
+The measured one drafts as long as it pays, from the first token on. One forecast says what each way
+to speculate yields by what is known, and the best is used where it is clearly better than the
+target alone. What is not used is tried now and then, for a small share of the time; what loses in
+truth is left alone for a while, whatever was forecast (`Gain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+
+from orchestrator.core.control import USUAL_TOKENS, Control
+from orchestrator.core.forecast import Mode, expected_tokens
+from orchestrator.core.outcomes import NO_OWN_DRAFT, Choice, Outcome, OwnDraftOrder, View
+from orchestrator.core.own_draft import LAST_PROBE
+from orchestrator.core.rates import FIRST_PROBE, Gain
+from orchestrator.core.target_costs import Pair
+from outrider.messages import Rule
+from outrider.speculation import Policy, Speculation
+
+_CLASSIC_STEP, _CLASSIC_LARGEST, _CLASSIC_SMALLEST = 8, 30, 2
+CLASSIC_RATIO = 2.0
+"""Under the classic policy drafting stops when the best token is less than so many times as
+likely as the second."""
+_PROBE_TOKENS = 3
+"""Draft tokens of a probe: a few of them tell an acceptance of .9 from one of .5."""
+_PROBE_SHARE = 0.015
+"""Of the time since the last probe, or of a usual text's, that one on the target's cores takes."""
+
+
+class Fixed(Control):
+    """Draft `n_max` tokens a round and wait for all of them.
+
+    The target's own draft does so on the same cores, without messages in between.
+    """
+
+    def draft_count(self, cap: int) -> int:
+        return 0 if self._leaves_to_own else max(0, min(self._length(), cap))
+
+    @property
+    def own_draft(self) -> OwnDraftOrder:
+        return OwnDraftOrder(self._length()) if self._leaves_to_own else NO_OWN_DRAFT
+
+    @property
+    def _may_have_own(self) -> bool:
+        return super()._may_have_own and not self.may_doubt
+
+    def _length(self) -> int:
+        return self.speculation.n_max
+
+    def choose(self, confidences: Sequence[int], cap: int, now: float, expected: bool) -> Choice:
+        return self._wait_for_all(len(confidences), self.draft_count(cap), now, expected)
+
+
+class Classic(Fixed):
+    """The rule of llama.cpp's example: longer after a full acceptance, shorter after a rejection.
+
+    It starts at `n_max`, grows by 8 up to 30 when a full-length draft is all
+    accepted, stays for a shorter one, and shrinks by 1 down to 2 otherwise.
+    """
+
+    _current: int | None = None  # tokens; None before the first round
+
+    def _length(self) -> int:
+        return self.speculation.n_max if self._current is None else self._current
+
+    def note_round(self, outcome: Outcome) -> None:
+        super().note_round(outcome)
+        current = self._length()
+        if outcome.is_local:
+            return
+        if outcome.accepted < outcome.drafted:
+            self._current = max(min(_CLASSIC_SMALLEST, current), current - 1)
+        elif outcome.drafted and outcome.drafted >= current:
+            self._current = min(_CLASSIC_LARGEST, current + _CLASSIC_STEP)
+
+
+class Measured(Control):
+    """Draft, verify and wait for what pays."""
+
+    # --- what happened ---
+
+    def note_round(self, outcome: Outcome) -> None:
+        self._note_gain(outcome)
+        super().note_round(outcome)
+        self.rates.unused += outcome.decodes
+
+    def _note_gain(self, outcome: Outcome) -> None:
+        """Learn what the draft that the forecast goes by gained, where a round can say it."""
+        known, own = self._forecast, self._own.rates.gain if self._own is not None else Gain()
+        if known is None or known.mode is Mode.PLAIN:
+            self.rates.gain.note_unused(outcome.decodes)
+            own.note_unused(outcome.decodes)
+            return
+        spent, rows = outcome.spent, self.costs.table.padded(self._rows_of(outcome))
+        is_shared = spent.rows > 0 and not self.costs.is_alike(spent, rows)
+        if outcome.is_prompt or outcome.is_local or is_shared:
+            return
+        gain = own if known.own_length else self.rates.gain
+        gain.note_rounds(outcome.committed, self._seconds_of(outcome), self.plain_seconds)
+        if gain.is_resting:
+            self._forecast = None  # without it
+
+    def note_line(self, confidences: Sequence[int], agrees: bool) -> None:
+        super().note_line(confidences, agrees)
+        if confidences:
+            rates, pays = self.rates, self.forecast.length > 0
+            rates.probe_after = FIRST_PROBE if pays else min(LAST_PROBE, 2 * rates.probe_after)
+            rates.unused = 0.0
+
+    @property
+    def expected_rate(self) -> float:
+        """Tokens per second to expect of such texts."""
+        its = copy(self)
+        its.acceptance, its._own_acceptance = self._all_acceptance, self._all_own_acceptance
+        return its._best().rate
+
+    def view(self) -> View:
+        view = replace(super().view(), forecast_rate=self.expected_rate)
+        if not self.forecast.own_length or self._own is None:
+            return view
+        return replace(
+            view,
+            acceptance=self._own_acceptance.mean,
+            draft_token_seconds=self._own.rates.token_time.value,
+            latency_seconds=0.0,
+        )
+
+    # --- what is not used is tried now and then ---
+
+    @property
+    def probing(self) -> bool:
+        return not self.forecast.length and self._is_due
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether it is time to see how good the draft is."""
+        rates = self.rates
+        if self._leaves_to_own or rates.unused < rates.probe_after:
+            return False
+        if not self.pair.takes_turns:
+            return True
+        count = _PROBE_TOKENS + self._overtaken()
+        seconds = self._unread * rates.read_time.value + count * rates.token_time.value
+        return self._may_probe(seconds, rates.unused)
+
+    def _may_probe(self, seconds: float, decodes: float) -> bool:
+        """Whether a probe that takes so long of the target's cores is a small share of its time.
+
+        All sessions that share its decodes wait for it, and may find at once that one is due.
+        """
+        most = _PROBE_SHARE * max(USUAL_TOKENS, decodes) * self.plain_seconds
+        return self.costs.sessions_together * seconds <= most
+
+    @property
+    def own_draft(self) -> OwnDraftOrder:
+        best, own = self.forecast, self._own
+        if own is None:
+            return NO_OWN_DRAFT
+        if best.own_length:
+            return OwnDraftOrder(best.own_length, best.stop_below)
+        if own.rates.unused < own.rates.probe_after:
+            return NO_OWN_DRAFT
+        seconds = own.reading_seconds(self._text_length)
+        seconds += _PROBE_TOKENS * own.rates.token_time.value
+        if not self._may_probe(seconds, own.rates.unused):
+            return NO_OWN_DRAFT
+        return OwnDraftOrder(_PROBE_TOKENS, is_probe=True)
+
+    @property
+    def _own_pays(self) -> bool:
+        return self.forecast.own_length > 0
+
+    # --- what is done ---
+
+    @property
+    def waits_for_drafts(self) -> bool:
+        return self.forecast.mode is not Mode.NO_WAIT and not self.probing
+
+    @property
+    def leaves_draft_alone(self) -> bool:
+        # On the target's own cores, reading the text takes time from the target.
+        return self.pair.takes_turns and not self.forecast.length
+
+    def draft_count(self, cap: int) -> int:
+        count = self.forecast.length or (_PROBE_TOKENS if self._is_due else 0)
+        return max(0, min(count, self.speculation.n_max, cap))
+
+    def choose(self, confidences: Sequence[int], cap: int, now: float, expected: bool) -> Choice:
+        best = self.forecast
+        if self.rule is Rule.REJECTION:
+            return self._wait_for_all(len(confidences), cap, now, expected)
+        if not best.length:  # or of the target's own draft, of which nothing is ordered
+            return Choice(0, worth=self._worth(0))
+        wanted = min(cap, best.hit_length if self.runs_ahead() else best.length)
+        have = min(len(confidences), wanted)
+        if have < self.speculation.n_min:
+            have = 0
+        waits = best.mode is Mode.SERIAL or (best.mode is Mode.WAITING and not have)
+        if have < wanted and expected and waits and not self.is_late(now):
+            return Choice(have, self._wait(now), self._worth(wanted))
+        return Choice(have, worth=self._worth(have))
+
+    def _worth(self, drafted: int) -> float:
+        """Return what a round adds, in tokens, less what is made in its time anyway."""
+        seconds = self.round_seconds(drafted) if drafted else self.plain_seconds
+        return expected_tokens(self.acceptance.mean, drafted) - self.forecast.rate * seconds
+
+    def _patience(self) -> float:
+        rates = self.rates
+        waits = rates.latency.value + rates.token_time.value
+        if self.pair.takes_turns:
+            waits += self.plain_seconds
+        return min(self._longest_patience, 0.05 + 4.0 * waits)
+
+
+_POLICIES = {Policy.FIXED: Fixed, Policy.CLASSIC: Classic, Policy.MEASURED: Measured}
+
+
+def control(
+    speculation: Speculation, rule: Rule, pair: Pair, patience: float, samples: bool = True
+) -> Control:
+    """Return what decides for one generation; `patience` seconds without a sign are too many.
+
+    `samples` says that rows are sampled ids and no `Rollback` is called for.
+    """
+    return _POLICIES[speculation.policy](speculation, rule, pair, patience, samples)

@@ -1,0 +1,256 @@
+"""What a target's decodes take, how its users share them, and what a round takes beside. Pure.
+
+One object for each target, which all generations there go by and teach. Times are in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from orchestrator.core.outcomes import Outcome, ServiceTime
+from orchestrator.core.rates import Acceptance, DraftRates, Mean
+from outrider.costs import (
+    KERNEL_ROWS,
+    MOST_REDONE,
+    NO_REJECTION_COST,
+    Attended,
+    CostTable,
+    RejectionCost,
+)
+from outrider.messages import Rule
+
+_UNKNOWN_COSTS = ((1, 0.03), (64, 0.06))
+_GAP = 0.0001  # seconds of a target's own work between two decodes, before it is known
+FIRST_CREDIT, MOST_CREDIT = 64, 512
+"""Tokens that a target may write by itself: at first, and at most.
+
+It is renewed when half of it is used, and a message costs 2 ms of the processor.
+"""
+_CREDIT_SECONDS = 2.0  # that the tokens last, within these bounds
+_GATHER_MS, _SEVERAL = 100, 3  # milliseconds, and writers from which on it is twice as long
+
+
+def credit_for(token_seconds: float, round_trip: float) -> int:
+    """Return what a target may write by itself at first that takes so long for a token."""
+    tokens = math.ceil((_CREDIT_SECONDS + 2.0 * round_trip) / token_seconds)
+    return min(MOST_CREDIT, max(FIRST_CREDIT, tokens))
+
+
+@dataclass(slots=True)
+class TakenBack:
+    """The tokens that were accepted and taken back with rejected ones, of one generation.
+
+    Only a target that goes back to checkpoints has any.
+    """
+
+    count: int = 0
+    """That the next decode begins with; above MOST_REDONE they had a decode of their own."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether they are decoded by themselves before a new checkpoint."""
+        return self.count > MOST_REDONE
+
+    def note(self, price: RejectionCost, outcome: Outcome) -> None:
+        """Take note of a round that was verified."""
+        before = 0 if self.is_apart else self.count
+        again = price.redone_count(outcome.drafted, outcome.accepted)
+        self.count = before + again if again else 0
+
+
+@dataclass(slots=True)
+class TargetCosts:
+    """What is known of a target; outlives the generations."""
+
+    table: CostTable = field(default_factory=lambda: CostTable(_UNKNOWN_COSTS))
+    """Of a decode by its rows, those of all sessions."""
+    alone_share: float = 0.0
+    """A token of the target alone, without padding and messages, over a decode of one row of ours,
+    as measured together; 0 where not reported. What such decodes take in service follows."""
+    rejection: RejectionCost = NO_REJECTION_COST
+    """What rejected draft tokens cost, beside decodes."""
+    continues: bool = False
+    """The target writes by itself where it may."""
+    credit: int = FIRST_CREDIT
+    """Tokens that it may write by itself: enough until news of them was answered."""
+    tree_leaves: int = 0
+    """Leaves of a tree that the target verifies; 0: chains alone."""
+    own: DraftRates | None = None
+    """Of the draft in the target's own process; None where it has none."""
+    sources: dict[tuple[Rule, str], Acceptance] = field(default_factory=dict)
+    """By rule and name, of what drafts without a model, and of the target's own draft."""
+    overhead: Mean = field(default_factory=lambda: Mean(0.002))
+    """Of a round that the target waits for, what neither its decode nor those before explain."""
+    queue: Mean = field(default_factory=lambda: Mean(0.0))
+    """What such a round waits for others' decodes."""
+    gap: Mean = field(default_factory=lambda: Mean(_GAP))
+    """Of its own work between two decodes where it writes by itself, as it says: news of them comes
+    late and several at once, so when they come says nothing of a few milliseconds."""
+    sharing: Mean = field(default_factory=lambda: Mean(1.0))
+    """Sessions that generate in a decode of ours."""
+    others_length: Mean = field(default_factory=lambda: Mean(0.0))
+    """Tokens that a row of the others who share a decode attends to."""
+    generation_count: int = 1
+    """Generations that are being written, whether they share a decode or not."""
+
+    @property
+    def gather_ms(self) -> int:
+        """For how long a target may gather text that no draft needs at once.
+
+        A message costs some 2 ms of the processor, for each who writes.
+        """
+        return _GATHER_MS if self.generation_count < _SEVERAL else 2 * _GATHER_MS
+
+    @property
+    def sessions_together(self) -> float:
+        """Sessions that share a decode, ours included.
+
+        That is the mean of the newest decodes, and at least all in flight where the target writes
+        by itself, since each is then ready for every decode.
+        """
+        return max(self.sharing.value, float(self.generation_count if self.continues else 1))
+
+    # --- asked ---
+
+    def decode_seconds(self, row_count: int, length: int = 0) -> float:
+        """Return the expected time of a decode with so many rows of a session, after its text.
+
+        Whole sessions share a decode, and a cost is no line between their row counts.
+        """
+        own, sharing = self.table.padded(row_count), self.sessions_together
+        fewest = math.floor(sharing)
+        seconds = self._shared_seconds(own, length, fewest)
+        if sharing > fewest:
+            more = self._shared_seconds(own, length, fewest + 1)
+            seconds += (sharing - fewest) * (more - seconds)
+        return seconds
+
+    def _shared_seconds(self, own: float, length: int, sessions: int) -> float:
+        """Return the time of a decode with `own` rows of each of some sessions."""
+        others = ((sessions - 1) * own, self.others_length.value)
+        return self.table.seconds(sessions * own, ((own, length), others))
+
+    def checked_seconds(self, row_count: int, length: int, acceptance: float) -> float:
+        """Return the same and what taking back takes that the decode will show to be wrong.
+
+        `acceptance` is the chance of each draft token in it.
+        """
+        decode = self.decode_seconds(row_count, length)
+        if not self.rejection.checkpoint_seconds:
+            return decode
+        price = self.rejection.of_all(self.sessions_together)
+        return decode + price.seconds(
+            row_count - 1, acceptance, lambda rows: self.decode_seconds(rows, length)
+        )
+
+    def alone_seconds(self, length: int) -> float:
+        """Return the time of a token of the target alone, after a text; 0 if it is not known."""
+        attending = self.table.attending(((1, length),))
+        return self.alone_share and self.alone_share * self.table.seconds(1) + attending
+
+    def plain_share(self, row_count: int, length: int) -> float:
+        """Return what one row costs after a text as a share of what `row_count` rows cost there."""
+        whole, one = (
+            self.table.seconds(count, ((self.table.padded(count), length),))
+            for count in (row_count, 1)
+        )
+        return min(1.0, one / whole) if whole > 0 else 1.0
+
+    def draft_ratio(self) -> float:
+        """Return the time of a token of its own draft for all sessions together, over one's alone.
+
+        They share the draft's decodes, whose rows cost in proportion what they cost the target.
+        """
+        alone = self.table.padded(1)
+        return self.table.seconds(self.sessions_together * alone) / self.table.seconds(alone)
+
+    def is_alike(self, spent: ServiceTime, own: float) -> bool:
+        """Return whether a decode had as many rows of each session as of ours, and no prompt's.
+
+        Some rows more may have filled it.
+        """
+        least = spent.sessions * own
+        return least <= spent.rows < least + (KERNEL_ROWS if spent.sessions > 1 else 1)
+
+    # --- what happened ---
+
+    def note_round(
+        self, outcome: Outcome, rows: int, again: TakenBack, is_slowed: bool, in_turns: bool
+    ) -> None:
+        """Learn from a round that was verified with `rows` rows of ours, not of the prompt.
+
+        `is_slowed` says that a draft on the same cores may have slowed it down. One that takes
+        turns with the target is waited for, which is no overhead.
+        """
+        spent = outcome.spent
+        if spent.decode <= 0.0:
+            return
+        restoring = self.rejection.restore_seconds if again.count else 0.0
+        if outcome.sent is None:
+            self._note_gap(max(0.0, spent.sample - restoring), outcome.is_own)
+        else:
+            own = spent.queue + spent.decode + spent.draft + restoring
+            self.overhead.note(max(0.0, outcome.now - outcome.sent - own))
+            if not in_turns:
+                # One decode at most; a piece of somebody's prompt is no usual one.
+                self.queue.note(min(spent.queue, spent.decode))
+        if not again.is_apart and not is_slowed:
+            self._note_decode(
+                self._without_checkpoint(spent, outcome.drafted, again), rows, outcome
+            )
+
+    def _note_gap(self, seconds: float, is_own: bool) -> None:
+        if is_own and self.own is not None:
+            self.own.latency.note(max(0.0, seconds - self.gap.value))
+        else:
+            self.gap.note(seconds)
+        self.overhead.fade()
+        self.queue.fade()
+
+    def _without_checkpoint(
+        self, spent: ServiceTime, drafted: int, again: TakenBack
+    ) -> ServiceTime:
+        """Return a round's time without the checkpoints that were made in its decode.
+
+        Each session in it needs one as often as this one.
+        """
+        price = self.rejection.of_all(float(max(1, spent.sessions)))
+        if not price.is_due(drafted) or 0 < again.count <= MOST_REDONE:
+            return spent
+        return replace(spent, decode=max(0.0, spent.decode - price.checkpoint_seconds))
+
+    def _note_decode(self, spent: ServiceTime, rows: int, outcome: Outcome) -> None:
+        """Learn what a decode took, where its time says what so many rows of each session cost."""
+        own, length = self.table.padded(rows), float(outcome.length)
+        if not spent.rows:
+            self.table.note(own, spent.decode, ((own, length),), outcome.decodes)
+            return
+        self.sharing.note(float(max(1, spent.sessions)))
+        if not self.is_alike(spent, own):
+            return
+        attended: Attended = [(own, length)]
+        if spent.rows > own:
+            others = max(0.0, spent.attended - own * length) / (spent.rows - own)
+            self.others_length.note(others)
+            attended = [(own, length), (spent.rows - own, others)]
+        self.table.note(spent.rows, spent.decode, attended, outcome.decodes)
+
+    def note_credit_used_up(self) -> None:
+        """The target came to the end of what it may write by itself.
+
+        It should not, as long as its text is received: then the way to it is longer than thought.
+        """
+        self.credit = min(MOST_CREDIT, 2 * self.credit)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target and a draft beside it: what a generation goes by."""
+
+    costs: TargetCosts = field(default_factory=TargetCosts)
+    rates: DraftRates = field(default_factory=DraftRates)
+    same_host: bool = False
+    """They share their cores."""
+    takes_turns: bool = False
+    """And never decode at the same time."""
