@@ -23,12 +23,10 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from orchestrator.core.silence import LOOK_SECONDS
-from orchestrator.core.target_faults import MOST_FAILURES, MOST_FAULTS, TargetFaults
 from orchestrator.link import Backoff
 from orchestrator.streams import is_cancelled, is_too_large, model_changed
-from orchestrator.target_watch import TargetWatch
-from orchestrator.targets import PooledTarget
+from orchestrator.targets import PooledTarget, TargetWatch
+from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures
 from outrider.errors import (
     DeadlinePassed,
     DecodeFailed,
@@ -47,7 +45,6 @@ _RESTARTED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _FAILED = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.ABORTED)
 """What a call ends with that went wrong at its target, and need not do so again."""
 
-_MOST_FAILURES = 3
 _SEEN_SECONDS = 0.05  # until it shows that a target is lost
 _EARLY_SECONDS = 0.5  # before the deadline: a call that ends with it sooner was ended by its target
 _MOST_EMPTY = 64  # parts of a stream in a row that have nothing in them
@@ -74,9 +71,6 @@ class Targets(Protocol):
     ) -> PooledTarget:
         """Return the one to call, if possible none of those that failed; never a stuck one."""
 
-    def may_come(self, besides: Collection[PooledTarget]) -> bool:
-        """Return whether there is another one, though it may not be ready now."""
-
     async def wait_until_ready(self, seconds: float) -> bool:
         """Return whether any was usable within the time."""
 
@@ -84,10 +78,10 @@ class Targets(Protocol):
 class Calls:
     """Makes calls; one that is lost, late or answered with nonsense, again at another target."""
 
-    def __init__(self, targets: Targets, least_seconds: float) -> None:
-        """A target that decodes nothing has at least `least_seconds`."""
+    def __init__(self, targets: Targets, timeout: float) -> None:
+        """A target that decodes nothing has at least `timeout`."""
         self._targets = targets
-        self._least = least_seconds
+        self._timeout = timeout
 
     async def call(self, method: str, request: Any, deadline: float, read: Callable[[Any], T]) -> T:
         """Return what `read` makes of a call's answer, by `deadline`.
@@ -139,7 +133,9 @@ class Calls:
         while True:
             call = attempts.begin(request)
             try:
-                return await take(call, attempts)
+                answer = await take(call, attempts)
+                attempts.note_answered()
+                return answer
             except InvalidRequest as fault:
                 await attempts.recover_from_nonsense(fault)
             except asyncio.CancelledError:
@@ -185,6 +181,7 @@ class Calls:
                                 yield fresh
                     else:
                         reader.finish()
+                        attempts.note_answered()
                         return
             except InvalidRequest as fault:
                 await attempts.recover_from_nonsense(fault)
@@ -197,7 +194,7 @@ class Calls:
                 call.cancel()
 
     def _attempts(self, method: str, deadline: float) -> _Attempts:
-        return _Attempts(method, deadline, self._targets, TargetWatch(self._least, method))
+        return _Attempts(method, deadline, self._targets, TargetWatch(self._timeout, method))
 
 
 class _Attempts:
@@ -212,7 +209,9 @@ class _Attempts:
         self._failed: list[PooledTarget] = []  # last
         self._late: list[PooledTarget] = []  # that were left while another one was there
         self._refusing: list[PooledTarget] = []  # that say the caller asks for what cannot be
-        self._faults = TargetFaults[PooledTarget]()
+        self._faults = Failures[PooledTarget]()
+        self._stuck: list[PooledTarget] = []  # whose engine decoded nothing
+        self._why_stuck = ""  # of the newest of them, for people
         self._count = 0  # of what was taken
         self._empty = 0  # parts with nothing in them, since one that had something
         self._failures = 0
@@ -222,8 +221,8 @@ class _Attempts:
     def begin(self, request: Any) -> Any:
         """Make the call. Raises PeerUnavailable where no target is left."""
         self._target = target = self._chosen()
-        if target in self._watch.stuck:
-            raise PeerUnavailable(self._watch.reason)
+        if target in self._stuck:
+            raise PeerUnavailable(self._why_stuck)
         if target.peer.closed:
             raise PeerUnavailable(target.peer.detail)
         self._watch.wait.note_word()
@@ -232,13 +231,13 @@ class _Attempts:
 
     def _chosen(self, *besides: PooledTarget) -> PooledTarget:
         """Return the target to call, none that was of no use so far unless all are."""
-        of_no_use = *self._failed, *self._late, *self._refusing, *self._faults.distrusted
-        return self._targets.choose({*of_no_use, *besides}, self._watch.stuck)
+        of_no_use = *self._failed, *self._late, *self._refusing, *self._faults.targets
+        return self._targets.choose({*of_no_use, *besides}, self._stuck)
 
     def _another(self) -> bool:
         """Return whether a usable target is left that was of use so far."""
         other, tried = self._chosen(self._target), {*self._late, *self._refusing, self._target}
-        return other.is_usable and other not in {*tried, *self._faults.distrusted}
+        return other.is_usable and other not in {*tried, *self._faults.targets}
 
     @asynccontextmanager
     async def watched(self, call: Any) -> AsyncIterator[None]:
@@ -255,12 +254,16 @@ class _Attempts:
     async def _give_up(self, call: Any) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            target, watch = self._target, self._watch
+            watch.look(self._is_waiting)
             is_of_engine = self._method in _OF_THE_ENGINE
-            if is_of_engine and self._watch.finds_stuck(self._is_waiting, self._target):
+            if is_of_engine and (reason := watch.why_stuck(target)):
+                target.note_failure(reason)
+                self._stuck.append(target)
+                self._why_stuck = reason
                 call.cancel()
                 return
-            is_late = self._watch.finds_late(self._is_waiting, self._target, is_of_engine)
-            if is_late and self._leave_late():
+            if watch.why_late(target, is_of_engine) and self._leave_late():
                 call.cancel()
                 return
 
@@ -271,7 +274,6 @@ class _Attempts:
         if not self._another():
             return False
         self._late.append(self._target)
-        self._watch.wait.note_asked_again()
         return True
 
     @contextmanager
@@ -290,11 +292,16 @@ class _Attempts:
             raise InvalidRequest(self._method, f"{self._empty} parts have nothing in them")
         self._watch.wait.note_word()
 
+    def note_answered(self) -> None:
+        """The call came to its end."""
+        if self._method in _OF_THE_ENGINE:
+            self._target.health.note_success()
+
     def note_difference(self) -> None:
         """This attempt streams something else than the one before. Raises PeerUnavailable."""
         self._failed = [self._target]
         self._failures += 1
-        if self._failures > _MOST_FAILURES:
+        if self._failures >= MOST_FAILURES:
             its = f"the target at {self._target.address}"
             detail = f"{self._method} was interrupted, and {its} answers it otherwise: ask again"
             raise PeerUnavailable(detail)
@@ -303,12 +310,11 @@ class _Attempts:
         """Return when another target may be asked, or this one again; else raise DecodeFailed."""
         self._empty = 0
         its = f"answers {self._method} with what cannot be read: {fault}"
-        self._target.note_nonsense(its)
-        count = self._faults.note_fault(self._target, self._count)
+        self._target.note_failure(f"it {its}")
+        count = self._faults.note(self._target, self._count)
         if self._another():
             return
-        may_come = self._targets.may_come(self._faults.distrusted)
-        if count >= (MOST_FAILURES if may_come else MOST_FAULTS) or not self._left:
+        if count >= MOST_FAILURES or not self._left:
             raise DecodeFailed(f"the target {its}")
         await asyncio.sleep(min(self._backoff.next(), self._left))
 
@@ -352,9 +358,9 @@ class _Attempts:
         if self._is_over(error):
             return False
         self._failures += 1
-        if self._failures > _MOST_FAILURES:
+        if self._failures >= MOST_FAILURES:
             return False
-        other = self._targets.choose([self._target], self._watch.stuck)
+        other = self._targets.choose([self._target], self._stuck)
         # What is refused is refused again, unless another target takes it.
         return code in _FAILED or (other is not self._target and other.is_usable)
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from orchestrator.attempts import Attempts
 from orchestrator.core.acceptance import drew_as_keyed
-from orchestrator.core.allowance import Allowance
 from orchestrator.core.generation import Generation
 from orchestrator.event_queue import EventQueue
 from orchestrator.link import Backoff, Link
@@ -26,10 +25,12 @@ from orchestrator.streams import StreamLost
 from orchestrator.targets import PooledTarget
 from orchestrator.timings import Timings
 from outrider import wire_drafts
+from outrider.core.allowance import OrderAllowance
 from outrider.errors import InvalidRequest
 from outrider.messages import Order, Rule, SessionParameters
 from outrider.noise import draft_seed
 from outrider.v1 import draft_service_pb2
+from outrider.wire_checks import within
 
 RETRY_SECONDS = 0.1
 """Between two looks for a peer while none is usable."""
@@ -65,7 +66,7 @@ class DraftSide:
         self._is_put_off = False  # the stream to it is not opened: the target drafts by itself
         self._refusing: list[DraftPeer] = []  # drafts that cannot serve this generation
         self._backoff = Backoff()
-        self._allowance = Allowance()  # of the stream
+        self._allowance = OrderAllowance()  # of the stream
 
     @property
     def byte_count(self) -> int:
@@ -135,7 +136,7 @@ class DraftSide:
         if opening.rule is Rule.REJECTION:
             # A draft that knows the coins can draft what they will accept.
             opening = replace(opening, seed=draft_seed(opening.seed))
-        self._allowance = Allowance()
+        self._allowance = OrderAllowance()
         with self._timings.traced():
             self._attempts.begin(opening, draft.open(opening))
         self._generation.draft_opened(hosted.model.context_token_count)
@@ -145,7 +146,7 @@ class DraftSide:
         if link is self.link and self._lease is not None:
             self._generation.draft_lost()
             if lost.breaks_protocol:
-                self._lease.pause(str(lost))
+                self._lease.note_failure(str(lost))
             if lost.final and lost.refusal is None:  # else the pair will know its new model
                 self._refusing.append(self._lease.peer)
             self._replace()
@@ -166,11 +167,11 @@ class DraftSide:
             self._lease = None
 
     def _expel(self, fault: InvalidRequest) -> None:
-        """End the stream of a draft that sends what nobody asked for; leave it alone a while."""
+        """End the stream of a draft that sends what nobody asked for; eject it."""
         assert self._lease is not None
         self._attempts.close()
         self._generation.draft_lost()
-        self._lease.pause(str(fault))
+        self._lease.note_failure(str(fault))
         self._replace()
 
     def close(self) -> None:
@@ -178,6 +179,8 @@ class DraftSide:
         if self._rendering is not None:
             self._rendering.cancel()
         self._attempts.close()
+        if self._lease is not None:
+            self._lease.health.note_success()  # a text came to its end with it
         self._give_back()
 
     # --- out, and in ---
@@ -189,9 +192,9 @@ class DraftSide:
             self.link.send(wire_drafts.write_order(order))
 
     def _read(self, message: draft_service_pb2.DraftResponse) -> None:
-        """Take in what the draft sent; one that sends nonsense, or too much, is left alone."""
+        """Take in what the draft sent; one that sends what cannot be is ejected."""
         try:
-            self._allowance.take_message(message.completed_order)
+            self._allowance.take_completed(message.completed_order)
             self._take(message)
         except InvalidRequest as fault:
             self._expel(fault)
@@ -202,7 +205,8 @@ class DraftSide:
         draft.add(message.service_time)
         outcome = message.WhichOneof("outcome")
         if outcome == "missing":
-            self._allowance.take_missing(message.missing.held_token_count)
+            within("held_token_count", message.missing.held_token_count, 0, 2**31 - 1)
+            self._allowance.take_lost()
             generation.draft_missing(order, message.missing.held_token_count)
         elif outcome == "frame":
             frame = wire_drafts.read_frame(message, self._opening.vocabulary)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from orchestrator.core.conduct import doubled
 from orchestrator.core.estimates import Acceptance, PairEstimates
 from orchestrator.core.leasing import Offer
 from orchestrator.core.prefixes import BLOCK, HeldTexts
@@ -15,16 +14,14 @@ from orchestrator.first_estimates import measured_of, process_of, take_draft_cos
 from orchestrator.lessons import Lesson
 from orchestrator.peers import Hosted
 from orchestrator.streams import SessionStream
-from orchestrator.targets import PooledTarget
+from orchestrator.targets import PooledTarget, ejected
 from outrider import logs
+from outrider.core.health import Health
 from outrider.errors import VocabularyMismatch
 from outrider.handshake import check_rollback
 from outrider.messages import PeerState, Rule, SessionParameters
 from outrider.v1 import common_pb2 as common
 from outrider.v1.draft_service_pb2 import LearnVocabularyResponse
-
-_LONGEST_PAUSE = 60.0  # of a draft that breaks the protocol
-_FORGIVING_SECONDS = 600.0  # without a fault, and the next pause is a short one again
 
 
 class DraftPeer(Protocol):
@@ -93,9 +90,7 @@ class DraftRecord:
 
     beside: dict[str, Learned] = field(default_factory=dict)
     """By the address of the target, in the order of the pool."""
-    fault: str = ""  # why the draft is left alone until `paused_until`
-    paused_until: float = 0.0  # of the monotonic clock
-    fault_count: int = 0  # in a row, each soon after the pause of the one before
+    health: Health = field(default_factory=Health)
 
 
 class PairedDraft:
@@ -206,15 +201,16 @@ class PairedDraft:
         known.models = models
         known.measured = measured_of(its) if its is not None else b""
 
-    def pause(self, fault: str) -> None:
-        """Leave a draft that breaks the protocol alone, twice as long as the last time."""
-        now, known = time.monotonic(), self.record
-        if now > known.paused_until + _FORGIVING_SECONDS:
-            known.fault_count = 0
-        pause = doubled(1.0, known.fault_count, _LONGEST_PAUSE)
-        known.fault_count += 1
-        known.fault, known.paused_until = fault, now + pause
-        logs.warning("outrider.orchestrator", "draft left alone", seconds=pause, detail=fault)
+    @property
+    def health(self) -> Health:
+        """Whether it is used; that outlives its connection."""
+        return self.record.health
+
+    def note_failure(self, reason: str) -> None:
+        """It sent what cannot be."""
+        address = self.peer.address
+        logs.warning("outrider.orchestrator", "draft failed", address=address, detail=reason)
+        self.health.note_failure(time.monotonic(), reason)
 
     def obstacle(self) -> str:
         """Return why it is not used, in one line; empty when it is."""
@@ -224,13 +220,14 @@ class PairedDraft:
             return str(self.mismatch)
         if self._lesson.obstacle:
             return self._lesson.obstacle
-        if time.monotonic() < self.record.paused_until:
-            return f"the draft breaks the protocol and is left alone: {self.record.fault}"
-        return ""
+        return ejected(self.health)
 
     def may_draft(self, rule: Rule) -> bool:
         """Return whether it can be leased for a generation under this rule."""
-        return (self.is_trusted or rule is not Rule.REJECTION) and not self.obstacle()
+        if rule is Rule.REJECTION and not self.is_trusted:
+            return False
+        is_admitted = self.health.admits(time.monotonic(), self.generation_count)
+        return is_admitted and not self.obstacle()
 
     def offer(self, rule: Rule, target: PooledTarget, text: Sequence[bytes] = ()) -> Offer:
         """Return what is known of it; `text` is what it would have to read, by digests."""

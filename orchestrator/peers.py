@@ -13,9 +13,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
-from orchestrator.core.silence import EngineSigns
 from orchestrator.streams import LostStream, SessionStream, Stream, begin_session, is_cancelled
 from outrider import logs, request_scope, wire
+from outrider.core.health import Silence
 from outrider.descriptions import check_model
 from outrider.errors import (
     InvalidConfig,
@@ -95,8 +95,9 @@ class Peer:
         self.hosted: Hosted | None = None
         """What it described last."""
         self.round_trip = 0.0  # of the newest GetModel; 0 before the first
-        self.signs = EngineSigns()
-        """Of its engine, since it was connected to."""
+        self.idle = Silence(_ACTIVITY_SECONDS)
+        """For how long its engine was not seen to decode anything, since it was connected to."""
+        self._counts = (-1, -1)  # of its decodes and tokens, at the newest look
         self._security = security
         self._name = name
         self._shown = metadata_of(security)
@@ -249,7 +250,7 @@ class Peer:
 
     async def _until_unhealthy(self, note_described: Callable[[], None]) -> None:
         """Return when the peer says that it stops; raise when it is gone."""
-        self.signs = EngineSigns()
+        self.idle = Silence(_ACTIVITY_SECONDS)
         request = health_pb2.HealthCheckRequest()
         call = self._health.Watch(request, metadata=self.metadata)
         looking = asyncio.create_task(self._look_at_activity(note_described))
@@ -275,24 +276,23 @@ class Peer:
                     common.GetModelRequest(), timeout=_CALL_SECONDS, metadata=self.metadata
                 )
             except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    self.signs.note_silent(time.monotonic())
-                else:
-                    self.signs.note_blind(time.monotonic())
+                # One that does not even say what it does, though there is a link, does nothing.
+                is_silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                note = self.idle.note_look if is_silent else self.idle.note_unknown
+                note(time.monotonic())
                 continue
             self.round_trip = time.perf_counter() - begin
-            self._note_signs(model)
+            self._note_activity(model.activity)
             if self._refresh(self.hosted.model, model):
                 note_described()
 
-    def _note_signs(self, model: common.GetModelResponse) -> None:
-        """Take note of whether its engine does anything; an old one does not say."""
-        if model.HasField("activity"):
-            activity = model.activity
-            counts = activity.decode_count, activity.token_count
-            self.signs.note_look(time.monotonic(), counts)
-        else:
-            self.signs.note_blind(time.monotonic())
+    def _note_activity(self, activity: common.EngineActivity) -> None:
+        """Take note of whether its engine has done anything since the look before."""
+        counts = activity.decode_count, activity.token_count
+        self.idle.note_look(time.monotonic())
+        if counts != self._counts:
+            self.idle.note_word()
+        self._counts = counts
 
     def _refresh(self, known: common.GetModelResponse, new: common.GetModelResponse) -> bool:
         """Take in what changes while a process hosts a model; return if more than the activity did.

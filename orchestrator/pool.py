@@ -10,15 +10,14 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from orchestrator.calls import Calls, Reader
-from orchestrator.core.conduct import not_left_alone
 from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.leasing import choose
 from orchestrator.core.prefixes import digests_of
 from orchestrator.core.routing import choose_target, weights_served
-from orchestrator.core.silence import LEAST_SECONDS
 from orchestrator.paired_drafts import DraftPeer, PairedDraft
 from orchestrator.peers import Hosted, Peer
 from orchestrator.targets import PooledTarget
+from outrider.core.health import TIMEOUT, State, admitted
 from outrider.errors import PeerUnavailable, VocabularyMismatch
 from outrider.messages import ANY_MODEL, MAX_DRAFT, ModelReference, Rule, SessionParameters
 from outrider.request_scope import nobodys
@@ -54,7 +53,6 @@ class Stay:
         # Tokens that the target has to read of it, as far as is known; 0 once it has.
         self._unread = token_count - target.held.count(text)
         target.generation_count += 1
-        self._together = target.generation_count  # generations there when it began
         target.unread_count += self._unread
         target.held.note(text, target.session_count)
 
@@ -64,11 +62,6 @@ class Stay:
         self.target.held.note(self._text, self.target.session_count)
         self.target.note_read(count - cached_count, seconds)
         self.forget_unread()
-
-    def note_written(self, count: int, row_count: int, seconds: float) -> None:
-        """It took this time for so many decodes of the text, with so many of its rows together."""
-        together = max(self._together, self.target.generation_count)
-        self.target.note_written(count, row_count, together, seconds)
 
     def forget_unread(self) -> None:
         """The text was read, as far as is known."""
@@ -112,7 +105,7 @@ class Pool:
         """Whether drafts are configured, though none may be known by its name."""
         self.on_change: Callable[[], None] = lambda: None
         """Called whenever the state of a target may be another."""
-        self.target_seconds = LEAST_SECONDS
+        self.target_seconds = TIMEOUT
         """A target that a call waits for, and that decodes nothing, has at least so long."""
         self._weights = ANY_MODEL  # what is served, once a target has described itself
         self._has_written = False  # a text was begun: from then on the order says nothing
@@ -377,8 +370,6 @@ class Pool:
         if not self.is_single:
             target = stay.target
             target.held.note(digests_of(text, salt, self._key), target.session_count)
-            others = [each.conduct for each in self.targets if each is not target]
-            target.conduct.note_others(others, time.monotonic())
             self._share_out()
             self._let_go()
 
@@ -414,7 +405,8 @@ class Pool:
         usable = [each for each in there if not each.is_leaving] or there
         if len(usable) < 2:
             return usable
-        chosen = not_left_alone([each.conduct for each in usable], time.monotonic())
+        peers = [(each.health, each.generation_count) for each in usable]
+        chosen = admitted(peers, time.monotonic())
         return [usable[i] for i in chosen]
 
     # --- calls ---
@@ -465,10 +457,6 @@ class Pool:
 
     def _calls(self, first: Peer | None = None) -> Calls:
         return Calls(_Callable(self, first), self.target_seconds)
-
-    def may_come(self, besides: Collection[PooledTarget]) -> bool:
-        """Return whether another target hosts what is served, though it may not be ready now."""
-        return self.has_another(self._weights, besides)
 
     # --- drafts ---
 
@@ -549,7 +537,7 @@ class _Callable:
 
     def __init__(self, pool: Pool, first: Peer | None) -> None:
         self._pool, self._first = pool, first
-        self.may_come, self.wait_until_ready = pool.may_come, pool.wait_until_ready
+        self.wait_until_ready = pool.wait_until_ready
 
     def choose(
         self, failed: Collection[PooledTarget], stuck: Collection[PooledTarget]
@@ -568,8 +556,8 @@ def _best(usable: Sequence[PooledTarget], count: int, text: Sequence[bytes]) -> 
 
 
 def _load(target: PooledTarget) -> tuple[bool, bool, int]:
-    left_alone = target.conduct.left_alone(time.monotonic()) > 0.0
-    return left_alone, target.is_busy, target.generation_count
+    is_ejected = target.health.state(time.monotonic()) is State.OPEN
+    return is_ejected, target.is_busy, target.generation_count
 
 
 def _rather(drafts: list[PairedDraft]) -> list[PairedDraft]:

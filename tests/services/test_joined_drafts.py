@@ -274,7 +274,7 @@ async def test_what_was_learned_of_a_draft_outlives_its_connection(is_broken: bo
         await until_joined(orchestrator)
         estimates = orchestrator.pool.estimates
         if is_broken:
-            orchestrator.pool.joined[0].pause("it sent nonsense")
+            orchestrator.pool.joined[0].note_failure("it sent nonsense")
         call.cancel()
         await until_joined(orchestrator, 0)
         again = await joining(orchestrator, model)
@@ -535,7 +535,7 @@ async def test_a_draft_that_cannot_serve_a_session_is_not_asked_again_by_it() ->
         assert (await again).order.committed.position == 0
 
 
-async def test_a_draft_that_sends_what_nobody_ordered_is_left_alone() -> None:
+async def test_a_draft_that_sends_what_nobody_ordered_is_ejected() -> None:
     async with accepting() as orchestrator, scripted(orchestrator) as call:
         generation = asyncio.create_task(generate(orchestrator, long_request()))
         attending = stub_of(orchestrator).Attend(timeout=PATIENCE)
@@ -544,9 +544,9 @@ async def test_a_draft_that_sends_what_nobody_ordered_is_left_alone() -> None:
         frame = draft_messages.DraftFrame(position=10_000, token_ids=[5] * 64)
         response = draft_messages.DraftResponse(frame=frame)
         await attending.write(registry.AttendRequest(response=response))
-        await eventually(lambda: "left alone" in orchestrator.pool.obstacle())
+        await eventually(lambda: "ejected for" in orchestrator.pool.obstacle())
         [_, draft] = (await orchestrator.status()).peers
-        assert draft.state == messages.PEER_STATE_REFUSED and "left alone" in draft.detail
+        assert draft.state == messages.PEER_STATE_REFUSED and "ejected for" in draft.detail
         assert_right(await generation, long_request())
 
 

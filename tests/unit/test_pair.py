@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -68,24 +67,6 @@ def pair_of(target: Described, *drafts: Described) -> Pool:
         pair.add(paired(each, is_trusted=False))
     pair._check()
     return pair
-
-
-@pytest.mark.fault(
-    "hang",
-    "a draft breaks the protocol again after each pause, for 17 hours",
-    before="the 1,025th pause could not be computed, which ended the text it was found in",
-    now="every further pause is the longest one",
-)
-def test_a_draft_may_break_the_protocol_any_number_of_times() -> None:
-    [paired] = pair_of(Described(20.0), Described(2.0)).drafts
-    for count in (1, 2, 5000):
-        paired.record.fault_count = count - 1
-        paired.record.paused_until = began = time.monotonic()
-        paired.pause("it sent nonsense")
-        assert paired.record.fault_count == count
-        pause = paired.record.paused_until - began
-        assert pause >= min(60.0, 2.0 ** (min(count, 10) - 1))
-        assert "left alone: it sent nonsense" in paired.obstacle()
 
 
 @pytest.mark.parametrize("drafts", [0, 1])
