@@ -7,10 +7,10 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
 
-from orchestrator.core.records import dialled
 from orchestrator.peers import Peer
 from orchestrator.pool import Pool
 from outrider import logs
+from outrider.core.route import dialled
 from outrider.rpc.channel import PLAIN, Address, read_address
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
 

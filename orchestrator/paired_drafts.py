@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from orchestrator.core.estimates import Acceptance, PairEstimates
-from orchestrator.core.leasing import Offer
-from orchestrator.core.prefixes import BLOCK, HeldTexts
 from orchestrator.first_estimates import measured_of, process_of, take_draft_costs, with_draft
 from orchestrator.lessons import Lesson
 from orchestrator.peers import Hosted
@@ -17,6 +15,7 @@ from orchestrator.streams import SessionStream
 from orchestrator.targets import PooledTarget, ejected
 from outrider import logs
 from outrider.core.health import Health
+from outrider.core.route import BLOCK, DraftOffer, HeldTexts
 from outrider.errors import VocabularyMismatch
 from outrider.handshake import check_rollback
 from outrider.messages import PeerState, Rule, SessionParameters
@@ -229,11 +228,11 @@ class PairedDraft:
         is_admitted = self.health.admits(time.monotonic(), self.generation_count)
         return is_admitted and not self.obstacle()
 
-    def offer(self, rule: Rule, target: PooledTarget, text: Sequence[bytes] = ()) -> Offer:
+    def offer(self, rule: Rule, target: PooledTarget, text: Sequence[bytes] = ()) -> DraftOffer:
         """Return what is known of it; `text` is what it would have to read, by digests."""
         estimates, model = self.estimates_beside(target), self.peer.model
         unread = BLOCK * len(text) - self.held.count(text)
-        return Offer(
+        return DraftOffer(
             token_seconds=estimates.token_time.value,
             latency_seconds=estimates.latency.value,
             acceptance=estimates.acceptance.get(rule, Acceptance()).mean,

@@ -11,13 +11,11 @@ from typing import Any, Protocol, TypeVar
 
 from orchestrator.calls import Calls, Reader
 from orchestrator.core.estimates import PairEstimates
-from orchestrator.core.leasing import choose
-from orchestrator.core.prefixes import digests_of
-from orchestrator.core.routing import choose_target, weights_served
 from orchestrator.paired_drafts import DraftPeer, PairedDraft
 from orchestrator.peers import Hosted, Peer
 from orchestrator.targets import PooledTarget
 from outrider.core.health import TIMEOUT, State, admitted
+from outrider.core.route import choose, digests_of, weights_served
 from outrider.errors import PeerUnavailable, VocabularyMismatch
 from outrider.messages import ANY_MODEL, MAX_DRAFT, ModelReference, Rule, SessionParameters
 from outrider.request_scope import nobodys
@@ -552,7 +550,7 @@ class _Callable:
 
 def _best(usable: Sequence[PooledTarget], count: int, text: Sequence[bytes]) -> PooledTarget:
     """Return the target where a text of `count` tokens, by digests, is expected to end first."""
-    return usable[choose_target([each.offer(count, text) for each in usable])]
+    return usable[choose([each.offer(count, text) for each in usable])]
 
 
 def _load(target: PooledTarget) -> tuple[bool, bool, int]:

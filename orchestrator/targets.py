@@ -7,8 +7,6 @@ import time
 from collections.abc import Sequence
 
 from orchestrator.core.estimates import Mean, PairEstimates
-from orchestrator.core.prefixes import HeldTexts
-from orchestrator.core.routing import TargetOffer
 from orchestrator.first_estimates import (
     costs_of,
     measured_of,
@@ -19,6 +17,7 @@ from orchestrator.first_estimates import (
 from orchestrator.peers import Peer
 from outrider import logs, wire
 from outrider.core.health import LOOK_SECONDS, Expected, Health, Silence, is_late, is_stuck
+from outrider.core.route import HeldTexts, TargetOffer
 from outrider.messages import ANY_MODEL, ModelReference
 from outrider.v1 import common_pb2 as common
 
@@ -142,7 +141,7 @@ class PooledTarget:
             cached_count=self.held.count(digests),
             read_seconds=self.read_seconds,
             token_seconds=self.token_seconds,
-            is_busy=self.is_busy,
+            is_full=self.is_busy,
             passed_over=self.passed_over,
         )
 
@@ -152,7 +151,7 @@ class PooledTarget:
         is_full = model is not None and model.activity.open_session_count > model.session_count
         decoding = model.activity.decoding_token_count if model is not None else 0
         decode = self.token_seconds + max(_BATCH_TOKENS, decoding) * self.read_seconds
-        answer = math.inf if is_full else decode + self.offer(length, ()).expected_seconds
+        answer = math.inf if is_full else decode + self.offer(length, ()).seconds
         return Expected(decode, answer)
 
     def pass_over(self) -> None:
