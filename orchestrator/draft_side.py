@@ -18,8 +18,8 @@ from orchestrator.core.generation import Generation
 from orchestrator.event_queue import EventQueue
 from orchestrator.link import Backoff, Link
 from orchestrator.own_prompts import OwnPrompts
-from orchestrator.paired_drafts import DraftPeer, PairedDraft
-from orchestrator.peers import Hosted
+from orchestrator.paired_drafts import PairedDraft
+from orchestrator.peers import Hosted, Peer
 from orchestrator.pool import Pool
 from orchestrator.streams import StreamLost
 from orchestrator.targets import PooledTarget
@@ -64,7 +64,7 @@ class DraftSide:
         self._attempts = Attempts(self._opening, events, self._read, self._lose)
         self._lease: PairedDraft | None = None  # the draft of the stream, until it is given back
         self._is_put_off = False  # the stream to it is not opened: the target drafts by itself
-        self._refusing: list[DraftPeer] = []  # drafts that cannot serve this generation
+        self._refusing: list[Peer] = []  # drafts that cannot serve this generation
         self._backoff = Backoff()
         self._allowance = OrderAllowance()  # of the stream
 
@@ -98,7 +98,7 @@ class DraftSide:
             self._give_back()
             self.open()
 
-    def _open_besides(self, *others: DraftPeer) -> bool:
+    def _open_besides(self, *others: Peer) -> bool:
         """Open a stream to the best usable draft that is none of the others, if there is one."""
         target, opening, text = self._target(), self._opening, self._generation.committed
         self._lease = lease = self._pool.lease(opening.rule, target, others, text, opening.salt)

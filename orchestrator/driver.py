@@ -15,7 +15,6 @@ from orchestrator.draft_side import RETRY_SECONDS, DraftSide
 from orchestrator.event_queue import EventQueue
 from orchestrator.link import Backoff, Link
 from orchestrator.own_prompts import OwnPrompts
-from orchestrator.paired_drafts import DraftPeer
 from orchestrator.peers import Peer
 from orchestrator.pool import Pool, Stay
 from orchestrator.sent_rounds import Arrival, SentRounds
@@ -135,7 +134,7 @@ class Driver:
         for link, peer, number in self._sessions(round_, order):
             link.call(partial(peer.roll_back, link.opening, token_count, number))
 
-    def _sessions(self, round_: int, order: int) -> Iterator[tuple[Link, Peer | DraftPeer, int]]:
+    def _sessions(self, round_: int, order: int) -> Iterator[tuple[Link, Peer, int]]:
         """Yield each stream that is open, whose it is, and the newest number sent on it."""
         if self._link is not None and self._stay is not None:
             yield self._link, self._stay.target.peer, round_

@@ -5,71 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from orchestrator.core.estimates import Acceptance, PairEstimates
 from orchestrator.first_estimates import measured_of, process_of, take_draft_costs, with_draft
 from orchestrator.lessons import Lesson
-from orchestrator.peers import Hosted
-from orchestrator.streams import SessionStream
+from orchestrator.peers import Hosted, Peer
 from orchestrator.targets import PooledTarget, ejected
 from outrider import logs
 from outrider.core.health import Health
 from outrider.core.route import BLOCK, DraftOffer, HeldTexts
 from outrider.errors import VocabularyMismatch
 from outrider.handshake import check_rollback
-from outrider.messages import PeerState, Rule, SessionParameters
-from outrider.v1 import common_pb2 as common
+from outrider.messages import Rule
 from outrider.v1.draft_service_pb2 import LearnVocabularyResponse
-
-
-class DraftPeer(Protocol):
-    """A draft service, whichever side dialled."""
-
-    @property
-    def role(self) -> str:
-        """Always "draft"."""
-
-    @property
-    def address(self) -> str:
-        """Where it is, for people."""
-
-    @property
-    def state(self) -> PeerState:
-        """Where it stands."""
-
-    @property
-    def detail(self) -> str:
-        """Why it is not ready, in one line; empty when it is."""
-
-    @property
-    def hosted(self) -> Hosted | None:
-        """What it described last."""
-
-    @property
-    def model(self) -> common.GetModelResponse | None:
-        """The description, once it is known."""
-
-    @property
-    def chat_template(self) -> str:
-        """Its model's own chat template; empty where it has none, or is not known."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether generations may use it."""
-
-    @property
-    def round_trip(self) -> float:
-        """Seconds of the newest small call; 0 before the first."""
-
-    def open(self, opening: SessionParameters) -> SessionStream:
-        """Return a new stream of a session; it fails at its first use if the draft is away."""
-
-    async def roll_back(self, opening: SessionParameters, token_count: int, round_: int) -> None:
-        """Truncate a session; a draft that is away has nothing to cut."""
-
-    async def teach(self, key: bytes, target: Hosted) -> LearnVocabularyResponse:
-        """Send it a target's vocabulary."""
 
 
 @dataclass(slots=True)
@@ -97,7 +45,7 @@ class PairedDraft:
 
     def __init__(
         self,
-        peer: DraftPeer,
+        peer: Peer,
         is_trusted: bool,
         on_mismatch: Callable[[VocabularyMismatch], None] = lambda _: None,
         record: DraftRecord | None = None,

@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 from orchestrator.calls import Calls, Reader
 from orchestrator.core.estimates import PairEstimates
-from orchestrator.paired_drafts import DraftPeer, PairedDraft
-from orchestrator.peers import Hosted, Peer
+from orchestrator.paired_drafts import PairedDraft
+from orchestrator.peers import DialledPeer, Hosted, Peer
 from orchestrator.targets import PooledTarget
 from outrider.core.health import TIMEOUT, State, admitted
 from outrider.core.route import choose, digests_of, weights_served
@@ -85,7 +85,10 @@ class Pool:
     """
 
     def __init__(
-        self, targets: Sequence[Peer], drafts: Sequence[Peer] = (), same_vocabulary: bool = False
+        self,
+        targets: Sequence[DialledPeer],
+        drafts: Sequence[DialledPeer] = (),
+        same_vocabulary: bool = False,
     ) -> None:
         """With `same_vocabulary` drafts whose ids are not the targets' are not used."""
         self.targets = [PooledTarget(peer) for peer in targets]
@@ -133,20 +136,20 @@ class Pool:
         return len(self.targets) == 1
 
     @property
-    def target(self) -> Peer:
+    def target(self) -> DialledPeer:
         """The service of that one."""
         return self.standing.peer
 
     @property
-    def draft(self) -> Peer | None:
+    def draft(self) -> DialledPeer | None:
         """The first configured draft."""
-        peers = [draft.peer for draft in self.configured if isinstance(draft.peer, Peer)]
+        peers = [draft.peer for draft in self.configured if isinstance(draft.peer, DialledPeer)]
         return peers[0] if peers else None
 
     @property
-    def peers(self) -> list[Peer]:
+    def peers(self) -> list[DialledPeer]:
         """The configured peers, the targets first."""
-        drafts = [draft.peer for draft in self.configured if isinstance(draft.peer, Peer)]
+        drafts = [draft.peer for draft in self.configured if isinstance(draft.peer, DialledPeer)]
         return [*(each.peer for each in self.targets), *drafts]
 
     @property
@@ -268,7 +271,7 @@ class Pool:
         if draft in self.joined:
             self.joined.remove(draft)
 
-    def dial(self, peer: Peer) -> None:
+    def dial(self, peer: DialledPeer) -> None:
         """Take in a service that a name leads to by now, a target or a draft."""
         if peer.role == "target":
             peer.on_change = self._note_change
@@ -278,7 +281,7 @@ class Pool:
         if self._is_started:
             self._tasks[peer] = asyncio.create_task(peer.watch(self._check), context=nobodys())
 
-    def leave(self, peer: Peer) -> None:
+    def leave(self, peer: DialledPeer) -> None:
         """Use a service no more whose record is gone; texts that are written there end there."""
         for draft in [each for each in self.configured if each.peer is peer]:
             draft.close()
@@ -291,7 +294,7 @@ class Pool:
         self._check()  # others may serve now
         self._note_change()
 
-    def _configure_draft(self, peer: Peer) -> None:
+    def _configure_draft(self, peer: DialledPeer) -> None:
         insists = self.same_vocabulary
         self.configured.append(PairedDraft(peer, is_trusted=True, same_vocabulary=insists))
 
@@ -302,7 +305,7 @@ class Pool:
                 self.targets.remove(target)
                 self._close(target.peer)
 
-    def _close(self, peer: Peer) -> None:
+    def _close(self, peer: DialledPeer) -> None:
         if task := self._tasks.pop(peer, None):
             task.cancel()
         closing = asyncio.create_task(peer.close())
@@ -355,7 +358,7 @@ class Pool:
         self._share_out()
         return stay
 
-    def likely_target(self, text: Sequence[int], opening: SessionParameters) -> Peer | None:
+    def likely_target(self, text: Sequence[int], opening: SessionParameters) -> DialledPeer | None:
         """Return the target that would be leased for a text now; None if none is usable."""
         usable = self._usable_for(opening.model, ())
         if self.is_single or not usable:
@@ -415,7 +418,7 @@ class Pool:
         request: Any,
         deadline: float,
         read: Callable[[Any], T],
-        first: Peer | None = None,
+        first: DialledPeer | None = None,
     ) -> T:
         """Return what `read` makes of the answer to an idempotent call, by `deadline`.
 
@@ -453,7 +456,7 @@ class Pool:
         """
         return self._calls().stream(method, request, deadline, begin, content)
 
-    def _calls(self, first: Peer | None = None) -> Calls:
+    def _calls(self, first: DialledPeer | None = None) -> Calls:
         return Calls(_Callable(self, first), self.target_seconds)
 
     # --- drafts ---
@@ -462,7 +465,7 @@ class Pool:
         self,
         rule: Rule,
         target: PooledTarget,
-        besides: Collection[DraftPeer] = (),
+        besides: Collection[Peer] = (),
         text: Sequence[int] = (),
         salt: bytes = b"",
     ) -> PairedDraft | None:
@@ -533,7 +536,7 @@ class Pool:
 class _Callable:
     """The targets of a pool, for one call; `first` is the one to ask, if it is usable."""
 
-    def __init__(self, pool: Pool, first: Peer | None) -> None:
+    def __init__(self, pool: Pool, first: DialledPeer | None) -> None:
         self._pool, self._first = pool, first
         self.wait_until_ready = pool.wait_until_ready
 

@@ -22,7 +22,7 @@ from orchestrator.jobs import Jobs, unknown_job
 from orchestrator.joined_drafts import DraftRegistry
 from orchestrator.lookup_caches import load_shared_texts
 from orchestrator.metering import counted
-from orchestrator.paired_drafts import DraftPeer, PairedDraft
+from orchestrator.paired_drafts import PairedDraft
 from orchestrator.peers import Hosted, Peer
 from orchestrator.planner import check_embedded
 from orchestrator.pool import Pool
@@ -414,7 +414,7 @@ class Orchestrator:
             for each in (self.registry.refused() if self.registry is not None else ())
         ]
 
-    def _peer_status(self, peer: Peer | DraftPeer) -> messages.PeerStatus:
+    def _peer_status(self, peer: Peer) -> messages.PeerStatus:
         return messages.PeerStatus(
             role=peer.role,
             address=peer.address,

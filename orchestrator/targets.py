@@ -14,7 +14,7 @@ from orchestrator.first_estimates import (
     process_of,
     take_target_costs,
 )
-from orchestrator.peers import Peer
+from orchestrator.peers import DialledPeer
 from outrider import logs, wire
 from outrider.core.health import LOOK_SECONDS, Expected, Health, Silence, is_late, is_stuck
 from outrider.core.route import HeldTexts, TargetOffer
@@ -31,7 +31,7 @@ _BATCH_TOKENS = 512  # of the longest decode, unless a target is started with mo
 class PooledTarget:
     """A target in a pool; what is learned of it is kept for as long as it is there."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: DialledPeer) -> None:
         self.peer = peer
         self.alone = PairEstimates()
         """Of the target, with any draft."""

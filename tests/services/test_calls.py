@@ -313,7 +313,7 @@ async def test_a_search_that_finds_another_text_elsewhere_is_repeated_and_then_s
         info = read_error_info(failure.value.trailing_metadata())
         assert info is not None and info.reason == "PEER_UNAVAILABLE"
         assert so_far.token_ids == WHOLE[:5]
-        assert len(answers) == 6
+        assert len(answers) == 10 - MOST_FAILURES
 
 
 async def continue_after(count: int, orchestrator: OrchestratorProcess) -> list[int]:
@@ -340,7 +340,7 @@ async def test_a_text_that_begins_otherwise_is_written_again_and_then_says_so() 
     async with over(role_of(Finds, answers=answers)) as (orchestrator, _):
         details = await failing(continue_after(6, orchestrator))
         assert "writes its beginning otherwise" in details
-        assert len(answers) == 6
+        assert len(answers) == 10 - MOST_FAILURES
 
 
 async def test_the_text_after_counting_is_right() -> None:

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from orchestrator.joined_drafts import MOST_JOINED
-from orchestrator.peers import Peer
+from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as registry
@@ -304,7 +304,7 @@ async def test_drafts_that_joined_stay_when_another_pair_takes_the_place_of_the_
         running(JoiningDraft(orchestrator.address, good_draft)),
     ):
         await until_joined(orchestrator)
-        pair = Pool([Peer("target", process.address)])
+        pair = Pool([DialledPeer("target", process.address)])
         pair.start()
         await pair.target.wait_until_ready(PATIENCE)
         await orchestrator.orchestrator.use(pair)

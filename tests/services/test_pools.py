@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from orchestrator.names import Name, may_have_records
-from orchestrator.peers import Peer
+from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from orchestrator.targets import PooledTarget
 from outrider.costs import Point
@@ -391,7 +391,7 @@ async def behind_a_name(records: Records) -> AsyncIterator[tuple[list[ModelProce
         second = ModelProcess(TARGET, target, pace=PACE)
         second.address = f"127.0.0.2:{port}"
         async with running(second):
-            peer = Peer("target", f"localhost:{port}")
+            peer = DialledPeer("target", f"localhost:{port}")
             pool = Pool([peer])
             pool.names = [Name(peer, resolve=records)]
             pool.start()
@@ -482,7 +482,7 @@ def test_addresses_and_this_machine_are_no_names() -> None:
     now="each text's rows are padded by themselves, as the target does it",
 )
 async def test_each_text_at_a_target_that_pads_costs_rows_of_its_own() -> None:
-    target = PooledTarget(Peer("target", "127.0.0.1:9"))
+    target = PooledTarget(DialledPeer("target", "127.0.0.1:9"))
     target.alone.costs.replace([(2, 0.01), (4, 0.02), (8, 0.04)], False)
     seconds = []
     for count in range(3):
