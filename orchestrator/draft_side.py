@@ -16,6 +16,7 @@ from orchestrator.attempts import Attempts
 from orchestrator.core.acceptance import drew_as_keyed
 from orchestrator.core.generation import Generation
 from orchestrator.event_queue import EventQueue
+from orchestrator.leases import Lease
 from orchestrator.link import Backoff, Link
 from orchestrator.own_prompts import OwnPrompts
 from orchestrator.paired_drafts import PairedDraft
@@ -62,7 +63,7 @@ class DraftSide:
         # Renders the prompt of the draft that is leased; its stream is opened after that.
         self._rendering: asyncio.Task[None] | None = None
         self._attempts = Attempts(self._opening, events, self._read, self._lose)
-        self._lease: PairedDraft | None = None  # the draft of the stream, until it is given back
+        self._lease: Lease[PairedDraft] | None = None  # of the draft, until it is given back
         self._is_put_off = False  # the stream to it is not opened: the target drafts by itself
         self._refusing: list[Peer] = []  # drafts that cannot serve this generation
         self._backoff = Backoff()
@@ -74,9 +75,9 @@ class DraftSide:
         return self._attempts.byte_count
 
     @property
-    def lease(self) -> PairedDraft | None:
+    def leased(self) -> PairedDraft | None:
         """The draft that is leased, if one is."""
-        return self._lease
+        return self._lease.leased if self._lease is not None else None
 
     @property
     def link(self) -> Link | None:
@@ -104,33 +105,32 @@ class DraftSide:
         self._lease = lease = self._pool.lease(opening.rule, target, others, text, opening.salt)
         if lease is None:
             return False
-        draft, control = lease.peer, self._generation.plan.control
-        estimates = lease.estimates_beside(target)
+        draft, control = lease.leased, self._generation.plan.control
+        estimates, hosted = draft.estimates_beside(target), draft.peer.hosted
         if estimates is not control.estimates:
             control.note_draft(estimates)
         self._is_put_off = not control.needs_stream
         if self._is_put_off:
             return True
-        assert draft.hosted is not None
+        assert hosted is not None
         if self._own_prompts is None:
-            self._open_leased(lease, draft.hosted, "")
+            self._open_leased(draft, hosted, "")
         else:
-            rendering = self._render(self._own_prompts, lease, draft.hosted)
+            rendering = self._render(self._own_prompts, draft, hosted)
             self._rendering = asyncio.create_task(rendering)
         return True
 
-    async def _render(self, prompts: OwnPrompts, lease: PairedDraft, hosted: Hosted) -> None:
+    async def _render(self, prompts: OwnPrompts, draft: PairedDraft, hosted: Hosted) -> None:
         """Open the stream to a draft once there is what it is to read; meanwhile none drafts."""
-        prompt = await prompts.prompt_for(lease)
-        self._events.happen(partial(self._open_leased, lease, hosted, prompt))
+        prompt = await prompts.prompt_for(draft)
+        self._events.happen(partial(self._open_leased, draft, hosted, prompt))
 
-    def _open_leased(self, lease: PairedDraft, hosted: Hosted, own_prompt: str) -> None:
+    def _open_leased(self, draft: PairedDraft, hosted: Hosted, own_prompt: str) -> None:
         """Open a stream to a draft that is leased, to the model that it hosted."""
-        draft = lease.peer
         opening = replace(
             self._attempts.next_opening(),
             model=hosted.reference,
-            vocabulary_key=lease.vocabulary_key,
+            vocabulary_key=draft.vocabulary_key,
             own_prompt=own_prompt,
         )
         if opening.rule is Rule.REJECTION:
@@ -138,7 +138,7 @@ class DraftSide:
             opening = replace(opening, seed=draft_seed(opening.seed))
         self._allowance = OrderAllowance()
         with self._timings.traced():
-            self._attempts.begin(opening, draft.open(opening))
+            self._attempts.begin(opening, draft.peer.open(opening))
         self._generation.draft_opened(hosted.model.context_token_count)
 
     def _lose(self, link: Link, lost: StreamLost) -> None:
@@ -146,15 +146,15 @@ class DraftSide:
         if link is self.link and self._lease is not None:
             self._generation.draft_lost()
             if lost.breaks_protocol:
-                self._lease.note_failure(str(lost))
+                self._lease.leased.note_failure(str(lost))
             if lost.final and lost.refusal is None:  # else the pair will know its new model
-                self._refusing.append(self._lease.peer)
+                self._refusing.append(self._lease.leased.peer)
             self._replace()
 
     def _replace(self) -> None:
         """Lease another draft at once; the lost one, or a third, only after a while."""
         assert self._lease is not None
-        lost = self._lease.peer
+        lost = self._lease.leased.peer
         self._give_back()
         is_first = not self._backoff.tries
         pause = self._backoff.next()
@@ -163,7 +163,7 @@ class DraftSide:
 
     def _give_back(self) -> None:
         if self._lease is not None:
-            self._lease.give_back()
+            self._lease.end()
             self._lease = None
 
     def _expel(self, fault: InvalidRequest) -> None:
@@ -171,7 +171,7 @@ class DraftSide:
         assert self._lease is not None
         self._attempts.close()
         self._generation.draft_lost()
-        self._lease.note_failure(str(fault))
+        self._lease.leased.note_failure(str(fault))
         self._replace()
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ class DraftSide:
             self._rendering.cancel()
         self._attempts.close()
         if self._lease is not None:
-            self._lease.health.note_success()  # a text came to its end with it
+            self._lease.leased.health.note_success()  # a text came to its end with it
         self._give_back()
 
     # --- out, and in ---

@@ -138,8 +138,8 @@ class Driver:
         """Yield each stream that is open, whose it is, and the newest number sent on it."""
         if self._link is not None and self._stay is not None:
             yield self._link, self._stay.target.peer, round_
-        if self._draft.link is not None and self._draft.lease is not None:
-            yield self._draft.link, self._draft.lease.peer, order
+        if self._draft.link is not None and self._draft.leased is not None:
+            yield self._draft.link, self._draft.leased.peer, order
 
     # --- streams ---
 
@@ -182,8 +182,8 @@ class Driver:
 
     def _estimates_at(self, target: PooledTarget) -> PairEstimates:
         """Return what is known of a target and the draft in use, or the one that would be."""
-        lease = self._draft.lease
-        return lease.estimates_beside(target) if lease else self._pool.estimates_at(target)
+        draft = self._draft.leased
+        return draft.estimates_beside(target) if draft else self._pool.estimates_at(target)
 
     def _lose_target(self, link: Link, lost: StreamLost) -> None:
         """Continue at another target, or at the same one unless it would refuse again."""

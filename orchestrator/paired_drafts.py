@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.core.estimates import Acceptance, PairEstimates
 from orchestrator.first_estimates import measured_of, process_of, take_draft_costs, with_draft
+from orchestrator.leases import PooledPeer
 from orchestrator.lessons import Lesson
 from orchestrator.peers import Hosted, Peer
-from orchestrator.targets import PooledTarget, ejected
+from orchestrator.targets import PooledTarget
 from outrider import logs
 from outrider.core.health import Health
-from outrider.core.route import BLOCK, DraftOffer, HeldTexts
+from outrider.core.route import BLOCK, DraftOffer
 from outrider.errors import VocabularyMismatch
 from outrider.handshake import check_rollback
 from outrider.messages import Rule
@@ -40,7 +41,7 @@ class DraftRecord:
     health: Health = field(default_factory=Health)
 
 
-class PairedDraft:
+class PairedDraft(PooledPeer):
     """A draft beside the targets: whether it fits, what was learned of them, who leases it."""
 
     def __init__(
@@ -52,17 +53,14 @@ class PairedDraft:
         same_vocabulary: bool = False,
     ) -> None:
         """With `same_vocabulary` a draft whose ids are not the target's is not used."""
+        self.record = record or DraftRecord()
+        super().__init__(peer, self.record.health)
         self.peer = peer
         self._lesson = Lesson(peer, same_vocabulary)
         self.is_trusted = is_trusted
         """Whether it may draft under the rejection rule, whose proof needs an honest draft."""
         self.mismatch: VocabularyMismatch | None = None
         """Why it cannot draft for this target."""
-        self.record = record or DraftRecord()
-        self.generation_count = 0  # that lease it now
-        self.passed_over = 0  # leases of others since its own last one
-        self.held = HeldTexts()
-        """What it probably holds; kept where there are several drafts."""
         self._on_mismatch = on_mismatch  # called when the target became one that it does not fit
 
     @property
@@ -148,26 +146,9 @@ class PairedDraft:
         known.models = models
         known.measured = measured_of(its) if its is not None else b""
 
-    @property
-    def health(self) -> Health:
-        """Whether it is used; that outlives its connection."""
-        return self.record.health
-
-    def note_failure(self, reason: str) -> None:
-        """It sent what cannot be."""
-        address = self.peer.address
-        logs.warning("outrider.orchestrator", "draft failed", address=address, detail=reason)
-        self.health.note_failure(time.monotonic(), reason)
-
-    def obstacle(self) -> str:
-        """Return why it is not used, in one line; empty when it is."""
-        if not self.peer.ready:
-            return self.peer.detail
-        if self.mismatch is not None:
-            return str(self.mismatch)
-        if self._lesson.obstacle:
-            return self._lesson.obstacle
-        return ejected(self.health)
+    def misfit(self) -> str:
+        """Return why it cannot draft for these targets, or not yet; empty where it can."""
+        return str(self.mismatch) if self.mismatch is not None else self._lesson.obstacle
 
     def may_draft(self, rule: Rule) -> bool:
         """Return whether it can be leased for a generation under this rule."""
@@ -178,27 +159,17 @@ class PairedDraft:
 
     def offer(self, rule: Rule, target: PooledTarget, text: Sequence[bytes] = ()) -> DraftOffer:
         """Return what is known of it; `text` is what it would have to read, by digests."""
-        estimates, model = self.estimates_beside(target), self.peer.model
+        estimates = self.estimates_beside(target)
         unread = BLOCK * len(text) - self.held.count(text)
         return DraftOffer(
             token_seconds=estimates.token_time.value,
             latency_seconds=estimates.latency.value,
             acceptance=estimates.acceptance.get(rule, Acceptance()).mean,
-            session_count=model.session_count if model is not None else 1,
+            session_count=self.session_count,
             generation_count=self.generation_count,
             passed_over=self.passed_over,
             unread_seconds=unread * estimates.read_time.value,
         )
-
-    def note_leased(self, text: tuple[bytes, ...]) -> None:
-        """A generation leases it and lets it read a text, by digests; it gives it back."""
-        self.generation_count += 1
-        model = self.peer.model
-        self.held.note(text, model.session_count if model is not None else 1)
-
-    def give_back(self) -> None:
-        """End a lease."""
-        self.generation_count -= 1
 
 
 def _beside_equal_weights(new: PairEstimates, known: PairEstimates) -> PairEstimates:

@@ -11,10 +11,11 @@ from typing import Any, Protocol, TypeVar
 
 from orchestrator.calls import Calls, Reader
 from orchestrator.core.estimates import PairEstimates
+from orchestrator.leases import Lease
 from orchestrator.paired_drafts import PairedDraft
 from orchestrator.peers import DialledPeer, Hosted, Peer
 from orchestrator.targets import PooledTarget
-from outrider.core.health import TIMEOUT, State, admitted
+from outrider.core.health import TIMEOUT, admitted
 from outrider.core.route import choose, digests_of, weights_served
 from outrider.errors import PeerUnavailable, VocabularyMismatch
 from outrider.messages import ANY_MODEL, MAX_DRAFT, ModelReference, Rule, SessionParameters
@@ -41,18 +42,21 @@ class Name(Protocol):
         """Keep the services of the pool those of the records, for as long as this runs."""
 
 
-class Stay:
-    """A generation at a target: from its lease until it ends, or continues at another one."""
+class Stay(Lease[PooledTarget]):
+    """A lease of a target, which first has to read the text."""
 
     def __init__(self, target: PooledTarget, text: tuple[bytes, ...], token_count: int) -> None:
         """`text` is what it begins with, by digests; none where there is no other target."""
-        self.target = target
         self._text = text
         # Tokens that the target has to read of it, as far as is known; 0 once it has.
         self._unread = token_count - target.held.count(text)
-        target.generation_count += 1
         target.unread_count += self._unread
-        target.held.note(text, target.session_count)
+        super().__init__(target, text)
+
+    @property
+    def target(self) -> PooledTarget:
+        """Where it is."""
+        return self.leased
 
     def note_read(self, count: int, cached_count: int, seconds: float) -> None:
         """A prompt of `count` tokens was read, but for those that the target held."""
@@ -74,7 +78,7 @@ class Stay:
     def end(self) -> None:
         """Give the target back, once."""
         self.forget_unread()
-        self.target.generation_count -= 1
+        super().end()
 
 
 class Pool:
@@ -352,7 +356,6 @@ class Pool:
         chosen = _best(usable, len(text), digests)
         for target in usable:
             target.pass_over()
-        chosen.passed_over = 0
         self._has_written = True
         stay = Stay(chosen, digests, len(text))
         self._share_out()
@@ -468,11 +471,10 @@ class Pool:
         besides: Collection[Peer] = (),
         text: Sequence[int] = (),
         salt: bytes = b"",
-    ) -> PairedDraft | None:
-        """Return the best draft that can draft beside a target now; None if there is none.
+    ) -> Lease[PairedDraft] | None:
+        """Lease the best draft that can draft beside a target now; None if there is none.
 
-        It is leased for one generation, of this text, until `give_back`. Those in `besides` are
-        left out.
+        It is leased for one generation, of this text. Those in `besides` are left out.
         """
         usable = _rather([d for d in self._usable(rule) if d.peer not in besides])
         if not usable:
@@ -480,10 +482,8 @@ class Pool:
         digests = digests_of(text, salt, self._key) if len(usable) > 1 else ()
         chosen = usable[choose([draft.offer(rule, target, digests) for draft in usable])]
         for draft in usable:
-            draft.passed_over += 1
-        chosen.passed_over = 0
-        chosen.note_leased(digests)
-        return chosen
+            draft.pass_over()
+        return Lease(chosen, digests)
 
     def _usable(self, rule: Rule) -> list[PairedDraft]:
         return [d for d in self.drafts if d.may_draft(rule)] if self.ready else []
@@ -557,8 +557,7 @@ def _best(usable: Sequence[PooledTarget], count: int, text: Sequence[bytes]) -> 
 
 
 def _load(target: PooledTarget) -> tuple[bool, bool, int]:
-    is_ejected = target.health.state(time.monotonic()) is State.OPEN
-    return is_ejected, target.is_busy, target.generation_count
+    return target.is_ejected, target.is_busy, target.generation_count
 
 
 def _rather(drafts: list[PairedDraft]) -> list[PairedDraft]:

@@ -14,10 +14,11 @@ from orchestrator.first_estimates import (
     process_of,
     take_target_costs,
 )
+from orchestrator.leases import PooledPeer
 from orchestrator.peers import DialledPeer
 from outrider import logs, wire
-from outrider.core.health import LOOK_SECONDS, Expected, Health, Silence, is_late, is_stuck
-from outrider.core.route import HeldTexts, TargetOffer
+from outrider.core.health import LOOK_SECONDS, Expected, Silence, is_late, is_stuck
+from outrider.core.route import TargetOffer
 from outrider.messages import ANY_MODEL, ModelReference
 from outrider.v1 import common_pb2 as common
 
@@ -28,31 +29,22 @@ _READ_SECONDS = 0.001
 _BATCH_TOKENS = 512  # of the longest decode, unless a target is started with more
 
 
-class PooledTarget:
+class PooledTarget(PooledPeer):
     """A target in a pool; what is learned of it is kept for as long as it is there."""
 
     def __init__(self, peer: DialledPeer) -> None:
+        super().__init__(peer)
         self.peer = peer
         self.alone = PairEstimates()
         """Of the target, with any draft."""
-        self.generation_count = 0  # that lease it now
-        self.unread_count = 0  # tokens of their prompts that it has still to read
-        self.passed_over = 0  # leases of others since its own last one
+        self.unread_count = 0  # tokens of the prompts there that it has still to read
         self.is_leaving = False
         """Nothing new comes here; when the last text is over, it is left."""
         self.refused = ""
         """Why it hosts nothing that this pool serves; empty where it does."""
-        self.held = HeldTexts()
-        """What it probably holds; kept where there are several targets."""
-        self.health = Health()
         self._read_time = Mean(_READ_SECONDS)  # seconds of each token that it reads
         self._busy_until = 0.0  # of the monotonic clock: until then it said that it has no room
         self._model = self._measured = b""  # whose estimates these are, and what it had measured
-
-    @property
-    def address(self) -> str:
-        """Where it is, for people."""
-        return self.peer.address
 
     @property
     def reference(self) -> ModelReference:
@@ -78,11 +70,6 @@ class PooledTarget:
     def is_busy(self) -> bool:
         """Whether it said lately that it has no room."""
         return time.monotonic() < self._busy_until
-
-    @property
-    def session_count(self) -> int:
-        """Sessions that it can hold at the same time."""
-        return self.peer.model.session_count if self.peer.model is not None else 1
 
     @property
     def token_seconds(self) -> float:
@@ -156,38 +143,23 @@ class PooledTarget:
 
     def pass_over(self) -> None:
         """Another one is leased: what is known of this one may be old."""
-        self.passed_over += 1
+        super().pass_over()
         self._read_time.fade()
 
     def note_busy(self, seconds: float) -> None:
         """It says that it has no room, and to ask again after this time."""
         self._busy_until = time.monotonic() + seconds
 
-    def note_failure(self, reason: str, is_loss: bool = False) -> None:
-        """It sent what cannot be, said nothing, or lost a text, which a restart may explain."""
-        logs.warning("outrider.orchestrator", "target failed", address=self.address, detail=reason)
-        self.health.note_failure(time.monotonic(), reason, is_loss)
-
     def note_read(self, count: int, seconds: float) -> None:
         """It read so many tokens of a prompt in this time."""
         if count >= _LEAST_READ:
             self._read_time.note(seconds / count)
 
-    def obstacle(self) -> str:
-        """Return why nothing new comes here, in one line; empty where it may."""
-        if not self.peer.ready:
-            return self.peer.detail
-        if self.refused:
-            return self.refused
-        if self.is_leaving:
+    def misfit(self) -> str:
+        """Return why it writes nothing new for this pool; empty where it may."""
+        if self.is_leaving and not self.refused:
             return "its name has it no more: it ends what it has"
-        return ejected(self.health)
-
-
-def ejected(health: Health) -> str:
-    """Return for how long a peer is ejected and why, in one line; empty where it is not."""
-    seconds = health.seconds_left(time.monotonic())
-    return f"ejected for {seconds:.0f} s: {health.reason}" if seconds else ""
+        return self.refused
 
 
 class TargetWatch:
