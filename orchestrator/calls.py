@@ -63,24 +63,19 @@ class Reader(Protocol[T_co]):
         """The stream is at its end. Raises InvalidRequest where something is missing."""
 
 
-class Targets(Protocol):
-    """Those that a call may be made at."""
+Choose = Callable[[Collection[PooledTarget], Collection[PooledTarget]], PooledTarget]
+"""Returns the target to call, if possible none of those that failed; never a stuck one."""
 
-    def choose(
-        self, failed: Collection[PooledTarget], stuck: Collection[PooledTarget]
-    ) -> PooledTarget:
-        """Return the one to call, if possible none of those that failed; never a stuck one."""
-
-    async def wait_until_ready(self, seconds: float) -> bool:
-        """Return whether any was usable within the time."""
+WaitUntilReady = Callable[[float], Awaitable[bool]]
+"""Returns whether any target was usable within so many seconds."""
 
 
 class Calls:
     """Makes calls; one that is lost, late or answered with nonsense, again at another target."""
 
-    def __init__(self, targets: Targets, timeout: float) -> None:
+    def __init__(self, choose: Choose, wait: WaitUntilReady, timeout: float) -> None:
         """A target that decodes nothing has at least `timeout`."""
-        self._targets = targets
+        self._choose, self._wait = choose, wait
         self._timeout = timeout
 
     async def call(self, method: str, request: Any, deadline: float, read: Callable[[Any], T]) -> T:
@@ -194,16 +189,24 @@ class Calls:
                 call.cancel()
 
     def _attempts(self, method: str, deadline: float) -> _Attempts:
-        return _Attempts(method, deadline, self._targets, TargetWatch(self._timeout, method))
+        watch = TargetWatch(self._timeout, method)
+        return _Attempts(method, deadline, self._choose, self._wait, watch)
 
 
 class _Attempts:
     """One call, at one target after the other."""
 
-    def __init__(self, method: str, deadline: float, targets: Targets, watch: TargetWatch) -> None:
+    def __init__(
+        self,
+        method: str,
+        deadline: float,
+        choose: Choose,
+        wait: WaitUntilReady,
+        watch: TargetWatch,
+    ) -> None:
         self._method = method
         self._deadline = deadline
-        self._targets = targets
+        self._choose, self._wait = choose, wait
         self._watch = watch
         self._target: PooledTarget  # of the newest attempt
         self._failed: list[PooledTarget] = []  # last
@@ -232,7 +235,7 @@ class _Attempts:
     def _chosen(self, *besides: PooledTarget) -> PooledTarget:
         """Return the target to call, none that was of no use so far unless all are."""
         of_no_use = *self._failed, *self._late, *self._refusing, *self._faults.targets
-        return self._targets.choose({*of_no_use, *besides}, self._stuck)
+        return self._choose({*of_no_use, *besides}, self._stuck)
 
     def _another(self) -> bool:
         """Return whether a usable target is left that was of use so far."""
@@ -335,7 +338,7 @@ class _Attempts:
             raise model_changed(error.trailing_metadata()) or lost from None
         self._failed = [self._target]
         await asyncio.sleep(min(self._pause(error), self._left))
-        if not await self._targets.wait_until_ready(self._left) and not self._target.peer.closed:
+        if not await self._wait(self._left) and not self._target.peer.closed:
             raise lost
 
     def _believe_refusal(self, error: grpc.aio.AioRpcError) -> None:
@@ -360,7 +363,7 @@ class _Attempts:
         self._failures += 1
         if self._failures >= MOST_FAILURES:
             return False
-        other = self._targets.choose([self._target], self._stuck)
+        other = self._choose([self._target], self._stuck)
         # What is refused is refused again, unless another target takes it.
         return code in _FAILED or (other is not self._target and other.is_usable)
 

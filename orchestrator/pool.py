@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Protocol
 
-from orchestrator.calls import Calls, Reader
+from orchestrator.calls import Calls
 from orchestrator.core.estimates import PairEstimates
 from orchestrator.leases import Lease
 from orchestrator.paired_drafts import PairedDraft
@@ -25,8 +26,6 @@ from outrider.v1 import common_pb2 as common
 _KEY_BYTES = 16
 _MOST_ROUND = 2 * MAX_DRAFT
 """Tokens of a round after the committed text, and pad rows, with some to spare."""
-
-T = TypeVar("T")
 
 
 class Name(Protocol):
@@ -415,52 +414,22 @@ class Pool:
 
     # --- calls ---
 
-    async def call(
+    def calls(self, first: DialledPeer | None = None) -> Calls:
+        """Return what makes idempotent calls at the targets, at `first` if it is usable."""
+        choose = partial(self._choose_to_call, first)
+        return Calls(choose, self.wait_until_ready, self.target_seconds)
+
+    def _choose_to_call(
         self,
-        method: str,
-        request: Any,
-        deadline: float,
-        read: Callable[[Any], T],
-        first: DialledPeer | None = None,
-    ) -> T:
-        """Return what `read` makes of the answer to an idempotent call, by `deadline`.
-
-        `read` raises InvalidRequest for what cannot be: then another target is asked, as where one
-        is lost, stuck or late. `first` is the one to ask, if it is usable.
-
-        Raises InvalidRequest for what the targets refuse, ModelChanged when they host
-        another model than `request` names, DeadlinePassed when no target is away, DecodeFailed
-        where the answers cannot be read, else PeerUnavailable.
-        """
-        return await self._calls(first).call(method, request, deadline, read)
-
-    async def whole(
-        self, method: str, request: Any, deadline: float, begin: Callable[[], Reader[T]]
-    ) -> list[T]:
-        """Return all that an idempotent call streams, of one target; else like `call`.
-
-        `begin` returns what reads one attempt.
-        """
-        return await self._calls().whole(method, request, deadline, begin)
-
-    def stream(
-        self,
-        method: str,
-        request: Any,
-        deadline: float,
-        begin: Callable[[], Reader[T]],
-        content: Callable[[T], object],
-    ) -> AsyncGenerator[Sequence[T]]:
-        """Yield what comes of an idempotent call's stream, part by part; else like `whole`.
-
-        When a target is lost meanwhile another call continues after what was yielded: a repeated
-        one has to bring the same. Raises PeerUnavailable where the `content` of something in it is
-        another one, and stays so.
-        """
-        return self._calls().stream(method, request, deadline, begin, content)
-
-    def _calls(self, first: DialledPeer | None = None) -> Calls:
-        return Calls(_Callable(self, first), self.target_seconds)
+        first: DialledPeer | None,
+        failed: Collection[PooledTarget],
+        stuck: Collection[PooledTarget],
+    ) -> PooledTarget:
+        """Return the target to call, if possible none of those that failed; never a stuck one."""
+        usable = [each for each in self.targets if each.is_usable and each not in stuck]
+        rather = [each for each in usable if each not in failed] or usable
+        wanted = [each for each in rather if each.peer is first] if not failed else []
+        return min(wanted or rather or [self.standing], key=_load)
 
     # --- drafts ---
 
@@ -531,24 +500,6 @@ class Pool:
         elif all(obstacles):
             waiting += obstacles
         return "; ".join(waiting)
-
-
-class _Callable:
-    """The targets of a pool, for one call; `first` is the one to ask, if it is usable."""
-
-    def __init__(self, pool: Pool, first: DialledPeer | None) -> None:
-        self._pool, self._first = pool, first
-        self.wait_until_ready = pool.wait_until_ready
-
-    def choose(
-        self, failed: Collection[PooledTarget], stuck: Collection[PooledTarget]
-    ) -> PooledTarget:
-        """Return the one to call."""
-        pool = self._pool
-        usable = [each for each in pool.targets if each.is_usable and each not in stuck]
-        rather = [each for each in usable if each not in failed] or usable
-        wanted = [each for each in rather if each.peer is self._first] if not failed else []
-        return min(wanted or rather or [pool.standing], key=_load)
 
 
 def _best(usable: Sequence[PooledTarget], count: int, text: Sequence[bytes]) -> PooledTarget:

@@ -350,7 +350,7 @@ class Orchestrator:
             asked = target_service_pb2.EmbedTokensRequest(
                 token_ids=ids, model=wire.write_reference(hosted.reference)
             )
-            values = await self.pool.call("Embed", asked, deadline, _read_embedding)
+            values = await self.pool.calls().call("Embed", asked, deadline, _read_embedding)
             norm = float(np.linalg.norm(values)) or 1.0
             unit = (values / norm).tolist()
             response.embeddings.add(values=unit, token_count=len(ids), norm=norm)

@@ -242,8 +242,7 @@ async def ends_with_decode_failed(orchestrator: OrchestratorProcess) -> str:
     now="it continues at another one, or at the same one: only eight such faults without a token "
     "between them end it",
 )
-@pytest.mark.parametrize("honest", [0, 1])
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(("count", "honest"), [(1, 0), (2, 1)], ids=["alone", "one of two"])
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_text_goes_on_after_what_no_target_should_do(
     fault: Fault, count: int, honest: int
@@ -404,7 +403,7 @@ async def test_another_target_that_is_about_to_come_back_is_waited_for(
         assert_right(await writing)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [skip_tokens, forget, fail])
 async def test_the_other_target_may_be_killed_meanwhile(fault: Fault) -> None:
     left = [3]
     async with over(*[odd(fault, left)] * 2, pace=PACE) as (orchestrator, targets):
