@@ -179,8 +179,6 @@ class DraftSide:
         if self._rendering is not None:
             self._rendering.cancel()
         self._attempts.close()
-        if self._lease is not None:
-            self._lease.leased.health.note_success()  # a text came to its end with it
         self._give_back()
 
     # --- out, and in ---
@@ -213,7 +211,8 @@ class DraftSide:
             self._allowance.take_frame(frame)
             if self._opening.rule is Rule.REJECTION and not drew_as_keyed(frame, self._opening):
                 raise InvalidRequest("token_ids", "are not the draws from their rows")
-            if frame.token_ids:
+            if frame.token_ids and self._lease is not None:
+                self._lease.leased.health.note_success()
                 self._backoff.reset()
             work, queue = draft.work - work, draft.queue - queue
             generation.draft_frame(frame, time.perf_counter(), work, queue)

@@ -80,8 +80,6 @@ class Driver:
         try:
             async for event in self._rounds():
                 if isinstance(event, End):
-                    if self._stay is not None:
-                        self._stay.target.health.note_success()
                     self._tidy_up()  # before the end is taken: nothing is asked for after it
                 yield event
         finally:
@@ -204,7 +202,7 @@ class Driver:
                 self._events.fail(lost.refusal)
                 return
         elif target.peer.ready:  # else it is known to be away
-            target.note_failure("it lost two texts in a row", is_loss=True)
+            target.note_failure("it lost texts twice", is_loss=True)
         self._replace_target()
 
     def _replace_target(self) -> None:
@@ -292,6 +290,8 @@ class Driver:
             return  # the text continues elsewhere
         if len(generation.committed) > length:
             self._allowance.note_progress()
+            if self._stay is not None:
+                self._stay.target.health.note_success()
             self._watch.note_answer()
             self._backoff.reset()
             self._busy_count = 0

@@ -39,7 +39,7 @@ class State(Enum):
 
     CLOSED = auto()  # used
     OPEN = auto()  # ejected for a while
-    HALF_OPEN = auto()  # one text at a time tries whether it works again
+    HALF_OPEN = auto()  # one text tries whether it works again
 
 
 class Health:
@@ -49,8 +49,8 @@ class Health:
         self.reason = ""  # of the newest ejection, for people
         self.ejections = 0  # in a row
         self._until = -math.inf  # the end of the newest ejection
-        self._is_tried = False  # no text has come to its end there since then
-        self._lost_time: float | None = None  # of the newest text lost since one came to its end
+        self._is_tried = False  # it has not brought anything right since then
+        self._lost_time = -math.inf  # of the newest text that it lost
 
     def state(self, now: float) -> State:
         """Return whether the peer is used."""
@@ -68,22 +68,26 @@ class Health:
         return state is State.CLOSED or (state is State.HALF_OPEN and not text_count)
 
     def note_failure(self, now: float, reason: str, is_loss: bool = False) -> None:
-        """It failed; a loss is what a restart may explain, and only the second in a row counts."""
+        """It failed; a loss is what a restart explains, so that only the second soon after counts.
+
+        What it was asked for before it was ejected says nothing new.
+        """
         if now < self._until:
-            return  # what it was asked for before says nothing new
-        if is_loss and not self._is_tried:
-            before, self._lost_time = self._lost_time, now
-            if before is None or now < before + _AT_ONCE:
+            return
+        since_loss = now - self._lost_time
+        if is_loss:
+            self._lost_time = now
+            if not self._is_tried and not _AT_ONCE <= since_loss < LONGEST_EJECTION:
                 return
         if now > self._until + _PROBATION:
             self.ejections = 0
         self._until = now + doubled(FIRST_EJECTION, self.ejections, LONGEST_EJECTION)
         self.ejections += 1
-        self.reason, self._is_tried, self._lost_time = reason, True, None
+        self.reason, self._is_tried = reason, True
 
     def note_success(self) -> None:
-        """A text came to its end there."""
-        self._is_tried, self._lost_time = False, None
+        """It brought what it was asked for."""
+        self._is_tried = False
 
 
 def doubled(first: float, times: int, longest: float) -> float:
