@@ -209,15 +209,13 @@ class _Attempts:
         self._choose, self._wait = choose, wait
         self._watch = watch
         self._target: PooledTarget  # of the newest attempt
-        self._failed: list[PooledTarget] = []  # last
-        self._late: list[PooledTarget] = []  # that were left while another one was there
-        self._refusing: list[PooledTarget] = []  # that say the caller asks for what cannot be
-        self._faults = Failures[PooledTarget]()
+        self._tried: list[PooledTarget] = []  # that were of no use: others are asked first
+        self._refusals = 0  # by targets that say the caller asks for what cannot be
+        self._failures = Failures[PooledTarget]()
         self._stuck: list[PooledTarget] = []  # whose engine decoded nothing
         self._why_stuck = ""  # of the newest of them, for people
         self._count = 0  # of what was taken
         self._empty = 0  # parts with nothing in them, since one that had something
-        self._failures = 0
         self._backoff = Backoff()
         self._is_waiting = True  # for the target, and not for who takes what came
 
@@ -234,13 +232,22 @@ class _Attempts:
 
     def _chosen(self, *besides: PooledTarget) -> PooledTarget:
         """Return the target to call, none that was of no use so far unless all are."""
-        of_no_use = *self._failed, *self._late, *self._refusing, *self._faults.targets
-        return self._choose({*of_no_use, *besides}, self._stuck)
+        return self._choose({*self._tried, *besides}, self._stuck)
 
     def _another(self) -> bool:
-        """Return whether a usable target is left that was of use so far."""
-        other, tried = self._chosen(self._target), {*self._late, *self._refusing, self._target}
-        return other.is_usable and other not in {*tried, *self._faults.targets}
+        """Return whether a usable target is left that was not tried."""
+        other = self._chosen(self._target)
+        return other.is_usable and other not in {*self._tried, self._target}
+
+    def _leave(self) -> bool:
+        """Ask others first, or all again once all were; return whether one was not asked yet."""
+        is_left = self._another()
+        self._tried = [*(self._tried if is_left else ()), self._target]
+        return is_left
+
+    def _note_failure(self) -> bool:
+        """The target failed; return whether that is enough, since it was the last of many."""
+        return self._failures.note(self._target, self._count) >= MOST_FAILURES
 
     @asynccontextmanager
     async def watched(self, call: Any) -> AsyncIterator[None]:
@@ -271,13 +278,9 @@ class _Attempts:
                 return
 
     def _leave_late(self) -> bool:
-        """Return whether another target is asked, with twice the time; all again if all were."""
-        if not self._another():
-            self._late.clear()
-        if not self._another():
-            return False
-        self._late.append(self._target)
-        return True
+        """Return whether another target is asked, with twice the time."""
+        self._leave()
+        return self._another()
 
     @contextmanager
     def taken(self, count: int) -> Iterator[None]:
@@ -302,9 +305,8 @@ class _Attempts:
 
     def note_difference(self) -> None:
         """This attempt streams something else than the one before. Raises PeerUnavailable."""
-        self._failed = [self._target]
-        self._failures += 1
-        if self._failures >= MOST_FAILURES:
+        self._leave()
+        if self._note_failure():
             its = f"the target at {self._target.address}"
             detail = f"{self._method} was interrupted, and {its} answers it otherwise: ask again"
             raise PeerUnavailable(detail)
@@ -314,10 +316,10 @@ class _Attempts:
         self._empty = 0
         its = f"answers {self._method} with what cannot be read: {fault}"
         self._target.note_failure(f"it {its}")
-        count = self._faults.note(self._target, self._count)
-        if self._another():
+        is_enough = self._note_failure()
+        if self._leave():
             return
-        if count >= MOST_FAILURES or not self._left:
+        if is_enough or not self._left:
             raise DecodeFailed(f"the target {its}")
         await asyncio.sleep(min(self._backoff.next(), self._left))
 
@@ -336,16 +338,15 @@ class _Attempts:
             raise DeadlinePassed(f"{self._method} took longer than the request's deadline")
         if not self._may_try_again(error):
             raise model_changed(error.trailing_metadata()) or lost from None
-        self._failed = [self._target]
+        self._leave()
         await asyncio.sleep(min(self._pause(error), self._left))
         if not await self._wait(self._left) and not self._target.peer.closed:
             raise lost
 
     def _believe_refusal(self, error: grpc.aio.AioRpcError) -> None:
         """Raise InvalidRequest, once another target says so too; without another one, at once."""
-        is_alone = not self._another()
-        self._refusing.append(self._target)
-        if is_alone or len(self._refusing) > 1:
+        self._refusals += 1
+        if not self._leave() or self._refusals > 1:
             field, _, message = (error.details() or "").partition(": ")
             raise InvalidRequest(field, message or "refused") from None
 
@@ -360,8 +361,7 @@ class _Attempts:
             return True
         if self._is_over(error):
             return False
-        self._failures += 1
-        if self._failures >= MOST_FAILURES:
+        if self._note_failure():
             return False
         other = self._choose([self._target], self._stuck)
         # What is refused is refused again, unless another target takes it.
