@@ -535,7 +535,7 @@ async def test_nothing_that_a_draft_sends_changes_a_text_or_misses_a_deadline() 
         ):
             end, number, faults = time.monotonic() + RANDOM_SECONDS / 2, 0, 0
             [paired] = orchestrator.pool.drafts
-            known = paired.record
+            known = paired
             while time.monotonic() < end or (
                 faults < LEAST_FAULTS and time.monotonic() < end + PATIENCE
             ):
