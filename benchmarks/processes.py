@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from orchestrator.peers import Peer
+from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from outrider.processes import ANY_PORT, Child
 from outrider_cli import COMMAND
@@ -39,7 +39,7 @@ async def running_pair(
         draft = await stack.enter_async_context(
             process("draft", f"--model={DRAFT}", *beside, *draft_options)
         )
-        pair = Pool([Peer("target", target)], [Peer("draft", draft)])
+        pair = Pool([DialledPeer("target", target)], [DialledPeer("draft", draft)])
         pair.start()
         try:
             for peer in pair.peers:

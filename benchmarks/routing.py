@@ -26,8 +26,8 @@ from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
-from orchestrator.core.prefixes import BLOCK, digests_of
 from orchestrator.pool import Pool, Stay
+from outrider.core.route import BLOCK, digests_of
 from outrider.costs import CostTable
 from outrider.messages import ModelReference
 from outrider.v1 import common_pb2 as common

@@ -67,7 +67,7 @@ class BeamDriver:
         )
         self.wire_bytes += request.ByteSize()
         pool = self._pool
-        found = pool.stream(
+        found = pool.calls().stream(
             "SearchBeams", request, self._deadline, lambda: _Attempt(self), _token_of
         )
         try:

@@ -23,12 +23,10 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from orchestrator.core.silence import LOOK_SECONDS
-from orchestrator.core.target_faults import MOST_FAILURES, MOST_FAULTS, TargetFaults
 from orchestrator.link import Backoff
 from orchestrator.streams import is_cancelled, is_too_large, model_changed
-from orchestrator.target_watch import TargetWatch
-from orchestrator.targets import PooledTarget
+from orchestrator.targets import PooledTarget, TargetWatch
+from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures
 from outrider.errors import (
     DeadlinePassed,
     DecodeFailed,
@@ -47,7 +45,6 @@ _RESTARTED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _FAILED = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.ABORTED)
 """What a call ends with that went wrong at its target, and need not do so again."""
 
-_MOST_FAILURES = 3
 _SEEN_SECONDS = 0.05  # until it shows that a target is lost
 _EARLY_SECONDS = 0.5  # before the deadline: a call that ends with it sooner was ended by its target
 _MOST_EMPTY = 64  # parts of a stream in a row that have nothing in them
@@ -66,28 +63,20 @@ class Reader(Protocol[T_co]):
         """The stream is at its end. Raises InvalidRequest where something is missing."""
 
 
-class Targets(Protocol):
-    """Those that a call may be made at."""
+Choose = Callable[[Collection[PooledTarget], Collection[PooledTarget]], PooledTarget]
+"""Returns the target to call, if possible none of those that failed; never a stuck one."""
 
-    def choose(
-        self, failed: Collection[PooledTarget], stuck: Collection[PooledTarget]
-    ) -> PooledTarget:
-        """Return the one to call, if possible none of those that failed; never a stuck one."""
-
-    def may_come(self, besides: Collection[PooledTarget]) -> bool:
-        """Return whether there is another one, though it may not be ready now."""
-
-    async def wait_until_ready(self, seconds: float) -> bool:
-        """Return whether any was usable within the time."""
+WaitUntilReady = Callable[[float], Awaitable[bool]]
+"""Returns whether any target was usable within so many seconds."""
 
 
 class Calls:
     """Makes calls; one that is lost, late or answered with nonsense, again at another target."""
 
-    def __init__(self, targets: Targets, least_seconds: float) -> None:
-        """A target that decodes nothing has at least `least_seconds`."""
-        self._targets = targets
-        self._least = least_seconds
+    def __init__(self, choose: Choose, wait: WaitUntilReady, timeout: float) -> None:
+        """A target that decodes nothing has at least `timeout`."""
+        self._choose, self._wait = choose, wait
+        self._timeout = timeout
 
     async def call(self, method: str, request: Any, deadline: float, read: Callable[[Any], T]) -> T:
         """Return what `read` makes of a call's answer, by `deadline`.
@@ -139,7 +128,9 @@ class Calls:
         while True:
             call = attempts.begin(request)
             try:
-                return await take(call, attempts)
+                answer = await take(call, attempts)
+                attempts.note_answered()
+                return answer
             except InvalidRequest as fault:
                 await attempts.recover_from_nonsense(fault)
             except asyncio.CancelledError:
@@ -185,6 +176,7 @@ class Calls:
                                 yield fresh
                     else:
                         reader.finish()
+                        attempts.note_answered()
                         return
             except InvalidRequest as fault:
                 await attempts.recover_from_nonsense(fault)
@@ -197,33 +189,41 @@ class Calls:
                 call.cancel()
 
     def _attempts(self, method: str, deadline: float) -> _Attempts:
-        return _Attempts(method, deadline, self._targets, TargetWatch(self._least, method))
+        watch = TargetWatch(self._timeout, method)
+        return _Attempts(method, deadline, self._choose, self._wait, watch)
 
 
 class _Attempts:
     """One call, at one target after the other."""
 
-    def __init__(self, method: str, deadline: float, targets: Targets, watch: TargetWatch) -> None:
+    def __init__(
+        self,
+        method: str,
+        deadline: float,
+        choose: Choose,
+        wait: WaitUntilReady,
+        watch: TargetWatch,
+    ) -> None:
         self._method = method
         self._deadline = deadline
-        self._targets = targets
+        self._choose, self._wait = choose, wait
         self._watch = watch
         self._target: PooledTarget  # of the newest attempt
-        self._failed: list[PooledTarget] = []  # last
-        self._late: list[PooledTarget] = []  # that were left while another one was there
-        self._refusing: list[PooledTarget] = []  # that say the caller asks for what cannot be
-        self._faults = TargetFaults[PooledTarget]()
+        self._tried: list[PooledTarget] = []  # that were of no use: others are asked first
+        self._refusals = 0  # by targets that say the caller asks for what cannot be
+        self._failures = Failures[PooledTarget]()
+        self._stuck: list[PooledTarget] = []  # whose engine decoded nothing
+        self._why_stuck = ""  # of the newest of them, for people
         self._count = 0  # of what was taken
         self._empty = 0  # parts with nothing in them, since one that had something
-        self._failures = 0
         self._backoff = Backoff()
         self._is_waiting = True  # for the target, and not for who takes what came
 
     def begin(self, request: Any) -> Any:
         """Make the call. Raises PeerUnavailable where no target is left."""
         self._target = target = self._chosen()
-        if target in self._watch.stuck:
-            raise PeerUnavailable(self._watch.reason)
+        if target in self._stuck:
+            raise PeerUnavailable(self._why_stuck)
         if target.peer.closed:
             raise PeerUnavailable(target.peer.detail)
         self._watch.wait.note_word()
@@ -232,13 +232,22 @@ class _Attempts:
 
     def _chosen(self, *besides: PooledTarget) -> PooledTarget:
         """Return the target to call, none that was of no use so far unless all are."""
-        of_no_use = *self._failed, *self._late, *self._refusing, *self._faults.distrusted
-        return self._targets.choose({*of_no_use, *besides}, self._watch.stuck)
+        return self._choose({*self._tried, *besides}, self._stuck)
 
     def _another(self) -> bool:
-        """Return whether a usable target is left that was of use so far."""
-        other, tried = self._chosen(self._target), {*self._late, *self._refusing, self._target}
-        return other.is_usable and other not in {*tried, *self._faults.distrusted}
+        """Return whether a usable target is left that was not tried."""
+        other = self._chosen(self._target)
+        return other.is_usable and other not in {*self._tried, self._target}
+
+    def _leave(self) -> bool:
+        """Ask others first, or all again once all were; return whether one was not asked yet."""
+        is_left = self._another()
+        self._tried = [*(self._tried if is_left else ()), self._target]
+        return is_left
+
+    def _note_failure(self) -> bool:
+        """The target failed; return whether that is enough, since it was the last of many."""
+        return self._failures.note(self._target, self._count) >= MOST_FAILURES
 
     @asynccontextmanager
     async def watched(self, call: Any) -> AsyncIterator[None]:
@@ -255,24 +264,23 @@ class _Attempts:
     async def _give_up(self, call: Any) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            target, watch = self._target, self._watch
+            watch.look(self._is_waiting)
             is_of_engine = self._method in _OF_THE_ENGINE
-            if is_of_engine and self._watch.finds_stuck(self._is_waiting, self._target):
+            if is_of_engine and (reason := watch.why_stuck(target)):
+                target.note_failure(reason)
+                self._stuck.append(target)
+                self._why_stuck = reason
                 call.cancel()
                 return
-            is_late = self._watch.finds_late(self._is_waiting, self._target, is_of_engine)
-            if is_late and self._leave_late():
+            if watch.why_late(target, is_of_engine) and self._leave_late():
                 call.cancel()
                 return
 
     def _leave_late(self) -> bool:
-        """Return whether another target is asked, with twice the time; all again if all were."""
-        if not self._another():
-            self._late.clear()
-        if not self._another():
-            return False
-        self._late.append(self._target)
-        self._watch.wait.note_asked_again()
-        return True
+        """Return whether another target is asked, with twice the time."""
+        self._leave()
+        return self._another()
 
     @contextmanager
     def taken(self, count: int) -> Iterator[None]:
@@ -290,11 +298,15 @@ class _Attempts:
             raise InvalidRequest(self._method, f"{self._empty} parts have nothing in them")
         self._watch.wait.note_word()
 
+    def note_answered(self) -> None:
+        """The call came to its end."""
+        if self._method in _OF_THE_ENGINE:
+            self._target.health.note_success()
+
     def note_difference(self) -> None:
         """This attempt streams something else than the one before. Raises PeerUnavailable."""
-        self._failed = [self._target]
-        self._failures += 1
-        if self._failures > _MOST_FAILURES:
+        self._leave()
+        if self._note_failure():
             its = f"the target at {self._target.address}"
             detail = f"{self._method} was interrupted, and {its} answers it otherwise: ask again"
             raise PeerUnavailable(detail)
@@ -303,12 +315,11 @@ class _Attempts:
         """Return when another target may be asked, or this one again; else raise DecodeFailed."""
         self._empty = 0
         its = f"answers {self._method} with what cannot be read: {fault}"
-        self._target.note_nonsense(its)
-        count = self._faults.note_fault(self._target, self._count)
-        if self._another():
+        self._target.note_failure(f"it {its}")
+        is_enough = self._note_failure()
+        if self._leave():
             return
-        may_come = self._targets.may_come(self._faults.distrusted)
-        if count >= (MOST_FAILURES if may_come else MOST_FAULTS) or not self._left:
+        if is_enough or not self._left:
             raise DecodeFailed(f"the target {its}")
         await asyncio.sleep(min(self._backoff.next(), self._left))
 
@@ -327,16 +338,15 @@ class _Attempts:
             raise DeadlinePassed(f"{self._method} took longer than the request's deadline")
         if not self._may_try_again(error):
             raise model_changed(error.trailing_metadata()) or lost from None
-        self._failed = [self._target]
+        self._leave()
         await asyncio.sleep(min(self._pause(error), self._left))
-        if not await self._targets.wait_until_ready(self._left) and not self._target.peer.closed:
+        if not await self._wait(self._left) and not self._target.peer.closed:
             raise lost
 
     def _believe_refusal(self, error: grpc.aio.AioRpcError) -> None:
         """Raise InvalidRequest, once another target says so too; without another one, at once."""
-        is_alone = not self._another()
-        self._refusing.append(self._target)
-        if is_alone or len(self._refusing) > 1:
+        self._refusals += 1
+        if not self._leave() or self._refusals > 1:
             field, _, message = (error.details() or "").partition(": ")
             raise InvalidRequest(field, message or "refused") from None
 
@@ -351,10 +361,9 @@ class _Attempts:
             return True
         if self._is_over(error):
             return False
-        self._failures += 1
-        if self._failures > _MOST_FAILURES:
+        if self._note_failure():
             return False
-        other = self._targets.choose([self._target], self._watch.stuck)
+        other = self._choose([self._target], self._stuck)
         # What is refused is refused again, unless another target takes it.
         return code in _FAILED or (other is not self._target and other.is_usable)
 

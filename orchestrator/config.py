@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.silence import LEAST_SECONDS
+from outrider.core.health import TIMEOUT
 from outrider.errors import InvalidConfig
 from outrider.rpc.channel import read_address
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
@@ -30,7 +30,7 @@ class OrchestratorConfig:
     peer_security: ClientSecurity = ANONYMOUS  # what both peers are shown
     speculation: Speculation = DEFAULT  # unless the request says otherwise
     draft_seconds: float = 1.0  # wait for an order this long, then continue plainly
-    target_seconds: float = LEAST_SECONDS  # at least, before a target that decodes nothing is left
+    target_seconds: float = TIMEOUT  # at least, before a target that decodes nothing is left
     request_seconds: float = 600.0  # a generation's deadline when the client sets none
     generations: int = 64  # at the same time; more get RESOURCE_EXHAUSTED
     accept_drafts: bool = False  # that dial in, on the port that clients use

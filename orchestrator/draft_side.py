@@ -14,22 +14,24 @@ from typing import Any
 
 from orchestrator.attempts import Attempts
 from orchestrator.core.acceptance import drew_as_keyed
-from orchestrator.core.allowance import Allowance
 from orchestrator.core.generation import Generation
 from orchestrator.event_queue import EventQueue
+from orchestrator.leases import Lease
 from orchestrator.link import Backoff, Link
 from orchestrator.own_prompts import OwnPrompts
-from orchestrator.paired_drafts import DraftPeer, PairedDraft
-from orchestrator.peers import Hosted
+from orchestrator.paired_drafts import PairedDraft
+from orchestrator.peers import Hosted, Peer
 from orchestrator.pool import Pool
 from orchestrator.streams import StreamLost
 from orchestrator.targets import PooledTarget
 from orchestrator.timings import Timings
 from outrider import wire_drafts
+from outrider.core.allowance import OrderAllowance
 from outrider.errors import InvalidRequest
 from outrider.messages import Order, Rule, SessionParameters
 from outrider.noise import draft_seed
 from outrider.v1 import draft_service_pb2
+from outrider.wire_checks import within
 
 RETRY_SECONDS = 0.1
 """Between two looks for a peer while none is usable."""
@@ -61,11 +63,11 @@ class DraftSide:
         # Renders the prompt of the draft that is leased; its stream is opened after that.
         self._rendering: asyncio.Task[None] | None = None
         self._attempts = Attempts(self._opening, events, self._read, self._lose)
-        self._lease: PairedDraft | None = None  # the draft of the stream, until it is given back
+        self._lease: Lease[PairedDraft] | None = None  # of the draft, until it is given back
         self._is_put_off = False  # the stream to it is not opened: the target drafts by itself
-        self._refusing: list[DraftPeer] = []  # drafts that cannot serve this generation
+        self._refusing: list[Peer] = []  # drafts that cannot serve this generation
         self._backoff = Backoff()
-        self._allowance = Allowance()  # of the stream
+        self._allowance = OrderAllowance()  # of the stream
 
     @property
     def byte_count(self) -> int:
@@ -73,9 +75,9 @@ class DraftSide:
         return self._attempts.byte_count
 
     @property
-    def lease(self) -> PairedDraft | None:
+    def leased(self) -> PairedDraft | None:
         """The draft that is leased, if one is."""
-        return self._lease
+        return self._lease.leased if self._lease is not None else None
 
     @property
     def link(self) -> Link | None:
@@ -97,45 +99,45 @@ class DraftSide:
             self._give_back()
             self.open()
 
-    def _open_besides(self, *others: DraftPeer) -> bool:
+    def _open_besides(self, *others: Peer) -> bool:
         """Open a stream to the best usable draft that is none of the others, if there is one."""
         target, opening, text = self._target(), self._opening, self._generation.committed
         self._lease = lease = self._pool.lease(opening.rule, target, others, text, opening.salt)
         if lease is None:
             return False
-        draft, control = lease.peer, self._generation.plan.control
-        control.note_pair(lease.pair_beside(target))
+        draft, control = lease.leased, self._generation.plan.control
+        hosted = draft.peer.hosted
+        control.note_pair(draft.pair_beside(target))
         self._is_put_off = not control.needs_stream
         if self._is_put_off:
             return True
-        assert draft.hosted is not None
+        assert hosted is not None
         if self._own_prompts is None:
-            self._open_leased(lease, draft.hosted, "")
+            self._open_leased(draft, hosted, "")
         else:
-            rendering = self._render(self._own_prompts, lease, draft.hosted)
+            rendering = self._render(self._own_prompts, draft, hosted)
             self._rendering = asyncio.create_task(rendering)
         return True
 
-    async def _render(self, prompts: OwnPrompts, lease: PairedDraft, hosted: Hosted) -> None:
+    async def _render(self, prompts: OwnPrompts, draft: PairedDraft, hosted: Hosted) -> None:
         """Open the stream to a draft once there is what it is to read; meanwhile none drafts."""
-        prompt = await prompts.prompt_for(lease)
-        self._events.happen(partial(self._open_leased, lease, hosted, prompt))
+        prompt = await prompts.prompt_for(draft)
+        self._events.happen(partial(self._open_leased, draft, hosted, prompt))
 
-    def _open_leased(self, lease: PairedDraft, hosted: Hosted, own_prompt: str) -> None:
+    def _open_leased(self, draft: PairedDraft, hosted: Hosted, own_prompt: str) -> None:
         """Open a stream to a draft that is leased, to the model that it hosted."""
-        draft = lease.peer
         opening = replace(
             self._attempts.next_opening(),
             model=hosted.reference,
-            vocabulary_key=lease.vocabulary_key,
+            vocabulary_key=draft.vocabulary_key,
             own_prompt=own_prompt,
         )
         if opening.rule is Rule.REJECTION:
             # A draft that knows the coins can draft what they will accept.
             opening = replace(opening, seed=draft_seed(opening.seed))
-        self._allowance = Allowance()
+        self._allowance = OrderAllowance()
         with self._timings.traced():
-            self._attempts.begin(opening, draft.open(opening))
+            self._attempts.begin(opening, draft.peer.open(opening))
         self._generation.draft_opened(hosted.model.context_token_count)
 
     def _lose(self, link: Link, lost: StreamLost) -> None:
@@ -143,15 +145,15 @@ class DraftSide:
         if link is self.link and self._lease is not None:
             self._generation.draft_lost()
             if lost.breaks_protocol:
-                self._lease.pause(str(lost))
+                self._lease.leased.note_failure(str(lost))
             if lost.final and lost.refusal is None:  # else the pair will know its new model
-                self._refusing.append(self._lease.peer)
+                self._refusing.append(self._lease.leased.peer)
             self._replace()
 
     def _replace(self) -> None:
         """Lease another draft at once; the lost one, or a third, only after a while."""
         assert self._lease is not None
-        lost = self._lease.peer
+        lost = self._lease.leased.peer
         self._give_back()
         is_first = not self._backoff.tries
         pause = self._backoff.next()
@@ -160,15 +162,15 @@ class DraftSide:
 
     def _give_back(self) -> None:
         if self._lease is not None:
-            self._lease.give_back()
+            self._lease.end()
             self._lease = None
 
     def _expel(self, fault: InvalidRequest) -> None:
-        """End the stream of a draft that sends what nobody asked for; leave it alone a while."""
+        """End the stream of a draft that sends what nobody asked for; eject it."""
         assert self._lease is not None
         self._attempts.close()
         self._generation.draft_lost()
-        self._lease.pause(str(fault))
+        self._lease.leased.note_failure(str(fault))
         self._replace()
 
     def close(self) -> None:
@@ -187,9 +189,9 @@ class DraftSide:
             self.link.send(wire_drafts.write_order(order))
 
     def _read(self, message: draft_service_pb2.DraftResponse) -> None:
-        """Take in what the draft sent; one that sends nonsense, or too much, is left alone."""
+        """Take in what the draft sent; one that sends what cannot be is ejected."""
         try:
-            self._allowance.take_message(message.completed_order)
+            self._allowance.take_completed(message.completed_order)
             self._take(message)
         except InvalidRequest as fault:
             self._expel(fault)
@@ -200,14 +202,16 @@ class DraftSide:
         draft.add(message.service_time)
         outcome = message.WhichOneof("outcome")
         if outcome == "missing":
-            self._allowance.take_missing(message.missing.held_token_count)
+            within("held_token_count", message.missing.held_token_count, 0, 2**31 - 1)
+            self._allowance.take_lost()
             generation.draft_missing(order, message.missing.held_token_count)
         elif outcome == "frame":
             frame = wire_drafts.read_frame(message, self._opening.vocabulary)
             self._allowance.take_frame(frame)
             if self._opening.rule is Rule.REJECTION and not drew_as_keyed(frame, self._opening):
                 raise InvalidRequest("token_ids", "are not the draws from their rows")
-            if frame.token_ids:
+            if frame.token_ids and self._lease is not None:
+                self._lease.leased.health.note_success()
                 self._backoff.reset()
             work, queue = draft.work - work, draft.queue - queue
             generation.draft_frame(frame, time.perf_counter(), work, queue)

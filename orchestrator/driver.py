@@ -10,22 +10,20 @@ from functools import partial
 from orchestrator.attempts import Attempts
 from orchestrator.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound, Wake
 from orchestrator.core.generation import Generation
-from orchestrator.core.silence import LOOK_SECONDS, Fate
 from orchestrator.core.target_costs import Pair
-from orchestrator.core.target_faults import MOST_FAILURES, MOST_FAULTS, TargetFaults
 from orchestrator.draft_side import RETRY_SECONDS, DraftSide
 from orchestrator.event_queue import EventQueue
 from orchestrator.link import Backoff, Link
 from orchestrator.own_prompts import OwnPrompts
-from orchestrator.paired_drafts import DraftPeer
 from orchestrator.peers import Peer
 from orchestrator.pool import Pool, Stay
 from orchestrator.sent_rounds import Arrival, SentRounds
 from orchestrator.streams import StreamLost
-from orchestrator.target_watch import TargetWatch
-from orchestrator.targets import PooledTarget
+from orchestrator.targets import PooledTarget, TargetWatch
 from orchestrator.timings import Timings
 from outrider import wire_rounds
+from outrider.core.allowance import RoundAllowance
+from outrider.core.health import LOOK_SECONDS, MOST_FAILURES, Failures
 from outrider.errors import DeadlinePassed, DecodeFailed, InvalidRequest, PeerUnavailable
 from outrider.messages import Round, SessionParameters
 from outrider.v1 import target_service_pb2
@@ -33,6 +31,7 @@ from outrider.wire_checks import within
 
 _BUSY_SECONDS = 0.01  # at least, before a round is asked again
 _MOST_BUSY_SECONDS = 10.0  # at most, however much longer a target without room asks for
+_MOST_BUSY = 3  # answers in a row that there is no room, before a text that has begun moves
 
 
 class Driver:
@@ -57,8 +56,11 @@ class Driver:
         self._is_at_first = True  # target: nothing was read at another one before
         self._watch = TargetWatch(generation.plan.target_seconds)
         self._backoff = Backoff()
-        self._faults = TargetFaults[PooledTarget]()
+        self._failures = Failures[PooledTarget]()
+        self._allowance = RoundAllowance()  # of the stream
+        self._refusals = 0  # of the text, each by a target that blamed who asks for it
         self._busy_number = 0  # of the newest round for which a target had no room
+        self._busy_count = 0  # of those since the text grew
         form, vocabulary = generation.plan.form, self._opening.vocabulary
         self._sent = SentRounds(form, vocabulary, self.timings, generation.plain_share)
         self._wake: asyncio.TimerHandle | None = None  # for the newest Wake; the one before is void
@@ -121,6 +123,7 @@ class Driver:
 
     def _send_round(self, round_: Round) -> None:
         self._sent.note_sent(round_, time.perf_counter())
+        self._allowance.note_round(round_)
         if self._link is not None:
             self._link.send(wire_rounds.write_round(round_))
 
@@ -129,21 +132,22 @@ class Driver:
         for link, peer, number in self._sessions(round_, order):
             link.call(partial(peer.roll_back, link.opening, token_count, number))
 
-    def _sessions(self, round_: int, order: int) -> Iterator[tuple[Link, Peer | DraftPeer, int]]:
+    def _sessions(self, round_: int, order: int) -> Iterator[tuple[Link, Peer, int]]:
         """Yield each stream that is open, whose it is, and the newest number sent on it."""
         if self._link is not None and self._stay is not None:
             yield self._link, self._stay.target.peer, round_
-        if self._draft.link is not None and self._draft.lease is not None:
-            yield self._draft.link, self._draft.lease.peer, order
+        if self._draft.link is not None and self._draft.leased is not None:
+            yield self._draft.link, self._draft.leased.peer, order
 
     # --- streams ---
 
     def _open_target(self) -> None:
         """Open a stream to a target as soon as one is usable."""
-        suspects = (*self._faults.distrusted, *self._watch.stuck)
         if self._pool.target.closed:
             self._events.fail(PeerUnavailable(self._pool.target.detail))
-        elif not (self._open_target_besides(*suspects) or self._open_target_besides()):
+        elif not (
+            self._open_target_besides(*self._failures.targets) or self._open_target_besides()
+        ):
             self._events.after(RETRY_SECONDS, self._open_target)
 
     def _open_target_besides(self, *others: PooledTarget) -> bool:
@@ -154,6 +158,7 @@ class Driver:
             return False
         self._learn_at(stay.target)
         self._sent.forget()
+        self._allowance = RoundAllowance()
         opening = self._attempts.next_opening()
         with self.timings.traced():
             self._attempts.begin(opening, stay.target.peer.open(opening))
@@ -174,30 +179,29 @@ class Driver:
 
     def _pair_at(self, target: PooledTarget) -> Pair:
         """Return what is known of a target and the draft in use, or the one that would be."""
-        lease = self._draft.lease
-        return lease.pair_beside(target) if lease else self._pool.pair_at(target)
+        draft = self._draft.leased
+        return draft.pair_beside(target) if draft else self._pool.pair_at(target)
 
     def _lose_target(self, link: Link, lost: StreamLost) -> None:
         """Continue at another target, or at the same one unless it would refuse again."""
         if link is not self._link or self._stay is None:
             return
         target = self._stay.target
-        has_another = self._pool.has_another(self._opening.model, [target])
         if lost.refuses_trees and target.costs.tree_leaves:
             target.costs.tree_leaves = 0
         elif lost.refusal is None and (lost.final or lost.failed):
-            what, most = ("refused", MOST_FAULTS) if lost.final else ("failed", MOST_FAILURES)
-            self._distrust_target(f"the target {what} the session: {lost}", most)
+            what = "refused" if lost.final else "failed"
+            self._fail_over(f"the target {what} the session: {lost}")
             return
-        elif (
-            lost.refusal is not None
-            and lost.final
-            and not (has_another and self._faults.doubts(lost.is_changed))
-        ):
-            self._events.fail(lost.refusal)
-            return
-        if target.peer.ready and not lost.final:  # else it is known to be away, or another model
-            target.conduct.note_fault(time.monotonic())
+        elif lost.refusal is not None and lost.final:
+            self._refusals += not lost.is_changed
+            # What a second target refuses is refused; one with another model says nothing of it.
+            may = self._pool.has_another(self._opening.model, [target])
+            if not may or self._refusals > 1:
+                self._events.fail(lost.refusal)
+                return
+        elif target.peer.ready:  # else it is known to be away
+            target.note_failure("it lost texts twice", is_loss=True)
         self._replace_target()
 
     def _replace_target(self) -> None:
@@ -208,55 +212,55 @@ class Driver:
         self._generation.target_lost()
         is_first = not self._backoff.tries
         pause = self._backoff.next()
-        if self._pool.is_single or not (
-            is_first and self._open_target_besides(lost, *self._watch.stuck)
-        ):
+        if self._pool.is_single or not (is_first and self._open_target_besides(lost)):
             self._events.after(pause, self._open_target)
 
-    def _distrust_target(self, fault: str, most: int = MOST_FAULTS) -> None:
-        """Go on elsewhere after what no target should do; a few times at the same one, too."""
+    def _fail_over(
+        self,
+        fault: str,
+        error: type[DecodeFailed | PeerUnavailable] = DecodeFailed,
+        is_last: bool = False,
+    ) -> None:
+        """Continue elsewhere after what a target did; a few times there too, unless `is_last`."""
         assert self._stay is not None
-        target, faults = self._stay.target, self._faults
-        target.note_distrusted(fault)
+        target = self._stay.target
+        target.note_failure(fault)
         self._attempts.close()
         self._end_stay()
         self._generation.target_lost()
-        count = faults.note_fault(target, len(self._generation.committed))
-        if self._open_target_besides(*faults.distrusted, *self._watch.stuck):
+        count = self._failures.note(target, len(self._generation.committed))
+        if self._open_target_besides(*self._failures.targets):
             return
-        if self._pool.has_another(self._opening.model, faults.distrusted):
-            most = MOST_FAILURES  # it may come
-        if count >= most:
-            self._events.fail(DecodeFailed(fault))
+        if is_last or count >= MOST_FAILURES:
+            self._events.fail(error(fault))
         else:
             self._events.after(self._backoff.next(), self._open_target)
 
     def _look_at_target(self) -> None:
-        """See whether the target still works for the round that it has to answer; look again."""
+        """See for how long the target has left a round unanswered; look again."""
         self._events.after(LOOK_SECONDS, self._look_at_target)
-        generation, stay = self._generation, self._stay
-        target, length = stay.target if stay is not None else None, len(generation.committed)
-        fate = self._watch.look(generation.waits_for_target, target, length)
-        if fate is Fate.WAIT or self._link is None:
+        stay, watch, length = self._stay, self._watch, len(self._generation.committed)
+        watch.look(self._generation.waits_for_target)
+        if stay is None or self._link is None:
             return
-        self._attempts.close()
-        if fate is Fate.ASK_AGAIN:
-            self._replace_target()
-            return
-        self._end_stay()
-        generation.target_lost()
-        if not self._open_target_besides(*self._watch.stuck):
-            self._events.fail(PeerUnavailable(self._watch.reason))
+        if reason := watch.why_stuck(stay.target, length):
+            watch.wait.end()
+            self._fail_over(reason, PeerUnavailable, is_last=True)
+        elif reason := watch.why_late(stay.target, length=length):
+            self._fail_over(reason, PeerUnavailable)
 
     def _note_busy(self, seconds: float) -> bool:
         """The target has no room for so long; return whether the text continues at another one."""
         assert self._stay is not None
         target = self._stay.target
         target.note_busy(seconds)
-        faults, rounds = self._faults, self._generation.counts.rounds
-        if not faults.note_busy(rounds) or not self._pool.has_room(self._opening.model, target):
+        self._busy_count += 1
+        has_begun = self._generation.counts.rounds > 0
+        if (has_begun and self._busy_count < _MOST_BUSY) or not self._pool.has_room(
+            self._opening.model, target
+        ):
             return False
-        faults.forget_busy(rounds)
+        self._busy_count = 0
         self._attempts.close()
         self._replace_target()
         return True
@@ -266,12 +270,6 @@ class Driver:
         stay, self._stay = self._stay, None
         if stay is None:
             return
-        timings = self.timings
-        if self._is_at_first:
-            # Later it reads the whole text again, and that is no time of the rounds.
-            seconds, decodes = timings.verify_wait - timings.prompt, timings.plain_rounds
-            rows = decodes + self._generation.counts.drafted
-            stay.note_written(decodes, rows, seconds)
         self._is_at_first = False
         self._pool.end_stay(stay, self._generation.committed, self._opening.salt)
 
@@ -281,30 +279,28 @@ class Driver:
         generation, link = self._generation, self._link
         length = len(generation.committed)
         try:
+            self._allowance.take_message()
             self.timings.target.add(message.service_time)
-        except InvalidRequest as error:
-            self._distrust_target(f"the target says what cannot be of its time: {error}")
-            return
-        try:
             is_news = self._take(message)
         except InvalidRequest as error:
-            self._distrust_target(f"the target sent rows that cannot be read: {error}")
+            self._fail_over(f"the target sent what cannot be: {error}")
             return
         if link is None or link.is_closed or link is not self._link:
             return  # the text continues elsewhere
         if len(generation.committed) > length:
-            self._faults.note_growth()
-            self._watch.wait.note_rows()
+            self._allowance.note_progress()
+            if self._stay is not None:
+                self._stay.target.health.note_success()
+            self._watch.note_answer()
             self._backoff.reset()
+            self._busy_count = 0
         elif is_news:
             self._watch.wait.note_word()
-        elif self._faults.note_idle():
-            self._distrust_target("the target says nothing new again and again")
 
     def _take(self, message: target_service_pb2.VerifyResponse) -> bool:
         """Take in a message; return whether it says anything new, though the text may not grow.
 
-        Raises InvalidRequest for nonsense, of which nothing is committed.
+        Raises InvalidRequest for what cannot be, of which nothing is committed.
         """
         generation, number = self._generation, message.round
         outcome = message.WhichOneof("outcome")
@@ -314,16 +310,22 @@ class Driver:
             return self._take_busy(number, message.busy.retry_delay_duration.ToMilliseconds() / 1e3)
         if outcome == "missing":
             is_asked_again = generation.target_missing(number, message.missing.held_token_count)
-            if self._faults.note_missing(is_asked_again):
-                self._distrust_target("the target forgets what it is sent again and again")
+            if is_asked_again:
+                self._allowance.take_lost()
             return is_asked_again
         if outcome == "context_full" and self._may_be_full():
             generation.target_full(number)
-        elif self._faults.note_dropped():
-            self._distrust_target("the target drops what it is sent again and again")
         else:
-            self._events.after(_BUSY_SECONDS, lambda: generation.target_busy(number))
+            self._events.after(_BUSY_SECONDS, partial(self._ask_again, number))
         return False
+
+    def _ask_again(self, number: int, is_lost: bool = True) -> None:
+        """Ask once more for a round of which the target has brought nothing."""
+        try:
+            if self._generation.target_busy(number) and is_lost and self._stay is not None:
+                self._allowance.take_lost()
+        except InvalidRequest as error:
+            self._fail_over(f"the target sent what cannot be: {error}")
 
     def _take_busy(self, number: int, seconds: float) -> bool:
         """The target has no room; return whether that is new of a round that it was sent."""
@@ -332,7 +334,7 @@ class Driver:
         self._busy_number = number
         delay = min(max(seconds, _BUSY_SECONDS), _MOST_BUSY_SECONDS)
         if self._pool.is_single or not self._note_busy(delay):
-            self._events.after(delay, lambda: self._generation.target_busy(number))
+            self._events.after(delay, partial(self._ask_again, number, is_lost=False))
         return True
 
     def _may_be_full(self) -> bool:

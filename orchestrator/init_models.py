@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.peers import Peer
+from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from orchestrator.service import Orchestrator
 from outrider import logs
@@ -213,7 +213,9 @@ async def _ready_pool(
 ) -> Pool:
     """Return the pair of these services once both can be used together."""
     addresses = await asyncio.gather(*(child.address() for child in children))
-    target, *drafts = [Peer(child.role, at) for child, at in zip(children, addresses, strict=True)]
+    target, *drafts = [
+        DialledPeer(child.role, at) for child, at in zip(children, addresses, strict=True)
+    ]
     pool = _watched(Pool([target], drafts, same_vocabulary), stack)
     for peer in pool.peers:
         await peer.wait_until_ready(seconds)

@@ -16,7 +16,14 @@ from typing import Any
 
 from orchestrator.chat.sandbox import MAX_SOURCE
 from orchestrator.paired_drafts import DraftRecord, PairedDraft
-from orchestrator.peers import DRAFT_BYTES, Hosted, check_description, is_refusal
+from orchestrator.peers import (
+    DRAFT_BYTES,
+    Hosted,
+    Peer,
+    check_description,
+    is_refusal,
+    rollback_request,
+)
 from orchestrator.pool import Pool
 from orchestrator.refused_drafts import Refusal, RefusedDrafts
 from orchestrator.streams import StreamLost, begin_session
@@ -168,19 +175,17 @@ class Announcement:
     round_trip: float
 
 
-class JoinedDraft:
-    """A draft that joined, for as long as its Join call lasts. Used as a `Peer` is."""
+class JoinedPeer(Peer):
+    """A draft that joined, for as long as its Join call lasts."""
 
-    role = "draft"
+    hosted: Hosted
 
     def __init__(self, address: str, announced: Announcement, tickets: Tickets) -> None:
-        self.address = address
+        super().__init__("draft", address, PeerState.READY)
         self.process_id = announced.process_id
-        self.state = PeerState.READY
-        self.detail = ""
         self.hosted = announced.hosted
-        self.chat_template = announced.chat_template
-        self.round_trip = announced.round_trip  # of the newest description
+        self.round_trip = announced.round_trip
+        self._chat_template = announced.chat_template
         self._tickets = tickets
         self._asked = 0.0  # when the description was asked for that did not come yet; 0: none is
         self._outbox: asyncio.Queue[messages.JoinResponse] = asyncio.Queue(_MOST_WAITING)
@@ -192,14 +197,9 @@ class JoinedDraft:
         """Called when it knows other vocabularies than before."""
 
     @property
-    def model(self) -> common.GetModelResponse:
-        """The description."""
-        return self.hosted.model
-
-    @property
-    def ready(self) -> bool:
-        """Whether generations may use it."""
-        return self.state is PeerState.READY
+    def chat_template(self) -> str:
+        """The model's own, which is not kept with its description."""
+        return self._chat_template
 
     @property
     def is_welcome(self) -> bool:
@@ -222,13 +222,8 @@ class JoinedDraft:
         self._outbox.put_nowait(messages.JoinResponse(invitation=invitation))
 
     async def roll_back(self, opening: SessionParameters, token_count: int, round_: int) -> None:
-        """Truncate a session; nothing rests on it, so one that reads nothing is left alone."""
-        request = common.RollbackRequest(
-            session_id=opening.session_id,
-            token_count=token_count,
-            attempt=opening.attempt,
-            round=round_,
-        )
+        """Truncate a session; nothing rests on it, so one that reads nothing is sent nothing."""
+        request = rollback_request(opening, token_count, round_)
         if not self._outbox.full():
             self._outbox.put_nowait(messages.JoinResponse(rollback=request))
 
@@ -362,7 +357,7 @@ class DraftRegistry:
         self._tickets = Tickets()
         self._places = MOST_JOINED  # that are free
         self._pool: Pool | None = None  # whose target they draft for
-        self._drafts: dict[JoinedDraft, PairedDraft] = {}  # that joined, as they stand in `_pool`
+        self._drafts: dict[JoinedPeer, PairedDraft] = {}  # that joined, as they stand in `_pool`
         self._left: dict[bytes, DraftRecord] = {}  # by process id; of the latest ones that left
         self._refused = RefusedDrafts()
 
@@ -388,7 +383,7 @@ class DraftRegistry:
         try:
             with self._place():
                 announced = await self._announced(requests, write, attempt)
-                draft = JoinedDraft(address, announced, self._tickets)
+                draft = JoinedPeer(address, announced, self._tickets)
                 with self._joined(draft):
                     await draft.serve(requests, write)
         except OutriderError as error:
@@ -418,12 +413,12 @@ class DraftRegistry:
             self._places += 1
 
     @contextmanager
-    def _joined(self, draft: JoinedDraft) -> Iterator[None]:
-        fields = {"address": draft.address, "model": draft.model.model_name}
+    def _joined(self, draft: JoinedPeer) -> Iterator[None]:
+        fields = {"address": draft.address, "model": draft.hosted.model.model_name}
         logs.event("outrider.orchestrator", "draft joined", **fields)
         self._add(draft, self._record(draft.process_id))
         if draft.is_welcome:
-            self._refused.forget(draft.address, draft.model.model_name)
+            self._refused.forget(draft.address, fields["model"])
         try:
             yield
         finally:
@@ -443,7 +438,7 @@ class DraftRegistry:
                 return paired.record
         return self._left.pop(process_id, DraftRecord())
 
-    def _add(self, draft: JoinedDraft, record: DraftRecord) -> None:
+    def _add(self, draft: JoinedPeer, record: DraftRecord) -> None:
         """Let a draft draft for the pair, which dismisses it if it does not fit."""
         assert self._pool is not None
         insists = self._pool.same_vocabulary
@@ -501,7 +496,7 @@ def _needs_names(target: common.GetModelResponse, draft: common.GetModelResponse
 def _read_description(answer: messages.JoinRequest) -> tuple[common.GetModelResponse, str]:
     """Return the model, and its chat template by itself: empty if it is too long to be used."""
     model = answer.model
-    check_description(JoinedDraft.role, model)
+    check_description("draft", model)
     template = model.chat_template if len(model.chat_template) <= MAX_SOURCE else ""
     model.ClearField("chat_template")
     if model.ByteSize() > _DESCRIPTION_BYTES:

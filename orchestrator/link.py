@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from orchestrator.core.conduct import doubled
 from orchestrator.streams import SessionStream, StreamLost
+from outrider.core.health import doubled
 from outrider.messages import SessionParameters
 
 MOST_WAITING = 64

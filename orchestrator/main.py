@@ -12,7 +12,7 @@ from orchestrator import reloading
 from orchestrator.config import OrchestratorConfig
 from orchestrator.init_models import Launcher
 from orchestrator.names import Name, may_have_records
-from orchestrator.peers import Peer
+from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import register
@@ -109,8 +109,8 @@ async def _follow_readiness(orchestrator: Orchestrator, server: Server) -> None:
 def make_pool(config: OrchestratorConfig) -> Pool:
     """Return the configured peers, not watched yet. Raises InvalidConfig."""
     security = config.peer_security
-    targets = [Peer("target", address, security) for address in config.targets]
-    drafts = [Peer("draft", address, security) for address in config.drafts]
+    targets = [DialledPeer("target", address, security) for address in config.targets]
+    drafts = [DialledPeer("draft", address, security) for address in config.drafts]
     pool = Pool(targets, drafts, config.same_vocabulary)
     pool.names = [Name(peer, security) for peer in pool.peers if may_have_records(peer.address)]
     return pool

@@ -7,10 +7,10 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
 
-from orchestrator.core.records import dialled
-from orchestrator.peers import Peer
+from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from outrider import logs
+from outrider.core.route import dialled
 from outrider.rpc.channel import PLAIN, Address, read_address
 from outrider.rpc.security import ANONYMOUS, ClientSecurity
 
@@ -45,7 +45,7 @@ class Name:
     """A configured name and its services: itself, or one for each of several records."""
 
     def __init__(
-        self, peer: Peer, security: ClientSecurity = ANONYMOUS, resolve: Resolve = resolve
+        self, peer: DialledPeer, security: ClientSecurity = ANONYMOUS, resolve: Resolve = resolve
     ) -> None:
         """`peer` is dialled by the name."""
         self.role = peer.role
@@ -53,8 +53,8 @@ class Name:
         self._address: Address = read_address(peer.role, peer.address)
         self._security = security
         self._resolve = resolve
-        self._by_name: Peer | None = peer  # until the name has had several records
-        self._by_record: dict[str, Peer] = {}  # those that are dialled in its place
+        self._by_name: DialledPeer | None = peer  # until the name has had several records
+        self._by_record: dict[str, DialledPeer] = {}  # those that are dialled in its place
 
     async def follow(self, pool: Pool) -> None:
         """Keep the services of the pool those of the records, for as long as this runs."""
@@ -76,7 +76,7 @@ class Name:
     def _take(self, pool: Pool, records: list[str]) -> None:
         for ip in records:
             if ip not in self._by_record:
-                peer = Peer(self.role, self._dialled(ip), self._security, self._address.host)
+                peer = DialledPeer(self.role, self._dialled(ip), self._security, self._address.host)
                 self._by_record[ip] = peer
                 logs.event("outrider.orchestrator", f"{self.role} found", address=peer.address)
                 pool.dial(peer)

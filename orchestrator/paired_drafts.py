@@ -5,11 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from orchestrator.core.conduct import doubled
-from orchestrator.core.leasing import Offer
-from orchestrator.core.prefixes import BLOCK, HeldTexts
 from orchestrator.core.rates import Acceptance, DraftRates
 from orchestrator.core.target_costs import Pair
 from orchestrator.first_estimates import (
@@ -19,68 +15,17 @@ from orchestrator.first_estimates import (
     rates_of_draft,
     take_measured_rates,
 )
+from orchestrator.leases import PooledPeer
 from orchestrator.lessons import Lesson
-from orchestrator.peers import Hosted
-from orchestrator.streams import SessionStream
+from orchestrator.peers import Hosted, Peer
 from orchestrator.targets import PooledTarget
 from outrider import logs
+from outrider.core.health import Health
+from outrider.core.route import BLOCK, DraftOffer
 from outrider.errors import VocabularyMismatch
 from outrider.handshake import check_rollback
-from outrider.messages import PeerState, Rule, SessionParameters
-from outrider.v1 import common_pb2 as common
+from outrider.messages import Rule
 from outrider.v1.draft_service_pb2 import LearnVocabularyResponse
-
-_LONGEST_PAUSE = 60.0  # of a draft that breaks the protocol
-_FORGIVING_SECONDS = 600.0  # without a fault, and the next pause is a short one again
-
-
-class DraftPeer(Protocol):
-    """A draft service, whichever side dialled."""
-
-    @property
-    def role(self) -> str:
-        """Always "draft"."""
-
-    @property
-    def address(self) -> str:
-        """Where it is, for people."""
-
-    @property
-    def state(self) -> PeerState:
-        """Where it stands."""
-
-    @property
-    def detail(self) -> str:
-        """Why it is not ready, in one line; empty when it is."""
-
-    @property
-    def hosted(self) -> Hosted | None:
-        """What it described last."""
-
-    @property
-    def model(self) -> common.GetModelResponse | None:
-        """The description, once it is known."""
-
-    @property
-    def chat_template(self) -> str:
-        """Its model's own chat template; empty where it has none, or is not known."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether generations may use it."""
-
-    @property
-    def round_trip(self) -> float:
-        """Seconds of the newest small call; 0 before the first."""
-
-    def open(self, opening: SessionParameters) -> SessionStream:
-        """Return a new stream of a session; it fails at its first use if the draft is away."""
-
-    async def roll_back(self, opening: SessionParameters, token_count: int, round_: int) -> None:
-        """Truncate a session; a draft that is away has nothing to cut."""
-
-    async def teach(self, key: bytes, target: Hosted) -> LearnVocabularyResponse:
-        """Send it a target's vocabulary."""
 
 
 @dataclass(slots=True)
@@ -100,34 +45,29 @@ class DraftRecord:
 
     beside: dict[str, Learned] = field(default_factory=dict)
     """By the address of the target, in the order of the pool."""
-    fault: str = ""  # why the draft is left alone until `paused_until`
-    paused_until: float = 0.0  # of the monotonic clock
-    fault_count: int = 0  # in a row, each soon after the pause of the one before
+    health: Health = field(default_factory=Health)
 
 
-class PairedDraft:
+class PairedDraft(PooledPeer):
     """A draft beside the targets: whether it fits, what was learned of them, who leases it."""
 
     def __init__(
         self,
-        peer: DraftPeer,
+        peer: Peer,
         is_trusted: bool,
         on_mismatch: Callable[[VocabularyMismatch], None] = lambda _: None,
         record: DraftRecord | None = None,
         same_vocabulary: bool = False,
     ) -> None:
         """With `same_vocabulary` a draft whose ids are not the target's is not used."""
+        self.record = record or DraftRecord()
+        super().__init__(peer, self.record.health)
         self.peer = peer
         self._lesson = Lesson(peer, same_vocabulary)
         self.is_trusted = is_trusted
         """Whether it may draft under the rejection rule, whose proof needs an honest draft."""
         self.mismatch: VocabularyMismatch | None = None
         """Why it cannot draft for this target."""
-        self.record = record or DraftRecord()
-        self.generation_count = 0  # that lease it now
-        self.passed_over = 0  # leases of others since its own last one
-        self.held = HeldTexts()
-        """What it probably holds; kept where there are several drafts."""
         self._on_mismatch = on_mismatch  # called when the target became one that it does not fit
 
     @property
@@ -213,52 +153,27 @@ class PairedDraft:
         known.models = models
         known.measured = measured_of(its) if its is not None else b""
 
-    def pause(self, fault: str) -> None:
-        """Leave a draft that breaks the protocol alone, twice as long as the last time."""
-        now, known = time.monotonic(), self.record
-        if now > known.paused_until + _FORGIVING_SECONDS:
-            known.fault_count = 0
-        pause = doubled(1.0, known.fault_count, _LONGEST_PAUSE)
-        known.fault_count += 1
-        known.fault, known.paused_until = fault, now + pause
-        logs.warning("outrider.orchestrator", "draft left alone", seconds=pause, detail=fault)
-
-    def obstacle(self) -> str:
-        """Return why it is not used, in one line; empty when it is."""
-        if not self.peer.ready:
-            return self.peer.detail
-        if self.mismatch is not None:
-            return str(self.mismatch)
-        if self._lesson.obstacle:
-            return self._lesson.obstacle
-        if time.monotonic() < self.record.paused_until:
-            return f"the draft breaks the protocol and is left alone: {self.record.fault}"
-        return ""
+    def misfit(self) -> str:
+        """Return why it cannot draft for these targets, or not yet; empty where it can."""
+        return str(self.mismatch) if self.mismatch is not None else self._lesson.obstacle
 
     def may_draft(self, rule: Rule) -> bool:
         """Return whether it can be leased for a generation under this rule."""
-        return (self.is_trusted or rule is not Rule.REJECTION) and not self.obstacle()
+        if rule is Rule.REJECTION and not self.is_trusted:
+            return False
+        is_admitted = self.health.admits(time.monotonic(), self.generation_count)
+        return is_admitted and not self.obstacle()
 
-    def offer(self, rule: Rule, target: PooledTarget, text: Sequence[bytes] = ()) -> Offer:
+    def offer(self, rule: Rule, target: PooledTarget, text: Sequence[bytes] = ()) -> DraftOffer:
         """Return what is known of it; `text` is what it would have to read, by digests."""
-        rates, model = self.pair_beside(target).rates, self.peer.model
+        rates = self.pair_beside(target).rates
         unread = BLOCK * len(text) - self.held.count(text)
-        return Offer(
+        return DraftOffer(
             token_seconds=rates.token_time.value,
             latency_seconds=rates.latency.value,
             acceptance=rates.acceptance.get(rule, Acceptance()).mean,
-            session_count=model.session_count if model is not None else 1,
+            session_count=self.session_count,
             generation_count=self.generation_count,
             passed_over=self.passed_over,
             unread_seconds=unread * rates.read_time.value,
         )
-
-    def note_leased(self, text: tuple[bytes, ...]) -> None:
-        """A generation leases it and lets it read a text, by digests; it gives it back."""
-        self.generation_count += 1
-        model = self.peer.model
-        self.held.note(text, model.session_count if model is not None else 1)
-
-    def give_back(self) -> None:
-        """End a lease."""
-        self.generation_count -= 1

@@ -1,9 +1,10 @@
-"""The model services that are dialled: connected to, described, watched."""
+"""The model services: what all have in common, and those that are dialled and watched."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,9 +14,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
-from orchestrator.core.silence import EngineSigns
 from orchestrator.streams import LostStream, SessionStream, Stream, begin_session, is_cancelled
 from outrider import logs, request_scope, wire
+from outrider.core.health import Silence
 from outrider.descriptions import check_model
 from outrider.errors import (
     InvalidConfig,
@@ -78,8 +79,66 @@ def check_description(role: str, model: common.GetModelResponse) -> None:
         raise InvalidRequest("vocabulary.fits_any", f"a {role} needs one of its own")
 
 
-class Peer:
-    """One model service. `watch` keeps its state true for the life of the process.
+class Peer(ABC):
+    """A draft or a target, whichever side dialled."""
+
+    def __init__(self, role: str, address: str, state: PeerState, detail: str = "") -> None:
+        self.role = role
+        self.address = address
+        """Where it is, for people."""
+        self.state = state
+        self.detail = detail
+        """Why it is not ready, in one line; empty when it is."""
+        self.hosted: Hosted | None = None
+        """What it described last."""
+        self.round_trip = 0.0
+        """Seconds of the newest small call; 0 before the first."""
+
+    @property
+    def model(self) -> common.GetModelResponse | None:
+        """The description, once it is known."""
+        return self.hosted.model if self.hosted else None
+
+    @property
+    def chat_template(self) -> str:
+        """The model's own chat template; empty where it has none, or is not known."""
+        return self.hosted.model.chat_template if self.hosted else ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether generations may use it."""
+        return self.state is PeerState.READY
+
+    @abstractmethod
+    def open(self, opening: SessionParameters) -> SessionStream:
+        """Return a new stream of a session; it fails at its first use if the peer is away."""
+
+    @abstractmethod
+    async def roll_back(self, opening: SessionParameters, token_count: int, round_: int) -> None:
+        """Truncate a session; a peer that is away has nothing to cut."""
+
+    @abstractmethod
+    async def teach(self, key: bytes, target: Hosted) -> draft_service_pb2.LearnVocabularyResponse:
+        """Send a draft a target's vocabulary.
+
+        Raises InvalidRequest where it refuses that, or has no such call, else PeerUnavailable.
+        """
+
+
+def rollback_request(
+    opening: SessionParameters, token_count: int, round_: int
+) -> common.RollbackRequest:
+    """Return the call that truncates a session."""
+    return common.RollbackRequest(
+        session_id=opening.session_id,
+        token_count=token_count,
+        attempt=opening.attempt,
+        round=round_,
+    )
+
+
+class DialledPeer(Peer):
+    """A service at a known address. `watch` keeps its state true for the life of the process.
 
     `name` is whom its certificate is for, where that is not the host of the address. Raises
     InvalidConfig for an address, a token or a certificate that cannot be used.
@@ -88,15 +147,11 @@ class Peer:
     def __init__(
         self, role: str, address: str, security: ClientSecurity = ANONYMOUS, name: str = ""
     ) -> None:
-        self.role = role
-        self.address = address
-        self.state = PeerState.CONNECTING
-        self.detail = f"waiting for the {role} at {address}"
-        self.hosted: Hosted | None = None
-        """What it described last."""
-        self.round_trip = 0.0  # of the newest GetModel; 0 before the first
-        self.signs = EngineSigns()
-        """Of its engine, since it was connected to."""
+        waiting = f"waiting for the {role} at {address}"
+        super().__init__(role, address, PeerState.CONNECTING, waiting)
+        self.idle = Silence(_ACTIVITY_SECONDS)
+        """For how long its engine was not seen to decode anything, since it was connected to."""
+        self._counts = (-1, -1)  # of its decodes and tokens, at the newest look
         self._security = security
         self._name = name
         self._shown = metadata_of(security)
@@ -128,21 +183,6 @@ class Peer:
     def metadata(self) -> Metadata:
         """What goes with a call that is made now: what it wants to be shown, and for whom it is."""
         return self._shown() + request_scope.carried()
-
-    @property
-    def model(self) -> common.GetModelResponse | None:
-        """The description, once it is known."""
-        return self.hosted.model if self.hosted else None
-
-    @property
-    def chat_template(self) -> str:
-        """The model's own chat template; empty where it has none, or is not known."""
-        return self.hosted.model.chat_template if self.hosted else ""
-
-    @property
-    def ready(self) -> bool:
-        """Whether generations may use it."""
-        return self.state is PeerState.READY
 
     async def wait_until_ready(self, seconds: float) -> bool:
         """Return whether the peer was ready within the time."""
@@ -249,7 +289,7 @@ class Peer:
 
     async def _until_unhealthy(self, note_described: Callable[[], None]) -> None:
         """Return when the peer says that it stops; raise when it is gone."""
-        self.signs = EngineSigns()
+        self.idle = Silence(_ACTIVITY_SECONDS)
         request = health_pb2.HealthCheckRequest()
         call = self._health.Watch(request, metadata=self.metadata)
         looking = asyncio.create_task(self._look_at_activity(note_described))
@@ -275,24 +315,23 @@ class Peer:
                     common.GetModelRequest(), timeout=_CALL_SECONDS, metadata=self.metadata
                 )
             except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    self.signs.note_silent(time.monotonic())
-                else:
-                    self.signs.note_blind(time.monotonic())
+                # One that does not even say what it does, though there is a link, does nothing.
+                is_silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                note = self.idle.note_look if is_silent else self.idle.note_unknown
+                note(time.monotonic())
                 continue
             self.round_trip = time.perf_counter() - begin
-            self._note_signs(model)
+            self._note_activity(model.activity)
             if self._refresh(self.hosted.model, model):
                 note_described()
 
-    def _note_signs(self, model: common.GetModelResponse) -> None:
-        """Take note of whether its engine does anything; an old one does not say."""
-        if model.HasField("activity"):
-            activity = model.activity
-            counts = activity.decode_count, activity.token_count
-            self.signs.note_look(time.monotonic(), counts)
-        else:
-            self.signs.note_blind(time.monotonic())
+    def _note_activity(self, activity: common.EngineActivity) -> None:
+        """Take note of whether its engine has done anything since the look before."""
+        counts = activity.decode_count, activity.token_count
+        self.idle.note_look(time.monotonic())
+        if counts != self._counts:
+            self.idle.note_word()
+        self._counts = counts
 
     def _refresh(self, known: common.GetModelResponse, new: common.GetModelResponse) -> bool:
         """Take in what changes while a process hosts a model; return if more than the activity did.
@@ -312,13 +351,7 @@ class Peer:
         return True
 
     async def roll_back(self, opening: SessionParameters, token_count: int, round_: int) -> None:
-        """Call Rollback; a peer that is away has nothing to cut."""
-        request = common.RollbackRequest(
-            session_id=opening.session_id,
-            token_count=token_count,
-            attempt=opening.attempt,
-            round=round_,
-        )
+        request = rollback_request(opening, token_count, round_)
         try:
             await self.stub.Rollback(request, timeout=_CALL_SECONDS, metadata=self.metadata)
         except grpc.aio.AioRpcError as error:
@@ -330,10 +363,6 @@ class Peer:
                 raise
 
     async def teach(self, key: bytes, target: Hosted) -> draft_service_pb2.LearnVocabularyResponse:
-        """Send a draft a target's vocabulary.
-
-        Raises InvalidRequest where it refuses that, or has no such call, else PeerUnavailable.
-        """
         its = target.model.vocabulary, target.vocabulary
         try:
             answer: draft_service_pb2.LearnVocabularyResponse = await self.stub.LearnVocabulary(
@@ -346,7 +375,6 @@ class Peer:
         return answer
 
     def open(self, opening: SessionParameters) -> SessionStream:
-        """Return a new stream of a session; it fails at its first use if the peer is away."""
         if self.closed:
             return LostStream(self.detail)
         span = begin_session(self.role, self.address, opening)

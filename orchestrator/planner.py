@@ -185,7 +185,10 @@ class Planner:
         )
         top_count = plan.opening.logprobs.top_count if plan.opening.logprobs else 0
         begin = partial(_Scores, plan, top_count)
-        return [TokenLogprob(0.0, ()), *await self._pool.whole("Score", request, deadline, begin)]
+        return [
+            TokenLogprob(0.0, ()),
+            *await self._pool.calls().whole("Score", request, deadline, begin),
+        ]
 
     async def cached_count(self, plan: Plan, deadline: float) -> int:
         """Return how many tokens of the prompt the target need not decode."""
@@ -200,7 +203,7 @@ class Planner:
         def read(response: target_service_pb2.CountCachedResponse) -> int:
             return int(within("cached_token_count", response.cached_token_count, 0, most))
 
-        return await self._pool.call("CountCached", request, deadline, read, first)
+        return await self._pool.calls(first).call("CountCached", request, deadline, read)
 
     async def _sampling(
         self, asked: GenerationRequest, hosted: Hosted, deadline: float
@@ -216,7 +219,9 @@ class Planner:
             )
             if asked.json_schema:
                 source.json_schema = asked.json_schema
-            grammar = await self._pool.call("CompileGrammar", source, deadline, _read_grammar)
+            grammar = await self._pool.calls().call(
+                "CompileGrammar", source, deadline, _read_grammar
+            )
         return replace(asked.sampling, logit_bias=tuple(biases), grammar=grammar)
 
     async def _biases_by_id(
@@ -336,7 +341,7 @@ class Planner:
             at_least("texts", sum(map(len, tokenized)), least)
             return tokenized
 
-        return await self._pool.call("Tokenize", request, deadline, read)
+        return await self._pool.calls().call("Tokenize", request, deadline, read)
 
 
 class _Scores:

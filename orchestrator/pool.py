@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Protocol
 
-from orchestrator.calls import Calls, Reader
-from orchestrator.core.conduct import not_left_alone
-from orchestrator.core.leasing import choose
-from orchestrator.core.prefixes import digests_of
-from orchestrator.core.routing import choose_target, weights_served
-from orchestrator.core.silence import LEAST_SECONDS
+from orchestrator.calls import Calls
 from orchestrator.core.target_costs import Pair
-from orchestrator.paired_drafts import DraftPeer, PairedDraft
-from orchestrator.peers import Hosted, Peer
+from orchestrator.leases import Lease
+from orchestrator.paired_drafts import PairedDraft
+from orchestrator.peers import DialledPeer, Hosted, Peer
 from orchestrator.targets import PooledTarget
+from outrider.core.health import TIMEOUT, admitted
+from outrider.core.route import choose, digests_of, weights_served
 from outrider.errors import PeerUnavailable, VocabularyMismatch
 from outrider.messages import ANY_MODEL, MAX_DRAFT, ModelReference, Rule, SessionParameters
 from outrider.request_scope import nobodys
@@ -27,8 +26,6 @@ from outrider.v1 import common_pb2 as common
 _KEY_BYTES = 16
 _MOST_ROUND = 2 * MAX_DRAFT
 """Tokens of a round after the committed text, and pad rows, with some to spare."""
-
-T = TypeVar("T")
 
 
 class Name(Protocol):
@@ -44,19 +41,21 @@ class Name(Protocol):
         """Keep the services of the pool those of the records, for as long as this runs."""
 
 
-class Stay:
-    """A generation at a target: from its lease until it ends, or continues at another one."""
+class Stay(Lease[PooledTarget]):
+    """A lease of a target, which first has to read the text."""
 
     def __init__(self, target: PooledTarget, text: tuple[bytes, ...], token_count: int) -> None:
         """`text` is what it begins with, by digests; none where there is no other target."""
-        self.target = target
         self._text = text
         # Tokens that the target has to read of it, as far as is known; 0 once it has.
         self._unread = token_count - target.held.count(text)
-        target.generation_count += 1
-        self._together = target.generation_count  # generations there when it began
         target.unread_count += self._unread
-        target.held.note(text, target.session_count)
+        super().__init__(target, text)
+
+    @property
+    def target(self) -> PooledTarget:
+        """Where it is."""
+        return self.leased
 
     def note_read(self, count: int, cached_count: int, seconds: float) -> None:
         """A prompt of `count` tokens was read, but for those that the target held."""
@@ -64,11 +63,6 @@ class Stay:
         self.target.held.note(self._text, self.target.session_count)
         self.target.note_read(count - cached_count, seconds)
         self.forget_unread()
-
-    def note_written(self, count: int, row_count: int, seconds: float) -> None:
-        """It took this time for so many decodes of the text, with so many of its rows together."""
-        together = max(self._together, self.target.generation_count)
-        self.target.note_written(count, row_count, together, seconds)
 
     def forget_unread(self) -> None:
         """The text was read, as far as is known."""
@@ -83,7 +77,7 @@ class Stay:
     def end(self) -> None:
         """Give the target back, once."""
         self.forget_unread()
-        self.target.generation_count -= 1
+        super().end()
 
 
 class Pool:
@@ -94,7 +88,10 @@ class Pool:
     """
 
     def __init__(
-        self, targets: Sequence[Peer], drafts: Sequence[Peer] = (), same_vocabulary: bool = False
+        self,
+        targets: Sequence[DialledPeer],
+        drafts: Sequence[DialledPeer] = (),
+        same_vocabulary: bool = False,
     ) -> None:
         """With `same_vocabulary` drafts whose ids are not the targets' are not used."""
         self.targets = [PooledTarget(peer) for peer in targets]
@@ -112,7 +109,7 @@ class Pool:
         """Whether drafts are configured, though none may be known by its name."""
         self.on_change: Callable[[], None] = lambda: None
         """Called whenever the state of a target may be another."""
-        self.target_seconds = LEAST_SECONDS
+        self.target_seconds = TIMEOUT
         """A target that a call waits for, and that decodes nothing, has at least so long."""
         self._weights = ANY_MODEL  # what is served, once a target has described itself
         self._has_written = False  # a text was begun: from then on the order says nothing
@@ -142,20 +139,20 @@ class Pool:
         return len(self.targets) == 1
 
     @property
-    def target(self) -> Peer:
+    def target(self) -> DialledPeer:
         """The service of that one."""
         return self.standing.peer
 
     @property
-    def draft(self) -> Peer | None:
+    def draft(self) -> DialledPeer | None:
         """The first configured draft."""
-        peers = [draft.peer for draft in self.configured if isinstance(draft.peer, Peer)]
+        peers = [draft.peer for draft in self.configured if isinstance(draft.peer, DialledPeer)]
         return peers[0] if peers else None
 
     @property
-    def peers(self) -> list[Peer]:
+    def peers(self) -> list[DialledPeer]:
         """The configured peers, the targets first."""
-        drafts = [draft.peer for draft in self.configured if isinstance(draft.peer, Peer)]
+        drafts = [draft.peer for draft in self.configured if isinstance(draft.peer, DialledPeer)]
         return [*(each.peer for each in self.targets), *drafts]
 
     @property
@@ -277,7 +274,7 @@ class Pool:
         if draft in self.joined:
             self.joined.remove(draft)
 
-    def dial(self, peer: Peer) -> None:
+    def dial(self, peer: DialledPeer) -> None:
         """Take in a service that a name leads to by now, a target or a draft."""
         if peer.role == "target":
             peer.on_change = self._note_change
@@ -287,7 +284,7 @@ class Pool:
         if self._is_started:
             self._tasks[peer] = asyncio.create_task(peer.watch(self._check), context=nobodys())
 
-    def leave(self, peer: Peer) -> None:
+    def leave(self, peer: DialledPeer) -> None:
         """Use a service no more whose record is gone; texts that are written there end there."""
         for draft in [each for each in self.configured if each.peer is peer]:
             draft.close()
@@ -300,7 +297,7 @@ class Pool:
         self._check()  # others may serve now
         self._note_change()
 
-    def _configure_draft(self, peer: Peer) -> None:
+    def _configure_draft(self, peer: DialledPeer) -> None:
         insists = self.same_vocabulary
         self.configured.append(PairedDraft(peer, is_trusted=True, same_vocabulary=insists))
 
@@ -311,7 +308,7 @@ class Pool:
                 self.targets.remove(target)
                 self._close(target.peer)
 
-    def _close(self, peer: Peer) -> None:
+    def _close(self, peer: DialledPeer) -> None:
         if task := self._tasks.pop(peer, None):
             task.cancel()
         closing = asyncio.create_task(peer.close())
@@ -358,13 +355,12 @@ class Pool:
         chosen = _best(usable, len(text), digests)
         for target in usable:
             target.pass_over()
-        chosen.passed_over = 0
         self._has_written = True
         stay = Stay(chosen, digests, len(text))
         self._share_out()
         return stay
 
-    def likely_target(self, text: Sequence[int], opening: SessionParameters) -> Peer | None:
+    def likely_target(self, text: Sequence[int], opening: SessionParameters) -> DialledPeer | None:
         """Return the target that would be leased for a text now; None if none is usable."""
         usable = self._usable_for(opening.model, ())
         if self.is_single or not usable:
@@ -377,8 +373,6 @@ class Pool:
         if not self.is_single:
             target = stay.target
             target.held.note(digests_of(text, salt, self._key), target.session_count)
-            others = [each.conduct for each in self.targets if each is not target]
-            target.conduct.note_others(others, time.monotonic())
             self._share_out()
             self._let_go()
 
@@ -414,61 +408,28 @@ class Pool:
         usable = [each for each in there if not each.is_leaving] or there
         if len(usable) < 2:
             return usable
-        chosen = not_left_alone([each.conduct for each in usable], time.monotonic())
+        peers = [(each.health, each.generation_count) for each in usable]
+        chosen = admitted(peers, time.monotonic())
         return [usable[i] for i in chosen]
 
     # --- calls ---
 
-    async def call(
+    def calls(self, first: DialledPeer | None = None) -> Calls:
+        """Return what makes idempotent calls at the targets, at `first` if it is usable."""
+        choose = partial(self._choose_to_call, first)
+        return Calls(choose, self.wait_until_ready, self.target_seconds)
+
+    def _choose_to_call(
         self,
-        method: str,
-        request: Any,
-        deadline: float,
-        read: Callable[[Any], T],
-        first: Peer | None = None,
-    ) -> T:
-        """Return what `read` makes of the answer to an idempotent call, by `deadline`.
-
-        `read` raises InvalidRequest for what cannot be: then another target is asked, as where one
-        is lost, stuck or late. `first` is the one to ask, if it is usable.
-
-        Raises InvalidRequest for what the targets refuse, ModelChanged when they host
-        another model than `request` names, DeadlinePassed when no target is away, DecodeFailed
-        where the answers cannot be read, else PeerUnavailable.
-        """
-        return await self._calls(first).call(method, request, deadline, read)
-
-    async def whole(
-        self, method: str, request: Any, deadline: float, begin: Callable[[], Reader[T]]
-    ) -> list[T]:
-        """Return all that an idempotent call streams, of one target; else like `call`.
-
-        `begin` returns what reads one attempt.
-        """
-        return await self._calls().whole(method, request, deadline, begin)
-
-    def stream(
-        self,
-        method: str,
-        request: Any,
-        deadline: float,
-        begin: Callable[[], Reader[T]],
-        content: Callable[[T], object],
-    ) -> AsyncGenerator[Sequence[T]]:
-        """Yield what comes of an idempotent call's stream, part by part; else like `whole`.
-
-        When a target is lost meanwhile another call continues after what was yielded: a repeated
-        one has to bring the same. Raises PeerUnavailable where the `content` of something in it is
-        another one, and stays so.
-        """
-        return self._calls().stream(method, request, deadline, begin, content)
-
-    def _calls(self, first: Peer | None = None) -> Calls:
-        return Calls(_Callable(self, first), self.target_seconds)
-
-    def may_come(self, besides: Collection[PooledTarget]) -> bool:
-        """Return whether another target hosts what is served, though it may not be ready now."""
-        return self.has_another(self._weights, besides)
+        first: DialledPeer | None,
+        failed: Collection[PooledTarget],
+        stuck: Collection[PooledTarget],
+    ) -> PooledTarget:
+        """Return the target to call, if possible none of those that failed; never a stuck one."""
+        usable = [each for each in self.targets if each.is_usable and each not in stuck]
+        rather = [each for each in usable if each not in failed] or usable
+        wanted = [each for each in rather if each.peer is first] if not failed else []
+        return min(wanted or rather or [self.standing], key=_load)
 
     # --- drafts ---
 
@@ -476,14 +437,13 @@ class Pool:
         self,
         rule: Rule,
         target: PooledTarget,
-        besides: Collection[DraftPeer] = (),
+        besides: Collection[Peer] = (),
         text: Sequence[int] = (),
         salt: bytes = b"",
-    ) -> PairedDraft | None:
-        """Return the best draft that can draft beside a target now; None if there is none.
+    ) -> Lease[PairedDraft] | None:
+        """Lease the best draft that can draft beside a target now; None if there is none.
 
-        It is leased for one generation, of this text, until `give_back`. Those in `besides` are
-        left out.
+        It is leased for one generation, of this text. Those in `besides` are left out.
         """
         usable = _rather([d for d in self._usable(rule) if d.peer not in besides])
         if not usable:
@@ -491,10 +451,8 @@ class Pool:
         digests = digests_of(text, salt, self._key) if len(usable) > 1 else ()
         chosen = usable[choose([draft.offer(rule, target, digests) for draft in usable])]
         for draft in usable:
-            draft.passed_over += 1
-        chosen.passed_over = 0
-        chosen.note_leased(digests)
-        return chosen
+            draft.pass_over()
+        return Lease(chosen, digests)
 
     def _usable(self, rule: Rule) -> list[PairedDraft]:
         return [d for d in self.drafts if d.may_draft(rule)] if self.ready else []
@@ -543,32 +501,13 @@ class Pool:
         return "; ".join(waiting)
 
 
-class _Callable:
-    """The targets of a pool, for one call; `first` is the one to ask, if it is usable."""
-
-    def __init__(self, pool: Pool, first: Peer | None) -> None:
-        self._pool, self._first = pool, first
-        self.may_come, self.wait_until_ready = pool.may_come, pool.wait_until_ready
-
-    def choose(
-        self, failed: Collection[PooledTarget], stuck: Collection[PooledTarget]
-    ) -> PooledTarget:
-        """Return the one to call."""
-        pool = self._pool
-        usable = [each for each in pool.targets if each.is_usable and each not in stuck]
-        rather = [each for each in usable if each not in failed] or usable
-        wanted = [each for each in rather if each.peer is self._first] if not failed else []
-        return min(wanted or rather or [pool.standing], key=_load)
-
-
 def _best(usable: Sequence[PooledTarget], count: int, text: Sequence[bytes]) -> PooledTarget:
     """Return the target where a text of `count` tokens, by digests, is expected to end first."""
-    return usable[choose_target([each.offer(count, text) for each in usable])]
+    return usable[choose([each.offer(count, text) for each in usable])]
 
 
 def _load(target: PooledTarget) -> tuple[bool, bool, int]:
-    left_alone = target.conduct.left_alone(time.monotonic()) > 0.0
-    return left_alone, target.is_busy, target.generation_count
+    return target.is_ejected, target.is_busy, target.generation_count
 
 
 def _rather(drafts: list[PairedDraft]) -> list[PairedDraft]:

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 from orchestrator.config import OrchestratorConfig
 from orchestrator.names import Name, may_have_records
-from orchestrator.peers import Peer
+from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from orchestrator.service import Orchestrator
 from outrider import logs
@@ -55,7 +55,7 @@ def _follow_list(
 ) -> None:
     """Dial what is new in a list, and leave what is no more in it."""
     for address in [each for each in now if each not in before]:
-        peer = Peer(role, address, config.peer_security)
+        peer = DialledPeer(role, address, config.peer_security)
         logs.event("outrider.orchestrator", f"{role} added", address=address)
         pool.dial(peer)
         if may_have_records(address):
@@ -66,6 +66,6 @@ def _follow_list(
         if name is not None:
             pool.unfollow(name)
             continue
-        dialled = Peer(role, address, config.peer_security).address
+        dialled = DialledPeer(role, address, config.peer_security).address
         for peer in [p for p in pool.peers if p.role == role and p.address == dialled]:
             pool.leave(peer)

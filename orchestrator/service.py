@@ -22,7 +22,7 @@ from orchestrator.jobs import Jobs, unknown_job
 from orchestrator.joined_drafts import DraftRegistry
 from orchestrator.lookup_caches import load_shared_texts
 from orchestrator.metering import counted
-from orchestrator.paired_drafts import DraftPeer, PairedDraft
+from orchestrator.paired_drafts import PairedDraft
 from orchestrator.peers import Hosted, Peer
 from orchestrator.planner import check_embedded
 from orchestrator.pool import Pool
@@ -350,7 +350,7 @@ class Orchestrator:
             asked = target_service_pb2.EmbedTokensRequest(
                 token_ids=ids, model=wire.write_reference(hosted.reference)
             )
-            values = await self.pool.call("Embed", asked, deadline, _read_embedding)
+            values = await self.pool.calls().call("Embed", asked, deadline, _read_embedding)
             norm = float(np.linalg.norm(values)) or 1.0
             unit = (values / norm).tolist()
             response.embeddings.add(values=unit, token_count=len(ids), norm=norm)
@@ -414,7 +414,7 @@ class Orchestrator:
             for each in (self.registry.refused() if self.registry is not None else ())
         ]
 
-    def _peer_status(self, peer: Peer | DraftPeer) -> messages.PeerStatus:
+    def _peer_status(self, peer: Peer) -> messages.PeerStatus:
         return messages.PeerStatus(
             role=peer.role,
             address=peer.address,

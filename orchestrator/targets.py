@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
-from orchestrator.core.conduct import Conduct
-from orchestrator.core.prefixes import HeldTexts
 from orchestrator.core.rates import Mean
-from orchestrator.core.routing import TargetOffer
-from orchestrator.core.silence import BATCH_TOKENS, Expected
 from orchestrator.core.target_costs import TargetCosts
 from orchestrator.first_estimates import (
     costs_of,
@@ -18,46 +15,37 @@ from orchestrator.first_estimates import (
     process_of,
     take_measured_costs,
 )
-from orchestrator.peers import Peer
+from orchestrator.leases import PooledPeer
+from orchestrator.peers import DialledPeer
 from outrider import logs, wire
-from outrider.costs import CostTable
+from outrider.core.health import LOOK_SECONDS, Expected, Silence, is_late, is_stuck
+from outrider.core.route import TargetOffer
 from outrider.messages import ANY_MODEL, ModelReference
 from outrider.v1 import common_pb2 as common
 
 _LEAST_READ = 4 * 16
 """Tokens of a prompt that have to be read before the time says something of each."""
-_LEAST_DECODES = 16
-"""Decodes of a text before their mean time says something of the target."""
 _READ_SECONDS = 0.001
 """Of a prompt's token, before anything is known."""
+_BATCH_TOKENS = 512  # of the longest decode, unless a target is started with more
 
 
-class PooledTarget:
+class PooledTarget(PooledPeer):
     """A target in a pool; what is learned of it is kept for as long as it is there."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: DialledPeer) -> None:
+        super().__init__(peer)
         self.peer = peer
         self.costs = TargetCosts()
         """What is learned of it, with any draft."""
-        self.generation_count = 0  # that lease it now
-        self.unread_count = 0  # tokens of their prompts that it has still to read
-        self.passed_over = 0  # leases of others since its own last one
+        self.unread_count = 0  # tokens of the prompts there that it has still to read
         self.is_leaving = False
         """Nothing new comes here; when the last text is over, it is left."""
         self.refused = ""
         """Why it hosts nothing that this pool serves; empty where it does."""
-        self.held = HeldTexts()
-        """What it probably holds; kept where there are several targets."""
-        self.conduct = Conduct()
-        self._loaded = self.costs.table  # of decodes as it measured them, and nothing learned since
         self._read_time = Mean(_READ_SECONDS)  # seconds of each token that it reads
         self._busy_until = 0.0  # of the monotonic clock: until then it said that it has no room
         self._model = self._measured = b""  # whose estimates these are, and what it had measured
-
-    @property
-    def address(self) -> str:
-        """Where it is, for people."""
-        return self.peer.address
 
     @property
     def reference(self) -> ModelReference:
@@ -85,11 +73,6 @@ class PooledTarget:
         return time.monotonic() < self._busy_until
 
     @property
-    def session_count(self) -> int:
-        """Sessions that it can hold at the same time."""
-        return self.peer.model.session_count if self.peer.model is not None else 1
-
-    @property
     def token_seconds(self) -> float:
         """The time of a token, as many texts as now and one more written at once."""
         costs = self.costs.table
@@ -112,7 +95,6 @@ class PooledTarget:
         elif measured != self._measured:
             take_measured_costs(self.costs, model)
         if (process, measured) != (self._model, self._measured) and (costs := costs_of(model)):
-            self._loaded = CostTable(costs, model.rough_decode_costs)
             self._read_time = Mean(costs[-1].seconds / costs[-1].rows)
         self._model, self._measured = process, measured
 
@@ -147,7 +129,7 @@ class PooledTarget:
             cached_count=self.held.count(digests),
             read_seconds=self.read_seconds,
             token_seconds=self.token_seconds,
-            is_busy=self.is_busy,
+            is_full=self.is_busy,
             passed_over=self.passed_over,
         )
 
@@ -156,54 +138,72 @@ class PooledTarget:
         model = self.peer.model
         is_full = model is not None and model.activity.open_session_count > model.session_count
         decoding = model.activity.decoding_token_count if model is not None else 0
-        decode = self.token_seconds + max(BATCH_TOKENS, decoding) * self.read_seconds
-        return Expected(decode, decode + self.offer(length, ()).expected_seconds, is_full)
+        decode = self.token_seconds + max(_BATCH_TOKENS, decoding) * self.read_seconds
+        answer = math.inf if is_full else decode + self.offer(length, ()).seconds
+        return Expected(decode, answer)
 
     def pass_over(self) -> None:
         """Another one is leased: what is known of this one may be old."""
-        self.passed_over += 1
+        super().pass_over()
         self._read_time.fade()
 
     def note_busy(self, seconds: float) -> None:
         """It says that it has no room, and to ask again after this time."""
         self._busy_until = time.monotonic() + seconds
 
-    def note_distrusted(self, fault: str) -> None:
-        """It did to a text what no target should do."""
-        detail = f"at {self.address}: {fault}"
-        logs.warning("outrider.orchestrator", "target distrusted", detail=detail)
-        self.conduct.note_fault(time.monotonic())
-
-    def note_nonsense(self, its: str) -> None:
-        """It answered a call with what cannot be."""
-        logs.warning("outrider.orchestrator", "target distrusted", detail=f"{self.address}: {its}")
-        self.conduct.note_broken(time.monotonic(), f"it {its}")
-
     def note_read(self, count: int, seconds: float) -> None:
         """It read so many tokens of a prompt in this time."""
         if count >= _LEAST_READ:
             self._read_time.note(seconds / count)
 
-    def note_written(self, count: int, row_count: int, together: int, seconds: float) -> None:
-        """It took this time for so many decodes, with so many rows of each text of those there."""
-        if count < _LEAST_DECODES:
-            return
-        padded = together * self._loaded.padded(1)  # at least, each text by itself
-        rows = max(padded, row_count * together // count)
-        expected = self._loaded.seconds(rows) + self.peer.round_trip
-        self.conduct.note_text(seconds / count, expected)
-
-    def obstacle(self) -> str:
-        """Return why nothing new comes here, in one line; empty where it may."""
-        if not self.peer.ready:
-            return self.peer.detail
-        if self.refused:
-            return self.refused
-        if self.is_leaving:
+    def misfit(self) -> str:
+        """Return why it writes nothing new for this pool; empty where it may."""
+        if self.is_leaving and not self.refused:
             return "its name has it no more: it ends what it has"
-        if seconds := self.conduct.left_alone(time.monotonic()):
-            return f"left alone for {seconds:.0f} s: {self.conduct.reason}"
-        return ""
+        return self.refused
+
+
+class TargetWatch:
+    """For how long a text, or a call, has waited for an answer of its targets."""
+
+    def __init__(self, timeout: float, asked: str = "a round") -> None:
+        """A target that decodes nothing has at least `timeout`; `asked` is what it is asked for."""
+        self.wait = Silence(LOOK_SECONDS)
+        self.tries = 0
+        """Answers in a row that were not waited for any longer."""
+        self._timeout = timeout
+        self._asked = asked
+
+    def note_answer(self) -> None:
+        """A target answered."""
+        self.wait.note_word()
+        self.tries = 0
+
+    def look(self, is_waiting: bool) -> None:
+        """See how long it has waited, where it waits for a target at all."""
+        self.wait.note_look(time.monotonic()) if is_waiting else self.wait.end()
+
+    def why_stuck(self, target: PooledTarget, length: int = 0) -> str:
+        """Return why its engine is stuck, for people; empty where it is not."""
+        idle, expected = target.peer.idle.seconds, target.expected(length)
+        if not is_stuck(self.wait.seconds, idle, self._timeout, expected):
+            return ""
+        its = f"left {self._asked} unanswered for {self.wait.seconds:.0f} s and decoded nothing"
+        return f"the target at {target.address} is stuck: it {its}"
+
+    def why_late(self, target: PooledTarget, is_of_engine: bool = True, length: int = 0) -> str:
+        """Return why an answer is not worth waiting for any longer; empty where it is.
+
+        What an engine has to answer may wait for the texts of others, so that it has twice the
+        time; and each answer after this one has twice its time.
+        """
+        expected = target.expected(length).answer if is_of_engine else 0.0
+        if not is_late(self.wait.seconds, self._timeout, expected, self.tries + is_of_engine):
+            return ""
+        seconds = f"{self.wait.seconds:.0f} s"
+        self.tries += 1
+        self.wait.note_word()
+        return f"the target at {target.address} left {self._asked} unanswered for {seconds}"
 
 
 def _have_other_bits(one: common.GetModelResponse, other: common.GetModelResponse) -> bool:

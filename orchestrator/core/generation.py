@@ -150,10 +150,11 @@ class Generation:
             self._target.note_missing(held, self.committed)
         return is_oldest
 
-    def target_busy(self, round_: int) -> None:
-        """The target had no room, or dropped the round; it is asked again when this is called."""
-        if self._target.is_oldest(round_):
+    def target_busy(self, round_: int) -> bool:
+        """The target had no room, or dropped the round; return if it is asked again from now on."""
+        if is_oldest := self._target.is_oldest(round_):
             self._target.ask_again(self.committed)
+        return is_oldest
 
     def target_full(self, round_: int) -> None:
         """The round does not fit the target's context."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.control import Control
-from orchestrator.core.silence import LEAST_SECONDS
 from orchestrator.core.text import ends_inside_character
+from outrider.core.health import TIMEOUT
 from outrider.drafters.source import Source
 from outrider.messages import FinishReason, Form, SessionParameters
 
@@ -40,7 +40,7 @@ class Plan:
     make_sources: MakeSources = lambda _: {}  # for another text after a prompt
     clock: Callable[[], float] = float  # seconds, for what the sources cost; by default none pass
     is_watched: bool = False  # every round is reported: each decode is a commit of its own
-    target_seconds: float = LEAST_SECONDS  # at least, before a target that decodes nothing is left
+    target_seconds: float = TIMEOUT  # at least, before a target that decodes nothing is left
     keep_count: int = -1  # tokens at the start that stay when a full context shifts; -1: it ends
 
     @property

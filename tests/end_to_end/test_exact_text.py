@@ -16,7 +16,7 @@ import pytest_asyncio
 from benchmarks.generations import make_generation
 from models.bad_drafts import write_junk
 from orchestrator.driver import Driver
-from orchestrator.peers import Peer
+from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
@@ -188,7 +188,10 @@ async def test_an_evicted_session_changes_nothing(
     services: Services, greedy_texts: list[list[int]]
 ) -> None:
     """The loop runs here, because only it knows its session's id."""
-    pair = Pool([Peer("target", services.target.address)], [Peer("draft", services.draft.address)])
+    pair = Pool(
+        [DialledPeer("target", services.target.address)],
+        [DialledPeer("draft", services.draft.address)],
+    )
     pair.start()
     try:
         for peer in pair.peers:

@@ -398,11 +398,32 @@ MISTAKES = (
     ),
     # --- bounds ---
     Mistake(
-        "messages of a draft are not counted",
-        "orchestrator/core/allowance.py",
+        "messages of a peer are not counted",
+        "outrider/core/allowance.py",
         "        self._messages -= 1\n",
         "",
         ("tests/unit/test_allowance.py::test_messages_without_end_are_refused",),
+    ),
+    Mistake(
+        "every text may try a peer that was ejected, at once",
+        "outrider/core/health.py",
+        "(state is State.HALF_OPEN and not text_count)",
+        "state is State.HALF_OPEN",
+        ("tests/unit/test_health.py",),
+    ),
+    Mistake(
+        "the ejections of a peer that fails again and again stay short",
+        "outrider/core/health.py",
+        "        self.ejections += 1\n",
+        "        self.ejections = 1\n",
+        ("tests/unit/test_health.py",),
+    ),
+    Mistake(
+        "an engine that was idle before it was asked anything is stuck",
+        "outrider/core/health.py",
+        "min(waited, idle) > _limit",
+        "idle > _limit",
+        ("tests/unit/test_health.py",),
     ),
     Mistake(
         "each piece of a body has the whole limit to itself",

@@ -17,7 +17,7 @@ from orchestrator import init_models
 from orchestrator.completions import Responses
 from orchestrator.core.round_times import RoundTimes
 from orchestrator.init_models import Launcher, WantedPair
-from orchestrator.peers import Peer
+from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from outrider.errors import DeadlinePassed, PeerUnavailable
 from outrider.messages import PeerState
@@ -76,7 +76,7 @@ async def switch() -> AsyncIterator[Switch]:
 
 @asynccontextmanager
 async def watched(target: ModelProcess) -> AsyncIterator[Pool]:
-    pair = Pool([Peer("target", target.address)])
+    pair = Pool([DialledPeer("target", target.address)])
     pair.start()
     assert await pair.target.wait_until_ready(PATIENCE)
     yield pair
@@ -220,7 +220,9 @@ async def test_an_init_that_comes_to_nothing_changes_nothing(
         await process.until_ready()
         orchestrator, configured = process.orchestrator, process.pool.target.model
         assert configured is not None
-        launcher = Launcher(orchestrator, lambda: Pool([Peer("target", "127.0.0.1:9")]), COMMAND)
+        launcher = Launcher(
+            orchestrator, lambda: Pool([DialledPeer("target", "127.0.0.1:9")]), COMMAND
+        )
         loading = launcher.begin(WantedPair(model=str(path), options=("--threads=1",)))
         assert loading is not None and await loading is None
         in_use = orchestrator.pool

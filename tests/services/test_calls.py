@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from orchestrator.resuming import Reported
+from outrider.core.health import MOST_FAILURES
 from outrider.errors import DecodeFailed, EngineBusy, ModelChanged
 from outrider.rpc.errors import read_error_info
 from outrider.v1 import orchestrator_service_pb2 as messages
@@ -112,7 +113,7 @@ async def test_a_call_is_made_at_another_target_when_its_own_is_stuck(call: Call
         right = await call(orchestrator)
         with held_up_when_called(targets, 1) as held_up:
             assert await call(orchestrator) == right
-            reasons = [each.conduct.reason for each in orchestrator.pool.targets]
+            reasons = [each.health.reason for each in orchestrator.pool.targets]
         [stuck] = held_up
         assert "decoded nothing" in reasons[stuck] and not reasons[1 - stuck]
 
@@ -209,7 +210,7 @@ class Failing(TargetServicer):
     "crash",
     "A target's queue is full, or one decode of it fails, when it is to embed or to score a prompt",
     before="the call ended with UNAVAILABLE at once",
-    now="it is made again, at another target where there is one; what fails four times ends it",
+    now="it is made again, at another target where there is one; what fails eight times ends it",
 )
 @pytest.mark.parametrize("call", [embed, score])
 @pytest.mark.parametrize(
@@ -227,11 +228,14 @@ async def test_a_call_is_made_again_where_a_target_had_no_room_or_a_bad_moment(
     assert not left
 
 
-async def test_what_fails_again_and_again_ends_the_call_with_its_words() -> None:
+async def test_what_fails_again_and_again_ends_the_call_with_its_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
     left: list[Exception] = [DecodeFailed("llama_decode returned -3")] * 100
     async with over(role_of(Failing, errors=left)) as (orchestrator, _):
         assert "llama_decode returned -3" in await failing(embed(orchestrator))
-    assert len(left) == 96
+    assert len(left) == 100 - MOST_FAILURES
 
 
 class Refusing(TargetServicer):
@@ -241,7 +245,10 @@ class Refusing(TargetServicer):
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "what is Embed?")
 
 
-async def test_what_one_target_does_not_know_another_one_does() -> None:
+async def test_what_one_target_does_not_know_another_one_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orchestrator.link._LONGEST_PAUSE", 0.1)
     async with over(role_of(Refusing), TARGET) as (orchestrator, _):
         assert await embed(orchestrator)
     async with over(role_of(Refusing), role_of(Refusing)) as (orchestrator, _):
@@ -290,7 +297,7 @@ OTHER = [*WHOLE[:4], 50, *WHOLE[5:]]
     "restart",
     "A beam search is repeated after its target was lost, and finds another text there",
     before="the text began as the first search found it, and ended as the second one did",
-    now="it is repeated up to three times more; then it ends with UNAVAILABLE, which says so",
+    now="it is repeated up to seven times more; then it ends with UNAVAILABLE, which says so",
 )
 async def test_a_search_that_finds_another_text_elsewhere_is_repeated_and_then_says_so() -> None:
     answers = [WHOLE[:5], OTHER, OTHER, WHOLE]
@@ -306,7 +313,7 @@ async def test_a_search_that_finds_another_text_elsewhere_is_repeated_and_then_s
         info = read_error_info(failure.value.trailing_metadata())
         assert info is not None and info.reason == "PEER_UNAVAILABLE"
         assert so_far.token_ids == WHOLE[:5]
-        assert len(answers) == 6
+        assert len(answers) == 10 - MOST_FAILURES
 
 
 async def continue_after(count: int, orchestrator: OrchestratorProcess) -> list[int]:

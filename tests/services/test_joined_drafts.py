@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from orchestrator.joined_drafts import MOST_JOINED
-from orchestrator.peers import Peer
+from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_registry_service_pb2 as registry
@@ -274,7 +274,7 @@ async def test_what_was_learned_of_a_draft_outlives_its_connection(is_broken: bo
         await until_joined(orchestrator)
         estimates = orchestrator.pool.estimates
         if is_broken:
-            orchestrator.pool.joined[0].pause("it sent nonsense")
+            orchestrator.pool.joined[0].note_failure("it sent nonsense")
         call.cancel()
         await until_joined(orchestrator, 0)
         again = await joining(orchestrator, model)
@@ -304,7 +304,7 @@ async def test_drafts_that_joined_stay_when_another_pair_takes_the_place_of_the_
         running(JoiningDraft(orchestrator.address, good_draft)),
     ):
         await until_joined(orchestrator)
-        pair = Pool([Peer("target", process.address)])
+        pair = Pool([DialledPeer("target", process.address)])
         pair.start()
         await pair.target.wait_until_ready(PATIENCE)
         await orchestrator.orchestrator.use(pair)
@@ -535,7 +535,7 @@ async def test_a_draft_that_cannot_serve_a_session_is_not_asked_again_by_it() ->
         assert (await again).order.committed.position == 0
 
 
-async def test_a_draft_that_sends_what_nobody_ordered_is_left_alone() -> None:
+async def test_a_draft_that_sends_what_nobody_ordered_is_ejected() -> None:
     async with accepting() as orchestrator, scripted(orchestrator) as call:
         generation = asyncio.create_task(generate(orchestrator, long_request()))
         attending = stub_of(orchestrator).Attend(timeout=PATIENCE)
@@ -544,9 +544,9 @@ async def test_a_draft_that_sends_what_nobody_ordered_is_left_alone() -> None:
         frame = draft_messages.DraftFrame(position=10_000, token_ids=[5] * 64)
         response = draft_messages.DraftResponse(frame=frame)
         await attending.write(registry.AttendRequest(response=response))
-        await eventually(lambda: "left alone" in orchestrator.pool.obstacle())
+        await eventually(lambda: "ejected for" in orchestrator.pool.obstacle())
         [_, draft] = (await orchestrator.status()).peers
-        assert draft.state == messages.PEER_STATE_REFUSED and "left alone" in draft.detail
+        assert draft.state == messages.PEER_STATE_REFUSED and "ejected for" in draft.detail
         assert_right(await generation, long_request())
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from orchestrator.names import Name, may_have_records
-from orchestrator.peers import Peer
+from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from orchestrator.targets import PooledTarget
 from outrider.costs import Point
@@ -308,16 +308,13 @@ async def test_a_text_goes_on_at_another_target_when_one_has_no_room() -> None:
             await asyncio.wait(others)
 
 
-async def test_a_slow_target_is_left_alone_for_a_while() -> None:
+async def test_a_target_that_was_ejected_gets_nothing_until_one_text_tries_it() -> None:
     async with services(target, target, pace=0.0) as those:
-        quick, slow = (each.conduct for each in those.pool.targets)
-        for _ in range(5):  # what is no decode's fault: those that are slow are avoided anyway
-            quick.note_text(0.02, 0.02)
-            slow.note_text(0.2, 0.02)
-        slow.note_others([quick], time.monotonic())
+        _, bad = those.pool.targets
+        bad.note_failure("it sent nonsense")
         status = await those.orchestrator.status()
         assert [peer.state for peer in status.peers] == [READY, REFUSED]
-        assert "times as long as the others" in status.peers[1].detail
+        assert "ejected for 5 s: it sent nonsense" in status.peers[1].detail
         count = those.targets[1].decode_count
         for i in range(4):
             asked = request(f"text {i}", token_limit=12)
@@ -394,7 +391,7 @@ async def behind_a_name(records: Records) -> AsyncIterator[tuple[list[ModelProce
         second = ModelProcess(TARGET, target, pace=PACE)
         second.address = f"127.0.0.2:{port}"
         async with running(second):
-            peer = Peer("target", f"localhost:{port}")
+            peer = DialledPeer("target", f"localhost:{port}")
             pool = Pool([peer])
             pool.names = [Name(peer, resolve=records)]
             pool.start()
@@ -485,14 +482,11 @@ def test_addresses_and_this_machine_are_no_names() -> None:
     now="each text's rows are padded by themselves, as the target does it",
 )
 async def test_each_text_at_a_target_that_pads_costs_rows_of_its_own() -> None:
-    target = PooledTarget(Peer("target", "127.0.0.1:9"))
+    target = PooledTarget(DialledPeer("target", "127.0.0.1:9"))
     target.alone.costs.replace([(2, 0.01), (4, 0.02), (8, 0.04)], False)
     seconds = []
     for count in range(3):
         target.generation_count = count
         seconds.append(target.token_seconds)
     assert seconds == pytest.approx([0.01, 0.02, 0.03])
-    # Decodes that take as long as their rows explain are no outlier's.
-    target.note_written(20, 20, 2, 20 * 0.02)
-    assert target.conduct.ratio == pytest.approx(1.0)
     await target.peer.close()

@@ -23,7 +23,7 @@ from grpc_status import rpc_status
 
 from orchestrator.config import OrchestratorConfig
 from orchestrator.main import make_pool
-from orchestrator.peers import Peer
+from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool
 from orchestrator.service import Orchestrator
 from orchestrator.servicer import OrchestratorServicer
@@ -568,7 +568,7 @@ async def test_a_service_without_an_answer_has_no_health():
 async def test_the_address_of_another_service_is_named_for_what_it_is():
     async with health_server(ServerSecurity()) as server:
         await server.set_serving(True)
-        peer = Peer("target", server.address)
+        peer = DialledPeer("target", server.address)
         pool = Pool([peer])
         pool.start()
         try:

@@ -21,6 +21,7 @@ SHIPPED = tuple(folder for floor in FLOORS[:-2] for folder in floor)
 PICTURE = ROOT / "docs" / "layout.md"
 
 PURE = (
+    "outrider.core",
     "outrider.errors",
     "outrider.distribution",
     "outrider.noise",

@@ -12,7 +12,7 @@ import pytest
 from orchestrator import lessons
 from orchestrator.first_estimates import process_of
 from orchestrator.lessons import Lesson
-from orchestrator.peers import Hosted, Peer
+from orchestrator.peers import DialledPeer, Hosted
 from outrider.descriptions import check_learned
 from outrider.errors import InvalidRequest, PeerUnavailable
 from outrider.v1 import common_pb2 as common
@@ -89,7 +89,7 @@ async def test_what_failed_is_sent_again_after_longer_and_longer_pauses(
 async def test_what_was_refused_is_not_sent_again(
     code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = Peer("draft", "127.0.0.1:1")
+    peer = DialledPeer("draft", "127.0.0.1:1")
     monkeypatch.setattr(peer.stub, "LearnVocabulary", refusing(grpc.StatusCode[code]))
     with pytest.raises(InvalidRequest) as caught:
         await peer.teach(bytes(32), hosted(b"a"))

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
-
 from orchestrator.core.policies import control
+
 from orchestrator.first_estimates import shares_cores
 from orchestrator.paired_drafts import PairedDraft
 from orchestrator.pool import Pool
-from outrider.messages import Rule
+from outrider.messages import Rule, SessionParameters
+from outrider.sampling import SamplingParameters
 from outrider.speculation import Speculation
 from outrider.v1 import common_pb2 as common
+
+OPENING = SessionParameters(
+    session_id=bytes(16),
+    attempt=0,
+    rule=Rule.MATCH,
+    sampling=SamplingParameters(),
+    seed=1,
+    choice=0,
+    prompt_count=1,
+    token_limit=1,
+    vocabulary=8,
+)
 
 HERE, THERE = b"this machine", b"that machine"
 
@@ -46,7 +58,11 @@ class Described:
 
     def __init__(self, milliseconds: float, seconds: int = 3) -> None:
         self.model = common.GetModelResponse(
-            rough_decode_costs=True, continues=True, translates=True, identity=bytes(32)
+            rough_decode_costs=True,
+            continues=True,
+            translates=True,
+            identity=bytes(32),
+            session_count=4,
         )
         self.model.load_duration.FromSeconds(seconds)
         self.measure(milliseconds)
@@ -68,24 +84,6 @@ def pair_of(target: Described, *drafts: Described) -> Pool:
         pair.add(paired(each, is_trusted=False))
     pair._check()
     return pair
-
-
-@pytest.mark.fault(
-    "hang",
-    "a draft breaks the protocol again after each pause, for 17 hours",
-    before="the 1,025th pause could not be computed, which ended the text it was found in",
-    now="every further pause is the longest one",
-)
-def test_a_draft_may_break_the_protocol_any_number_of_times() -> None:
-    [paired] = pair_of(Described(20.0), Described(2.0)).drafts
-    for count in (1, 2, 5000):
-        paired.record.fault_count = count - 1
-        paired.record.paused_until = began = time.monotonic()
-        paired.pause("it sent nonsense")
-        assert paired.record.fault_count == count
-        pause = paired.record.paused_until - began
-        assert pause >= min(60.0, 2.0 ** (min(count, 10) - 1))
-        assert "left alone: it sent nonsense" in paired.obstacle()
 
 
 @pytest.mark.parametrize("drafts", [0, 1])
@@ -156,3 +154,42 @@ def test_how_good_sources_without_a_model_are_is_known_beside_every_draft() -> N
     assert overall[0] is overall[1] is overall[2]
     models = [draft.estimates.acceptance[Rule.MATCH] for draft in pair.joined]
     assert models[0] is not models[1]
+
+
+@pytest.mark.parametrize("role", ["draft", "target"])
+def test_a_peer_that_was_ejected_gets_nothing_and_then_one_text_that_tries_it(
+    role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule is one: whatever the role, and whatever it failed by."""
+    clock = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    made: Any = Pool
+    targets = [Described(20.0) for _ in range(2 if role == "target" else 1)]
+    pool: Pool = made(targets)
+    for _ in range(2 if role == "draft" else 0):
+        paired: Any = PairedDraft
+        pool.add(paired(Described(2.0), is_trusted=False))
+    pool._check()
+    bad, good = pool.targets if role == "target" else pool.drafts
+
+    def lease() -> Any:
+        if role == "target":
+            return pool.stay([5], OPENING)
+        return pool.lease(Rule.MATCH, pool.standing)
+
+    bad.note_failure("it sent what cannot be")
+    assert bad.obstacle() == "ejected for 5 s: it sent what cannot be" and not good.obstacle()
+    texts = [lease() for _ in range(3)]
+    assert [each.leased for each in texts] == [good] * 3
+    clock[0] += 5.0
+    texts += [lease() for _ in range(2)]
+    assert [each.leased for each in texts[3:]] == [bad, good]
+    texts[3].end()
+    bad.note_failure("it sent what cannot be")
+    assert bad.obstacle().startswith("ejected for 10 s")
+    clock[0] += 10.0
+    texts.append(lease())
+    assert texts[-1].leased is bad
+    bad.health.note_success()
+    texts += [lease() for _ in range(2)]
+    assert [each.leased for each in texts[6:]] == [bad, bad]

@@ -1,0 +1,80 @@
+"""The peers of a pool, whatever their role: whether they are used, and which texts lease them."""
+
+from __future__ import annotations
+
+import time
+from typing import Generic, TypeVar
+
+from orchestrator.peers import Peer
+from outrider import logs
+from outrider.core.health import Health, State
+from outrider.core.route import HeldTexts
+
+
+class PooledPeer:
+    """A draft or a target in a pool."""
+
+    def __init__(self, peer: Peer, health: Health | None = None) -> None:
+        self._peer = peer
+        self.health = health or Health()
+        """Whether it is used; that of a draft outlives its connection."""
+        self.held = HeldTexts()
+        """What it probably holds; kept where there are several of its role."""
+        self.generation_count = 0
+        """Generations that lease it now."""
+        self.passed_over = 0  # leases of others since its own last one
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people."""
+        return self._peer.address
+
+    @property
+    def session_count(self) -> int:
+        """Sessions that it can hold at the same time."""
+        return self._peer.model.session_count if self._peer.model is not None else 1
+
+    @property
+    def is_ejected(self) -> bool:
+        """Whether it gets nothing for a while."""
+        return self.health.state(time.monotonic()) is State.OPEN
+
+    def note_failure(self, reason: str, is_loss: bool = False) -> None:
+        """It sent what cannot be, said nothing, or lost a text, which a restart may explain."""
+        role, detail = self._peer.role, {"address": self.address, "detail": reason}
+        logs.warning("outrider.orchestrator", f"{role} failed", **detail)
+        self.health.note_failure(time.monotonic(), reason, is_loss)
+
+    def pass_over(self) -> None:
+        """Another one is leased: what is known of this one may be old."""
+        self.passed_over += 1
+
+    def misfit(self) -> str:
+        """Return why it cannot be used however well it does, in one line; empty where it can."""
+        raise NotImplementedError
+
+    def obstacle(self) -> str:
+        """Return why nothing new comes here, in one line; empty where it may."""
+        if not self._peer.ready:
+            return self._peer.detail
+        seconds = self.health.seconds_left(time.monotonic())
+        ejected = f"ejected for {seconds:.0f} s: {self.health.reason}" if seconds else ""
+        return self.misfit() or ejected
+
+
+P_co = TypeVar("P_co", bound=PooledPeer, covariant=True)
+
+
+class Lease(Generic[P_co]):
+    """A text at one peer: from when it goes there until it ends, or continues elsewhere."""
+
+    def __init__(self, leased: P_co, text: tuple[bytes, ...]) -> None:
+        """`text` is what it begins with, by digests; none where there is no other peer."""
+        self.leased = leased
+        leased.passed_over = 0
+        leased.generation_count += 1
+        leased.held.note(text, leased.session_count)
+
+    def end(self) -> None:
+        """Give the peer back, once."""
+        self.leased.generation_count -= 1

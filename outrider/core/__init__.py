@@ -1,0 +1,1 @@
+"""The pure core: values and decisions, without clocks, sockets and threads."""

@@ -1,0 +1,184 @@
+"""Whether a peer is used, and how long an answer of it is waited for. Pure.
+
+A peer is a draft or a target, dialled or joined: the rules are the same. It fails by sending what
+cannot be, by silence, or by losing a text that it works on. How quick it is decides where a text
+goes, and is no failure. Times are seconds of the caller's clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Generic, TypeVar
+
+TIMEOUT = 20.0  # s; of an engine that decodes nothing, unless `--target-timeout` says otherwise
+
+LOOK_SECONDS = 1.0  # s; between two looks at how long an answer has been waited for
+
+FIRST_EJECTION, LONGEST_EJECTION = 5.0, 300.0
+"""Seconds; doubled from the one to the other. A trial costs one text up to a timeout, so that at
+most 7 % of a text's time are lost at the longest; Envoy's outlier ejection ends at 300 s, too."""
+
+_PROBATION = 600.0  # s without a failure, after which the next ejection is a short one again
+
+_SLACK = 8.0  # times what an answer should take; a machine that others use, or that is hot, is slow
+
+MOST_FAILURES = 8
+"""Failures of a text's targets in a row, without a token between them, before the text ends. The
+pauses between them are some 10 s together: longer than a failed decode or a restart takes."""
+
+_AT_ONCE = 1.0  # s; texts that are lost within it were lost by one fault
+
+T = TypeVar("T")
+
+
+class State(Enum):
+    """Of a circuit breaker."""
+
+    CLOSED = auto()  # used
+    OPEN = auto()  # ejected for a while
+    HALF_OPEN = auto()  # one text tries whether it works again
+
+
+class Health:
+    """A circuit breaker for one peer, with exponential back-off."""
+
+    def __init__(self) -> None:
+        self.reason = ""  # of the newest ejection, for people
+        self.ejections = 0  # in a row
+        self._until = -math.inf  # the end of the newest ejection
+        self._is_tried = False  # it has not brought anything right since then
+        self._lost_time = -math.inf  # of the newest text that it lost
+
+    def state(self, now: float) -> State:
+        """Return whether the peer is used."""
+        if now < self._until:
+            return State.OPEN
+        return State.HALF_OPEN if self._is_tried else State.CLOSED
+
+    def seconds_left(self, now: float) -> float:
+        """Return for how many more seconds it is ejected; 0 if it is not."""
+        return max(0.0, self._until - now)
+
+    def admits(self, now: float, text_count: int) -> bool:
+        """Return whether another text may go there, where so many are."""
+        state = self.state(now)
+        return state is State.CLOSED or (state is State.HALF_OPEN and not text_count)
+
+    def note_failure(self, now: float, reason: str, is_loss: bool = False) -> None:
+        """It failed; a loss is what a restart explains, so that only the second soon after counts.
+
+        What it was asked for before it was ejected says nothing new.
+        """
+        if now < self._until:
+            return
+        since_loss = now - self._lost_time
+        if is_loss:
+            self._lost_time = now
+            if not self._is_tried and not _AT_ONCE <= since_loss < LONGEST_EJECTION:
+                return
+        if now > self._until + _PROBATION:
+            self.ejections = 0
+        self._until = now + doubled(FIRST_EJECTION, self.ejections, LONGEST_EJECTION)
+        self.ejections += 1
+        self.reason, self._is_tried = reason, True
+
+    def note_success(self) -> None:
+        """It brought what it was asked for."""
+        self._is_tried = False
+
+
+def doubled(first: float, times: int, longest: float) -> float:
+    """Return seconds doubled so many times, `longest` at most, however many times that is."""
+    return min(longest, first * 2.0 ** min(times, 64))  # 2.0**1024 is an error
+
+
+def admitted(peers: Sequence[tuple[Health, int]], now: float) -> list[int]:
+    """Return the indices of those that may get another text, at least half of them.
+
+    `peers` are healths and how many texts each has. However all behave, somebody has to write.
+    """
+    well = [health.admits(now, text_count) for health, text_count in peers]
+    order = sorted(range(len(peers)), key=lambda i: (not well[i], peers[i][0].seconds_left(now)))
+    return sorted(order[: max(-(-len(peers) // 2), sum(well))])
+
+
+class Failures(Generic[T]):
+    """What failed of the targets of one text, or one call, since it last grew."""
+
+    def __init__(self) -> None:
+        self.targets: list[T] = []
+        """Those that failed."""
+        self._count = 0
+        self._length = -1  # of the text at the newest failure
+
+    def note(self, target: T, length: int) -> int:
+        """A target failed after a text of `length` tokens; return how many times any has there."""
+        if length != self._length:
+            self.targets, self._count, self._length = [], 0, length
+        if target not in self.targets:
+            self.targets.append(target)
+        self._count += 1
+        return self._count
+
+
+# --- silence ---
+
+
+class Silence:
+    """For how many seconds something that is looked at now and then has said nothing.
+
+    What passes while this process is stopped hardly counts: what was said meanwhile is unread.
+    """
+
+    def __init__(self, look_seconds: float) -> None:
+        """It is looked at about as often."""
+        self.seconds = 0.0
+        self._most = 2.0 * look_seconds  # that one look may count
+        self._time: float | None = None  # of the newest look; None where nobody waits
+
+    def note_look(self, now: float) -> None:
+        """It has said nothing since the look before."""
+        if self._time is not None:
+            self.seconds += min(max(0.0, now - self._time), self._most)
+        self._time = now
+
+    def note_unknown(self, now: float) -> None:
+        """Nothing is known of the time since the look before."""
+        self._time = now
+
+    def note_word(self) -> None:
+        """It said something."""
+        self.seconds = 0.0
+
+    def end(self) -> None:
+        """Nobody waits for it, until it is looked at again."""
+        self.seconds, self._time = 0.0, None
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected of a target that has something to answer, in seconds."""
+
+    decode: float  # its longest decode, of a prompt: until it ends, nothing shows
+    answer: float  # its queue, the whole text to read, and some tokens; inf where it is overbooked
+
+
+def is_stuck(waited: float, idle: float, timeout: float, expected: Expected) -> bool:
+    """Say whether a target is that has decoded nothing for `idle` seconds while it was asked."""
+    return min(waited, idle) > _limit(timeout, expected.decode, 0)
+
+
+def is_late(waited: float, timeout: float, answer: float, tries: int) -> bool:
+    """Say whether an answer is not worth waiting for any longer: what was asked may be lost.
+
+    `answer` is how long it should take, by what is known; each of the `tries` before had half the
+    time.
+    """
+    return waited > _limit(timeout, answer, tries)
+
+
+def _limit(timeout: float, expected: float, tries: int) -> float:
+    return max(timeout, _SLACK * expected) * 2.0 ** min(tries, 64)
