@@ -17,7 +17,7 @@ from orchestrator.core.forecast import own as own_forecast
 from orchestrator.core.line_worth import HOPELESS, best_of_line, is_better_stopped
 from orchestrator.core.outcomes import NO_OWN_DRAFT, Choice, Outcome, OwnDraftOrder, View
 from orchestrator.core.own_draft import OwnDraft
-from orchestrator.core.rates import Acceptance
+from orchestrator.core.rates import Acceptance, RecentRate
 from orchestrator.core.target_costs import Pair, TakenBack
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
@@ -65,6 +65,7 @@ class Control(ABC):
         # The target has been without a round since; None while one is in flight.
         self._idle_since: float | None = None
         self._frames = ExpectedFrames()
+        self._recent = RecentRate()
         self._taken_back = TakenBack()
         self._unread = 0  # tokens of the text that the draft has not read yet
         self._remaining = 0  # that may still follow; 0 before that is known
@@ -161,6 +162,7 @@ class Control(ABC):
     def note_round(self, outcome: Outcome) -> None:
         """Learn from a verified round, or from several without a draft."""
         if not outcome.is_prompt:
+            self._recent.note(outcome.committed, self._seconds_of(outcome), outcome.decodes)
             pair = self.pair
             slows = outcome.draft_busy and pair.same_host and not pair.takes_turns
             rows = self._rows_of(outcome)
@@ -262,8 +264,8 @@ class Control(ABC):
 
     @property
     def rate(self) -> float:
-        """Tokens per second that are expected now, at least what the target alone would make."""
-        return max(1.0 / self.plain_seconds, self.forecast.rate)
+        """Tokens per second that are made now, at least what the target alone would make."""
+        return max(1.0 / self.plain_seconds, self._recent.value)
 
     def decode_seconds(self, row_count: int) -> float:
         """Return the expected time of a decode with so many rows after the text."""
@@ -471,13 +473,15 @@ class Control(ABC):
         """Return how many tokens of a line at hand are best verified next, and their worth.
 
         `chances` are those of its tokens, each if those before it stand. The worth is what the
-        round adds, less what is made anyway in the time, as in `choose`.
+        round adds, less what is made anyway in the time, as in `choose`; the number is for the
+        rate that the generation has now, which is higher where sources without a model are right.
         """
-        best, usual = self.forecast, self.forecast.rate
-        if best.mode is Mode.PLAIN:
+        asked, usual = self.speculation, self.forecast.rate
+        rate = max(usual, self.rate)
+        if self.forecast.mode is Mode.PLAIN:
             usual *= CLEARLY  # as for any draft: what sources say of themselves is not exact
-        likely = chances[: self.speculation.local_n_max]
-        return best_of_line(likely, self.speculation.n_min, usual, self.round_seconds)
+        likely = chances[: asked.local_n_max]
+        return best_of_line(likely, asked.n_min, rate, usual, self.round_seconds)
 
     def waits_for_lines(self, chances: Sequence[float]) -> bool:
         """Return whether a target that has verified a line is better stopped for the next."""

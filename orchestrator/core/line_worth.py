@@ -16,24 +16,25 @@ def best_of_line(
     chances: Sequence[float],
     n_min: int,
     rate: float,
+    usual: float,
     round_seconds: Callable[[int], float],
 ) -> tuple[int, float]:
     """Return how many tokens of a line are best verified next, and the worth of that round.
 
-    `chances` are those of its tokens, each if those before it stand. `rate` is what is made
-    anyway, in tokens per second; a round with k tokens takes `round_seconds(k)`. Where no number
-    may be, that is 0 and its worth minus infinity.
+    `chances` are those of its tokens, each if those before it stand. The number is for the `rate`
+    that is made now, in tokens per second, the worth by the `usual` one; a round with k tokens
+    takes `round_seconds(k)`. Where no number may be, that is 0 and its worth minus infinity.
     """
     tokens, survival = 1.0, 1.0  # expected of the round; of all before the next token to stand
-    best, worth = 0, -math.inf
+    best, most, worth = 0, -math.inf, -math.inf
     for k, chance in enumerate(chances, 1):
         survival *= chance
         if survival < HOPELESS:
             break
         tokens += survival
-        value = tokens - rate * round_seconds(k)
-        if k >= n_min and value > worth:
-            best, worth = k, value
+        seconds = round_seconds(k)
+        if k >= n_min and tokens - rate * seconds > most:
+            best, most, worth = k, tokens - rate * seconds, tokens - usual * seconds
     return best, worth
 
 

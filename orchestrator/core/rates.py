@@ -222,6 +222,28 @@ class Gain:
         self._rest = max(0.0, self._rest - decodes)
 
 
+class RecentRate:
+    """Tokens per second of the newest rounds of a generation; older ones fade."""
+
+    _KEPT = 0.95
+    """Of what earlier rounds made and took, with each round: some 20 rounds count."""
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = 0.0
+
+    def note(self, tokens: int, seconds: float, rounds: int) -> None:
+        """Take in some rounds that took equally long and committed equally many tokens."""
+        kept = self._KEPT**rounds
+        share = (1.0 - kept) / (1.0 - self._KEPT) / rounds
+        self._tokens = kept * self._tokens + share * tokens
+        self._seconds = kept * self._seconds + share * seconds
+
+    @property
+    def value(self) -> float:
+        """The rate; 0 before anything is known."""
+        return self._tokens / self._seconds if self._seconds > 0.0 else 0.0
+
+
 @dataclass(slots=True)
 class DraftRates:
     """What is known of one draft beside targets of one model; outlives the generations.

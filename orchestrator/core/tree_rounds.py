@@ -74,7 +74,8 @@ def _best(
     control: Control, guesses: Sequence[Guess], chain_count: int, leaf_limit: int
 ) -> Grown | None:
     """Return the tree that is best verified; None where the chain of so many tokens is as good."""
-    rate, seconds = control.rate, control.round_seconds
+    rate = max(control.forecast.rate, control.rate)
+    seconds = control.round_seconds
     grown = grow(guesses, control.speculation.local_n_max, leaf_limit)
     count, worth = best_count(grown.survivals, seconds, rate)
     chain = grow(guesses[:1], chain_count).survivals
