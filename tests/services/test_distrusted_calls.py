@@ -362,4 +362,4 @@ async def test_a_call_that_is_never_answered_is_made_at_another_target(
 
 def measure_alike(orchestrator: OrchestratorProcess) -> None:
     for each in orchestrator.pool.targets:  # what a toy measures is noise
-        each.alone.costs.replace([Point(1, 0.002), Point(8, 0.004)], False)
+        each.costs.table.replace([Point(1, 0.002), Point(8, 0.004)], False)

@@ -94,7 +94,7 @@ async def services(
         orchestrator = await start(OrchestratorProcess(*addresses, **options))
         await orchestrator.until_ready()
         for each in orchestrator.pool.targets:  # what a toy measures is noise
-            each.alone.costs.replace([Point(1, 0.002), Point(8, 0.004)], False)
+            each.costs.table.replace([Point(1, 0.002), Point(8, 0.004)], False)
         yield Services(targets, its_drafts, orchestrator)
 
 
@@ -483,7 +483,7 @@ def test_addresses_and_this_machine_are_no_names() -> None:
 )
 async def test_each_text_at_a_target_that_pads_costs_rows_of_its_own() -> None:
     target = PooledTarget(DialledPeer("target", "127.0.0.1:9"))
-    target.alone.costs.replace([(2, 0.01), (4, 0.02), (8, 0.04)], False)
+    target.costs.table.replace([(2, 0.01), (4, 0.02), (8, 0.04)], False)
     seconds = []
     for count in range(3):
         target.generation_count = count

@@ -47,7 +47,7 @@ async def over(
     """Run an orchestrator over so many targets of a known speed."""
     async with pools.over(*[TARGET] * count, pace=0.002, **options) as (orchestrator, targets):
         for each in orchestrator.pool.targets:  # what a toy measures is noise
-            each.alone.costs.replace([Point(1, 0.002), Point(8, 0.004)], False)
+            each.costs.table.replace([Point(1, 0.002), Point(8, 0.004)], False)
         yield orchestrator, targets
 
 
