@@ -10,7 +10,8 @@ from outrider.errors import InvalidRequest
 from outrider.messages import MAX_CONTINUED, MAX_DRAFT, Frame, Order, Round
 
 _SPARE = 16
-"""Messages that whatever is asked is good for besides those with the answer."""
+"""Messages that whatever is asked is good for besides those with the answer: a few say that there
+is no room, or that something is lost or superseded, and a link may repeat each."""
 
 _MOST_LOST = 16
 """Answers in a row that what was asked is lost: after each the whole text is sent again. A target

@@ -13,21 +13,25 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
-TIMEOUT = 20.0  # s; of an engine that decodes nothing, unless `--target-timeout` says otherwise
+TIMEOUT = 20.0
+"""Seconds in which an engine decodes nothing before it is stuck, unless `--target-timeout` says
+otherwise. 512 tokens of a prompt are one decode, which takes 7 s at the 70 tokens/s of a slow CPU.
+"""
 
-LOOK_SECONDS = 1.0  # s; between two looks at how long an answer has been waited for
+LOOK_SECONDS = 1.0  # s; between two looks at how long an answer has been waited for: 5 % of that
 
 FIRST_EJECTION, LONGEST_EJECTION = 5.0, 300.0
-"""Seconds; doubled from the one to the other. A trial costs one text up to a timeout, so that at
-most 7 % of a text's time are lost at the longest; Envoy's outlier ejection ends at 300 s, too."""
+"""Seconds; doubled from the one to the other, and short again after twice the longest without a
+failure. A trial costs one text a timeout at most, which is 7 % of the longest; Envoy's longest
+ejection is of 300 s, too."""
 
-_PROBATION = 600.0  # s without a failure, after which the next ejection is a short one again
-
-_SLACK = 8.0  # times what an answer should take; a machine that others use, or that is hot, is slow
+_SLACK = 8.0
+"""Times what an answer should take. Four rows took 6.8 times as long beside a busy draft on the
+same two cores."""
 
 MOST_FAILURES = 8
 """Failures of a text's targets in a row, without a token between them, before the text ends. The
-pauses between them are some 10 s together: longer than a failed decode or a restart takes."""
+pauses between them are some 8 s together, so that a failure that passes does not end it."""
 
 _AT_ONCE = 1.0  # s; texts that are lost within it were lost by one fault
 
@@ -79,7 +83,7 @@ class Health:
             self._lost_time = now
             if not self._is_tried and not _AT_ONCE <= since_loss < LONGEST_EJECTION:
                 return
-        if now > self._until + _PROBATION:
+        if now > self._until + 2.0 * LONGEST_EJECTION:
             self.ejections = 0
         self._until = now + doubled(FIRST_EJECTION, self.ejections, LONGEST_EJECTION)
         self.ejections += 1

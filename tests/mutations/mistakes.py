@@ -230,7 +230,7 @@ MISTAKES = (
     Mistake(
         "a draft that joined well is shown as sent away",
         "orchestrator/joined_drafts.py",
-        "            self._refused.forget(draft.address, draft.model.model_name)",
+        '            self._refused.forget(draft.address, fields["model"])',
         "            pass",
         (
             "tests/services/test_joined_drafts.py"
