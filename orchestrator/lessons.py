@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from orchestrator.link import Backoff
 from orchestrator.peers import Hosted
 from outrider import handshake, logs
 from outrider.descriptions import check_learned
@@ -13,7 +14,7 @@ from outrider.request_scope import nobodys
 from outrider.v1.draft_service_pb2 import LearnVocabularyResponse
 from outrider.vocabulary_pieces import vocabulary_key
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+_LONGEST_PAUSE = 60.0  # s; a vocabulary has megabytes
 
 
 class Pupil(Protocol):
@@ -80,7 +81,7 @@ class Lesson:
         self._task = asyncio.create_task(self._teach(its, target), context=nobodys())
 
     async def _teach(self, its: Hosted, target: Hosted) -> None:
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_LONGEST_PAUSE)
         while True:
             try:
                 learned = await self._draft.teach(self.key, target)
@@ -92,8 +93,7 @@ class Lesson:
                 if isinstance(error, InvalidRequest):  # so it would end again
                     self._refused_by = _process(its)
                     return
-                await asyncio.sleep(pause)
-                pause = min(_LONGEST_PAUSE, 2.0 * pause)
+                await asyncio.sleep(backoff.next())
             else:
                 break
         # The description is of before; what the draft says of itself next has it too.

@@ -115,12 +115,13 @@ class Backoff:
     all at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float | None = None) -> None:
         self.tries = 0
+        self._longest = _LONGEST_PAUSE if longest is None else longest
 
     def next(self) -> float:
         """Return how long to wait before another try."""
-        longest = doubled(_FIRST_PAUSE, self.tries, _LONGEST_PAUSE)
+        longest = doubled(_FIRST_PAUSE, self.tries, self._longest)
         self.tries += 1
         return longest * random.uniform(0.5, 1.0)
 

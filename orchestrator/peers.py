@@ -14,6 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import outrider
+from orchestrator.link import Backoff
 from orchestrator.streams import LostStream, SessionStream, Stream, begin_session, is_cancelled
 from outrider import logs, request_scope, wire
 from outrider.core.health import Silence
@@ -44,7 +45,7 @@ from outrider.vocabulary_pieces import Vocabulary, VocabularyReader, lesson
 _CALL_SECONDS = 5.0
 _ACTIVITY_SECONDS = 5.0
 _LESSON_SECONDS = 60.0
-_RETRY_SECONDS = (0.05, 0.1, 0.1, 0.2, 0.2, 0.5)
+_LONGEST_PAUSE = 0.5  # s; between two tries to connect: texts may wait for a target
 DRAFT_BYTES = 4 << 20
 """Of one message of a draft, at most; 64 rows of 4,096 entries are half of that."""
 
@@ -200,14 +201,14 @@ class DialledPeer(Peer):
 
     async def watch(self, note_described: Callable[[], None]) -> None:
         """Connect and describe; then watch the health, and start again when it ends."""
-        tries = 0
+        backoff = Backoff(_LONGEST_PAUSE)
         while True:
             try:
                 await self._dial_by_new_files()
                 await self._describe()
                 note_described()
                 self._set(PeerState.READY, "")
-                tries = 0
+                backoff.reset()
                 await self._until_unhealthy(note_described)
                 self._set(PeerState.LOST, f"the {self.role} at {self.address} stopped serving")
             except VocabularyMismatch as error:
@@ -217,24 +218,21 @@ class DialledPeer(Peer):
                 self._set(PeerState.REFUSED, f"{wrong}: {error}")
             except PeerUnavailable as error:
                 self._set(PeerState.LOADING, str(error))
-                tries = 0
+                backoff.reset()
             except grpc.aio.AioRpcError as error:
-                if self._note_failure(error):
-                    tries = len(_RETRY_SECONDS)  # only an operator can mend it
+                self._note_failure(error)
             except Exception as error:  # a peer may send anything; the watch continues
                 logs.internal_error("outrider.orchestrator", error)
                 unreadable = f"the {self.role} at {self.address} sends what cannot be read"
                 self._set(PeerState.REFUSED, f"{unreadable} ({type(error).__name__})")
-                tries = len(_RETRY_SECONDS)
-            await asyncio.sleep(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
-            tries += 1
+            await asyncio.sleep(backoff.next())
 
-    def _note_failure(self, error: grpc.aio.AioRpcError) -> bool:
-        """Say what failed; return whether the same will happen until someone acts."""
+    def _note_failure(self, error: grpc.aio.AioRpcError) -> None:
+        """Say what failed."""
         refusal = explain_refusal(error, self.role, self.address, self._security)
         if isinstance(refusal, Unauthenticated):
             self._set(PeerState.REFUSED, str(refusal))
-            return True
+            return
         known = self.state in (PeerState.READY, PeerState.LOST)
         state = PeerState.LOST if known else PeerState.CONNECTING
         why = why_unreachable(error, self.address) or error.code().name
@@ -242,7 +240,6 @@ class DialledPeer(Peer):
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             waiting = f"what answers at {self.address} is not a {self.role}"
         self._set(state, str(refusal or waiting))
-        return False
 
     def _set(self, state: PeerState, detail: str) -> None:
         if (state, detail) != (self.state, self.detail):

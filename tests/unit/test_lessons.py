@@ -81,8 +81,10 @@ async def taught(pupil: Pupil, monkeypatch: pytest.MonkeyPatch, count: int = 1) 
 async def test_what_failed_is_sent_again_after_longer_and_longer_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pupil = Pupil(*[PeerUnavailable("it is away")] * 8)
-    assert await taught(pupil, monkeypatch) == [1, 2, 4, 8, 16, 32, 60, 60]
+    pupil = Pupil(*[PeerUnavailable("it is away")] * 12)
+    pauses = await taught(pupil, monkeypatch)
+    longest = [min(60.0, 0.1 * 2**i) for i in range(12)]
+    assert all(most / 2 <= pause <= most for pause, most in zip(pauses, longest, strict=True))
 
 
 @pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "UNIMPLEMENTED"])
