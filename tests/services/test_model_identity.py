@@ -12,6 +12,7 @@ import grpc
 import httpx
 import pytest
 
+from orchestrator.calls import Calls
 from outrider.client import CallFailed, OutriderClient
 from outrider.rpc.errors import read_error_info
 from outrider.v1 import common_pb2 as common
@@ -267,16 +268,15 @@ async def test_no_answer_is_put_together_from_two_models(
     after: str, method: str, message: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with services() as trio:
-        pool = trio.orchestrator.pool
-        call = pool.call
+        call = Calls.call
 
-        async def call_and_swap(name: str, *arguments: Any) -> Any:
-            answer = await call(name, *arguments)
+        async def call_and_swap(its: Calls, name: str, *arguments: Any) -> Any:
+            answer = await call(its, name, *arguments)
             if name == after and trio.target.model.seed == first().seed:
                 await trio.target.restart(second)
             return answer
 
-        monkeypatch.setattr(pool, "call", call_and_swap)
+        monkeypatch.setattr(Calls, "call", call_and_swap)
         assert await refusal(trio.orchestrator, method, message) == "MODEL_CHANGED"
 
 
