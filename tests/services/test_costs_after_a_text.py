@@ -85,7 +85,7 @@ async def test_a_target_reports_what_a_token_before_a_decode_costs_it() -> None:
         }
         assert slopes[16] == pytest.approx(16 * SLOPE, rel=0.5)
         assert slopes[1] < slopes[4] < slopes[16] < slopes[32]
-        known = orchestrator.pool.estimates.costs.points
+        known = orchestrator.pool.pair.costs.table.points
         assert {each.rows: each.slope for each in known} == pytest.approx(slopes)
         completion = await generate(orchestrator, request(token_limit=40))
         view = completion.statistics.controller
@@ -102,7 +102,7 @@ async def test_an_older_target_has_no_slopes_and_writes_the_same(
 
     monkeypatch.setattr("target_service.servicer.write_spent", without_attended)
     async with alone(OLDER) as (_, orchestrator):
-        assert {each.slope for each in orchestrator.pool.estimates.costs.points} == {0.0}
+        assert {each.slope for each in orchestrator.pool.pair.costs.table.points} == {0.0}
         asked = request(token_limit=40)
         completion = await generate(orchestrator, asked)
         assert completion.token_ids == written_alone(attentive(), asked)
@@ -138,7 +138,7 @@ async def test_what_a_target_measures_after_its_load_replaces_what_was_known(
         trio.target.servicer.set_prepared(measured)
 
         async def is_known() -> bool:
-            return trio.orchestrator.pool.estimates.costs.seconds(1) == 0.25
+            return trio.orchestrator.pool.pair.costs.table.seconds(1) == 0.25
 
         await eventually(is_known)
         status = await trio.orchestrator.status()

@@ -116,11 +116,10 @@ async def test_a_restart_of_the_draft_hides_no_generation_under_way() -> None:
         pair, counts = trio.orchestrator.pool, []
 
         async def restart() -> None:
-            before = pair.estimates
+            before = pair.pair.rates
             await trio.draft.restart()
-            await eventually(lambda: pair.estimates is not before)
-            # As many as the target has: the one whose client waits here may count no longer.
-            counts.append(pair.estimates.generation_count - pair.standing.alone.generation_count)
+            await eventually(lambda: pair.pair.rates is not before)
+            counts.append(pair.standing.costs.generation_count)
 
         asked = long_request()
         interrupted = generate(trio.orchestrator, asked, [Interruption(20, restart)])

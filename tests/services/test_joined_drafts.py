@@ -272,28 +272,28 @@ async def test_what_was_learned_of_a_draft_outlives_its_connection(is_broken: bo
         model = await described()
         call = await joining(orchestrator, model)
         await until_joined(orchestrator)
-        estimates = orchestrator.pool.estimates
+        rates = orchestrator.pool.pair.rates
         if is_broken:
             orchestrator.pool.joined[0].pause("it sent nonsense")
         call.cancel()
         await until_joined(orchestrator, 0)
         again = await joining(orchestrator, model)
         await until_joined(orchestrator)
-        assert orchestrator.pool.joined[0].estimates is estimates
+        assert orchestrator.pool.joined[0].rates is rates
         assert bool(orchestrator.pool.joined[0].obstacle()) is is_broken
         again.cancel()
 
 
 async def test_a_draft_that_joins_again_takes_the_place_of_its_broken_connection() -> None:
     async with accepting() as orchestrator, scripted(orchestrator) as old:
-        estimates = orchestrator.pool.estimates
+        rates = orchestrator.pool.pair.rates
         new = await joining(orchestrator, await described())
         with pytest.raises(grpc.aio.AioRpcError) as end:
             while True:
                 await old.read()
         assert end.value.details() == "the draft joined again"
         await until_joined(orchestrator)
-        assert orchestrator.pool.joined[0].estimates is not estimates  # of another process
+        assert orchestrator.pool.joined[0].rates is not rates  # of another process
         new.cancel()
 
 

@@ -342,9 +342,9 @@ async def test_another_configured_draft_goes_on_when_one_is_killed() -> None:
 async def test_a_draft_learns_the_same_of_every_target_of_equal_weights() -> None:
     async with services(target, target, drafts=1) as those:
         [draft] = those.pool.drafts
-        one, other = (draft.estimates_beside(each) for each in those.pool.targets)
+        one, other = (draft.pair_beside(each) for each in those.pool.targets)
         assert one is not other and one.costs is not other.costs
-        assert one.acceptance is other.acceptance and one.token_time is other.token_time
+        assert one.rates is other.rates
 
 
 async def test_http_answers_as_before_while_one_target_is_gone() -> None:

@@ -44,17 +44,17 @@ async def test_a_text_that_stands_still_does_not_count_among_those_who_share_dec
         running(OrchestratorProcess(target.address, request_seconds=600.0)) as orchestrator,
     ):
         await orchestrator.until_ready()
-        estimates = orchestrator.pool.estimates
+        costs = orchestrator.pool.standing.costs
         stalled, read = (orchestrator.orchestrator.generate(asked) for _ in range(2))
         async with aclosing(stalled), aclosing(read):
             for stream in (stalled, read):
                 for _ in range(3):
                     await anext(stream)
-            assert estimates.generation_count == 2
+            assert costs.generation_count == 2
             begin = time.monotonic()
             while time.monotonic() - begin < 1.5:
                 await anext(read)
-            assert estimates.generation_count == 1
+            assert costs.generation_count == 1
             assert (await orchestrator.status()).active_generation_count == 2
 
 

@@ -304,12 +304,12 @@ async def test_a_vocabulary_that_was_forgotten_is_sent_again(
         await orchestrator.until_ready()
         await eventually(lambda: orchestrator.pool.drafts and is_taught(orchestrator))
         [paired] = orchestrator.pool.drafts
-        estimates = paired.estimates
+        rates = paired.rates
         servicer = its.servicer
         servicer._translations._known.clear()
         await eventually(lambda: paired.vocabulary_key in servicer._translations.keys)
         await eventually(lambda: is_taught(orchestrator))
-        assert paired.estimates is estimates  # what is known of its speed stays
+        assert paired.rates is rates  # what is known of its speed stays
 
 
 def is_taught(orchestrator: OrchestratorProcess) -> bool:

@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from orchestrator.core.draft_line import ForkedLine, Line
-from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.local_drafters import LocalLine
-from orchestrator.core.policies import control
+from orchestrator.core.speculate import control
+from orchestrator.core.target_costs import Pair, TargetCosts
 from orchestrator.core.target_progress import RoundInFlight, TargetProgress
 from orchestrator.core.tree_rounds import branch
 from outrider.costs import CostTable
@@ -189,8 +189,8 @@ def branched(
     **changes: object,
 ) -> RoundInFlight:
     """Return a round with the first line, once others were there to branch to."""
-    estimates = PairEstimates(costs=costs, tree_leaves=leaves)
-    its_control = control(speculation, Rule.MATCH, estimates, 1.0)
+    pair = Pair(TargetCosts(CostTable(costs.points), tree_leaves=leaves))
+    its_control = control(speculation, Rule.MATCH, pair, 1.0)
     its_control.note_presence(True)
     main, *others = [
         LocalLine(Line(ids, sources=["suffix"] * len(ids)), [chance] * len(ids), len(ids), 1.0)

@@ -10,18 +10,19 @@ import pytest
 
 from orchestrator.completions import _deltas
 from orchestrator.core.actions import Commit, End, SendOrder, SendRound
-from orchestrator.core.controller import Control
-from orchestrator.core.estimates import (
+from orchestrator.core.control import Control
+from orchestrator.core.generation import Generation
+from orchestrator.core.outcomes import ServiceTime
+from orchestrator.core.plan import Plan
+from orchestrator.core.rates import DraftRates, Mean
+from orchestrator.core.speculate import control
+from orchestrator.core.target_costs import (
     FIRST_CREDIT,
     MOST_CREDIT,
-    Mean,
-    PairEstimates,
-    ServiceTime,
+    Pair,
+    TargetCosts,
     credit_for,
 )
-from orchestrator.core.generation import Generation
-from orchestrator.core.plan import Plan
-from orchestrator.core.policies import control
 from orchestrator.core.text import TextAssembler
 from orchestrator.resuming import Repeated
 from outrider.costs import CostTable
@@ -47,17 +48,16 @@ PROMPT = [1, 2, 3, 4]
 END = 9
 
 
-def estimates() -> PairEstimates:
+def far_draft() -> Pair:
     """Return what is known of a pair whose draft is far away: the target never waits for it."""
-    known = PairEstimates(costs=CostTable([(1, 0.03), (16, 0.032)]), continues=True)
-    known.latency, known.token_time = Mean(0.05), Mean(0.003)
-    return known
+    costs = TargetCosts(CostTable([(1, 0.03), (16, 0.032)]), continues=True)
+    return Pair(costs, DraftRates(latency=Mean(0.05), token_time=Mean(0.003)))
 
 
 def generation(
     limit: int = 200,
     context: int = 1000,
-    known: PairEstimates | None = None,
+    known: Pair | None = None,
     is_watched: bool = False,
 ) -> Generation:
     """Return a generation whose streams are open."""
@@ -73,7 +73,7 @@ def generation(
         vocabulary=100,
         end_token_ids=frozenset({END}),
     )
-    its_control: Control = control(Speculation(), Rule.MATCH, known or estimates(), patience=1.0)
+    its_control: Control = control(Speculation(), Rule.MATCH, known or far_draft(), patience=1.0)
     begun = Generation(
         Plan(
             opening=opening,
@@ -127,14 +127,14 @@ def test_several_plain_tokens_are_one_commit() -> None:
 
 
 def test_every_token_that_was_gathered_says_what_a_plain_one_costs() -> None:
-    known = estimates()
+    known = far_draft()
     begun = generation(known=known)
     [first] = rounds(begun)
     wrote(begun, first, 4, 5)
-    before = known.costs.seconds(1)
+    before = known.costs.table.seconds(1)
     spent = ServiceTime(12 * 0.02, rows=12, sessions=12)
     begun.target_wrote(Answer(first.number, 5, 0, Rows(sampled=[6] * 12)), 0.4, spent)
-    after = known.costs.seconds(1)
+    after = known.costs.table.seconds(1)
     one = CostTable([(1, 0.03), (16, 0.032)])
     one.note(1, 0.02, [(1, 5.0)])
     assert after < one.seconds(1) < before
@@ -263,13 +263,13 @@ def test_credit_is_renewed_before_it_ends_and_not_for_every_token() -> None:
 
 
 def test_a_target_that_comes_to_the_end_of_its_credit_gets_more_next_time() -> None:
-    known = estimates()
+    known = far_draft()
     begun = generation(limit=4000, context=8000, known=known)
     for doublings in range(1, 6):
         [asked] = rounds(begun)
         end = asked.continue_until
         wrote(begun, asked, len(begun.committed), *[5] * (end - len(begun.committed)))
-        assert known.credit == min(MOST_CREDIT, 2**doublings * FIRST_CREDIT)
+        assert known.costs.credit == min(MOST_CREDIT, 2**doublings * FIRST_CREDIT)
 
 
 def test_the_token_limit_and_the_context_bound_what_the_target_writes_by_itself() -> None:
@@ -422,9 +422,9 @@ def test_nothing_is_gathered_while_a_draft_wants_to_know() -> None:
 
 def test_the_text_is_gathered_while_a_draft_is_only_tried() -> None:
     """Its line says how good it is whenever the text is compared with it."""
-    known = estimates()
-    known.token_time = Mean(1.0)  # slow: nothing is wanted of it
-    known.probe_after = 1
+    known = far_draft()
+    known.rates.token_time = Mean(1.0)  # slow: nothing is wanted of it
+    known.rates.probe_after = 1
     begun = generation(known=known)
     begun.draft_opened(1000)
     [first] = rounds(begun)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.estimates import Acceptance, Mean, PairEstimates
+from orchestrator.core.rates import Acceptance
+from orchestrator.core.target_costs import Pair
 from outrider.costs import CostTable
 from outrider.messages import Rule
 from outrider.speculation import Speculation
-from tests.support.simulation import Models, Simulation, known_estimates
+from tests.support.simulation import Models, Simulation, known_pair
 
 TOKENS = 96
 MODELS = Models(
@@ -20,23 +21,23 @@ MODELS = Models(
 )
 
 
-def estimates_of(latency: float, token_time: float) -> PairEstimates:
+def pair_of(latency: float, token_time: float) -> Pair:
     """Return what is known of a draft that had these times for an hour, and was seldom tried."""
-    known = known_estimates(MODELS)
-    known.acceptance[Rule.MATCH] = acceptance = Acceptance()
-    for mean, value in ((known.latency, latency), (known.token_time, token_time)):
+    known = known_pair(MODELS)
+    known.rates.acceptance[Rule.MATCH] = acceptance = Acceptance()
+    for mean, value in ((known.rates.latency, latency), (known.rates.token_time, token_time)):
         for _ in range(50):
             mean.note(value)
     for i in range(20):
         acceptance.note([250, 250, 250, 250], 4 if i % 3 else 2)
-    known.probe_after, known.unprobed_rounds = 128, 40
+    known.rates.probe_after, known.rates.unused = 128, 40
     return known
 
 
-def rate(estimates: PairEstimates, texts: range) -> float:
+def rate(pair: Pair, texts: range) -> float:
     seconds = 0.0
     for seed in texts:
-        text = Simulation(MODELS, Speculation(), tokens=TOKENS, seed=seed, estimates=estimates)
+        text = Simulation(MODELS, Speculation(), tokens=TOKENS, seed=seed, pair=pair)
         seconds += text.run().seconds
     return TOKENS * len(texts) / seconds
 
@@ -47,22 +48,8 @@ def test_a_draft_that_was_slow_or_far_away_for_an_hour_is_used_again_soon_after(
 ) -> None:
     """A text as short as this has one probe at most, answered by the first frame of a new stream,
     of which nothing was learned: for thousands of tokens the draft was left alone."""
-    estimates = estimates_of(latency, token_time)
+    pair = pair_of(latency, token_time)
     plain = 1.0 / (0.030 + 0.0015)
-    assert rate(estimates, range(1)) < 1.1 * plain, "it is not used yet"
-    rate(estimates, range(1, 9))
-    assert rate(estimates, range(10, 13)) > 1.7 * plain
-
-
-def test_a_value_after_a_long_time_without_any_counts_for_more() -> None:
-    mean = Mean(1.0)
-    for _ in range(50):
-        mean.note(1.0)
-    mean.doubt(16)
-    mean.note(0.0)
-    assert 0.85 < mean.value < 0.9
-    mean.doubt(1000)
-    mean.note(0.0)
-    assert mean.value < 0.01
-    mean.note(1.0)
-    assert mean.value < 0.51
+    assert rate(pair, range(1)) < 1.1 * plain, "it is not used yet"
+    rate(pair, range(1, 9))
+    assert rate(pair, range(10, 13)) > 1.7 * plain

@@ -18,11 +18,11 @@ from orchestrator.core.forecast import (
     plain,
     serial,
 )
-from orchestrator.core.policies import control
+from orchestrator.core.speculate import control
 from outrider.costs import CostTable
 from outrider.messages import Rule
 from outrider.speculation import Policy, Speculation
-from tests.support.simulation import Models, Simulation, known_estimates
+from tests.support.simulation import Models, Simulation, known_pair
 
 GPU = CostTable([(1, 0.0300), (64, 0.0300 + 0.0004 * 63)])
 CPU = CostTable([(4, 0.055), (8, 0.100), (16, 0.200), (32, 0.400)])
@@ -45,12 +45,12 @@ def rates(given: Conditions) -> dict[Mode, float]:
 
 def test_the_next_frame_of_a_draft_that_runs_ahead_is_expected_when_it_is_full() -> None:
     models = Models(costs=GPU, draft_token=0.003, acceptance=0.8, overhead=0.001)
-    decides = control(Speculation(run_ahead=True), Rule.MATCH, known_estimates(models), 1.0)
+    decides = control(Speculation(run_ahead=True), Rule.MATCH, known_pair(models), 1.0)
     decides.note_presence(True)
     assert decides.forecast.mode is Mode.WAITING
     decides.note_order(0.0, 6, 0)
     decides.note_frame(0.009, 6, 3, 0.009, True)
-    there = decides.choose([204] * 3, 16, now=0.009, length=6, expected=True)
+    there = decides.choose([204] * 3, 16, now=0.009, expected=True)
     assert there.count == 3 and there.until is None, "three more come after 9 ms, not one after 3"
 
 
@@ -198,9 +198,9 @@ def test_serial_drafting_of_a_fixed_length_is_as_fast_as_its_formula(length: int
 
 def simulated_rate(models: Models, speculation: Speculation, tokens: int = 400) -> float:
     """Return the median of tokens per second over some generations that learn from each other."""
-    estimates = known_estimates(models)
+    pair = known_pair(models)
     seconds = [
-        Simulation(models, speculation, tokens=tokens, seed=seed, estimates=estimates).run().seconds
+        Simulation(models, speculation, tokens=tokens, seed=seed, pair=pair).run().seconds
         for seed in range(6)
     ]
     return tokens / statistics.median(seconds[1:])

@@ -15,10 +15,11 @@ from draft_service.drafter import Line
 from orchestrator.core.actions import Commit, End, RollBack, SendOrder, SendRound
 from orchestrator.core.counts import Counts, SourceCounts
 from orchestrator.core.draft_progress import DraftState
-from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.generation import Generation
 from orchestrator.core.plan import Plan
-from orchestrator.core.policies import control
+from orchestrator.core.rates import DraftRates, Mean
+from orchestrator.core.speculate import control
+from orchestrator.core.target_costs import Pair, TargetCosts
 from outrider.distribution import certain
 from outrider.errors import ContextExhausted, PositionPastCache
 from outrider.messages import (
@@ -78,7 +79,7 @@ def plan(
         "target_context": 1000,
     }
     speculation = Speculation(n_max=draft, policy=policy, run_ahead=run_ahead)
-    its_control = control(speculation, rule, PairEstimates(), patience=1.0)
+    its_control = control(speculation, rule, Pair(), patience=1.0)
     return Plan(opening=opening, prompt=PROMPT, control=its_control, **(usual | options))  # type: ignore[arg-type]
 
 
@@ -478,7 +479,7 @@ def test_every_policy_and_running_ahead_write_the_targets_own_text(
     events: bytes, rule: Rule, draft: int, policy: Policy, run_ahead: bool | None
 ) -> None:
     world = World(plan(rule, limit=40, draft=draft, policy=policy, run_ahead=run_ahead))
-    world.plan.control.estimates.overhead.note(1.0)  # so that several rounds are in flight
+    world.plan.control.costs.overhead.note(1.0)  # so that several rounds are in flight
     run(world, events)
 
 
@@ -710,9 +711,8 @@ def test_a_draft_of_which_nothing_is_wanted_reads_no_prompt_on_the_targets_cores
     takes_turns: bool,
 ) -> None:
     its_plan = plan(policy=Policy.MEASURED)
-    estimates = its_plan.control.estimates
-    estimates.takes_turns = takes_turns
-    estimates.loaded_token_time = estimates.token_time.value = 1.0
+    slow = DraftRates(loaded_token_time=1.0, token_time=Mean(1.0))
+    its_plan.control.note_pair(Pair(TargetCosts(), slow, takes_turns, takes_turns))
     generation = Generation(its_plan)
     generation.target_opened()
     generation.draft_opened(1000)

@@ -220,7 +220,7 @@ RULES = {
         [
             ("outrider.engine.cache", "from . import host"),
             ("outrider.noise", "from time import perf_counter"),
-            ("orchestrator.core.controller", "from numpy import random"),
+            ("orchestrator.core.control", "from numpy import random"),
             ("orchestrator.core.generation", "from outrider.v1 import common_pb2"),
         ],
     ),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.core.actions import Commit
-from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.plan import Plan
-from orchestrator.core.policies import control
+from orchestrator.core.speculate import control
+from orchestrator.core.target_costs import Pair
 from orchestrator.core.text import TextAssembler
 from orchestrator.reporting import delta_of
 from outrider import wire
@@ -37,7 +37,7 @@ def plan() -> Plan:
     return Plan(
         opening=opening,
         prompt=[0],
-        control=control(Speculation(), Rule.MATCH, PairEstimates(), patience=1.0),
+        control=control(Speculation(), Rule.MATCH, Pair(), patience=1.0),
         form=Form.SAMPLED,
         rollback_calls=False,
         target_context=99,

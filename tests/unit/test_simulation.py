@@ -9,7 +9,7 @@ import pytest
 
 from outrider.costs import CostTable
 from outrider.speculation import Policy, Speculation
-from tests.support.simulation import Faults, Models, Result, Simulation, alone, known_estimates
+from tests.support.simulation import Faults, Models, Result, Simulation, alone, known_pair
 from tests.support.thorough import THOROUGH
 
 GPU = CostTable([(1, 0.0300), (64, 0.0300 + 0.0004 * 63)])
@@ -71,11 +71,11 @@ def test_a_generation_repeats_itself_exactly() -> None:
 
 def ratio(models: Models, faults: Faults | None = None, tokens: int = 256) -> tuple[float, Result]:
     """Return how much faster the measured policy is than the target alone, once it is warm."""
-    estimates = known_estimates(models)
+    pair = known_pair(models)
     seconds, result = [], None
     for seed in range(5):
         simulation = Simulation(
-            models, Speculation(), tokens=tokens, seed=seed, estimates=estimates, faults=faults
+            models, Speculation(), tokens=tokens, seed=seed, pair=pair, faults=faults
         )
         result = simulation.run()
         seconds.append(result.seconds)
@@ -182,9 +182,9 @@ def test_rounds_ahead_hide_the_way_to_a_distant_target() -> None:
     waits = Speculation(policy=Policy.FIXED, n_max=4, run_ahead=False)
 
     def seconds(speculation: Speculation) -> float:
-        estimates = known_estimates(models)
+        pair = known_pair(models)
         runs = [
-            Simulation(models, speculation, tokens=256, seed=seed, estimates=estimates).run()
+            Simulation(models, speculation, tokens=256, seed=seed, pair=pair).run()
             for seed in range(3)
         ]
         assert all(run.stale_rows == 0 for run in runs)

@@ -11,7 +11,7 @@ import pytest
 from outrider.costs import Attended, CostTable, Point
 from outrider.speculation import Speculation
 from tests.support.shared_engine import SharedEngine
-from tests.support.simulation import Models, Result, Simulation, known_estimates, run_together
+from tests.support.simulation import Models, Result, Simulation, known_pair, run_together
 from tests.support.thorough import THOROUGH
 
 _MEMORY_BOUND = (0.060, 0.061, 0.062, 0.063, 0.064, 0.066, 0.070, 0.085, 0.100)
@@ -36,7 +36,7 @@ ACCEPTANCES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9) if THOROUGH else (0.2, 0.
 
 
 def together(
-    models: Models, speculation: Speculation, lengths: Sequence[int], seed: int, estimates=None
+    models: Models, speculation: Speculation, lengths: Sequence[int], seed: int, pair=None
 ) -> list[Result]:
     """Run generations after prompts of these lengths on one target, which shares its decodes."""
     engine = SharedEngine(models.costs)
@@ -46,7 +46,7 @@ def together(
             speculation,
             tokens=TOKENS,
             seed=10 * seed + i,
-            estimates=estimates,
+            pair=pair,
             prompt_tokens=length,
             engine=engine,
         )
@@ -68,11 +68,11 @@ def times_plain(
 
     off = Speculation(enabled=False, n_max=0)
     plain = rate(together(models, off, lengths, 0))
-    estimates = known_estimates(models)
-    estimates.generation_count = len(lengths)
-    estimates.costs = measured or estimates.costs
+    pair = known_pair(models)
+    pair.costs.generation_count = len(lengths)
+    pair.costs.table = measured or pair.costs.table
     return [
-        rate(together(models, Speculation(), lengths, seed, estimates)) / plain
+        rate(together(models, Speculation(), lengths, seed, pair)) / plain
         for seed in range(GENERATIONS)
     ]
 
@@ -139,8 +139,8 @@ def test_a_plain_cost_that_was_measured_too_high_is_corrected(
         draft_round_trip=0.002,
         overhead=0.001,
     )
-    estimates = known_estimates(models)
-    estimates.costs = CostTable([(1, 0.060), (2, 0.062), (4, 0.063), (8, 0.100)])
+    pair = known_pair(models)
+    pair.costs.table = CostTable([(1, 0.060), (2, 0.062), (4, 0.063), (8, 0.100)])
     off = Speculation(enabled=False, n_max=0)
     plain = Simulation(models, off, tokens=256, seed=0, prompt_tokens=length).run().seconds
     first, *others = [
@@ -150,7 +150,7 @@ def test_a_plain_cost_that_was_measured_too_high_is_corrected(
             Speculation(),
             tokens=256,
             seed=seed,
-            estimates=estimates,
+            pair=pair,
             prompt_tokens=length,
         )
         .run()
@@ -160,7 +160,7 @@ def test_a_plain_cost_that_was_measured_too_high_is_corrected(
     # Nothing is plain only to see what that costs: a first text pays for the error.
     assert first > 0.7
     assert statistics.median(others) > 0.85
-    assert estimates.costs.seconds(1) == pytest.approx(0.030, rel=0.05)
+    assert pair.costs.table.seconds(1) == pytest.approx(0.030, rel=0.05)
 
 
 @pytest.mark.parametrize("draft_token", [0.003, DRAFT_TOKEN, 0.008])

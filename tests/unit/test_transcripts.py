@@ -32,9 +32,9 @@ import numpy as np
 import pytest
 
 from orchestrator.core.actions import Action, Commit, End, RollBack, SendOrder, SendRound
-from orchestrator.core.estimates import PairEstimates
 from orchestrator.core.plan import Plan
-from orchestrator.core.policies import control
+from orchestrator.core.speculate import control
+from orchestrator.core.target_costs import Pair
 from outrider.distribution import certain
 from outrider.messages import Form, Frame, Round, Rows, Rule, SessionParameters, Span
 from outrider.sampling import GREEDY
@@ -194,9 +194,9 @@ def _begin(rest: str) -> Ticking:
         policy=Policy.FIXED,
         run_ahead=options.get("ahead") == "on",
     )
-    estimates = PairEstimates()
+    pair = Pair()
     if options.get("distant") == "target":
-        estimates.overhead.note(0.1)
+        pair.costs.overhead.note(0.1)
     usual = "distributions" if rule is Rule.REJECTION else "sampled"
     return Ticking(
         Plan(
@@ -214,7 +214,7 @@ def _begin(rest: str) -> Ticking:
                 end_token_ids=frozenset({int(options["end"])} if "end" in options else ()),
             ),
             prompt=prompt,
-            control=control(speculation, rule, estimates, patience=1.0),
+            control=control(speculation, rule, pair, patience=1.0),
             form=Form(options.get("form", usual)),
             rollback_calls=options.get("rollback") == "calls",
             target_context=int(options.get("context", 1000)),

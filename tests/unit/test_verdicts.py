@@ -13,9 +13,10 @@ from orchestrator.core.acceptance import (
     token_verification,
 )
 from orchestrator.core.decodes import Decode
-from orchestrator.core.estimates import UNREPORTED, PairEstimates
+from orchestrator.core.outcomes import UNREPORTED
 from orchestrator.core.plan import Plan
-from orchestrator.core.policies import control
+from orchestrator.core.speculate import control
+from orchestrator.core.target_costs import Pair
 from orchestrator.core.target_progress import RoundInFlight
 from outrider.distribution import Distribution
 from outrider.messages import (
@@ -53,7 +54,7 @@ def plan(seed: int, speculation: Speculation) -> Plan:
     return Plan(
         opening=opening,
         prompt=[1] * 8,
-        control=control(speculation, Rule.REJECTION, PairEstimates(), patience=1.0),
+        control=control(speculation, Rule.REJECTION, Pair(), patience=1.0),
         form=Form.DISTRIBUTIONS,
         rollback_calls=False,
         target_context=100,

@@ -1,0 +1,184 @@
+"""What is learned of a draft: how often it is right, how long it takes, and what it gains."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from orchestrator.core.rates import Acceptance, Gain, Mean
+
+PLAIN = 0.02
+"""Seconds of a token of the target alone."""
+
+
+# --- times ---
+
+
+def test_a_high_estimate_of_which_nothing_is_seen_falls_back_to_the_first_one() -> None:
+    mean = Mean(0.02)
+    for _ in range(50):
+        mean.note(0.2)
+    mean.fade()
+    assert 0.19 < mean.value < 0.2
+    for _ in range(1000):
+        mean.fade()
+    assert mean.value == pytest.approx(0.02, rel=0.1)
+    mean.note(0.2)
+    assert mean.value > 0.18, "what is seen then is believed at once"
+    for _ in range(50):
+        mean.note(0.001)
+    low = mean.value
+    mean.fade()
+    assert mean.value == low < 0.02
+
+
+# --- acceptance ---
+
+
+def test_acceptance_is_what_was_seen() -> None:
+    for stands in (0, 1):
+        seen = Acceptance()
+        for i in range(400):
+            seen.note([128], stands and int(i % 5 > 0))
+        assert seen.mean == pytest.approx(0.8 * stands, abs=0.06)
+
+
+def test_much_is_hoped_of_an_unknown_draft_for_some_tokens() -> None:
+    unknown = Acceptance()
+    assert unknown.mean > 0.75 and unknown.is_untried
+    for _ in range(10):
+        unknown.note([128], 0)
+    assert unknown.mean < 0.5 and not unknown.is_untried
+    for _ in range(40):
+        unknown.note([128], 0)
+    assert unknown.mean < 0.1
+
+
+def test_a_good_beginning_is_not_taken_for_a_draft_that_is_always_right() -> None:
+    known = Acceptance()
+    known.note([128] * 18, 18)
+    assert 0.93 < known.mean < 0.99
+    assert known.survival([], 16)[-1] < 0.8
+
+
+def test_sure_tokens_are_told_from_unsure_ones() -> None:
+    acceptance = Acceptance()
+    for _ in range(30):
+        acceptance.note([250], 1)
+        acceptance.note([20], 0)
+    assert acceptance.chance(250) > 0.85
+    assert acceptance.chance(20) < 0.15
+    assert acceptance.chance(100) == pytest.approx(acceptance.mean)
+
+
+def test_how_sure_tokens_are_is_known_by_how_often_they_came() -> None:
+    acceptance = Acceptance()
+    assert acceptance.confidences == []
+    for i in range(1000):
+        acceptance.note([255 if i % 4 else 0], i % 4)
+    shares = {edge: share for edge, share, _ in acceptance.confidences if share > 0.0}
+    assert shares == {0: pytest.approx(0.25, abs=0.01), 253: pytest.approx(0.75, abs=0.01)}
+    chances = {edge: chance for edge, share, chance in acceptance.confidences if share > 0.0}
+    assert chances[0] < 0.15
+    assert chances[253] > 0.9
+
+
+def test_survival_multiplies_and_goes_on_with_the_mean() -> None:
+    acceptance = Acceptance()
+    mean = acceptance.mean
+    survival = acceptance.survival([128], 3)
+    assert survival == pytest.approx([mean, mean**2, mean**3])
+
+
+def test_a_new_session_begins_with_what_was_learned_and_soon_trusts_itself() -> None:
+    before = Acceptance()
+    for i in range(400):
+        before.note([128], int(i % 10 > 0))
+    after = Acceptance(before)
+    assert after.mean == pytest.approx(before.mean, abs=0.03)
+    for _ in range(30):
+        after.note([128], 0)
+    assert after.mean < 0.35 < before.mean
+
+
+def test_a_source_remembers_for_longer_than_a_copied_stretch_where_those_end() -> None:
+    known = Acceptance.trusting(goes_by_matches=True)
+    for _ in range(10):
+        known.note([254] * 51, 50)
+    known.note([254] * 50, 50)
+    assert 0.98 < known.chance(254) < 0.99  # one of 51 is wrong
+    assert Acceptance(known).chance(254) == pytest.approx(known.chance(254), abs=0.02)
+
+
+# --- gain ---
+
+
+def write(gain: Gain, rounds: int, committed: int, times: float) -> int:
+    """Note rounds of so many tokens, each token taking `times` a plain one; return how many.
+
+    It ends where the draft rests.
+    """
+    for done in range(rounds):
+        if gain.is_resting:
+            return done
+        gain.note_rounds(committed, times * committed * PLAIN, PLAIN)
+    return rounds
+
+
+def rest(gain: Gain) -> int:
+    """Decode plainly until the draft may be used again; return how often."""
+    count = 0
+    while gain.is_resting:
+        gain.note_unused(1)
+        count += 1
+    return count
+
+
+def test_a_losing_draft_rests_once_twelve_tokens_are_lost() -> None:
+    gain = Gain()
+    assert write(gain, 100, 1, 1.5) == 24
+    assert gain.is_resting
+
+
+def test_each_rest_is_longer_until_the_draft_has_gained_as_much() -> None:
+    gain = Gain()
+    rests = []
+    for _ in range(4):
+        write(gain, 100, 2, 1.5)
+        rests.append(rest(gain))
+    assert rests == [64, 256, 1024, 1024]
+    write(gain, 100, 2, 0.5)
+    write(gain, 100, 2, 1.5)
+    assert rest(gain) == 64
+
+
+def test_one_slow_round_says_more_of_the_machine_than_of_the_draft() -> None:
+    gain = Gain()
+    gain.note_rounds(3, 100.0, PLAIN)
+    assert not gain.is_resting
+    gain.note_rounds(3, 100.0, PLAIN)
+    assert gain.is_resting
+
+
+def test_what_came_with_no_tokens_says_nothing_and_what_is_unused_rests_no_less() -> None:
+    gain = Gain()
+    gain.note_rounds(0, 100.0, PLAIN)
+    gain.note_unused(5)
+    assert write(gain, 100, 1, 1.5) == 24
+    gain.note_rounds(1, 0.0, PLAIN)  # of another generation, in flight meanwhile
+    assert rest(gain) == 64
+
+
+def test_a_good_draft_seldom_rests_for_bad_luck() -> None:
+    """1.3 times the target's rate with three draft tokens a round, each accepted with .7: of 200
+    texts of 512 tokens none rests with this seed."""
+    dice, rested = random.Random(1), 0
+    for _ in range(200):
+        gain, tokens = Gain(), 0
+        while tokens < 512 and not gain.is_resting:
+            accepted = next((i for i in range(3) if dice.random() > 0.7), 3)
+            gain.note_rounds(accepted + 1, 2.53 / 1.3 * PLAIN, PLAIN)
+            tokens += accepted + 1
+        rested += gain.is_resting
+    assert rested == 0
