@@ -10,13 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.line_worth import (
-    HOPELESS,
-    best_count,
-    best_of_line,
-    is_better_stopped,
-    survivals_of,
-)
+from orchestrator.core.line_worth import HOPELESS, best_of_line, is_better_stopped
 
 
 def seconds(drafted: int) -> float:
@@ -24,37 +18,20 @@ def seconds(drafted: int) -> float:
     return 0.010 + 0.001 * drafted
 
 
-def test_each_token_survives_with_those_before_it() -> None:
-    assert list(survivals_of([0.5, 0.5], 0.8, 3, 0)) == pytest.approx([0.5, 0.25, 0.2])
-
-
-def test_tokens_to_come_need_those_that_the_text_has_overtaken() -> None:
-    known, to_come = survivals_of([0.5], 0.8, 2, unread=2)
-    assert known == 0.5
-    assert to_come == pytest.approx(0.5 * 0.8**2 * 0.8)
-
-
-def test_the_number_that_is_worth_most_is_none_where_too_few_may_be() -> None:
-    values = [0.0, 1.0, 3.0, 2.0]
-    assert best_count(values, 0) == 2
-    assert best_count(values, 3) == 3
-    assert best_count([0.0, -1.0, -2.0], 1) == 0
-
-
 def test_a_line_is_verified_as_far_as_a_token_adds_more_than_its_row_takes() -> None:
-    count, worth = best_of_line([0.9, 0.9, 0.05, 0.05], 0, 100.0, 100.0, seconds)
+    count, worth = best_of_line([0.9, 0.9, 0.05, 0.05], 0, 100.0, seconds)
     assert count == 2
     assert worth == pytest.approx(1 + 0.9 + 0.81 - 100.0 * 0.012)
 
 
 def test_fewer_tokens_pay_where_more_are_made_anyway() -> None:
     chances = [0.9, 0.9, 0.4, 0.4]
-    slow, fast = (best_of_line(chances, 0, rate, rate, seconds)[0] for rate in (100.0, 200.0))
+    slow, fast = (best_of_line(chances, 0, rate, seconds)[0] for rate in (100.0, 200.0))
     assert fast < slow
 
 
 def test_a_line_is_verified_at_once_where_decodes_of_its_parts_take_more() -> None:
-    assert best_of_line([0.9999] * 59, 0, 100.0, 100.0, seconds)[0] == 59
+    assert best_of_line([0.9999] * 59, 0, 100.0, seconds)[0] == 59
 
 
 @given(
@@ -72,13 +49,13 @@ def test_no_other_number_adds_more_in_a_round(
         1.0 + sum(survivals[:count]) - faster * times[count]
         for count in range(1, len(survivals) + 1)
     ]
-    count, worth = best_of_line(chances, 0, faster, faster, times.__getitem__)
+    count, worth = best_of_line(chances, 0, faster, times.__getitem__)
     assert worth == pytest.approx(max(worths)) == pytest.approx(worths[count - 1])
 
 
 def test_nothing_is_verified_where_less_than_the_least_number_is_likely() -> None:
-    assert best_of_line([0.5, 0.01, 0.5], 2, 100.0, 100.0, seconds) == (0, -math.inf)
-    assert best_of_line([], 0, 100.0, 100.0, seconds) == (0, -math.inf)
+    assert best_of_line([0.5, 0.01, 0.5], 2, 100.0, seconds) == (0, -math.inf)
+    assert best_of_line([], 0, 100.0, seconds) == (0, -math.inf)
 
 
 def test_a_target_is_stopped_for_a_line_that_is_wrong_and_not_for_one_that_is_right() -> None:
