@@ -56,6 +56,8 @@ class ExpectedFrames:
         It is of the line that started over at `base`; `is_first` says that it is the first one of
         its base, before which the draft `waited` for its turn.
         """
+        if is_first:
+            rates.doubt()
         way = self._way(now, base, seconds + waited)
         if seconds > 0.0:
             self._note_token_time(rates, seconds, count, is_first)
@@ -77,6 +79,7 @@ class ExpectedFrames:
         Of short texts each has one probe at most, which is answered with this frame: a draft that
         was slow or far away for a while would be thought so for ever.
         """
+        rates.doubt()
         way = self._way(now, base, seconds + waited)
         if way is not None and way < rates.latency.value:
             rates.latency.note(way)

@@ -38,6 +38,7 @@ class OwnDraft:
         All sessions' tokens took `ratio` times as long as one's alone.
         """
         rates = self.rates
+        rates.doubt()
         if not self._has_read and length > _READ_AT_ONCE:
             reading = self._read_seconds + seconds - ratio * count * rates.token_time.value
             rates.read_time.note(max(0.0, reading) / length, rates.read_time.value)

@@ -31,6 +31,9 @@ class Mean:
 
     _MOST = 10.0  # values that a new one is weighed against
     _FADING = 0.005  # towards the prior, with each round in which nothing was seen
+    _HALF_LIFE = 2.0 * FIRST_PROBE  # decodes without a value; after them it stands for half as many
+        2.0 * FIRST_PROBE
+    )  # decodes without a value, after which it stands for half as many
 
     def __init__(self, prior: float) -> None:
         self.value = self.prior = prior
@@ -43,6 +46,10 @@ class Mean:
         self.count += 1
         self._known = min(self._MOST, self._known + 1.0)
         self.value += (value - self.value) / self._known
+
+    def doubt(self, decodes: float) -> None:
+        """Let the next values count for more after so many decodes without one."""
+        self._known *= 0.5 ** (decodes / self._HALF_LIFE)
 
     def fade(self) -> None:
         """Fall back towards the prior, since nothing was seen; the next values count for more.
@@ -270,6 +277,15 @@ class DraftRates:
     """Decodes since it was last seen to draft."""
     probe_after: int = FIRST_PROBE
     """After so many of them it is tried again."""
+
+    def doubt(self) -> None:
+        """Let the next times count for more, the longer the draft was not seen to draft.
+
+        One that is only probed was slow or far away for a bad hour, perhaps; some hundred probes
+        would be needed to outweigh that.
+        """
+        for mean in (self.token_time, self.read_time, self.latency):
+            mean.doubt(self.unused)
 
     @property
     def frame_tokens(self) -> int:

@@ -165,7 +165,8 @@ class Measured(Control):
         if own.rates.unused < own.rates.probe_after:
             return NO_OWN_DRAFT
         seconds = own.reading_seconds(self._text_length)
-        seconds += _PROBE_TOKENS * own.rates.token_time.value
+        # The target has begun the next decode, with a draft, when it hears that one was enough.
+        seconds += 2 * _PROBE_TOKENS * own.rates.token_time.value
         if not self._may_probe(seconds, own.rates.unused):
             return NO_OWN_DRAFT
         return OwnDraftOrder(_PROBE_TOKENS, is_probe=True)

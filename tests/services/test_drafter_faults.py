@@ -111,24 +111,6 @@ async def test_speculation_resumes_after_a_restart_of_the_draft(temperature: flo
     assert drafted_after(completion, 150) > 0
 
 
-async def test_a_restart_of_the_draft_hides_no_generation_under_way() -> None:
-    async with three_services(target, good_draft, pace=PACE) as trio:
-        pair, counts = trio.orchestrator.pool, []
-
-        async def restart() -> None:
-            before = pair.pair.rates
-            await trio.draft.restart()
-            await eventually(lambda: pair.pair.rates is not before)
-            counts.append(pair.standing.costs.generation_count)
-
-        asked = long_request()
-        interrupted = generate(trio.orchestrator, asked, [Interruption(20, restart)])
-        completions = await asyncio.gather(interrupted, generate(trio.orchestrator, asked))
-    for completion in completions:
-        assert_right(completion, asked)
-    assert counts == [0]
-
-
 async def test_a_hanging_draft_is_not_waited_for_after_its_deadline() -> None:
     async with three_services(target, good_draft, draft_seconds=0.05) as trio:
         gate = Gate(trio.draft.model, shut=False)

@@ -189,7 +189,7 @@ def branched(
     **changes: object,
 ) -> RoundInFlight:
     """Return a round with the first line, once others were there to branch to."""
-    pair = Pair(TargetCosts(CostTable(costs.points), tree_leaves=leaves))
+    pair = Pair(TargetCosts(costs, tree_leaves=leaves))
     its_control = control(speculation, Rule.MATCH, pair, 1.0)
     its_control.note_presence(True)
     main, *others = [

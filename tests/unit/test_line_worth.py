@@ -10,35 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.line_worth import (
-    HOPELESS,
-    best_count,
-    best_of_line,
-    is_better_stopped,
-    survivals_of,
-)
+from orchestrator.core.line_worth import HOPELESS, best_of_line, is_better_stopped
 
 
 def seconds(drafted: int) -> float:
     """Return the time of a round of a target whose rows cost a tenth of its decode each."""
     return 0.010 + 0.001 * drafted
-
-
-def test_each_token_survives_with_those_before_it() -> None:
-    assert list(survivals_of([0.5, 0.5], 0.8, 3, 0)) == pytest.approx([0.5, 0.25, 0.2])
-
-
-def test_tokens_to_come_need_those_that_the_text_has_overtaken() -> None:
-    known, to_come = survivals_of([0.5], 0.8, 2, unread=2)
-    assert known == 0.5
-    assert to_come == pytest.approx(0.5 * 0.8**2 * 0.8)
-
-
-def test_the_number_that_is_worth_most_is_none_where_too_few_may_be() -> None:
-    values = [0.0, 1.0, 3.0, 2.0]
-    assert best_count(values, 0) == 2
-    assert best_count(values, 3) == 3
-    assert best_count([0.0, -1.0, -2.0], 1) == 0
 
 
 def test_a_line_is_verified_as_far_as_a_token_adds_more_than_its_row_takes() -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from orchestrator.core.actions import Commit
-from orchestrator.core.estimates import Mean, OwnDraftEstimates, PairEstimates, ServiceTime
-from orchestrator.core.forecast import Conditions, Forecast, Mode, plain
 from orchestrator.core.generation import Generation
+from orchestrator.core.outcomes import ServiceTime
 from orchestrator.core.own_draft import OwnDraft
-from orchestrator.core.policies import control
+from orchestrator.core.rates import DraftRates, Mean
+from orchestrator.core.speculate import control
+from orchestrator.core.target_costs import Pair, TargetCosts
 from outrider.costs import CostTable
 from outrider.errors import InvalidRequest
 from outrider.messages import Answer, Origin, OwnTokens, Round, Rows, Rule
@@ -25,7 +25,7 @@ from tests.support.simulation import (
     Result,
     Simulation,
     alone,
-    known_estimates,
+    known_pair,
     run_together,
 )
 from tests.unit.test_continuing import END, PROMPT, generation, rounds
@@ -42,7 +42,7 @@ def models(**changes: float | bool | CostTable) -> Models:
 def rate(
     its_models: Models,
     tokens: int = 400,
-    estimates: PairEstimates | None = None,
+    pair: Pair | None = None,
     speculation: Speculation | None = None,
     **options: object,
 ) -> tuple[float, Result]:
@@ -51,7 +51,7 @@ def rate(
         speculation or Speculation(),
         tokens=tokens,
         seed=3,
-        estimates=estimates,
+        pair=pair,
         **options,  # type: ignore[arg-type]
     )
     result = simulation.run()
@@ -93,10 +93,11 @@ def test_a_first_text_is_not_given_away_for_long_drafts_after_a_good_beginning(a
 @pytest.mark.parametrize("own_token", [0.0005, 0.0016, 0.006, 0.03])
 def test_it_never_costs_more_than_three_in_a_hundred(acceptance: float, own_token: float):
     its = models(own_acceptance=acceptance, own_token=own_token)
-    first = known_estimates(its)
-    for _ in range(3):  # what was learned goes on
-        made, _ = rate(its, tokens=300, estimates=first, has_draft=False)
-    assert made > 0.97 * plain_rate(its)
+    known, seconds = known_pair(its), 0.0
+    for seed in range(12):
+        text = Simulation(its, Speculation(), tokens=300, seed=seed, pair=known, has_draft=False)
+        seconds += text.run().seconds
+    assert 12 * 300 / seconds > 0.97 * plain_rate(its)
 
 
 def test_the_first_text_with_one_that_is_always_wrong_loses_little():
@@ -108,17 +109,16 @@ def test_the_first_text_with_one_that_is_always_wrong_loses_little():
 
 def test_one_that_looked_slow_at_load_is_used_once_it_is_seen_to_be_quick():
     its = models(own_acceptance=0.85)
-    known = known_estimates(its)
-    assert known.own_draft is not None
-    known.own_draft = OwnDraftEstimates.of_load(0.05, 0.0)
-    for _ in range(3):
-        made, _ = rate(its, tokens=300, estimates=known, has_draft=False)
+    known = known_pair(its)
+    known.costs.own = DraftRates(token_time=Mean(0.05))
+    for _ in range(6):
+        made, _ = rate(its, tokens=300, pair=known, has_draft=False)
     assert made > 1.15 * plain_rate(its)
 
 
 def test_one_that_was_bad_is_tried_again():
     its = models(own_acceptance=0.9, costs=FREE_ROWS)
-    known = known_estimates(its)
+    known = known_pair(its)
     rate(models(own_acceptance=0.0, costs=FREE_ROWS), 600, known, has_draft=False)
     made, _ = rate(its, 1500, known, has_draft=False)
     assert made > 1.8 * plain_rate(its)
@@ -132,14 +132,6 @@ def test_on_the_same_cores_no_other_draft_is_asked():
     assert simulation.draft.held == []
 
 
-def test_with_no_other_draft_it_is_not_weighed_against_one_that_could_be():
-    its = models(same_host=False, takes_turns=False, own_acceptance=0.75)
-    known = known_estimates(its)
-    known.latency, known.token_time = Mean(0.0001), Mean(0.0001)  # whoever may come is very good
-    made, _ = rate(its, 400, known, has_draft=False)
-    assert made > 1.15 * plain_rate(its)
-
-
 def test_a_better_draft_on_other_cores_is_preferred():
     its = models(
         same_host=False,
@@ -149,10 +141,10 @@ def test_a_better_draft_on_other_cores_is_preferred():
         own_acceptance=0.3,
         draft_round_trip=0.0005,
     )
-    known = known_estimates(its)
+    known = known_pair(its)
     rate(its, 400, known)
     made, _ = rate(its, 400, known)
-    without, _ = rate(its, 400, known_estimates(its), has_draft=False)
+    without, _ = rate(its, 400, known_pair(its), has_draft=False)
     assert made > 1.5 * without
 
 
@@ -184,18 +176,6 @@ def test_one_that_falls_silent_costs_nothing_where_there_is_no_other():
     assert made > 0.99 * plain_rate(its)
 
 
-def test_one_that_reads_a_long_text_is_not_taken_for_silent():
-    known = known_estimates(models())
-    known.continues = True
-    its = control(Speculation(), Rule.MATCH, known, 1.0)
-    own = its._own
-    assert not any(own.note_nothing(6400) for _ in range(115))
-    assert own.note_nothing(6400) and own.is_silent
-    assert its._best_mode(its._conditions()).own_length == 0
-    own.note_drafted(0.003, 3, pays=True)
-    assert its._best_mode(its._conditions()).own_length > 0
-
-
 def test_far_from_the_orchestrator_it_loses_nothing():
     near, _ = rate(models(own_acceptance=0.8), has_draft=False)
     for seconds in (0.02, 0.05, 0.1):
@@ -206,11 +186,11 @@ def test_far_from_the_orchestrator_it_loses_nothing():
 
 def test_sessions_side_by_side_all_use_it():
     its = models(own_acceptance=0.8, costs=FREE_ROWS)
-    engine, known = SharedEngine(its.costs), known_estimates(its)
-    known.generation_count = 4
+    engine, known = SharedEngine(its.costs), known_pair(its)
+    known.costs.generation_count = 4
     worlds = [
         Simulation(
-            its, Speculation(), tokens=200, seed=i, estimates=known, engine=engine, has_draft=False
+            its, Speculation(), tokens=200, seed=i, pair=known, engine=engine, has_draft=False
         )
         for i in range(4)
     ]
@@ -226,11 +206,11 @@ def test_where_full_kernels_leave_no_room_sessions_that_begin_together_lose_litt
     its = models(own_acceptance=0.6, costs=FULL_KERNELS)
 
     def seconds(speculation: Speculation) -> float:
-        engine, known = SharedEngine(its.costs), known_estimates(its)
-        known.generation_count = 4
+        engine, known = SharedEngine(its.costs), known_pair(its)
+        known.costs.generation_count = 4
         worlds = [
             Simulation(
-                its, speculation, tokens=64, seed=i, estimates=known, engine=engine, has_draft=False
+                its, speculation, tokens=64, seed=i, pair=known, engine=engine, has_draft=False
             )
             for i in range(4)
         ]
@@ -240,197 +220,14 @@ def test_where_full_kernels_leave_no_room_sessions_that_begin_together_lose_litt
 
 
 def test_the_forecast_follows_who_else_is_there():
-    known = known_estimates(models(costs=FULL_KERNELS))
-    known.continues = True
+    known = known_pair(models(costs=FULL_KERNELS))
+    known.costs.continues = True
     its = control(Speculation(), Rule.MATCH, known, 1.0)
     assert its.forecast.own_length > 0
-    known.generation_count = 4
+    known.costs.generation_count = 4
     assert its.forecast.own_length == 0
-    known.generation_count = 1
+    known.costs.generation_count = 1
     assert its.forecast.own_length > 0
-
-
-def test_probes_of_many_sessions_are_short():
-    known = known_estimates(models())
-    known.continues = True
-    known.own_draft.unused_rounds = 1000
-    orders = []
-    for known.generation_count in (1, 2, 4):
-        its = control(Speculation(), Rule.MATCH, known, 1.0)
-        its._forecast = plain(its._conditions())
-        its._forecast_sessions = known.sessions_together
-        its.note_unread(0, 1000)
-        orders.append(its.own_draft)
-    assert [order.is_probe for order in orders] == [True] * 3
-    assert [order.count for order in orders] == [3, 1, 1]
-
-
-def test_a_long_text_is_read_for_a_probe_once_that_is_little_of_the_time_since_the_last() -> None:
-    known = OwnDraftEstimates.of_load(0.0016, 0.00015)
-    draft = OwnDraft(known)
-    useless = plain(
-        Conditions(
-            acceptance=0.1,
-            decode_seconds=lambda rows: 0.0165 * rows,
-            overhead=0.0,
-            latency=0.0,
-            token_time=0.002,
-        )
-    )
-
-    def probes(length: int, rounds: int) -> bool:
-        known.unused_rounds = rounds
-        return draft.order(useless, 0.0165, length, 400, 1.0).is_probe
-
-    assert probes(60, 16), "a short one is read beside a decode"
-    assert not probes(1400, 1400)  # .35 s of the 23 s
-    assert probes(1400, 1500)
-    draft.note_drafted(0.002, 1, pays=False)
-    assert probes(1400, 64), "it has read the text"
-
-
-def test_a_text_is_read_for_a_probe_once_that_is_little_even_if_all_do_the_same() -> None:
-    known = OwnDraftEstimates.of_load(0.0016, 0.00015)
-    useless = Forecast(Mode.PLAIN, 60.0, 0, 0, 0.0)
-
-    def probes(rounds: int, sessions: float) -> bool:
-        known.unused_rounds = rounds
-        return OwnDraft(known).order(useless, 0.054, 256, 400, sessions).is_probe
-
-    assert probes(60, 1.0)  # 43 ms of 3.2 s
-    assert not probes(60, 8.0) and not probes(400, 8.0)
-    assert probes(480, 8.0)
-
-
-def test_a_probe_waits_until_its_messages_are_little_of_the_time_since_the_last() -> None:
-    def first_probe(plain_seconds: float) -> int:
-        """Return the decodes after which a target so fast is probed for the first time."""
-        known = OwnDraftEstimates.of_load(0.0001, 0.0)
-        draft = OwnDraft(known)
-        useless = Forecast(Mode.PLAIN, 1.0 / plain_seconds, 0, 0, 0.0)
-        for count in range(1, 2000):
-            known.unused_rounds = count
-            if draft.order(useless, plain_seconds, 20, 400, 1.0).is_probe:
-                return count
-        return 2000
-
-    assert first_probe(0.0165) == 16
-    assert first_probe(0.005) == 40
-    assert first_probe(0.0005) == 400  # .2 s
-
-
-def test_what_follows_an_own_draft_is_not_taken_for_nothing_before_it_is_known() -> None:
-    """The bundled pair: a plain token of .57 ms, four rows of 1.37, a draft token of .09. A draft
-    that is right as often as is hoped of a new one would just pay but for what its answers cost.
-    """
-    costs = CostTable([(1, 0.00057), (2, 0.0011), (4, 0.00137), (8, 0.0021), (32, 0.0069)])
-    known = known_estimates(models(costs=costs, own_token=0.00009))
-    known.continues = True
-    assert control(Speculation(), Rule.MATCH, known, 1.0).forecast.own_length == 0
-
-
-def test_a_long_text_is_read_where_three_times_the_time_for_it_is_expected_to_be_saved() -> None:
-    useful = Forecast(Mode.OWN, 1.0 / 0.0125, 0, 0, 0.0, own_length=3)
-
-    def drafts(length: int, likely: int) -> bool:
-        known = OwnDraftEstimates.of_load(0.0016, 0.00015)
-        order = OwnDraft(known).order(useful, 0.0165, length, likely, 1.0)
-        return order.count > 0
-
-    assert drafts(60, 64) and drafts(1400, 300), "4 ms a token against .35 s"
-    assert not drafts(1400, 230)
-
-
-def test_what_reading_a_long_text_takes_a_draft_is_learned_from_the_rounds_it_read_in() -> None:
-    known = OwnDraftEstimates.of_load(0.0016, 0.0001)
-    assert known.reading_seconds(2048) == pytest.approx(2 * 2048 * 0.0001)
-    draft = OwnDraft(known)
-    for _ in range(4):
-        draft.note_nothing(4000, seconds=0.3)
-    draft.note_drafted(0.1 + 3 * known.token_time.value, 3, True, 4004)
-    assert known.reading_seconds(4004) == pytest.approx(1.3)
-    assert 0.1 < known.reading_seconds(1000) < 0.2, "most of it is of the length"
-    draft.note_drafted(0.1, 3, True, 4008)
-    assert known.reading_seconds(4004) == pytest.approx(1.3), "it had read all of that"
-    OwnDraft(known).note_drafted(0.01, 3, True, 4004)  # that was cached, or nearly all of it
-    assert known.reading_seconds(4004) == pytest.approx(0.65)
-
-
-def test_reading_that_was_timed_in_a_busy_moment_is_tried_again_and_found_to_take_less() -> None:
-    """No estimate forbids its own correction: texts of 300 tokens were never drafted for."""
-    useful = Forecast(Mode.OWN, 1.0 / 0.0125, 0, 0, 0.0, own_length=3)
-    known = OwnDraftEstimates.of_load(0.0016, 0.0006)  # in truth .15 ms
-
-    def drafts() -> bool:
-        return OwnDraft(known).order(useful, 0.0165, 300, 128, 1.0).count > 0
-
-    texts = 0
-    while not drafts():
-        texts += 1
-        known.note_unused(128)
-    assert 4 < texts < 10, "at most .015 of the time is risked"
-    for _ in range(2):
-        OwnDraft(known).note_drafted(300 * 0.00015 + 3 * known.token_time.value, 3, True, 300)
-    assert known.read_time == pytest.approx(0.00015, rel=0.2)
-    assert known.unused_rounds == 0 and drafts()
-    for _ in range(9):  # cached, or nearly all of it: that says nothing of other texts
-        known.note_reading(0.0001, 300)
-    assert known.read_time == pytest.approx(0.2 * 0.0006)
-
-
-def test_a_machine_that_was_slow_for_an_hour_does_not_shut_out_long_texts_for_good() -> None:
-    """Readings that took ten times as long were believed for ever: nothing showed otherwise."""
-    useful = Forecast(Mode.OWN, 1.0 / 0.0125, 0, 0, 0.0, own_length=3)
-    known = OwnDraftEstimates.of_load(0.0016, 0.0001)
-    for _ in range(20):
-        known.note_reading(10.0 * 0.9, 3000)
-    assert known.reading_seconds(3000) == pytest.approx(9.0)
-
-    def drafts() -> bool:
-        return OwnDraft(known).order(useful, 0.0165, 3000, 600, 1.0).count > 0
-
-    tokens = 0
-    while not drafts() and tokens < 10**6:
-        tokens += 100
-        known.note_unused(100)
-    assert 10_000 < tokens < 40_000, "at most .015 of the time is risked"
-    for _ in range(6):
-        known.note_reading(0.9, 3000)
-    assert known.reading_seconds(3000) == pytest.approx(0.9, rel=0.1)
-
-
-@pytest.mark.parametrize("lengths", [(65, 80, 100), (65, 300, 1000, 4000), (2000, 4000)])
-def test_what_reading_takes_is_learned_of_thousands_of_texts(lengths: tuple[int, ...]) -> None:
-    """Short ones made long ones look as if they took thirty times as long as they did."""
-    dice = random.Random(1)
-
-    def truth(length: int) -> float:
-        return length * (0.001 + length * 0.001 / 8000)
-
-    known = OwnDraftEstimates.of_load(0.0016, 0.001)
-    known.note_reading(100.0 * truth(4000), 4000)  # the machine was busy
-    for i in range(3000):
-        length, noise = dice.choice(lengths), dice.lognormvariate(0.0, 0.2)
-        cached = 0.1 if dice.random() < 0.2 else 1.0
-        known.note_reading(cached * noise * truth(length), length)
-        if i > 20:
-            assert known.reading_seconds(4096) < 6.0 * truth(4096)
-
-
-def test_rounds_without_it_count_once_for_all_who_share_their_decodes() -> None:
-    known = OwnDraftEstimates.of_load(0.0016, 0.00015)
-    for _ in range(8):
-        known.note_unused(20, 8.0)
-    assert known.unused_rounds == pytest.approx(20.0)
-
-
-def test_what_three_write_is_gathered_for_longer() -> None:
-    assert [PairEstimates(generation_count=n).gather_ms for n in (1, 2, 3, 8)] == [
-        100,
-        100,
-        200,
-        200,
-    ]
 
 
 def test_whatever_goes_wrong_the_text_is_the_targets():
@@ -450,7 +247,7 @@ def test_whatever_goes_wrong_the_text_is_the_targets():
     "asked", [Speculation(run_ahead=True), Speculation(n_min=1), Speculation(n_max=0)]
 )
 def test_what_pins_the_other_drafts_way_leaves_it_out(asked: Speculation):
-    known = known_estimates(models())
+    known = known_pair(models())
     assert control(asked, Rule.MATCH, known, 1.0).own_draft.count == 0
     assert control(Speculation(), Rule.REJECTION, known, 1.0).own_draft.count == 0
     assert control(Speculation(), Rule.MATCH, known, 1.0).own_draft.count > 0
@@ -458,9 +255,9 @@ def test_what_pins_the_other_drafts_way_leaves_it_out(asked: Speculation):
 
 def test_a_given_length_is_drafted_without_messages_where_both_share_their_cores() -> None:
     pinned = Speculation(policy=Policy.FIXED, n_max=3)
-    its = control(pinned, Rule.MATCH, known_estimates(models()), 1.0)
+    its = control(pinned, Rule.MATCH, known_pair(models()), 1.0)
     assert (its.own_draft.count, its.draft_count(10)) == (3, 0)
-    here, result = rate(models(), speculation=pinned, estimates=known_estimates(models()))
+    here, result = rate(models(), speculation=pinned, pair=known_pair(models()))
     there, _ = rate(models(own_token=0.0), speculation=pinned)
     assert result.text == alone(Simulation(models(), pinned, tokens=400, seed=3).language, 400)
     assert here > 1.02 * there
@@ -476,25 +273,72 @@ def test_a_given_length_is_drafted_without_messages_where_both_share_their_cores
     ],
 )
 def test_a_given_length_that_the_draft_may_shorten_is_drafted_at_its_service(asked: Speculation):
-    its = control(asked, Rule.MATCH, known_estimates(models()), 1.0)
+    its = control(asked, Rule.MATCH, known_pair(models()), 1.0)
     assert its.own_draft.count == 0 < its.draft_count(10)
 
 
 @pytest.mark.parametrize("policy", [Policy.FIXED, Policy.MEASURED])
 def test_where_rows_are_no_samples_the_service_drafts(policy: Policy):
     asked = Speculation(policy=policy)
-    its = control(asked, Rule.MATCH, known_estimates(models()), 1.0, samples=False)
+    its = control(asked, Rule.MATCH, known_pair(models()), 1.0, samples=False)
     its.note_presence(True)
     assert its.own_draft.count == 0 < its.draft_count(10)
+
+
+def own_draft(read_time: float) -> OwnDraft:
+    return OwnDraft(DraftRates(token_time=Mean(0.0016), read_time=Mean(read_time)))
+
+
+def test_one_that_reads_a_long_text_is_not_taken_for_silent():
+    own = own_draft(0.0001)
+    assert not any(own.note_nothing(6400, 1, 0.01) for _ in range(115))
+    assert own.note_nothing(6400, 1, 0.01) and own.is_silent
+    own.note_drafted(0.003, 3, True, 6400, 1.0)
+    assert not own.is_silent
+
+
+def test_what_reading_a_long_text_takes_is_learned_from_the_rounds_it_read_in() -> None:
+    own = own_draft(0.0001)
+    for _ in range(4):
+        own.note_nothing(4000, 1, 0.3)
+    own.note_drafted(0.1 + 3 * 0.0016, 3, True, 4004, 1.0)
+    after = OwnDraft(own.rates)
+    assert after.reading_seconds(4004) == pytest.approx(0.8, rel=0.05), "twice what was known"
+    assert own.reading_seconds(4004) == 0.0, "it has read that"
+
+
+@pytest.mark.parametrize("length", [300, 3000])
+def test_what_a_bad_hour_taught_of_its_times_does_not_shut_out_long_texts_for_good(length: int):
+    its = models(own_acceptance=0.85, read_time=0.0001)
+    known = known_pair(its)
+    assert known.costs.own is not None
+    for mean, slow in ((known.costs.own.token_time, 0.016), (known.costs.own.read_time, 0.001)):
+        for _ in range(50):
+            mean.note(slow)
+    made = [
+        rate(its, 500, known, has_draft=False, prompt_tokens=length)[0] / plain_rate(its)
+        for _ in range(60)
+    ]
+    assert made[0] < 1.02, "it is not used yet"
+    assert made[-1] > 1.15
+
+
+def test_a_long_text_is_read_only_where_enough_is_to_follow() -> None:
+    for length, remaining, reads in ((60, 64, True), (1400, 600, True), (1400, 60, False)):
+        known = known_pair(models(read_time=0.0005))
+        known.costs.continues = True
+        its = control(Speculation(), Rule.MATCH, known, 1.0)
+        its.note_length(length)
+        its.note_unread(length, remaining)
+        assert (its.own_draft.count > 0) is reads
 
 
 # --- the state machine ---
 
 
-def known() -> PairEstimates:
-    its = PairEstimates(costs=ZEN, continues=True, takes_turns=True)
-    its.own_draft = OwnDraftEstimates(Mean(0.001), 0.0)
-    return its
+def known() -> Pair:
+    own = DraftRates(token_time=Mean(0.001))
+    return Pair(TargetCosts(ZEN, continues=True, own=own), DraftRates(), True, True)
 
 
 def begun() -> tuple[Generation, Round]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from orchestrator.core.policies import control
 
+from orchestrator.core.speculate import control
 from orchestrator.first_estimates import shares_cores
 from orchestrator.paired_drafts import PairedDraft
 from orchestrator.pool import Pool
@@ -90,18 +90,17 @@ def pair_of(target: Described, *drafts: Described) -> Pool:
 def test_measured_costs_replace_rough_ones_and_nothing_else_that_was_learned(drafts: int) -> None:
     target = Described(20.0)
     pair = pair_of(target, *[Described(2.0)] * drafts)
-    estimates = pair.joined[0].estimates if drafts else pair.standing.alone
-    running = control(Speculation(), Rule.MATCH, estimates, 1.0)
-    estimates.gap.note(0.004)
-    known = estimates.acceptance[Rule.MATCH]
-    known.note([128] * 20, 3)
+    running = control(Speculation(), Rule.MATCH, pair.pair, 1.0)
+    costs, rates = pair.pair.costs, pair.pair.rates
+    costs.gap.note(0.004)
+    running.note_line([128] * 20, agrees=False)
     target.measure(15.0, is_rough=False)
     pair._check()
-    again = pair.joined[0].estimates if drafts else pair.standing.alone
-    assert again is running.estimates
-    assert again.costs.seconds(1) == pytest.approx(0.015) and again.costs.is_known(8)
-    assert again.alone_share == pytest.approx(1.0)
-    assert again.gap.value == 0.004 and again.acceptance[Rule.MATCH] is known
+    again = pair.pair
+    assert again.costs is running.costs
+    assert again.costs.table.seconds(1) == pytest.approx(0.015) and again.costs.table.is_known(8)
+    assert again.costs.alone_share == pytest.approx(1.0) and again.costs.gap.value == 0.004
+    assert not drafts or (again.rates is rates is running.rates and rates.acceptance)
 
 
 @pytest.mark.parametrize("least_rows", [1, 4])
@@ -111,48 +110,54 @@ def test_the_rate_of_the_target_alone_follows_what_its_decodes_take(least_rows: 
     del target.model.decode_costs[:]
     for rows in (least_rows, 8):
         target.model.decode_costs.add(row_count=rows, milliseconds=20.0 * rows)
-    estimates = pair_of(target).standing.alone
-    running = control(Speculation(), Rule.MATCH, estimates, 1.0)
+    known = pair_of(target).pair
+    running = control(Speculation(), Rule.MATCH, known, 1.0)
     assert running.view().alone_rate == pytest.approx(1 / 0.020)
     for _ in range(80):
-        estimates.costs.note(least_rows, 0.010 * least_rows)
+        known.costs.table.note(least_rows, 0.010 * least_rows)
     assert running.view().alone_rate == pytest.approx(1 / 0.010, rel=0.01)
 
 
 def test_a_draft_that_measured_again_keeps_what_was_seen_of_it() -> None:
     its = Described(9.0)
     pair = pair_of(Described(20.0), its)
-    estimates = pair.joined[0].estimates
+    rates = pair.joined[0].rates
     its.measure(2.0, is_rough=False)
     pair._check()
-    assert estimates.token_time.value == estimates.loaded_token_time == pytest.approx(0.002)
-    assert not estimates.is_roughly_loaded
-    estimates.token_time.note(0.003)
+    assert rates.token_time.value == rates.loaded_token_time == pytest.approx(0.002)
+    rates.token_time.note(0.003)
     its.model.known_vocabulary_keys.append(b"key")
     its.measure(2.5, is_rough=False)
     pair._check()
-    assert pair.joined[0].estimates is estimates
-    assert estimates.token_time.value == 0.003 and estimates.loaded_token_time == 0.0025
+    assert pair.joined[0].rates is rates
+    assert rates.token_time.value == 0.003 and rates.loaded_token_time == 0.0025
 
 
 def test_another_process_is_learned_anew() -> None:
     target, its = Described(20.0), Described(2.0)
     pair = pair_of(target, its)
-    alone, beside = pair.standing.alone, pair.joined[0].estimates
+    before = pair.pair
+    pair.count_generations(3)
     target.model = Described(20.0, seconds=4).model
     pair._check()
-    assert pair.standing.alone is not alone and pair.joined[0].estimates is not beside
-    assert pair.joined[0].estimates.costs is pair.standing.alone.costs
+    assert pair.pair.costs is not before.costs and pair.pair.rates is not before.rates
+    assert pair.standing.costs is pair.pair.costs
+    assert pair.pair.costs.generation_count == 3, "those that write go on"
+    its.model = Described(2.0, seconds=4).model
+    now = pair.pair
+    pair._check()
+    assert pair.pair.costs is now.costs and pair.pair.rates is not now.rates
 
 
 def test_how_good_sources_without_a_model_are_is_known_beside_every_draft() -> None:
     pair = pair_of(Described(20.0), Described(2.0), Described(3.0))
     overall = []
-    for estimates in (pair.standing.alone, *(draft.estimates for draft in pair.joined)):
-        _, known = control(Speculation(), Rule.MATCH, estimates, 1.0).acceptance_of("suffix")
-        overall.append(known)
-    assert overall[0] is overall[1] is overall[2]
-    models = [draft.estimates.acceptance[Rule.MATCH] for draft in pair.joined]
+    beside = [each.pair_beside(pair.standing) for each in pair.joined]
+    for known in beside:
+        _, acceptance = control(Speculation(), Rule.MATCH, known, 1.0).acceptance_of("suffix")
+        overall.append(acceptance)
+    assert overall[0] is overall[1]
+    models = [known.rates.acceptance[Rule.MATCH] for known in beside]
     assert models[0] is not models[1]
 
 

