@@ -44,7 +44,7 @@ PURE = (
     "outrider.drafters.ngram_cache",
     "outrider.drafters.ngram_format",
     "outrider.drafters.ngram_source",
-    "outrider_cli.lookup.stats",
+    "outrider_lookup.stats",
     "outrider.grammar.states",
     "outrider.drafters.source",
     "outrider.drafters.suffix",
@@ -89,7 +89,7 @@ PURE = (
     "orchestrator.chat.sandbox",
     *(f"orchestrator.chat.{name}" for name in ("calls", "events", "format", "learn")),
     *(f"orchestrator.chat.{name}" for name in ("parser", "reader", "values")),
-    "outrider_cli.layouts",
+    "outrider_plan.layouts",
     "outrider.engine.guesser",
     "outrider.engine.string_guesser",
     "draft_service.llama_server.answers",
@@ -328,7 +328,7 @@ def test_a_tie_upwards_is_found_in_an_import_and_in_a_string():
         ("gateway.app", "from outrider_cli import run"),
         ("outrider.processes", "command = ['-m', 'outrider_cli', role]"),
         ("outrider.rpc.probe", "module = 'orchestrator.main'"),
-        ("outrider_cli.bench.run", "from benchmarks import processes"),
+        ("outrider_bench.run", "from benchmarks import processes"),
     ):
         assert ties_upwards(module, source), (module, source)
     assert not ties_upwards("outrider_cli.app", "from orchestrator.core import text")

@@ -1,4 +1,4 @@
-"""What benchmarks/routing.py prints holds, of fewer targets and for a shorter time."""
+"""What tools/benchmarks/routing.py prints holds, of fewer targets and for a shorter time."""
 
 from __future__ import annotations
 
