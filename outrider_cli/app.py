@@ -32,9 +32,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-config = typer.Typer(
-    name="config", cls=Group, no_args_is_help=True, help="Look at where options come from."
-)
+config = typer.Typer(cls=Group, no_args_is_help=True, help="Look at where options come from.")
 config.command(
     "show", cls=Command, context_settings={"ignore_unknown_options": True}, help=help_of(show)
 )(show)
@@ -44,7 +42,7 @@ EXTENSIONS = "outrider.commands"
 
 _COMMANDS = (
     *(generate, chat, demo, up, status, top, "plan", "bench", health, doctor),
-    *(target, draft, orchestrator, "certs", "lookup", config),
+    *(target, draft, orchestrator, "certs", "lookup"),
 )
 """In the order of the help. A name stands for a command that comes by an entry point."""
 
@@ -74,8 +72,8 @@ def _add_all() -> None:
         if isinstance(each, str):
             _add(each, extensions.pop(each, InvalidConfig(each, "is not installed")))
         else:
-            _add(each.info.name if isinstance(each, typer.Typer) else each.__name__, each)
-    for name, command in extensions.items():
+            _add(each.__name__, each)
+    for name, command in {**extensions, "config": config}.items():
         _add(name, command)
 
 

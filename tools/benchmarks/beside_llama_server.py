@@ -47,14 +47,15 @@ from outrider.client import Model, OutriderClient, Status
 from outrider.errors import PeerUnavailable, ServiceStopped
 from outrider.processes import ANY_PORT, Child
 from outrider.sampling import SamplingParameters
-from outrider_cli import COMMAND
 from outrider_bench.cores import pinned
 from outrider_bench.llama_server import LlamaServer, PeerPlan, complete, request_body
-from outrider_bench.machine import QUIET_SHARE, OthersClock, describe_machine
+from outrider_bench.machine import QUIET_SHARE, describe_machine
 from outrider_bench.peer_drafters import draft_model
 from outrider_bench.prompts import ordinary_tokens, random_prompts
 from outrider_bench.records import Turn
 from outrider_bench.variants import Variant
+from outrider_cli import COMMAND
+from outrider_cli.cpu_time import OthersClock
 from outrider_cli.delayed_link import delayed_link
 from outrider_cli.generate.run import wait_for_pair
 from outrider_cli.options import ModelOptions, arguments

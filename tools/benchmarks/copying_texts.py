@@ -4,9 +4,10 @@ python -m benchmarks.copying_texts [--seeds 8] [--costs gpu] [--kind rewrite] [-
 
 On a virtual clock, greedy, one user, nothing known but what decodes cost: the real controller and
 sources, and ports of `ngram-simple` and `ngram-mod` which draft in every round that they can and
-have no overhead. Texts are walks that copy (tools/model_making/tasks.py) and, in tokens of the bundled model,
-Python's own library: a file with a name exchanged, remarks that quote it, tool output shown again
-with some values changed, and a file that has nothing to do with the prompt. Tokens/s, medians.
+have no overhead. Texts are walks that copy (model_making/tasks.py) and, in tokens of the
+bundled model, Python's own library: a file with a name exchanged, remarks that quote it, tool
+output shown again with some values changed, and a file that has nothing to do with the prompt.
+Tokens/s, medians.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Text:
 
 
 def read_texts(folder: Path, kind: str) -> list[Text]:
-    """Return the tasks of a kind that tools/model_making/copying.py wrote; adjacent equal ones are one part."""
+    """Return the tasks that model_making/copying.py wrote; adjacent equal ones are one part."""
     found = []
     for each in json.loads((folder / "tasks.json").read_text(encoding="utf-8")):
         if each["kind"] == kind:

@@ -1,6 +1,6 @@
 """The layers of hybrid targets of 1B size, for pairs that copy: most have a state, few attention.
 
-Both are as wide as the 1.1B of tools/model_making/synthetic.py and take about as long for a token. Their
+Both are as wide as the 1.1B of synthetic.py and take about as long for a token. Their
 states are what differs: llama.cpp keeps the last few of gated delta nets (qwen35), and none of
 granite's.
 """

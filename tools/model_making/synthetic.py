@@ -33,7 +33,15 @@ from gguf import (
 )
 from numpy.typing import NDArray
 
-from model_making.agreement import TEXTS, Text, acceptance, agreement, load, longest_repeat, write_texts
+from model_making.agreement import (
+    TEXTS,
+    Text,
+    acceptance,
+    agreement,
+    load,
+    longest_repeat,
+    write_texts,
+)
 from outrider.sampling import GREEDY, SamplingParameters
 
 Q4_0, Q8_0, F32 = GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0, GGMLQuantizationType.F32

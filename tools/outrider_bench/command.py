@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outrider_cli.help import COMMON
 from outrider_cli.generate.command import DRAFT_SESSION, ONE_SESSION
+from outrider_cli.help import COMMON
 from outrider_cli.options import ModelOptions, Prefix, spread
 from outrider_cli.services.pair import (
     DraftModel,
@@ -132,7 +132,7 @@ TasksOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILE:KIND",
-        help="Prompts that model_making.copying wrote, each for all variants, in place of random ones.",
+        help="Prompts that model_making.copying wrote, each for all variants, not random ones.",
         show_default="none",
         rich_help_panel=_WORK,
     ),
@@ -429,8 +429,9 @@ def _run(
     shows_all: bool,
 ) -> None:
     """Measure all pairs, and report what was measured even if something ends it."""
-    from outrider_bench.machine import OthersClock, describe_machine, load_average
+    from outrider_bench.machine import describe_machine, load_average
     from outrider_bench.run import PairResult, run_pair
+    from outrider_cli.cpu_time import OthersClock
     from outrider_cli.screen import Progress
 
     before, others, progress = load_average(), OthersClock(), Progress()

@@ -1,9 +1,4 @@
-"""From turns to figures: every figure with its interval, ratios paired per repetition.
-
-An interval is the 2.5th to the 97.5th percentile of the bootstrap over
-repetitions: the figure of as many repetitions drawn with replacement, again
-and again. The draws have a fixed seed.
-"""
+"""From turns to figures: every figure with its interval over repetitions, ratios paired by them."""
 
 from __future__ import annotations
 
@@ -11,27 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from outrider_bench.records import Block, Turn
 from outrider_bench.variants import PEER, PLAIN, SERIAL, Variant
-
-_DRAWS = 1000
-_SEED = 1
-_INTERVAL = (2.5, 97.5)
+from outrider_cli.intervals import Estimate, draws, estimate_of, median_of
 
 GAP_PERCENTILES = (50.0, 95.0, 99.0)
-
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A figure and its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,24 +126,16 @@ def predicted_ratio(acceptance: float, length: int, cost: float) -> float:
 # --- estimates ---
 
 
-def median_of(values: Iterable[float | None]) -> Estimate | None:
-    """Return the median of what is known."""
-    known = np.array([value for value in values if value is not None])
-    if not len(known):
-        return None
-    return _estimate(float(np.median(known)), np.median(known[_draws(len(known))], axis=1))
-
-
 def ratio_of(pairs: Iterable[tuple[float | None, float]]) -> Estimate | None:
     """Return the sum of the first ones over the sum of the second ones."""
     known = [(above, below) for above, below in pairs if above is not None]
     numbers = np.array(known, dtype=np.float64).reshape(-1, 2)
     if not numbers[:, 1].sum():
         return None
-    sums = numbers[_draws(len(numbers))].sum(axis=1)
+    sums = numbers[draws(len(numbers))].sum(axis=1)
     sums = sums[sums[:, 1] > 0.0]
     above, below = numbers.sum(axis=0)
-    return _estimate(float(above / below), sums[:, 0] / sums[:, 1])
+    return estimate_of(float(above / below), sums[:, 0] / sums[:, 1])
 
 
 def percentiles_of(
@@ -177,20 +149,10 @@ def percentiles_of(
     drawn = np.array(
         [
             np.percentile(np.concatenate([arrays[i] for i in row]), shares)
-            for row in _draws(len(arrays))
+            for row in draws(len(arrays))
         ]
     )
-    return tuple(_estimate(float(value), drawn[:, i]) for i, value in enumerate(values))
-
-
-def _estimate(value: float, drawn: Floats) -> Estimate:
-    low, high = np.percentile(drawn, _INTERVAL)
-    return Estimate(value, float(low), float(high))
-
-
-def _draws(count: int) -> NDArray[np.int64]:
-    """Return which repetitions are drawn: int64[draw, repetition]."""
-    return np.random.default_rng(_SEED).integers(count, size=(_DRAWS, count))
+    return tuple(estimate_of(float(value), drawn[:, i]) for i, value in enumerate(values))
 
 
 # --- of one turn ---

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
 import outrider
+from outrider_cli.cpu_time import cpu_seconds, read_file
 
-_TICKS = os.sysconf("SC_CLK_TCK")
-_BUSY_FIELDS = (1, 2, 3, 6, 7)  # of /proc/stat: user, nice, system, irq, softirq
 _TELLING = ("OMP_", "GOMP_", "GGML_")
 _QUIET_LOAD = 0.5
 QUIET_SHARE = 0.05
@@ -68,7 +65,7 @@ def load_average() -> float | None:
 
 
 def _cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    for line in _read(cpuinfo).splitlines():
+    for line in read_file(cpuinfo).splitlines():
         name, colon, value = line.partition(":")
         if colon and name.strip() == "model name":
             return value.strip()
@@ -83,13 +80,6 @@ def _version(package: str) -> str:
 
 
 # --- clocks ---
-
-
-def cpu_seconds(pid: int, proc: Path = Path("/proc")) -> float | None:
-    """Return the CPU time that a process has taken, in steps of a hundredth; None if it is gone."""
-    # The name in parentheses may hold anything.
-    fields = _read(proc / str(pid) / "stat").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else None
 
 
 class CpuClock:
@@ -119,39 +109,3 @@ class CpuClock:
 
     def _now(self) -> dict[str, float | None]:
         return {name: self._read(pid) for name, pid in self._pids.items()}
-
-
-class OthersClock:
-    """The share of all cores' time that neither we, our ended children, nor `pids` take."""
-
-    def __init__(self, pids: Collection[int] = ()) -> None:
-        self._pids = pids
-        self._before = _busy_seconds(), self._own_seconds(), time.monotonic()
-
-    def share(self) -> float | None:
-        """Return the share since the start; None where the system does not say."""
-        busy, own, now = _busy_seconds(), self._own_seconds(), time.monotonic()
-        if busy is None or self._before[0] is None:
-            return None
-        others = busy - self._before[0] - (own - self._before[1])
-        return max(0.0, others / ((now - self._before[2]) * (os.cpu_count() or 1)))
-
-    def _own_seconds(self) -> float:
-        kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        ours = sum(sum(resource.getrusage(kind)[:2]) for kind in kinds)
-        return ours + sum(cpu_seconds(pid) or 0.0 for pid in self._pids)
-
-
-def _busy_seconds(stat: Path = Path("/proc/stat")) -> float | None:
-    """Return the time that all cores together spent on processes since the start."""
-    fields = _read(stat).partition("\n")[0].split()
-    if len(fields) <= max(_BUSY_FIELDS):
-        return None
-    return sum(int(fields[i]) for i in _BUSY_FIELDS) / _TICKS
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

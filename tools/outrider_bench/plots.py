@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import InvalidConfig
-from outrider_bench.figures import Estimate
 from outrider_bench.report import Measured, blocks_away
 from outrider_bench.variants import PEER, PLAIN
+from outrider_cli.intervals import Estimate
 
 _INCHES = (7.0, 4.2)
 _DOTS = 150

@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
 from outrider.processes import Child
-from outrider_cli import COMMAND
 from outrider_bench.cores import pinned
 from outrider_bench.shaper import Link, Shape
+from outrider_cli import COMMAND
 from outrider_cli.options import arguments
 from outrider_cli.services.local import Hosted
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from outrider_bench.figures import Estimate, Summary, best_peer, paired, rate_ratio
+from outrider_bench.figures import Summary, best_peer, paired, rate_ratio
 from outrider_bench.records import Block
 from outrider_bench.variants import MEASURED, NAMED, PEER, PLAIN
+from outrider_cli.intervals import Estimate
 from outrider_cli.verdict import sentence, times
 
 if TYPE_CHECKING:

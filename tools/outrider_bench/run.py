@@ -11,7 +11,6 @@ from pathlib import Path
 from outrider.client import GenerateOptions, Model, OutriderClient, Started, Status
 from outrider.errors import InvalidRequest
 from outrider.rpc.security import ClientSecurity
-from outrider_cli import COMMAND
 from outrider_bench.cores import pinned
 from outrider_bench.interleave import Bench, Contender, Outrider
 from outrider_bench.llama_server import LlamaServer, PeerPlan, running_peers
@@ -25,6 +24,7 @@ from outrider_bench.records import Block, Turn
 from outrider_bench.remote_model import RemoteModel, remote_model
 from outrider_bench.settings import Settings
 from outrider_bench.variants import Variant, distant_variants, numerics_variants
+from outrider_cli import COMMAND
 from outrider_cli.generate.run import wait_for_pair
 from outrider_cli.screen import Progress
 from outrider_cli.services.local import Hosted, LocalPlan, LocalServices, local_services

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.costs import NO_REJECTION_COST, RejectionCost
-from outrider_cli.memories import show_memory
 from outrider_cli.options import ClientOptions, Prefix, spread
 
 if TYPE_CHECKING:
-    from orchestrator.core.forecast import Conditions, Forecast, Mode
     from outrider.client import ControllerView, Model
 
 _MEASURED = "Measured figures"
@@ -86,6 +83,7 @@ def plan(
     """
     from outrider.errors import InvalidRequest
     from outrider_cli.render import wrapped
+    from outrider_plan.tables import memory_of, place_lines, plan_lines, plan_verdict, price_of
 
     if not orchestrator and (target_ms is None or draft_ms is None):
         needs = "needs --orchestrator, which has measured all, or --target-ms and --draft-ms"
@@ -139,6 +137,7 @@ def _with_given(
 ) -> ControllerView:
     """Return what was measured, or a usual machine, with what is given in place of it."""
     from outrider.errors import InvalidRequest
+    from outrider_cli.forecasting import on_one_machine
 
     given: dict[str, Any] = {name: ms / 1e3 for name, ms in milliseconds.items() if ms is not None}
     if slowdown is not None:
@@ -153,13 +152,6 @@ def _with_given(
     return replace(measured or on_one_machine(), **given)
 
 
-def on_one_machine() -> ControllerView:
-    """Return what is usual of a pair on one machine, where nothing was measured."""
-    from outrider.client import ControllerView
-
-    return ControllerView(round_overhead_seconds=0.0015, draft_latency_seconds=0.0005, slowdown=1.0)
-
-
 async def _ask(address: str, connection: ClientOptions) -> tuple[ControllerView, Model | None]:
     """Return what an orchestrator has measured, and its target."""
     from outrider.client import OutriderClient
@@ -171,23 +163,6 @@ async def _ask(address: str, connection: ClientOptions) -> tuple[ControllerView,
         raise InvalidRequest("orchestrator", f"{address} has no pair yet: {status.reason}")
     target = status.peer("target")
     return status.controller, target.model if target is not None else None
-
-
-def price_of(target: Model | None) -> RejectionCost:
-    """Return what rejected drafts cost at a target beside decodes; nothing where none is known."""
-    if target is None:
-        return NO_REJECTION_COST
-    seconds = target.checkpoint_milliseconds / 1e3, target.restore_milliseconds / 1e3
-    return RejectionCost(*seconds, target.snapshot_token_count)
-
-
-def memory_of(target: Model | None) -> str:
-    """Return how a target's sessions are cut, and what that limits; empty where it is not known."""
-    if target is None:
-        return ""
-    return show_memory(
-        target.rollback_capability, target.snapshot_token_count, target.checkpoint_milliseconds
-    )
 
 
 def read_costs(text: str) -> Iterator[tuple[int, float]]:
@@ -209,164 +184,3 @@ def read_costs(text: str) -> Iterator[tuple[int, float]]:
         # One figure says what one row costs. Up to eight more are often free.
         yield 8, cost / 1e3
         yield 16, 2.0 * cost / 1e3
-
-
-def conditions_of(
-    measured: ControllerView, acceptance: float, price: RejectionCost = NO_REJECTION_COST
-) -> Conditions:
-    """Return what a forecast rests on."""
-    from orchestrator.core.forecast import Conditions, frame_size
-    from outrider.costs import CostTable
-
-    costs, accepted = CostTable(measured.decode_costs), min(acceptance, 0.99)
-    return Conditions(
-        acceptance=accepted,
-        decode_seconds=lambda rows: (
-            costs.seconds(rows) + price.seconds(rows - 1, accepted, costs.seconds)
-        ),
-        overhead=measured.round_overhead_seconds,
-        latency=measured.draft_latency_seconds,
-        token_time=measured.draft_token_seconds,
-        first_frame=frame_size(measured.draft_token_seconds),
-        slowdown=measured.slowdown or 1.0,
-    )
-
-
-def _cell(forecast: Forecast | None, alone: float) -> str:
-    if forecast is None:
-        return f"{'-':^15}"
-    rate = f"{forecast.rate:.1f}" if forecast.rate < 1000.0 else f"{forecast.rate:.0f}"
-    return f"{rate:>5} {forecast.rate / alone:5.2f}x {forecast.length:<2}"
-
-
-def plan_lines(
-    measured: ControllerView,
-    acceptances: Sequence[float],
-    n_max: int,
-    price: RejectionCost = NO_REJECTION_COST,
-    memory: str = "",
-) -> Iterator[str]:
-    """Yield the table of modes, the break-even round trips and the advice."""
-    from orchestrator.core.forecast import Mode, break_even
-
-    costs = " ".join(f"{rows}:{1e3 * seconds:.1f}" for rows, seconds in measured.decode_costs)
-    yield f"target        {costs} ms by rows"
-    if memory:
-        yield f"memory        {memory}"
-    yield (
-        f"draft         {1e3 * measured.draft_token_seconds:.1f} ms a token, "
-        f"{1e3 * measured.draft_latency_seconds:.1f} ms away"
-        + (", on the target's own cores" if measured.takes_turns else "")
-    )
-    modes = [Mode.SERIAL, *([Mode.OWN] if measured.takes_turns else [Mode.WAITING, Mode.NO_WAIT])]
-    yield ""
-    yield "accept  plain   " + "".join(f"{each.value:<17}" for each in modes)[:-1] + "best"
-    advice = []
-    for acceptance in acceptances:
-        conditions = conditions_of(measured, acceptance, price)
-        found = {each.mode: each for each in _possible(conditions, n_max, measured.takes_turns)}
-        alone = found[Mode.PLAIN].rate
-        best = max(found.values(), key=lambda each: each.rate)
-        cells = [_cell(found.get(mode), alone) for mode in modes]
-        name = best.mode.value if best.rate > 1.01 * alone else "plain"
-        yield f"{acceptance:<6.2f} {alone:6.1f}   " + "  ".join(cells) + f" {name}"
-        advice.append((acceptance, best.rate / alone, name, conditions))
-    yield ""
-    yield "tokens/s, times the target alone, the draft length after a rejection"
-    yield from _legend(modes)
-    yield ""
-    for acceptance, ratio, name, conditions in advice:
-        away = break_even(conditions, n_max, Mode.SERIAL)
-        reach = "at any distance" if away is None else f"up to {1e3 * away:.0f} ms away"
-        if name == "plain":
-            yield f"at {acceptance:.2f}: do not speculate; waiting for drafts pays {reach}"
-        else:
-            how = "in the target's process" if name == Mode.OWN.value else f"by {name}"
-            yield f"at {acceptance:.2f}: {ratio:.2f}x {how}; waiting for drafts pays {reach}"
-
-
-def _legend(modes: Sequence[Mode]) -> Iterator[str]:
-    from orchestrator.core.forecast import Mode
-
-    about = {
-        Mode.PLAIN: "the target alone",
-        Mode.SERIAL: "the draft drafts, then the target verifies",
-        Mode.WAITING: "the draft continues while the target verifies, and is waited for",
-        Mode.NO_WAIT: "the same, but the target never waits for it",
-        Mode.OWN: "the draft runs in the target's process",
-    }
-    yield from (f"{each.value:<13} {about[each]}" for each in (Mode.PLAIN, *modes))
-
-
-def plan_verdict(
-    measured: ControllerView,
-    acceptances: Sequence[float],
-    n_max: int,
-    price: RejectionCost = NO_REJECTION_COST,
-) -> str:
-    """Return in a sentence whether drafts are expected to pay, or from which acceptance on."""
-    from outrider_cli.verdict import UNSURE, forecast, times
-
-    ratios = {each: best_over_alone(measured, each, n_max, price) for each in acceptances}
-    if len(ratios) == 1:
-        return forecast(*ratios.values())
-    pays = [each for each, ratio in ratios.items() if ratio > 1 + UNSURE]
-    if not pays:
-        return "Drafts are not expected to save time here, however often they are right."
-    least, most = min(pays), max(pays)
-    at_most = f" to {times(ratios[most])} at {most:.2f}" if most > least else ""
-    return (
-        f"Drafts are expected to help where {100 * least:.0f} % of them or more are accepted: "
-        f"{times(ratios[least])} the target alone there{at_most}."
-    )
-
-
-def best_over_alone(
-    measured: ControllerView,
-    acceptance: float,
-    n_max: int = 16,
-    price: RejectionCost = NO_REJECTION_COST,
-) -> float:
-    """Return what the best way to draft yields over the target alone."""
-    conditions = conditions_of(measured, acceptance, price)
-    alone, *others = _possible(conditions, n_max, measured.takes_turns)
-    return max([alone.rate, *(each.rate for each in others)]) / alone.rate
-
-
-def _possible(conditions: Conditions, n_max: int, takes_turns: bool) -> list[Forecast]:
-    """Return what each mode yields, plain first.
-
-    A draft on the target's own cores cannot run ahead, but may be in the target's process.
-    """
-    from orchestrator.core.forecast import forecasts
-    from outrider_plan.layouts import GAP, in_process
-
-    if not takes_turns:
-        return forecasts(conditions, n_max, None)
-    near = replace(conditions, gap=GAP)  # as a target there continues by itself
-    return [*forecasts(near, n_max, False), in_process(near, near.token_time, n_max)]
-
-
-def place_lines(
-    measured: ControllerView,
-    acceptances: Sequence[float],
-    away_ms: float,
-    beside_ms: float | None,
-    n_max: int,
-    price: RejectionCost = NO_REJECTION_COST,
-) -> Iterator[str]:
-    """Yield what each layout of two machines with such a round trip brings, and which is best."""
-    from outrider_plan.layouts import compared, layout_lines
-
-    beside = None if beside_ms is None else beside_ms / 1e3
-    if beside is None and measured.takes_turns:
-        beside = measured.draft_token_seconds
-    yield f"two machines, {away_ms:g} ms apart: tokens/s, times the target alone"
-    if beside is None:
-        yield "for a draft on the target's own machine, give its time there as --beside-ms"
-    yield ""
-    rows = [
-        (each, compared(conditions_of(measured, each, price), away_ms / 1e3, beside, n_max))
-        for each in acceptances
-    ]
-    yield from layout_lines(rows)

@@ -1,14 +1,12 @@
-"""What each place for draft, target and orchestrator yields: part of `outrider plan`. Pure."""
+"""What each place for draft, target and orchestrator yields: part of `outrider plan`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts, serial
-
-GAP = 0.0005
-"""Seconds between two decodes of a target that writes by itself, with a draft in it or none."""
+from orchestrator.core.forecast import Conditions, Forecast, Mode, forecasts
+from outrider_cli.forecasting import GAP, in_process
 
 _WORTHWHILE = 1.01  # times the target alone: less is no reason for a draft
 
@@ -68,18 +66,6 @@ def compared(
         layouts.append(Layout(IN_PROCESS, in_process(near, beside_seconds, n_max)))
         layouts.append(Layout(BESIDE, _best(there)))
     return layouts
-
-
-def in_process(conditions: Conditions, token_seconds: float, n_max: int) -> Forecast:
-    """Return the best of a draft in the target's own thread: in turn, and without a message."""
-    here = replace(
-        conditions,
-        overhead=min(GAP, conditions.overhead),
-        latency=0.0,
-        token_time=token_seconds,
-    )
-    best = serial(here, n_max)
-    return replace(best, mode=Mode.OWN, own_length=best.length)
 
 
 def _best(found: Sequence[Forecast]) -> Forecast:

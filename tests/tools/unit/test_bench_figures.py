@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 
 from outrider_bench.figures import (
-    Estimate,
     best_peer,
-    median_of,
     paired,
     percentiles_of,
     predicted_ratio,
@@ -20,6 +18,7 @@ from outrider_bench.figures import (
 )
 from outrider_bench.records import Block, Generated, Turn
 from outrider_bench.variants import NAMED, Variant, length_variants, peer_variants
+from outrider_cli.intervals import Estimate, median_of
 
 PLAIN, SERIAL = NAMED["plain"], NAMED["serial"]
 
@@ -110,23 +109,6 @@ def test_what_is_not_known_is_left_out():
     assert ratio_of([(None, 3), (1, 2)]) == Estimate(0.5, 0.5, 0.5)
     assert ratio_of([(1, 0)]) is None
     assert percentiles_of([[]], (50.0, 99.0)) == (None, None)
-
-
-def test_the_same_values_give_the_same_interval():
-    values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]
-    first = median_of(values)
-    assert first == median_of(values)
-    assert first == Estimate(5.5, 3.0, 8.0)
-
-
-def test_an_interval_holds_the_truth_about_as_often_as_it_says():
-    # Of the medians of 200 normal samples of 25, 95 % +- 4 % hold 0: 2.6 standard deviations.
-    import numpy as np
-
-    samples = np.random.default_rng(7).normal(size=(200, 25))
-    found = [median_of(sample) for sample in samples.tolist()]
-    held = sum(each is not None and each.low <= 0.0 <= each.high for each in found)
-    assert 0.91 <= held / 200 <= 0.99
 
 
 def test_a_ratio_weighs_repetitions_by_their_size():

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
-from outrider_bench.machine import CpuClock, Machine, OthersClock, cpu_seconds, describe_machine
+from outrider_bench.machine import CpuClock, Machine, describe_machine
 
 QUIET = Machine(cpu="a CPU", core_count=2, system="Linux")
 
@@ -33,14 +30,6 @@ def test_the_description_names_what_figures_depend_on(monkeypatch: pytest.Monkey
     assert found.versions.keys() == {"outrider", "python", "llama-cpp-python", "grpcio", "numpy"}
 
 
-def test_cpu_time_is_read_whatever_the_name_of_the_process(tmp_path: Path):
-    stat = tmp_path / "7" / "stat"
-    stat.parent.mkdir()
-    stat.write_text("7 (odd) name) S 1 7 7 0 -1 4194560 100 0 0 0 250 50 9 9 20 0 1 0 5 6 7\n")
-    assert cpu_seconds(7, tmp_path) == 300 / os.sysconf("SC_CLK_TCK")
-    assert cpu_seconds(8, tmp_path) is None
-
-
 def test_a_clock_counts_from_its_first_start():
     readings = iter([1.0, 10.0, 1.5, 14.0])
     clock = CpuClock({"target": 1, "draft": 2}, lambda pid: next(readings))
@@ -58,8 +47,3 @@ def test_a_process_that_ended_is_left_out():
 
 def test_a_clock_that_never_started_has_nothing():
     assert CpuClock({"target": 1}, lambda pid: 1.0).stop() == {}
-
-
-def test_the_share_of_others_is_a_share():
-    share = OthersClock().share()
-    assert share is None or share >= 0.0

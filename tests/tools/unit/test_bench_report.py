@@ -12,7 +12,7 @@ from outrider.client import Model
 from outrider.errors import InvalidConfig
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider_bench.document import document
-from outrider_bench.figures import Estimate, Summary
+from outrider_bench.figures import Summary
 from outrider_bench.machine import Machine
 from outrider_bench.plots import check_matplotlib, draw, make_plots
 from outrider_bench.prompts import Tasks
@@ -30,6 +30,7 @@ from outrider_bench.report import (
 from outrider_bench.run import PairResult
 from outrider_bench.settings import Settings
 from outrider_bench.variants import NAMED, length_variants, named_variants
+from outrider_cli.intervals import Estimate
 
 MACHINE = Machine(
     cpu="a CPU",

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.beside_llama_server import Contender, Race, Setting
 from benchmarks.readme_figures import LLAMA_SERVER, OUTRIDER
-from outrider_bench.machine import OthersClock
+from outrider_cli.cpu_time import OthersClock
 
 GREEDY, SAMPLED = Setting(0.0, 1, 3), Setting(0.8, 2, 3)
 

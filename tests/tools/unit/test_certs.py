@@ -12,8 +12,8 @@ import trustme
 from cryptography import x509
 
 from outrider.errors import InvalidConfig
-from outrider_cli import run
 from outrider_certs.authority import Authority, read_wanted, write_secret
+from outrider_cli import run
 
 
 def certificate(path: Path) -> x509.Certificate:

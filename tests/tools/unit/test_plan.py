@@ -10,15 +10,8 @@ import pytest
 from outrider.client import ControllerView, Model
 from outrider.costs import RejectionCost
 from outrider.errors import InvalidRequest
-from outrider_plan.command import (
-    WIDTH,
-    memory_of,
-    place_lines,
-    plan_lines,
-    plan_verdict,
-    price_of,
-    read_costs,
-)
+from outrider_plan.command import WIDTH, read_costs
+from outrider_plan.tables import memory_of, place_lines, plan_lines, plan_verdict, price_of
 
 FAR = ControllerView(
     decode_costs=((1, 0.030), (64, 0.055)),
