@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from outrider.client import Finished, GenerateOptions, OutriderClient
 from outrider.errors import PeerUnavailable
 from outrider.rpc.health import check
@@ -19,6 +21,8 @@ from tests.support.services import (
     running,
     toy,
 )
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")  # as in tests/services/conftest.py
 
 WAIT = 60.0
 NAMES = ("target", "draft", "orchestrator")
