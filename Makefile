@@ -144,7 +144,7 @@ dashboard-picture: setup ## draw the dashboard with a real run's data, all of it
 	@scripts/with-prometheus $(BIN)/python -m deploy.draw_dashboard --page docs/images/prometheus.png
 
 pair-card: setup ## measure the bundled pair; the figures of its card
-	$(BIN)/python -m models.evaluate
+	$(BIN)/python -m model_making.evaluate
 
 clean: ## remove .venv, builds and caches
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -29,7 +29,7 @@ import httpx
 import psutil
 import yaml
 
-from models.bad_drafts import write_junk
+from model_making.bad_drafts import write_junk
 from outrider.client import CallFailed, GenerateOptions, OutriderClient
 from tests.support.tiny_gguf import write_model
 

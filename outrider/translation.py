@@ -27,7 +27,7 @@ ABSENT = -1
 LEAST_SHARE = 0.9
 """The share of the draft's probability mass, and of the tokens of a text in the target's encoding,
 that shared tokens must have for the token level. Where the target has longer tokens than the
-draft, the string level had 1.2 to 2 times as many accepted (benchmarks/other_vocabularies.py).
+draft, the string level had 1.2 to 2 times as many accepted: docs/decisions/0027.
 """
 
 _LONGEST_RUN = 256

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from outrider.errors import InvalidConfig
+from outrider.extensions import load_extensions
 from outrider_cli import settings
-from outrider_cli.bench.command import bench
-from outrider_cli.certs.command import certs
 from outrider_cli.chat.command import chat
 from outrider_cli.demo.command import demo
 from outrider_cli.doctor.command import doctor
 from outrider_cli.generate.command import generate
 from outrider_cli.health import health
 from outrider_cli.help import Command, Group, help_of
-from outrider_cli.lookup.command import create, merge, stats
-from outrider_cli.plan import plan
 from outrider_cli.services.commands import draft, orchestrator, target
 from outrider_cli.services.up import up
 from outrider_cli.show_config import show
@@ -34,34 +32,52 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (
-    generate,
-    chat,
-    demo,
-    up,
-    status,
-    top,
-    plan,
-    bench,
-    health,
-    doctor,
-    target,
-    draft,
-    orchestrator,
-    certs,
-):
-    app.command(cls=Command, help=help_of(command))(command)
-lookup = typer.Typer(
-    cls=Group, no_args_is_help=True, help="Make n-gram caches, and say what they would draft."
-)
-for command in (create, merge, stats):
-    lookup.command(cls=Command, help=help_of(command))(command)
-app.add_typer(lookup, name="lookup")
 config = typer.Typer(cls=Group, no_args_is_help=True, help="Look at where options come from.")
 config.command(
     "show", cls=Command, context_settings={"ignore_unknown_options": True}, help=help_of(show)
 )(show)
-app.add_typer(config, name="config")
+
+EXTENSIONS = "outrider.commands"
+"""The group of entry points that are sub-commands: a function for Typer, or a Typer of several."""
+
+_COMMANDS = (
+    *(generate, chat, demo, up, status, top, "plan", "bench", health, doctor),
+    *(target, draft, orchestrator, "certs", "lookup"),
+)
+"""In the order of the help. A name stands for a command that comes by an entry point."""
+
+
+def _add(name: str, command: Any) -> None:
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    elif isinstance(command, InvalidConfig):
+        anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+        app.command(
+            name, help=f"Not there: {command}", add_help_option=False, context_settings=anything
+        )(_refusal(command))
+    else:
+        app.command(name, cls=Command, help=help_of(command))(command)
+
+
+def _refusal(error: InvalidConfig) -> Any:
+    def refuse(context: typer.Context) -> None:
+        raise error
+
+    return refuse
+
+
+def _add_all() -> None:
+    extensions = load_extensions(EXTENSIONS)
+    for each in _COMMANDS:
+        if isinstance(each, str):
+            _add(each, extensions.pop(each, InvalidConfig(each, "is not installed")))
+        else:
+            _add(each.__name__, each)
+    for name, command in {**extensions, "config": config}.items():
+        _add(name, command)
+
+
+_add_all()
 
 
 def _tell_version(wanted: bool) -> None:

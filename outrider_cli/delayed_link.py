@@ -14,7 +14,7 @@ async def delayed_link(address: str, round_trip_seconds: float) -> AsyncIterator
     """Forward to `address` ("HOST:PORT"), and give the address to connect to in its place.
 
     Every byte arrives half a round trip late, in both directions. Connecting does not, and the
-    link has no limit of its rate; `outrider_cli.bench.shaper` has both, and needs root.
+    link has no limit of its rate; `outrider_bench.shaper` has both, and needs root.
     """
     host, _, port = address.rpartition(":")
     tasks = set[asyncio.Task[None]]()

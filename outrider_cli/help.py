@@ -49,12 +49,6 @@ COMMON: dict[str, dict[str, Sequence[str]]] = {
         "Serving": ("http", *_LISTENING, "tls-cert", "tls-key"),
         "Drafting": ("n-draft",),
     },
-    "bench": {
-        "Models": (*_MODELS, "pair"),
-        "What to run": ("users", "prompts", "tokens", "temperature", "prompt-file"),
-        "Memory and threads": ("n-gpu-layers", "ctx", "threads"),
-        "Output": ("json",),
-    },
     "doctor": {
         "Models": _MODELS,
         "Services": ("orchestrator", "target", "draft", "token-file", "tls-ca"),
@@ -62,7 +56,7 @@ COMMON: dict[str, dict[str, Sequence[str]]] = {
         "Output": ("json",),
     },
 }
-"""The options that the short help of a command shows, by groups."""
+"""The options that the short help of a command shows, by groups. Other packages add their own."""
 
 SPELLINGS: dict[str, Sequence[str]] = {
     "alias": ("-a",),

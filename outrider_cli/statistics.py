@@ -59,7 +59,7 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """Whether drafts pay, by the median; of several pairs, with its 95 % interval."""
-        from outrider_cli.bench.figures import median_of
+        from outrider_cli.intervals import median_of
 
         found = median_of(self.ratios)
         assert found is not None

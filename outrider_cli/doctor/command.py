@@ -263,7 +263,7 @@ def _try_llama(
     configs: dict[str, ModelConfig],
 ) -> Probed:
     """Let a process of its own try llama.cpp, which may well die of it."""
-    from outrider_cli.bench.machine import OthersClock
+    from outrider_cli.cpu_time import OthersClock
     from outrider_cli.doctor.checks import DecodeTrial, Step
 
     if not library.version:
@@ -391,7 +391,7 @@ def _pair(files: Sequence[ModelFile], tried: Probed) -> list[Finding]:
 def _forecast(report: dict[str, Any], others_share: float) -> list[Finding]:
     """Return what drafts are expected to gain, where both models were tried together."""
     from outrider_cli.doctor.report import judge_gain
-    from outrider_cli.plan import best_over_alone, on_one_machine
+    from outrider_cli.forecasting import best_over_alone, on_one_machine
 
     costs, expected = report.get("costs"), report.get("expected", {})
     if costs is None or expected.get("acceptance") is None:

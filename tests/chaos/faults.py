@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from outrider_cli.bench.shaper import Shape
+from outrider_bench.shaper import Shape
 from tests.chaos.links import SMOOTH
 from tests.chaos.world import World, write_certificate
 from tests.support.processes import DRAFT, TARGET

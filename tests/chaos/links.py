@@ -11,7 +11,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from outrider_cli.bench.shaper import Link, Shape
+from outrider_bench.shaper import Link, Shape
 
 _PIECE = 1 << 16
 SMOOTH = Shape()

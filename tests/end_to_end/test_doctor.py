@@ -19,7 +19,7 @@ import trustme
 
 import outrider
 import outrider_cli
-from benchmarks.other_vocabularies import shortened
+from model_making.reordered import shortened
 from tests.support.processes import DRAFT, TARGET, ServiceProcess, free_port
 from tests.support.tiny_gguf import Shape, Vocabulary, write_model, write_pair
 

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from benchmarks.generations import make_generation
-from models.bad_drafts import write_junk
+from model_making.bad_drafts import write_junk
 from orchestrator.driver import Driver
 from orchestrator.peers import DialledPeer
 from orchestrator.pool import Pool

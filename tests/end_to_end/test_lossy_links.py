@@ -19,8 +19,8 @@ from outrider.engine.llama_loading import LlamaConfig
 from outrider.rpc.security import ClientSecurity
 from outrider.sampling import GREEDY, SamplingParameters
 from outrider.speculation import Policy
-from outrider_cli.bench.remote_model import start_remote, write_token
-from outrider_cli.bench.shaper import Link, Shape, why_not
+from outrider_bench.remote_model import start_remote, write_token
+from outrider_bench.shaper import Link, Shape, why_not
 from outrider_cli.generate.run import wait_for_pair
 from outrider_cli.options import ModelOptions
 from outrider_cli.screen import Progress

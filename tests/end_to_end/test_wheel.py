@@ -25,6 +25,7 @@ pytestmark = pytest.mark.timeout(300)  # on a busy machine; else some seconds
 
 PACKAGES = {
     *("outrider", "outrider_cli", "draft_service", "target_service", "orchestrator", "gateway"),
+    *("outrider_bench", "outrider_certs", "outrider_lookup", "outrider_plan"),
     "outrider_models",
 }
 METADATA = f"outrider-{outrider.__version__}.dist-info"
@@ -84,6 +85,15 @@ def test_it_names_the_command_the_version_and_what_llama_needs(wheel: Path) -> N
     assert f"\nVersion: {outrider.__version__}\n" in about
     assert "\nRequires-Dist: llama-cpp-python==" in about
     assert "extra == 'llama'" in about
+
+
+@pytest.mark.parametrize("command", ["bench", "certs", "lookup", "plan"])
+def test_its_commands_beside_the_main_package_are_found(
+    site: Path, tmp_path: Path, command: str
+) -> None:
+    asked = run(site, tmp_path, command, "--help")
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert f"Usage: outrider {command} " in asked.stdout
 
 
 def test_generate_works_from_an_empty_folder_with_the_pair_of_the_wheel(

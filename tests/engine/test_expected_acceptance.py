@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.other_vocabularies import shortened
+from model_making.reordered import shortened
 from outrider.engine.llama import LlamaModel
 from outrider.engine.llama_loading import LlamaConfig
 from outrider.engine.translating import needed_translation

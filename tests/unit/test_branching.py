@@ -1,21 +1,18 @@
-"""Which tree is best, by enumeration of all small ones, and when a chain is worth more."""
+"""Which tree is best, by enumeration of all small ones."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from itertools import islice
 
 import pytest
 
-from benchmarks.trees import COSTS, best_of, compared
 from orchestrator.core.branching import Guess, best_count, best_survivals, grow
 from outrider.costs import CostTable
 from outrider.trees import MAX_LEAVES, ROOT, Tree
 
 GPU = CostTable([(1, 0.0300), (64, 0.0552)])
-FREE = CostTable([(1, 0.030), (64, 0.030)])
 RANKS = (0.6, 0.2, 0.1)
 
 
@@ -95,28 +92,3 @@ def test_rows_are_verified_as_far_as_they_pay() -> None:
     assert worth == pytest.approx(max(map(value, range(6)))) == pytest.approx(value(count))
     steep = CostTable([(1, 0.020), (8, 0.160)])
     assert best_count([0.3], lambda drafted: steep.seconds(drafted + 1), 50.0)[0] == 0
-
-
-# --- the table of docs/benchmarks.md ---
-
-
-def test_where_rows_are_free_a_tree_wins_and_where_each_costs_a_chain_is_kept() -> None:
-    for acceptance in (0.5, 0.65, 0.82):
-        ranks = (acceptance, (1 - acceptance) / 2, (1 - acceptance) / 4)
-        assert compared(FREE, ranks, 0.0).gain > 1.15
-        each = CostTable([(1, 0.020), (64, 1.280)])
-        assert compared(each, ranks, 0.0).tree.nodes <= 1
-
-
-def test_a_tree_is_never_worth_less_than_the_chain_that_it_may_be() -> None:
-    for costs, overhead in itertools.product(COSTS.values(), (0.0, 0.05)):
-        found = compared(costs, RANKS, overhead)
-        assert found.gain >= 1.0 - 1e-9
-        assert found.tree.leaves >= 1 and found.chain.leaves == 1
-
-
-def test_the_rate_of_a_tree_is_the_best_of_all_node_counts() -> None:
-    found = best_of(GPU, list(islice(best_survivals(RANKS, 8), 63)), 0.01)
-    survivals = list(islice(best_survivals(RANKS, 8), 63))
-    rates = [(1.0 + math.fsum(survivals[:k])) / (GPU.seconds(k + 1) + 0.01) for k in range(64)]
-    assert found[0] == rates.index(max(rates)) and found[1] == pytest.approx(max(rates))

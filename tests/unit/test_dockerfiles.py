@@ -166,4 +166,4 @@ def test_the_build_context_has_all_that_is_copied() -> None:
             sources = [word for word in words.split()[:-1] if not word.startswith("--")]
             if "--from" not in words and sources != ["."]:
                 assert {each for each in sources if each.partition("/")[0] not in kept} <= kept
-    assert {"outrider", "outrider_cli", "models/*.gguf"} <= kept
+    assert {"outrider", "outrider_cli", "tools/outrider_*", "models/*.gguf"} <= kept

@@ -15,9 +15,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("draft_service", "target_service", "orchestrator")
-FLOORS = (("outrider",), SERVICES, ("gateway",), ("outrider_cli",), ("models",), ("benchmarks",))
+MAIN = (("outrider",), SERVICES, ("gateway",), ("outrider_cli",))
 """From the ground up; a folder imports only what is on floors below its own."""
-SHIPPED = tuple(folder for floor in FLOORS[:-2] for folder in floor)
+BESIDE = {
+    package.parent.name: package.parent
+    for room in ("tools", "integrations")
+    for package in sorted((ROOT / room).glob("*/__init__.py"))
+}
+"""The satellites, by name: none imports another, and nothing of the main package imports one."""
+NOT_SHIPPED = ("model_making", "benchmarks")
+SATELLITES = tuple(name for name in BESIDE if name not in NOT_SHIPPED)
+FLOORS = (*MAIN, SATELLITES, *((name,) for name in NOT_SHIPPED))
+SHIPPED = tuple(folder for floor in (*MAIN, SATELLITES) for folder in floor)
+TOOLS = tuple(name for name in SATELLITES if BESIDE[name].parent.name == "tools")
 PICTURE = ROOT / "docs" / "layout.md"
 
 PURE = (
@@ -45,7 +55,7 @@ PURE = (
     "outrider.drafters.ngram_cache",
     "outrider.drafters.ngram_format",
     "outrider.drafters.ngram_source",
-    "outrider_cli.lookup.stats",
+    "outrider_lookup.stats",
     "outrider.grammar.states",
     "outrider.drafters.source",
     "outrider.drafters.suffix",
@@ -90,7 +100,6 @@ PURE = (
     "orchestrator.chat.sandbox",
     *(f"orchestrator.chat.{name}" for name in ("calls", "events", "format", "learn")),
     *(f"orchestrator.chat.{name}" for name in ("parser", "reader", "values")),
-    "outrider_cli.layouts",
     "outrider.engine.guesser",
     "outrider.engine.string_guesser",
     "draft_service.llama_server.answers",
@@ -155,6 +164,17 @@ GRPC_PLACES = (
     *("orchestrator.calls", "orchestrator.peers", "orchestrator.streams", "draft_service.joining"),
     *("outrider_cli.doctor.peers", "benchmarks"),
     *(f"{service}.servicer" for service in SERVICES),
+)
+
+BEHIND_THE_CLIENT = (
+    *("orchestrator", "gateway", "draft_service", "target_service"),
+    *(f"outrider.{name}" for name in ("engine", "model_service", "rpc", "v1", "wire")),
+)
+OFFERED_TO_TOOLS = (
+    "orchestrator.core",
+    "outrider.engine.llama_loading",  # the tokens of a GGUF file
+    "outrider.engine.model.Numerics",
+    "outrider.rpc.security.ClientSecurity",
 )
 
 LAZY = "def load():\n    import llama_cpp as ll"
@@ -234,6 +254,15 @@ RULES = {
             ("gateway.usage", "from fastapi import Request"),
         ],
     ),
+    "tools use the client, values, and what the command offers": Rule(
+        within(*TOOLS),
+        lambda name: within(*BEHIND_THE_CLIENT)(name) and outside(*OFFERED_TO_TOOLS)(name),
+        [
+            ("outrider_bench.run", "from orchestrator.pool import Pool"),
+            ("outrider_lookup.command", "from outrider.engine.llama import LlamaModel"),
+            ("outrider_plan.tables", "from outrider.v1 import common_pb2"),
+        ],
+    ),
     "wire knows protobuf and values": Rule(
         within(*PURE_OVER_PROTOBUF),
         lambda name: impure(name) and outside("outrider.v1", *PURE_OVER_PROTOBUF)(name),
@@ -263,14 +292,15 @@ def violations(rule: Rule, module: str, source: str) -> list[str]:
 
 def module_name(path: Path) -> str:
     """Return the dotted name; a package's own file counts as a module `__init__` inside it."""
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[1:] if parts[1] in BESIDE else parts)
 
 
 SOURCES = {
     module_name(path): path.read_text(encoding="utf-8")
     for floor in FLOORS
     for folder in floor
-    for path in sorted((ROOT / folder).rglob("*.py"))
+    for path in sorted(BESIDE.get(folder, ROOT / folder).rglob("*.py"))
 }
 
 
@@ -291,7 +321,8 @@ def goes_up(module: str, name: str) -> bool:
 
 
 TIE = re.compile(
-    r"\b(?:outrider_cli|(?:gateway|orchestrator|draft_service|target_service)\.[a-z_]+)"
+    rf"\b(?:outrider_cli|{'|'.join(BESIDE)}|"
+    r"(?:gateway|orchestrator|draft_service|target_service)\.[a-z_]+)"
 )
 
 
@@ -329,7 +360,10 @@ def test_a_tie_upwards_is_found_in_an_import_and_in_a_string():
         ("gateway.app", "from outrider_cli import run"),
         ("outrider.processes", "command = ['-m', 'outrider_cli', role]"),
         ("outrider.rpc.probe", "module = 'orchestrator.main'"),
-        ("outrider_cli.bench.run", "from benchmarks import processes"),
+        ("outrider_cli.doctor.command", "def forecast():\n    from outrider_plan import tables"),
+        ("outrider_cli.app", "commands = ['outrider_bench.command:bench']"),
+        ("outrider_bench.run", "from outrider_plan import layouts"),
+        ("outrider_bench.run", "from benchmarks import processes"),
     ):
         assert ties_upwards(module, source), (module, source)
     assert not ties_upwards("outrider_cli.app", "from orchestrator.core import text")

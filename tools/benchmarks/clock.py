@@ -1,0 +1,275 @@
+"""What a policy makes of many models, links and loads, on the virtual clock.
+
+    python -m benchmarks.clock [--grid remote --grid own] [--seed 100] [--out after.json]
+    python -m benchmarks.clock --beside before.json
+
+Four grids: a draft elsewhere, one that ends early or lies, a target's own draft, several users. Of
+each cell the rate over the target's alone: of the first text, when nothing but costs is known, and
+the mean of later ones. A clock is no machine: what it cannot say is in `tools/benchmarks/results`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import geometric_mean, mean
+
+from orchestrator.core.target_costs import Pair
+from outrider.costs import CostTable, Point
+from outrider.speculation import Speculation
+from tests.support.shared_engine import SharedEngine
+from tests.support.simulation import Models, Simulation, known_pair, run_together
+
+_ALONE = Speculation(enabled=False, n_max=0)
+
+_SLOW_GPU = CostTable([(1, 0.0300), (64, 0.0552)])
+_CPU = CostTable([(4, 0.055), (8, 0.100), (16, 0.200), (32, 0.400)])
+_SHARED_CPU = CostTable([(2, 0.041), (4, 0.057), (8, 0.105), (16, 0.147)])
+_FEW_FREE = CostTable([(1, 0.020), (4, 0.022), (8, 0.026), (16, 0.034), (64, 0.1)])
+_ZEN = CostTable([(1, 0.0165), (2, 0.0275), (3, 0.039), (4, 0.0305), (8, 0.054), (16, 0.09)])
+_FREE = CostTable([(1, 0.02), (16, 0.022)])
+_REMOTE = {"gpu": _SLOW_GPU, "cpu": _CPU, "few rows free": _FEW_FREE}
+_OWN = {"zen": _ZEN, "rows free": _FREE, "gpu": _SLOW_GPU}
+_FLAT = ((1, 0.060), (2, 0.061), (4, 0.063), (6, 0.066), (8, 0.070), (12, 0.085), (16, 0.100))
+_STEEP = ((1, 0.022), (2, 0.038), (4, 0.056), (8, 0.105), (16, 0.147))
+_AT_LENGTH = {
+    "flat": CostTable([Point(rows, seconds, 2e-6 * rows) for rows, seconds in _FLAT]),
+    "steep": CostTable([Point(rows, seconds, 1e-5 * rows) for rows, seconds in _STEEP]),
+    "gpu": CostTable([Point(1, 0.0300, 5.1e-7), Point(64, 0.0552, 1.1e-6)]),
+}
+"""Seconds by rows, and in the last ones what each token of the text adds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Models under a load. `assumed` are the costs that a policy starts from; None: the true ones.
+
+    Each of `users` writes a text at once after a prompt of `prompt_tokens`.
+    """
+
+    name: str
+    models: Models
+    assumed: CostTable | None = None
+    prompt_tokens: int = 4
+    users: int = 1
+    has_draft: bool = True
+
+    def seconds(self, speculation: Speculation, known: Pair, seed: int, n: int) -> float:
+        """Return the seconds of a token of all users together, each of whom writes `n`."""
+        engine = SharedEngine(self.models.costs)
+        texts = [
+            Simulation(
+                self.models,
+                speculation,
+                tokens=n,
+                seed=1000 * seed + user,
+                pair=known,
+                prompt_tokens=self.prompt_tokens,
+                engine=engine,
+                has_draft=self.has_draft,
+            )
+            for user in range(self.users)
+        ]
+        rate = sum(n / result.seconds for result in run_together(engine, texts))
+        return 1.0 / rate
+
+    def known(self) -> Pair:
+        """Return what a policy knows before the first text."""
+        known = known_pair(self.models)
+        known.costs.generation_count = self.users
+        if self.assumed is not None:
+            known.costs.table = CostTable(self.assumed.points)
+        return known
+
+
+def remote() -> Iterator[Cell]:
+    """Yield drafts elsewhere, and in another process on the target's cores."""
+    acceptances = (0.05, 0.4, 0.65, 0.85)
+    for (name, costs), a, trip in product(_REMOTE.items(), acceptances, (0.0, 0.02, 0.05, 0.15)):
+        models = Models(
+            costs=costs, draft_token=0.004, acceptance=a, draft_round_trip=trip, overhead=0.001
+        )
+        yield Cell(name=f"{name}, {a}, {1e3 * trip:.0f} ms away", models=models)
+    for a, trip, token in product(acceptances, (0.0005, 0.02), (0.0036, 0.015)):
+        models = Models(
+            costs=_SHARED_CPU,
+            draft_token=token,
+            acceptance=a,
+            draft_round_trip=trip,
+            overhead=0.002,
+            same_host=True,
+            takes_turns=True,
+            read_time=token / 4,
+        )
+        yield Cell(name=f"in turns, {a}, {1e3 * trip} ms, {1e3 * token} ms", models=models)
+    for trip in (0.0, 0.05):
+        models = Models(
+            costs=_SLOW_GPU, draft_token=0.09, acceptance=0.7, draft_round_trip=trip, overhead=0.001
+        )
+        yield Cell(name=f"slow draft, {1e3 * trip:.0f} ms", models=models)
+
+
+def adverse() -> Iterator[Cell]:
+    """Yield drafts that end early or lie, costs that are wrong, and long texts."""
+    for (name, costs), most, trip in product(_REMOTE.items(), (1, 2), (0.0, 0.005, 0.02)):
+        models = Models(
+            costs=costs,
+            draft_token=0.0005,
+            acceptance=0.97,
+            draft_round_trip=trip,
+            target_round_trip=0.0005,
+            overhead=0.0005,
+            draft_most=most,
+        )
+        yield Cell(name=f"ends after {most}, {name}, {1e3 * trip:.0f} ms", models=models)
+    for token, most, turns, said in product((0.005, 0.05), (1, 1 << 20), (False, True), (0.0, 0.1)):
+        models = Models(
+            costs=_FEW_FREE,
+            draft_token=token,
+            acceptance=0.97,
+            draft_round_trip=0.001,
+            overhead=0.0005,
+            takes_turns=turns,
+            same_host=turns,
+            draft_most=most,
+            draft_reported=said,
+        )
+        place = "on the target's cores" if turns else "elsewhere"
+        yield Cell(name=f"says {said} of {token} s, at most {most}, {place}", models=models)
+    for (name, costs), a in product(_REMOTE.items(), (0.05, 0.5, 0.8)):
+        models = Models(
+            costs=costs, draft_token=0.004, acceptance=a, draft_round_trip=0.005, overhead=0.001
+        )
+        first, *others = [(each.rows, each.seconds) for each in costs.points]
+        dear = 1.6 * first[1]
+        wrong = {
+            "a token looks dear": [(first[0], dear), *((r, max(s, dear)) for r, s in others)],
+            "all looks cheap": [(rows, 0.5 * seconds) for rows, seconds in (first, *others)],
+            "rows look free": [(rows, first[1]) for rows, _ in (first, *others)],
+        }
+        for words, points in wrong.items():
+            cell = f"{words}, {name}, {a}"
+            yield Cell(name=cell, models=models, assumed=CostTable(points))
+    for name, a, length in product(("flat", "steep"), (0.3, 0.6), (2000, 16000)):
+        costs = _AT_LENGTH[name]
+        models = Models(
+            costs=costs, draft_token=0.004, acceptance=a, draft_round_trip=0.002, overhead=0.001
+        )
+        unknown = CostTable([(each.rows, each.seconds) for each in costs.points])
+        cell = f"{name}, {a}, after {length}"
+        yield Cell(name=cell, models=models, prompt_tokens=length)
+        cell = f"{cell}, slope unknown"
+        yield Cell(name=cell, models=models, prompt_tokens=length, assumed=unknown)
+
+
+def own() -> Iterator[Cell]:
+    """Yield drafts in the target's process, after short and long prompts."""
+    acceptances = (0.05, 0.3, 0.6, 0.8, 0.9)
+    for (name, costs), a, token, n in product(
+        _OWN.items(), acceptances, (0.0016, 0.006), (4, 2000)
+    ):
+        models = Models(
+            costs=costs,
+            draft_token=0.002,
+            acceptance=a,
+            own_acceptance=a,
+            own_token=token,
+            same_host=True,
+            takes_turns=True,
+            overhead=0.001,
+            read_time=token / 6,
+        )
+        cell = f"{name}, {a}, {1e3 * token} ms, after {n}"
+        yield Cell(name=cell, models=models, prompt_tokens=n, has_draft=False)
+
+
+def users() -> Iterator[Cell]:
+    """Yield several users of one target, with a draft elsewhere or its own."""
+    for (name, costs), a, n, is_own in product(
+        _AT_LENGTH.items(), (0.05, 0.3, 0.6, 0.8), (2, 4, 8), (False, True)
+    ):
+        models = Models(
+            costs=costs,
+            draft_token=0.004,
+            acceptance=a,
+            draft_round_trip=0.002,
+            overhead=0.001,
+            own_token=0.003 if is_own else 0.0,
+            own_acceptance=a,
+            same_host=is_own,
+            takes_turns=is_own,
+            read_time=0.0005 if is_own else 0.0,
+        )
+        cell = f"{n} users, {name}, {a}, {'own' if is_own else 'remote'}"
+        yield Cell(name=cell, models=models, prompt_tokens=300, users=n)
+
+
+GRIDS: dict[str, Callable[[], Iterator[Cell]]] = {
+    "remote": remote,
+    "adverse": adverse,
+    "own": own,
+    "users": users,
+}
+
+
+def ratios(cell: Cell, seed: int, texts: int, tokens: int) -> tuple[float, float]:
+    """Return the rate over the target's alone: of the first text, and the mean of later ones."""
+    alone = cell.seconds(_ALONE, cell.known(), seed, tokens)
+    known = cell.known()
+    first, *later = (
+        cell.seconds(Speculation(), known, seed + text, tokens) for text in range(texts)
+    )
+    return alone / first, alone / mean(later)
+
+
+def measure(grid: str, seed: int, texts: int, tokens: int) -> dict[str, tuple[float, float]]:
+    """Return the ratios of every cell of a grid by its name."""
+    return {cell.name: ratios(cell, seed, texts, tokens) for cell in GRIDS[grid]()}
+
+
+def describe(grid: str, found: dict[str, tuple[float, float]], before: object) -> Iterator[str]:
+    """Yield what a grid shows; beside what it showed before, where that is known."""
+    for place, words in enumerate(("first text", "later texts")):
+        values = {name: cell[place] for name, cell in found.items()}
+        worst = min(values, key=lambda name: values[name])
+        line = (
+            f"{grid:8} {words:12} {len(values)} cells, mean {geometric_mean(values.values()):.3f}"
+        )
+        yield f"{line}, worst {values[worst]:.3f} ({worst})"
+        if not isinstance(before, dict):
+            continue
+        by_cell = {name: values[name] / before[name][place] for name in values if name in before}
+        low, *_, high = sorted(by_cell, key=lambda name: by_cell[name])
+        line = f"{'':21} over before: {geometric_mean(by_cell.values()):.3f}"
+        yield f"{line}, {by_cell[low]:.3f} ({low}) to {by_cell[high]:.3f} ({high})"
+
+
+def main() -> None:
+    """Measure, print, and keep the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--grid", action="append", choices=GRIDS, help="all, unless some are named")
+    parser.add_argument("--seed", type=int, default=0, help="of the first text")
+    parser.add_argument("--texts", type=int, default=4, help="of a cell, at least 2")
+    parser.add_argument("--tokens", type=int, default=256, help="of a text")
+    parser.add_argument("--beside", type=Path, help="what --out wrote before, with the same seed")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    before = json.loads(options.beside.read_text()) if options.beside else {}
+    found = {}
+    for grid in options.grid or GRIDS:
+        begin = time.process_time()
+        found[grid] = measure(grid, options.seed, options.texts, options.tokens)
+        for line in describe(grid, found[grid], before.get(grid)):
+            print(line, flush=True)
+        print(f"{'':21} {time.process_time() - begin:.0f} s of a processor", flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

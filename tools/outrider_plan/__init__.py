@@ -1,0 +1,1 @@
+"""What to expect of two machines before anything is moved: `outrider plan`."""
