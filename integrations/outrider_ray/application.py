@@ -6,10 +6,10 @@ from typing import Any
 
 from ray import serve
 
-from outrider.ray.drafting import Directory, Draft
-from outrider.ray.ingress import Ingress
-from outrider.ray.serving import Serving
-from outrider.ray.settings import Settings, deployments
+from outrider_ray.drafting import Directory, Draft
+from outrider_ray.ingress import Ingress
+from outrider_ray.serving import Serving
+from outrider_ray.settings import Settings, deployments
 
 GRPC_SERVICES = [
     "outrider.v1.orchestrator_service_pb2_grpc.add_OrchestratorServiceServicer_to_server"

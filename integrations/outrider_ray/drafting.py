@@ -10,11 +10,11 @@ from typing import Any
 
 from outrider.errors import ServiceStopped
 from outrider.processes import ANY_PORT, Child
-from outrider.ray import processes
-from outrider.ray.directory import BEAT_SECONDS, Drafts, Roll
-from outrider.ray.places import here
-from outrider.ray.scaling import WANTED
-from outrider.ray.settings import Settings
+from outrider_ray import processes
+from outrider_ray.directory import BEAT_SECONDS, Drafts, Roll
+from outrider_ray.places import here
+from outrider_ray.scaling import WANTED
+from outrider_ray.settings import Settings
 
 _LOG = logging.getLogger("ray.serve")
 

@@ -13,7 +13,8 @@ from ray.serve.exceptions import RayServeException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from outrider.ray.calls import (
+from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider_ray.calls import (
     GrpcEnd,
     GrpcRequest,
     HttpHead,
@@ -21,10 +22,9 @@ from outrider.ray.calls import (
     ProcessLost,
     forwarded,
 )
-from outrider.ray.repeating import Differs, SeenText
-from outrider.ray.routing import Route, digests_of, job_name, prompt_of, read_job_name, salt_of
-from outrider.ray.serving import REPLICA
-from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider_ray.repeating import Differs, SeenText
+from outrider_ray.routing import Route, digests_of, job_name, prompt_of, read_job_name, salt_of
+from outrider_ray.serving import REPLICA
 
 MOST_BYTES = 16 * 1024 * 1024
 """Of a request's body; the gateway's own limit is below."""

@@ -1,4 +1,4 @@
-"""Serve's hook for choosing a replica: asks `outrider.ray.routing`.
+"""Serve's hook for choosing a replica: asks `outrider_ray.routing`.
 
 Serve copies this module into its own processes, so it keeps nothing of its own.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from ray.serve.request_router import RequestRouter
 
-from outrider.ray.routing import HeldPrefixes, Route, ranked
+from outrider_ray.routing import HeldPrefixes, Route, ranked
 
 
 class PrefixRouter(RequestRouter):  # type: ignore[misc]

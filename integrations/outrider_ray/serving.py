@@ -14,8 +14,9 @@ from typing import Any
 
 from outrider.errors import OutriderError, ServiceStopped
 from outrider.processes import ANY_PORT, Child, watch
-from outrider.ray import processes
-from outrider.ray.calls import (
+from outrider.rpc.security import ClientSecurity
+from outrider_ray import processes
+from outrider_ray.calls import (
     GrpcEnd,
     GrpcRequest,
     HttpHead,
@@ -23,11 +24,10 @@ from outrider.ray.calls import (
     OrchestratorCalls,
     ProcessLost,
 )
-from outrider.ray.directory import BEAT_SECONDS, followed
-from outrider.ray.places import Place, here
-from outrider.ray.routing import Route
-from outrider.ray.settings import Settings, orchestrator_file
-from outrider.rpc.security import ClientSecurity
+from outrider_ray.directory import BEAT_SECONDS, followed
+from outrider_ray.places import Place, here
+from outrider_ray.routing import Route
+from outrider_ray.settings import Settings, orchestrator_file
 
 REPLICA = "x-outrider-replica"
 """The header that names the replica that answered, and asks for it in a request."""

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from outrider.errors import InvalidConfig
 
-POLICY = "outrider.ray.scaling:by_generations"
-ROUTER = "outrider.ray.router:PrefixRouter"
+POLICY = "outrider_ray.scaling:by_generations"
+ROUTER = "outrider_ray.router:PrefixRouter"
 
 _MOST_REPLICAS = 1000
 _OTHER_CALLS = 64  # polls, status and the like, beside a replica's generations

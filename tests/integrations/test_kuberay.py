@@ -1,6 +1,6 @@
 """What deploy/ray says is valid, and fits together: arguments, ports, mounts, versions.
 
-No cluster is asked. What the application does on a real Ray is in tests/ray_serve.
+No cluster is asked. What the application does on a real Ray is in tests/integrations/ray_serve.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 import outrider
-from outrider.ray.settings import Settings, deployments
 from outrider_cli import settings
 from outrider_cli.app import app
+from outrider_ray.settings import Settings, deployments
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = ROOT / "deploy" / "ray"

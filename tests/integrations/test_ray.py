@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from outrider.errors import InvalidConfig
-from outrider.ray.directory import LEASE_SECONDS, Drafts, Roll, followed
-from outrider.ray.routing import (
+from outrider_ray.directory import LEASE_SECONDS, Drafts, Roll, followed
+from outrider_ray.routing import (
     BLOCK,
     PARSED_BYTES,
     READ_BYTES,
@@ -23,8 +23,8 @@ from outrider.ray.routing import (
     read_job_name,
     salt_of,
 )
-from outrider.ray.scaling import WANTED, by_generations
-from outrider.ray.settings import Count, Settings, deployments, orchestrator_file
+from outrider_ray.scaling import WANTED, by_generations
+from outrider_ray.settings import Count, Settings, deployments, orchestrator_file
 
 # --- settings ---
 
@@ -108,7 +108,7 @@ def test_replicas_are_fixed_or_follow_the_generations_in_flight():
     assert found["Serving"]["ray_actor_options"] == {"num_cpus": 1.0, "num_gpus": 1.0}
     drafts = found["Draft"]["autoscaling_config"]
     assert (drafts["min_replicas"], drafts["max_replicas"]) == (1, 5)
-    assert drafts["policy"]["policy_function"] == "outrider.ray.scaling:by_generations"
+    assert drafts["policy"]["policy_function"] == "outrider_ray.scaling:by_generations"
     assert found["Ingress"]["num_replicas"] == found["Directory"]["num_replicas"] == 1
 
 
@@ -254,7 +254,7 @@ def test_a_replica_that_is_asked_for_comes_first_and_others_where_it_is_gone():
 def test_replicas_that_are_gone_are_forgotten_and_old_prefixes_too(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("outrider.ray.routing._KEPT_DIGESTS", 3)
+    monkeypatch.setattr("outrider_ray.routing._KEPT_DIGESTS", 3)
     held, digests = HeldPrefixes(), digests_of(b"x" * 5 * BLOCK)
     held.note("a", digests[:3])
     held.note("a", digests[3:])

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from outrider.ray.repeating import Differs, SeenText
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider_ray.repeating import Differs, SeenText
 
 PROMPT, IDENTITY = [5, 6, 7], b"weights"
 DRAFTED, PLAIN = messages.TOKEN_ORIGIN_DRAFTED, messages.TOKEN_ORIGIN_PLAIN

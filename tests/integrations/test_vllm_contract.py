@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 
 from outrider.errors import InvalidConfig
-from outrider.vllm import ADDRESS, TLS_CA, TLS_CERT, TLS_KEY, WAIT, DraftProposer, Settings
+from outrider_vllm import ADDRESS, TLS_CA, TLS_CERT, TLS_KEY, WAIT, DraftProposer, Settings
 
 VERSION = "0.29.0"
 METHOD = "custom_class"
-CLASS = "outrider.vllm.DraftProposer"
+CLASS = "outrider_vllm.DraftProposer"
 CONSTRUCTED_WITH = ("vllm_config",)
 PROPOSE = {  # name: whether it has a default
     "sampled_token_ids": False,
@@ -76,7 +76,7 @@ def test_it_reads_of_the_config_what_every_release_has() -> None:
 
 
 def test_vllm_is_not_imported() -> None:
-    code = "import sys, outrider.vllm; print('vllm' in sys.modules or 'torch' in sys.modules)"
+    code = "import sys, outrider_vllm; print('vllm' in sys.modules or 'torch' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert said.stdout.strip() == b"False"
 

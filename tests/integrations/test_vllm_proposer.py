@@ -14,12 +14,12 @@ import trustme
 
 from outrider.rpc.security import ServerSecurity
 from outrider.sampling import GREEDY
-from outrider.vllm import ADDRESS, TLS_CA, TLS_CERT, TLS_KEY, WAIT, DraftProposer
+from outrider_vllm import ADDRESS, TLS_CA, TLS_CERT, TLS_KEY, WAIT, DraftProposer
+from tests.integrations.test_vllm_contract import vllm_config
 from tests.support.hostile import hostile_process
 from tests.support.llama_server import LlamaServerDraft, LlamaServerStandIn
 from tests.support.services import DRAFT, ModelProcess, eventually, running, toy
 from tests.support.toy import NEVER, ToyModel, generate_alone
-from tests.unit.test_vllm_contract import vllm_config
 
 REQUESTS, MOST, COUNT = 3, 96, 4
 LONG = 60.0  # seconds; two busy loops may take the machine

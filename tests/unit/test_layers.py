@@ -15,8 +15,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("draft_service", "target_service", "orchestrator")
-FLOORS = (("outrider",), SERVICES, ("gateway",), ("outrider_cli",), ("models",), ("benchmarks",))
+INTEGRATIONS = ("outrider_ray", "outrider_vllm")
+FLOORS = (
+    *(("outrider",), SERVICES, ("gateway",), ("outrider_cli",)),
+    *(INTEGRATIONS, ("models",), ("benchmarks",)),
+)
 """From the ground up; a folder imports only what is on floors below its own."""
+PLACES = {folder: ROOT / "integrations" for folder in INTEGRATIONS}
+"""Where the folders are that are not at the top."""
 SHIPPED = tuple(folder for floor in FLOORS[:-2] for folder in floor)
 PICTURE = ROOT / "docs" / "layout.md"
 
@@ -73,10 +79,10 @@ PURE = (
     "outrider.idempotency",
     "outrider.limits",
     "outrider.speculation",
-    "outrider.ray.directory",
-    "outrider.ray.routing",
-    "outrider.ray.scaling",
-    "outrider.ray.settings",
+    "outrider_ray.directory",
+    "outrider_ray.routing",
+    "outrider_ray.scaling",
+    "outrider_ray.settings",
     "outrider.texts",
     "outrider.text_encoder",
     "outrider.translation",
@@ -105,7 +111,7 @@ PURE_OVER_PROTOBUF = (
     "outrider.wire_rounds",
     "outrider.vocabulary_pieces",
     "outrider.handshake",
-    "outrider.ray.repeating",
+    "outrider_ray.repeating",
     "target_service.tree_rounds",
     "orchestrator.request",
     "orchestrator.resuming",
@@ -150,7 +156,7 @@ HARMLESS = (  # what a pure module may take from outside: no clock, no I/O, no r
 SHAPES_MAY_TAKE = ("base64", "google.protobuf", "outrider.v1", "outrider.wire", "pydantic")
 GRPC_PLACES = (
     *("outrider.rpc", "outrider.model_service", "outrider.client", "outrider.v1"),
-    *("outrider.ray.calls", "outrider.ray.ingress"),
+    *("outrider_ray.calls", "outrider_ray.ingress"),
     *("orchestrator.calls", "orchestrator.peers", "orchestrator.streams", "draft_service.joining"),
     *("outrider_cli.doctor.peers", "benchmarks"),
     *(f"{service}.servicer" for service in SERVICES),
@@ -189,13 +195,18 @@ RULES = {
         within("outrider.engine", "llama_cpp"),
         [("orchestrator.driver", "from outrider import engine"), ("gateway.app", LAZY)],
     ),
+    "integrations reach into no service": Rule(
+        within(*INTEGRATIONS),
+        within("orchestrator", "target_service", "gateway", "outrider.engine", "llama_cpp"),
+        [("outrider_ray.serving", "from orchestrator.service import Orchestrator")],
+    ),
     "one file imports OpenTelemetry": Rule(
         outside("outrider.otlp"),
         within("opentelemetry"),
         [("outrider.tracing", "def start():\n    from opentelemetry import trace")],
     ),
     "one folder imports Ray": Rule(
-        outside("outrider.ray"),
+        outside("outrider_ray"),
         within("ray"),
         [("outrider.processes", "def start():\n    from ray import serve")],
     ),
@@ -260,16 +271,16 @@ def violations(rule: Rule, module: str, source: str) -> list[str]:
     return [f"{module} imports {name}" for name in names if rule.forbidden(name)]
 
 
-def module_name(path: Path) -> str:
+def module_name(path: Path, place: Path) -> str:
     """Return the dotted name; a package's own file counts as a module `__init__` inside it."""
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(path.relative_to(place).with_suffix("").parts)
 
 
 SOURCES = {
-    module_name(path): path.read_text(encoding="utf-8")
+    module_name(path, place): path.read_text(encoding="utf-8")
     for floor in FLOORS
-    for folder in floor
-    for path in sorted((ROOT / folder).rglob("*.py"))
+    for folder, place in ((folder, PLACES.get(folder, ROOT)) for folder in floor)
+    for path in sorted((place / folder).rglob("*.py"))
 }
 
 
@@ -290,7 +301,8 @@ def goes_up(module: str, name: str) -> bool:
 
 
 TIE = re.compile(
-    r"\b(?:outrider_cli|(?:gateway|orchestrator|draft_service|target_service)\.[a-z_]+)"
+    rf"\b(?:outrider_cli|{'|'.join(INTEGRATIONS)}"
+    r"|(?:gateway|orchestrator|draft_service|target_service)\.[a-z_]+)"
 )
 
 
@@ -326,6 +338,9 @@ def test_a_tie_upwards_is_found_in_an_import_and_in_a_string():
         ("orchestrator.main", "def start():\n    from gateway.server import HttpServer"),
         ("outrider.client", "from orchestrator.core import text"),
         ("gateway.app", "from outrider_cli import run"),
+        ("outrider_cli.app", "from outrider_ray import app"),
+        ("outrider.logs", "name = 'outrider_vllm'"),
+        ("outrider_ray.settings", "import outrider_vllm"),
         ("outrider.processes", "command = ['-m', 'outrider_cli', role]"),
         ("outrider.rpc.probe", "module = 'orchestrator.main'"),
         ("outrider_cli.bench.run", "from benchmarks import processes"),

@@ -50,7 +50,7 @@ class Cluster:
         """Run the application with other arguments, in place of what runs."""
         from ray import serve
 
-        import outrider.ray
+        import outrider_ray
 
         args = {
             "model": str(TARGET),
@@ -64,7 +64,7 @@ class Cluster:
             "downscale_delay": 2,
             "grace": 10,
         }
-        serve.run(outrider.ray.app({**args, **changes}))
+        serve.run(outrider_ray.app({**args, **changes}))
 
     def running(self, deployment: str) -> int:
         """Return how many replicas of a deployment run."""
@@ -86,7 +86,7 @@ def cluster() -> Iterator[Cluster]:
     from ray import serve
     from ray.serve.config import gRPCOptions
 
-    from outrider.ray.application import GRPC_SERVICES
+    from outrider_ray.application import GRPC_SERVICES
 
     folder = tempfile.mkdtemp(prefix="ray")  # short: it has sockets in it
     http, over_grpc = free_port(), free_port()
@@ -266,7 +266,7 @@ def test_serve_knows_every_field_of_the_examples(name: str) -> None:
     if "spec" in its:
         its = yaml.safe_load(its["spec"]["serveConfigV2"])
     read = ServeDeploySchema.model_validate(its)
-    assert [each.import_path for each in read.applications] == ["outrider.ray:app"]
+    assert [each.import_path for each in read.applications] == ["outrider_ray:app"]
     del its["applications"][0]["import_path"]
     with pytest.raises(ValueError):
         ServeDeploySchema.model_validate(its)

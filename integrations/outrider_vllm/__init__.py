@@ -3,7 +3,7 @@
 vLLM finds the class by its name:
 
     OUTRIDER_VLLM_DRAFT=HOST:50061 vllm serve MODEL --speculative-config \\
-        '{"method": "custom_class", "model": "outrider.vllm.DraftProposer",
+        '{"method": "custom_class", "model": "outrider_vllm.DraftProposer",
           "num_speculative_tokens": 5}'
 
 It runs inside vLLM's loop, so nothing that a draft does may raise there: then nothing is proposed.
@@ -23,9 +23,9 @@ from typing import Any
 from outrider import logs
 from outrider.errors import InvalidConfig
 from outrider.messages import MAX_DRAFT
-from outrider.remote_drafting import RemoteDrafting
 from outrider.rpc.channel import read_address
 from outrider.rpc.security import ClientSecurity
+from outrider_vllm.remote_drafting import RemoteDrafting
 
 ADDRESS = "OUTRIDER_VLLM_DRAFT"
 TOKEN_FILE = "OUTRIDER_VLLM_TOKEN_FILE"
