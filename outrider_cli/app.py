@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from outrider.extensions import load_extensions
 from outrider_cli import settings
 from outrider_cli.bench.command import bench
 from outrider_cli.certs.command import certs
@@ -57,6 +58,8 @@ lookup = typer.Typer(
 for command in (create, merge, stats):
     lookup.command(cls=Command, help=help_of(command))(command)
 app.add_typer(lookup, name="lookup")
+for name, command in load_extensions("outrider.commands").items():
+    app.command(name, cls=Command, help=help_of(command))(command)
 config = typer.Typer(cls=Group, no_args_is_help=True, help="Look at where options come from.")
 config.command(
     "show", cls=Command, context_settings={"ignore_unknown_options": True}, help=help_of(show)

@@ -1,1 +1,1 @@
-"""Drafts with a llama-server that somebody runs, over its HTTP API; no model is in this process."""
+"""A llama-server, as it is, as a draft: the command `outrider draft-llama-server`."""

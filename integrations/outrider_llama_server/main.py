@@ -7,30 +7,30 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from draft_service.config import DraftConfig
 from draft_service.joining import Joining
-from draft_service.llama_server.http import HttpServer
-from draft_service.llama_server.servicer import LlamaServerServicer
-from draft_service.llama_server.upstream import Upstream
 from outrider import logs
 from outrider.errors import InvalidConfig
 from outrider.rereading import Reread
 from outrider.rpc.server import Server
 from outrider.tasks import first_of
 from outrider.v1.draft_service_pb2_grpc import add_DraftServiceServicer_to_server
+from outrider_llama_server.config import LlamaServerConfig
+from outrider_llama_server.http import HttpServer
+from outrider_llama_server.servicer import LlamaServerServicer
+from outrider_llama_server.upstream import Upstream
 
 _LONGEST_KEY = 4096
 
 
-async def run(config: DraftConfig) -> None:
+async def run(config: LlamaServerConfig) -> None:
     """Serve until SIGTERM: health says SERVING while the llama-server is there."""
     os.nice(config.nice)
-    upstream = Upstream(HttpServer(config.llama_server, key_of(config.llama_server_key)))
+    upstream = Upstream(HttpServer(config.url, key_of(config.key_file)))
     servicer = LlamaServerServicer(upstream, config.alias)
     server = Server(config.server, "outrider.v1.DraftService")
     add_DraftServiceServicer_to_server(servicer, server.grpc)
     await server.start_service("draft")
-    logs.event("outrider.draft", "serving", address=server.address, upstream=config.llama_server)
+    logs.event("outrider.draft", "serving", address=server.address, upstream=config.url)
     parts = [server.run_until_stopped(), serve_while_up(server, upstream)]
     if config.join:
         parts.append(_stay_joined(config, upstream, servicer))
@@ -52,9 +52,9 @@ def _read_key(path: Path) -> str:
     try:
         key = path.read_bytes()[: _LONGEST_KEY + 1].strip().decode("ascii", "replace")
     except OSError as error:
-        raise InvalidConfig("llama-server-key-file", f"{path}: {error.strerror}") from None
+        raise InvalidConfig("key-file", f"{path}: {error.strerror}") from None
     if not 0 < len(key) <= _LONGEST_KEY or not (key.isascii() and key.isprintable()):
-        raise InvalidConfig("llama-server-key-file", f"{path} is no line of printable ASCII")
+        raise InvalidConfig("key-file", f"{path} is no line of printable ASCII")
     return key
 
 
@@ -72,7 +72,7 @@ async def serve_while_up(server: Server, upstream: Upstream) -> None:
 
 
 async def _stay_joined(
-    config: DraftConfig, upstream: Upstream, servicer: LlamaServerServicer
+    config: LlamaServerConfig, upstream: Upstream, servicer: LlamaServerServicer
 ) -> None:
     """Be joined while the llama-server is there; another model joins anew."""
     while True:

@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from draft_service.cacheless import CachelessDraft, describe
-from draft_service.llama_server.answers import Said, Served
-from draft_service.llama_server.session import Session
-from draft_service.llama_server.upstream import Upstream
-from draft_service.llama_server.vocabularies import Vocabularies
 from draft_service.servicer import Write, check_dropped, outcome
 from draft_service.translations import Lesson
 from outrider.errors import ModelChanged, PeerUnavailable
 from outrider.messages import ModelReference, Order, SessionParameters
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import draft_service_pb2 as messages
+from outrider_llama_server.answers import Said, Served
+from outrider_llama_server.session import Session
+from outrider_llama_server.upstream import Upstream
+from outrider_llama_server.vocabularies import Vocabularies
 
 _UNSAID_MILLISECONDS = 10.0  # of a token, where llama-server did not say: a guess, soon replaced
 _PER_MESSAGE = 4096

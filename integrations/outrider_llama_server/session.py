@@ -7,13 +7,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from draft_service.drafter import FRAME_TOKENS, FrameBuilder, Line
-from draft_service.llama_server.answers import Said, Served
-from draft_service.llama_server.guesses import Guessing
 from outrider import wire, wire_drafts
 from outrider.errors import ContextExhausted, EngineBusy, PeerUnavailable, PositionPastCache
 from outrider.messages import Order, Rule, SessionParameters, check_room
 from outrider.tasks import first_of
 from outrider.v1 import draft_service_pb2 as messages
+from outrider_llama_server.answers import Said, Served
+from outrider_llama_server.guesses import Guessing
 
 Ask = Callable[[Sequence[int], int], Awaitable[list[Said]]]
 """Asks for so many tokens after a text. Raises PeerUnavailable."""

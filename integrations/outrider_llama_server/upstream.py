@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from draft_service.llama_server.answers import (
+from outrider import logs
+from outrider.errors import InvalidRequest, PeerUnavailable
+from outrider.messages import SessionParameters
+from outrider_llama_server.answers import (
     Said,
     Served,
     completion_body,
@@ -15,10 +18,7 @@ from draft_service.llama_server.answers import (
     read_served,
     read_token_milliseconds,
 )
-from draft_service.llama_server.http import HttpServer
-from outrider import logs
-from outrider.errors import InvalidRequest, PeerUnavailable
-from outrider.messages import SessionParameters
+from outrider_llama_server.http import HttpServer
 
 _LOOK_SECONDS = 2.0
 _CALL_SECONDS = 5.0

@@ -7,14 +7,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from draft_service.llama_server.answers import Served
-from draft_service.llama_server.upstream import Upstream
 from outrider import logs
 from outrider.errors import InvalidRequest, PeerUnavailable, VocabularyMismatch
 from outrider.handshake import FIRST_COMPARED_ID
 from outrider.messages import VOCABULARY_SLACK
 from outrider.v1 import draft_service_pb2 as messages
 from outrider.vocabulary_pieces import Vocabulary, VocabularyReader, vocabulary_key
+from outrider_llama_server.answers import Served
+from outrider_llama_server.upstream import Upstream
 
 MOST_KNOWN = 4
 """Vocabularies that are kept: those that were used last."""

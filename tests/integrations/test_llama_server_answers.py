@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draft_service.llama_server.answers import (
+from outrider.errors import InvalidConfig, InvalidRequest
+from outrider.messages import Rule, SessionParameters, Span
+from outrider.sampling import GREEDY, SamplingParameters, distribution_of
+from outrider_llama_server.answers import (
     Said,
     completion_body,
     read_completion,
     read_served,
     read_token_milliseconds,
 )
-from draft_service.llama_server.guesses import Guessing
-from draft_service.llama_server.http import HttpServer
-from outrider.errors import InvalidConfig, InvalidRequest
-from outrider.messages import Rule, SessionParameters, Span
-from outrider.sampling import GREEDY, SamplingParameters, distribution_of
+from outrider_llama_server.guesses import Guessing
+from outrider_llama_server.http import HttpServer
 
 PROPS = {"default_generation_settings": {"n_ctx": 512}, "total_slots": 3, "model_path": "a.gguf"}
 META = {"vocab_type": 2, "n_vocab": 40, "size": 7, "n_params": 5}

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from draft_service.llama_server.main import key_of
 from outrider.v1 import common_pb2 as common
 from outrider.v1 import orchestrator_service_pb2 as messages
+from outrider_llama_server.main import key_of
 from tests.support.llama_server import LlamaServerDraft, LlamaServerStandIn
 from tests.support.processes import DRAFT as DRAFT_FILE
 from tests.support.processes import ServiceProcess, free_port
@@ -328,8 +328,8 @@ async def test_the_command_joins_from_a_process_without_llama_cpp(tmp_path: Path
             running(ModelProcess(TARGET, target)) as process,
             running(OrchestratorProcess(process.address, accept_drafts=True)) as orchestrator,
         ):
-            words = ["draft", "--llama-server", stand_in.url, "--join", orchestrator.address]
-            words += ["--llama-server-key-file", str(key)]
+            words = ["draft-llama-server", "--url", stand_in.url, "--join", orchestrator.address]
+            words += ["--key-file", str(key)]
             command = [sys.executable, "-c", _WITHOUT_LLAMA, *words]
             with started(*command):
                 await eventually(lambda: speculating(orchestrator), LONG)

@@ -1,0 +1,25 @@
+"""What other installed packages add to this one, which knows them by their entry points alone."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from outrider.errors import InvalidConfig
+
+
+def load_extensions(group: str) -> dict[str, Any]:
+    """Return what the entry points of a group refer to, by name, in alphabetical order.
+
+    One that cannot be imported is not raised: an InvalidConfig that says why stands in its place.
+    """
+    found = sorted(entry_points(group=group), key=lambda point: point.name)
+    return {point.name: _load(point) for point in found}
+
+
+def _load(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except Exception as error:  # whatever the code of another package does when it is imported
+        reason = f"{type(error).__name__}: {error}"
+        return InvalidConfig(point.name, f"cannot be loaded from {point.module}: {reason}")
